@@ -2,6 +2,7 @@
 
     python bench/bench.py                                         everything: about 35 minutes
     python bench/bench.py --only drain --peers rq,saq --runs 1 --scale 0.1
+    python bench/bench.py --server redis-8.6/src/redis-server     some peers need a newer server
     python bench/bench.py --report                                pages from the stored figures
 
 Figures go into docs/benchmarks/. Those of a trial go into build/bench/: a trial has fewer than 5
@@ -73,6 +74,9 @@ def _arguments() -> argparse.Namespace:
         "--runs", type=int, default=FULL_RUNS, help="number of runs of each repeated workload"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="factor for the amount of work")
+    parser.add_argument(
+        "--server", type=Path, help="server program; without it the newest on this machine"
+    )
     parser.add_argument("--out", type=Path, help="folder for figures and pages")
     parser.add_argument(
         "--report",
@@ -80,6 +84,12 @@ def _arguments() -> argparse.Namespace:
         help="write pages and plots from the stored figures, measure nothing",
     )
     given = parser.parse_args()
+    if given.server:
+        os.environ[support.SERVER] = str(given.server)  # the scripts of Fairlane alone read it, too
+        try:
+            support.program()
+        except support.UnfitServer as reason:
+            parser.error(str(reason))
     is_full = given.runs >= FULL_RUNS and given.scale >= 1 and len(given.peers) == len(PEERS)
     given.out = given.out or (support.PUBLISHED if is_full else TRIALS)
     return given

@@ -15,14 +15,34 @@ from typing import TYPE_CHECKING
 import redis
 
 from fairlane.embedded import find_server
+from fairlane.embedded.find_server import ServerBinary, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PORT = 7390
+PORT = int(os.environ.get("FAIRLANE_BENCH_PORT") or 7390)
+SERVER = "FAIRLANE_BENCH_SERVER"  # the variable that names the server program
 PUBLISHED = Path(__file__).parent.parent / "docs" / "benchmarks"
 OUT = Path(os.environ.get("FAIRLANE_BENCH_OUT") or PUBLISHED)
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+
+
+class UnfitServer(Exception):
+    """Reports that the server program cannot run here; the message names the remedy."""
+
+
+def program() -> ServerBinary:
+    """Returns the server program to measure on: the named one, else the newest on this machine.
+
+    Raises UnfitServer if the named one is no server, or older than Fairlane needs.
+    """
+    named = os.environ.get(SERVER)
+    if not named:
+        return find_server()
+    binary = identify(Path(named))
+    if binary is None:
+        raise UnfitServer(f"{named} is no server of Redis 7.0, Valkey 7.2 or newer: name another")
+    return binary
 
 
 def pin(pid: int, core: int) -> None:
@@ -33,10 +53,14 @@ def pin(pid: int, core: int) -> None:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Runs a server without persistence on the first core, and this process on the last one."""
+    """Runs a server without persistence on the first core, and this process on the last one.
+
+    Raises UnfitServer if another server has the port, because every measurement empties its server.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        binary = find_server()
-        command = [str(binary.path), "--port", str(PORT), "--save", "", "--dir", folder]
+        binary = program()
+        command = [str(binary.path), "--bind", "127.0.0.1", "--port", str(PORT)]
+        command += ["--save", "", "--dir", folder]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             pin(process.pid, CORES[0])
@@ -44,7 +68,11 @@ def server() -> Iterator[str]:
             client = redis.Redis(
                 port=PORT, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 100)
             )
-            client.ping()
+            if client.info("server")["process_id"] != process.pid:
+                raise UnfitServer(
+                    f"port {PORT} is in use by another server:"
+                    " stop it, or name another port with FAIRLANE_BENCH_PORT"
+                )
             yield f"redis://127.0.0.1:{PORT}"
         finally:
             process.terminate()
@@ -72,7 +100,7 @@ def machine(cores: str = APART) -> str:
         lines = info.read_text().splitlines()
         names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
         model = names[0] if names else model
-    binary = find_server()
+    binary = program()
     version = ".".join(map(str, binary.version))
     return (
         f"{model}, {len(CORES)} cores ({cores}); "
