@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from registry import Peer
 
+    from fairlane.embedded.find_server import ServerBinary
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(__file__).resolve().parent / "peers"
 _INSTALL_S = 600
@@ -37,8 +39,14 @@ def home() -> Path:
     return Path(cache) / "fairlane-bench" if cache else ROOT / "build" / "bench-envs"
 
 
-def prepare(peer: Peer) -> Env:
-    """Returns the environment of a peer, and makes it if it is absent; raises Missing."""
+def prepare(peer: Peer, server: ServerBinary) -> Env:
+    """Returns the environment of a peer, and makes it if it is absent.
+
+    Raises Missing if the peer cannot be installed, or cannot run on this server.
+    """
+    if peer.needs > (0, 0) and (server.flavour != "redis" or server.version[:2] < peer.needs):
+        needed = ".".join(map(str, peer.needs))
+        raise Missing(f"needs Redis {needed} or newer, and the server is {server}")
     try:
         return {"python": _python, "node": _node, "ruby": _ruby}[peer.kind](peer)
     except (OSError, subprocess.SubprocessError) as error:

@@ -70,9 +70,10 @@ class Bench:
 
     def prepare(self) -> None:
         """Makes every environment first, so that no measurement waits for a download."""
+        server = support.program()
         for peer in self.peers:
             try:
-                self.envs[peer.name] = prepare(peer)
+                self.envs[peer.name] = prepare(peer, server)
             except Missing as reason:
                 self.missing[peer.name] = str(reason)
                 print(f"{peer.title}: {reason}", file=sys.stderr)

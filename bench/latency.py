@@ -11,7 +11,8 @@ TITLE = "Latency of an idle worker"
 STORY = (
     "A client submits one call at a time, 10 ms apart, to one idle worker process, over TCP on one "
     "machine. The result is known when the peer's own call that waits for it returns. Most peers "
-    "send a notification. arq polls every 10 ms and taskiq every 0.5 ms. Sidekiq has no results."
+    "send a notification. arq polls every 10 ms, and taskiq and ChasquiMQ every 0.5 ms. Sidekiq "
+    "and FastQ have no results."
 )
 METRICS = (
     ("start_p50", "start p50 ms", ".2f", "low"),

@@ -29,6 +29,8 @@ class Peer:
     rate: float = 4_000  # rough rate of a drain, per second
     results: bool = True  # stores results
     acknowledges: bool = True  # a killed worker loses nothing
+    proof: str = ""  # where its source acknowledges
+    needs: tuple[int, int] = (0, 0)  # oldest version of Redis, for commands that Valkey lacks
     priority: str = ""  # how an urgent call overtakes others; "" = not possible
     shares: str = ""  # how requests share workers; "" = first come, first served
     most: int = 1000  # highest concurrency in one worker
@@ -172,6 +174,37 @@ PEERS = {
             priority="priorities=[low, high]",
         ),
         Peer(
+            "chasquimq",
+            "ChasquiMQ",
+            "chasquimq_peer.py",
+            "Rust engine, async handler, uvloop, concurrency 100, add_bulk of 1,000; "
+            "no events; acknowledges jobs in batches, 5 ms after the last one",
+            ("chasquimq==1.3.0", "uvloop==0.23.0"),
+            modes=("async",),
+            best={"concurrency": 100, "mode": "async"},
+            tries=(16, 100, 300),
+            bulk=150_000,
+            single=8_000,
+            rate=50_000,
+            proof="https://github.com/jotarios/chasquimq/blob/main/chasquimq/src/ack.rs",
+            needs=(8, 6),
+        ),
+        Peer(
+            "fastq",
+            "FastQ (fastq-redis)",
+            "fastq_peer.py",
+            "one thread; no call for many jobs; no results; loses the calls of a dead worker",
+            ("fastq-redis==1.1.1",),  # its licence permits noncommercial use only
+            bulk=20_000,
+            single=20_000,
+            rate=6_000,
+            results=False,
+            acknowledges=False,
+            priority="PRIORITY_HIGH before PRIORITY_NORMAL",
+            proof="https://github.com/OxoGhost01/FastQ/blob/main/src/queue.c",
+            most=1,
+        ),
+        Peer(
             "bullmq-py",
             "BullMQ (Python)",
             "bullmq_py_peer.py",
@@ -221,6 +254,27 @@ PEERS = {
         ),
     )
 }
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Describes a peer that no package registry delivers, so that it has no script."""
+
+    title: str
+    reason: str
+    promise: str  # how it acknowledges, from its source
+    proof: str
+
+
+ABSENT = (
+    Absent(
+        "glide-mq (Node)",
+        "the npm registry answers 404 for `glide-mq` and for the client that it needs, "
+        "`@glidemq/speedkey`, and has only the prebuilt binary of that client",
+        "keeps the jobs of a killed worker in a stream, and takes them back with XAUTOCLAIM",
+        "https://github.com/avifenesh/glide-mq/blob/main/docs/ARCHITECTURE.md",
+    ),
+)
 
 VARIANTS = {
     "fairlane": {

@@ -12,7 +12,7 @@ import figures_file
 import goals
 import plots
 from harness import WORKER_CORES
-from registry import PEERS
+from registry import ABSENT, PEERS
 
 import support
 
@@ -252,9 +252,14 @@ def _overview(out: Path, all_kept: dict[str, dict[str, Any]], alone: Iterable[st
     lines += ["", "## Goals", "", *goals.lines(all_kept), "", "## Versions and settings", ""]
     for name, peer in PEERS.items():
         if name in versions:
-            lines.append(f"- **{peer.title}** {versions[name]}: {peer.setting}.")
+            proof = f" [Its source]({peer.proof})." if peer.proof else ""
+            lines.append(f"- **{peer.title}** {versions[name]}: {peer.setting}.{proof}")
     missing = {peer: why for kept in all_kept.values() for peer, why in kept["missing"].items()}
     lines += [f"- {PEERS[peer].title} is missing: {why}." for peer, why in missing.items()]
+    lines += [
+        f"- {one.title} is missing: {one.reason}. It {one.promise} ([its source]({one.proof}))."
+        for one in ABSENT
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -97,8 +97,8 @@ class Peer(ABC):
         else:
             self.put([BODY] * self.spec.n)
 
-    def clocked_ask(self, now: Callable[[], float]) -> tuple[float, float]:
-        """Returns the times before and after `ask`."""
+    def clocked_ask(self, now: Callable[[], float]) -> tuple[float, float | None]:
+        """Returns the times before and after `ask`; None if no result can be awaited."""
         before = now()
         self.ask()
         return before, now()
@@ -158,7 +158,7 @@ class AsyncPeer(Peer):
         else:
             await self.aput([BODY] * self.spec.n)
 
-    def clocked_ask(self, now: Callable[[], float]) -> tuple[float, float]:
+    def clocked_ask(self, now: Callable[[], float]) -> tuple[float, float | None]:
         async def clocked() -> tuple[float, float]:
             before = now()
             await self.aask()

@@ -1,4 +1,4 @@
-"""The server that the measurements run on."""
+"""The server that the measurements run on, and the peers that cannot run on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.embedded.find_server import find_server
+from fairlane.embedded.find_server import ServerBinary, find_server
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -54,3 +54,13 @@ def test_a_program_that_is_no_server_is_refused():
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert f"{sys.executable} is no server of Redis 7.0, Valkey 7.2 or newer" in done.stderr
+
+
+@pytest.mark.parametrize("server", [("redis", (8, 4, 0)), ("valkey", (9, 1, 2))])
+def test_a_peer_that_needs_a_newer_redis_is_missing_with_the_reason(
+    bench: Any, server: tuple[str, tuple[int, int, int]]
+):
+    envs, registry = bench("envs"), bench("registry")
+    binary = ServerBinary(Path("server"), server[1], server[0])
+    with pytest.raises(envs.Missing, match=r"needs Redis 8\.6 or newer, and the server is"):
+        envs.prepare(registry.PEERS["chasquimq"], binary)
