@@ -139,4 +139,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except support.UnfitServer as reason:
+        sys.exit(f"bench.py: {reason}")
