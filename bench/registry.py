@@ -178,7 +178,8 @@ PEERS = {
             "ChasquiMQ",
             "chasquimq_peer.py",
             "Rust engine, async handler, uvloop, concurrency 100, add_bulk of 1,000; "
-            "no events; acknowledges jobs in batches, 5 ms after the last one",
+            "no events; acknowledges jobs in batches, 5 ms after the last one; "
+            "a job that runs for more than 30 s starts a second time meanwhile",
             ("chasquimq==1.3.0", "uvloop==0.23.0"),
             modes=("async",),
             best={"concurrency": 100, "mode": "async"},
