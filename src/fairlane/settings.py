@@ -62,7 +62,7 @@ PATIENCE_S = 30.0  # how long one call is repeated while Redis does not answer
 CALL_PATIENCE_S = 120.0  # a worker repeats one call for so long; tombstones live longer
 SOCKET_TIMEOUT_S = 10.0  # above BLOCK_MS: otherwise a blocking pop would look like a hung server
 HURRY_S = 0.5  # after Ctrl-C, the rest of an operation repeats its calls for so long
-ASK_S = 1.0  # after Ctrl-C, the command line waits so long to learn whether a request was submitted
+ASK_S = 1.0  # how long a command, after Ctrl-C, checks whether its request was submitted
 KEEPER_TIMEOUT_S = 2.0  # of a supervisor's call: it must soon extend its other leases
 FAILOVER_TIMEOUT_S = 3.0  # instead of SOCKET_TIMEOUT_S, where another node may take over
 FIRST_RETRY_TIMEOUT_S = 0.5  # of the first retry at a node that did not answer; then it doubles
@@ -74,7 +74,7 @@ SYNC_MS = 2_500  # how long the disk may take to confirm, if it does: everysec t
 AWAY_S = 2.0  # a node without an answer for so long is away: acquires are given up
 SHARD_AWAY_S = 10.0  # pops of its shard and tokens for it are given up after this
 AWAY_AGAIN_S = (0.5, 5.0)  # seconds between tries of a node that is away, growing
-SLOTS_AGAIN_S = 1.0  # while a node is away, a cluster is asked for its slots this often
+SLOTS_AGAIN_S = 1.0  # seconds between two reads of a cluster's slots while a node is away
 BATCH_REST_S = 5.0  # how long a lenient batch waits for the other replies after the first ones
 
 # ------------------------------------------------------------------ beats and deaths
@@ -95,10 +95,10 @@ DEATH_GRACE_MS = 1_000
 # ------------------------------------------------------------------ maintenance
 
 AUDIT_MS = 5_000  # the shortest time between two checks of an unfinished request
-LOOKS_PER_S = 200  # checks of requests that need nothing: the more there are, the later each comes
+LOOKS_PER_S = 200  # checks of requests that need nothing; with more requests each is checked later
 MAINTAIN_MOST = 300  # requests checked in one maintenance pass
 AUDIT_S = 4.0  # how often lanes and unfinished requests are compared; recovery takes lease + this
-AUDIT_FIRST_S = 1.0  # the first audit after a worker begins to lead: it starts its own work first
+AUDIT_FIRST_S = 1.0  # from when a worker becomes the leader to its first audit
 # The pause after an audit is so many times as long as the audit, up to a maximum: an audit that
 # takes very long has waited for Redis.
 AUDIT_REST_FACTOR = 20

@@ -6,7 +6,7 @@ import time
 
 
 def wall_ms() -> int:
-    """Returns the ms since 1970 by this machine's clock; never compared with a server's."""
+    """Returns the ms since 1970 by this machine's clock. Never compare it with a server's time."""
     return time.time_ns() // 1_000_000
 
 

@@ -61,7 +61,7 @@ class Driver(Generic[S]):
         self.waits_for_disk = all(map(fitness.has_waitaof, infos))
         self.is_replica = fitness.names_replica(infos[0], self.url)
         self.is_cluster = any(map(fitness.is_cluster, infos))
-        self.dialect = dialect  # the last: another thread that reads it needs no INFO
+        self.dialect = dialect  # set last: a thread that sees it may use the values above
         return dialect
 
     async def find_dialect(self, patience_s: float) -> Dialect:

@@ -1,4 +1,4 @@
-"""The progress bar: of a request, or of a FILE that is read. It needs rich: import it late."""
+"""Draws a progress bar of a request, or of a file that is read. Needs rich: import it lazily."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bar(AbstractContextManager["Bar"]):
 
     def show_away(self, place: str, away_s: float) -> float:
         """Shows the outage in place of the rate; returns after how many seconds to try again."""
-        del place  # the line is short
+        del place  # the bar has no room for it
         since = f" for {away_s:.0f} s" if away_s >= 1 else ""
         self._columns.update(self._task, text=f"Redis does not answer{since}")
         return BAR_S

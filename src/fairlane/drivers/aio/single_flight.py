@@ -33,23 +33,23 @@ class SingleFlight(Generic[T]):
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             is_me = me is not None and me.cancelling() > seen
-            if is_me or not task.cancelled():  # the caller was cancelled, and not only the run
+            if is_me or not task.cancelled():  # the caller itself was cancelled
                 raise
             raise redis.ConnectionError("Connection closed.") from None
 
     async def stop(self) -> None:
-        """Cancels the run, repeatedly: wait_for of Python 3.11, under redis-py, may swallow it."""
+        """Cancels the run until it ends; asyncio.wait_for of Python 3.11 may swallow a cancel."""
         task = self._task
         while task is not None and not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=_AGAIN_S)
 
     def forget(self) -> None:
-        """Drops a run of an event loop that has ended: it never ends."""
+        """Drops the run. For a run whose event loop has ended, which never finishes."""
         self._task = None
 
     def _over(self, task: asyncio.Task[T]) -> None:
         if self._task is task:
             self._task = None
         if not task.cancelled():
-            task.exception()  # retrieved; the waiting tasks got it
+            task.exception()  # else asyncio logs it as never retrieved; the callers have raised it
