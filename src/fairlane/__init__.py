@@ -1,6 +1,7 @@
 """Fairlane: a request queue on Redis with priorities, concurrency limits and nothing lost.
 
-`Queue`, `Worker` and `submit_request` are what most programs need; `fairlane.aio` has the queue for
+Most programs need `App`, whose tasks are functions with typed arguments and results. `Queue`,
+`Worker` and `submit_request` are the level below, with bytes; `fairlane.aio` has the queue for
 asyncio. Names are loaded at first use, so that importing the package costs nothing.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairlane.errors import (
+        ArgumentsRefused,
         DataLost,
         DeadNotFound,
         FairlaneError,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
         RequestLost,
         RequestNotFound,
         SparkMissing,
+        TaskCancelled,
+        TaskError,
         WaitTimeout,
         WorkerRefused,
     )
@@ -34,11 +38,15 @@ if TYPE_CHECKING:
     from fairlane.operations.submit.content_id import content_id
     from fairlane.options import RequestOptions, SharedOptions
     from fairlane.queue import Queue, Request, submit_request
+    from fairlane.tasks.app import App
+    from fairlane.tasks.hooks import TaskCall
     from fairlane.worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
     __version__: str
 
 _HOMES = {
+    "App": ".tasks.app",
+    "ArgumentsRefused": ".errors",
     "Completion": ".model",
     "Context": ".worker",
     "DataLost": ".errors",
@@ -65,6 +73,9 @@ _HOMES = {
     "Retry": ".worker",
     "SharedOptions": ".options",
     "SparkMissing": ".errors",
+    "TaskCall": ".tasks.hooks",
+    "TaskCancelled": ".errors",
+    "TaskError": ".errors",
     "WaitTimeout": ".errors",
     "Worker": ".worker",
     "WorkerRefused": ".errors",
@@ -75,6 +86,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "App",
+    "ArgumentsRefused",
     "Completion",
     "Context",
     "DataLost",
@@ -101,6 +114,9 @@ __all__ = [
     "Retry",
     "SharedOptions",
     "SparkMissing",
+    "TaskCall",
+    "TaskCancelled",
+    "TaskError",
     "WaitTimeout",
     "Worker",
     "WorkerRefused",

@@ -2,6 +2,7 @@
 
 FairlaneError
  ├── InvalidArgument      bad input, refused before anything was written   exit 2
+ │    ├── ArgumentsRefused  a task cannot be called like this              exit 2
  │    ├── RequestExists   the id is taken by other content                 exit 2
  │    ├── HandlerNotFound the handler cannot be imported                   exit 2
  │    ├── WorkerRefused   the worker's id or port is in use                exit 2
@@ -11,6 +12,8 @@ FairlaneError
  ├── DataLost             endings or results are gone and were not read    exit 1
  ├── DeadNotFound         no dead sub-request has that index or fingerprint exit 3
  ├── RequestEnded         the request ended: too late to add or change     exit 1
+ ├── TaskError            a call of a task is dead                         exit 1
+ │    └── TaskCancelled   its request was cancelled before                 exit 1
  ├── WaitTimeout          the caller's timeout is over                     exit 4
  └── RedisError           exit 5
        ├── RedisUnreachable  no answer, wrong address, wrong password
@@ -59,6 +62,10 @@ class SparkMissing(InvalidArgument):
     """Spark, its version or Java does not fit; the message names what to install."""
 
 
+class ArgumentsRefused(InvalidArgument, TypeError):
+    """A task cannot be called with these arguments or options; the message names which."""
+
+
 class RequestNotFound(FairlaneError, LookupError):
     """There is no request with this id (or its retention is over)."""
 
@@ -81,6 +88,38 @@ class DeadNotFound(FairlaneError, LookupError):
 
 class RequestEnded(FairlaneError):
     """The request has ended, or was cancelled: it cannot be submitted or changed any more."""
+
+
+class TaskError(FairlaneError):
+    """A call of a task has no result, because its sub-request is dead.
+
+    `task` is the task's name, `request_id` and `index` name the sub-request, and `attempts` is how
+    many attempts it had. `error_type` and `message` are of the remote error, "" if it has none.
+    `traceback` is the remote error's text, at most 4,096 characters. Python prints it as a note.
+    """
+
+    def __init__(
+        self,
+        summary: str,
+        *,
+        task: str = "",
+        request_id: str = "",
+        index: int = 0,
+        attempts: int = 0,
+        error_type: str = "",
+        message: str = "",
+        traceback: str = "",
+    ) -> None:
+        super().__init__(summary)
+        self.task, self.request_id, self.index = task, request_id, index
+        self.attempts, self.error_type, self.message = attempts, error_type, message
+        self.traceback = traceback
+        if traceback and traceback.strip() != message:
+            self.add_note(f"The error in the worker:\n{traceback.rstrip()}")
+
+
+class TaskCancelled(TaskError):
+    """A call of a task has no result, because its request was cancelled before the call ended."""
 
 
 class WaitTimeout(FairlaneError, TimeoutError):

@@ -384,7 +384,7 @@ class Request:
             self.timeouts += 1
         self.failures += verdict != "release"
         if verdict == "release":  # not charged
-            sub.state, sub.due = "waiting", now
+            sub.state, sub.due = "waiting", now + delay
         elif verdict == "dead" or sub.attempt >= self.options.attempts:
             reason = {"dead": "rejected", "retry": "attempts", "timeout": "timeout"}[verdict]
             self._bury(sub, sub.attempt, worker, reason, f"why {verdict}".encode(), results)

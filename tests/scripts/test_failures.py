@@ -55,6 +55,13 @@ def test_success_and_what_is_given_back_leave_no_trace_of_failure(lane: Lane):
     assert not {"failures", "failure"} & set(lane.hash())
 
 
+def test_the_reason_of_a_release_is_kept_and_is_no_failure(lane: Lane):
+    held = lane.begin(2, limit=1)
+    lane.complete(held, done=held.ids[:1], others=[(held.ids[1], "release", 0)], reason="no task")
+    assert lane.number("failures") == 0
+    assert lane.hash()["failure"] == f"{lane.now} 1:x:1:0:0 no task"
+
+
 def test_the_text_of_a_failure_is_bounded(lane: Lane):
     held = lane.begin(1)
     text = "a" * 1_000 + "b" * 5_000 + "c" * 700

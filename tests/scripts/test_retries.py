@@ -134,6 +134,16 @@ def test_a_release_of_a_retry_keeps_its_attempt(lane: Lane):
     assert (held.attempt, lane.take(token).attempt) == (2, 2)
 
 
+def test_a_release_with_a_delay_waits_that_long_uncharged(lane: Lane):
+    held = lane.begin(1, attempts=1)
+    (sleeper,) = fail(lane, held, 5_000, "release")
+    assert (sleeper.lane, sleeper.delay) == (5, 5_000)
+    due = lane.client.zrange(lane.names[5], 0, -1, withscores=True)
+    assert due == [(held.ids[0], lane.now + 5_000)]
+    lane.later(5_000)
+    assert lane.take(sleeper).attempt == 1
+
+
 def test_other_verdicts_on_foreign_entries_are_skipped(lane: Lane):
     tokens = lane.start(6)
     mine, other = lane.take(tokens[0]), lane.take(tokens[1])

@@ -133,14 +133,20 @@ def dead(entry_id: bytes, error: str = "bad port", attempt: int = 1) -> Verdict:
     return Verdict(entry_id, "dead", 0, head_of(entry_id, "x", attempt).encode(), error)
 
 
-def settlement(held: Held, done: list[bytes], others: list[tuple[bytes, str, int]]) -> list[Any]:
-    """What a worker says of a slice: what is done, its results, and a verdict on each other one."""
+def settlement(
+    held: Held, done: list[bytes], others: list[tuple[bytes, str, int]], reason: str = ""
+) -> list[Any]:
+    """What a worker says of a slice: what is done, its results, and a verdict on each other one.
+
+    `reason` is why sub-requests are released.
+    """
     rest: list[Any] = list(done)
     for entry_id in done:
         rest += (head_of(entry_id, attempt=held.attempt), b"result of " + entry_id)
     for entry_id, verdict, delay in others:
         head = head_of(entry_id, "x", held.attempt)
-        rest += (entry_id, verdict, delay, head, f"why {verdict}")
+        why = reason if verdict == "release" else f"why {verdict}"
+        rest += (entry_id, verdict, delay, head, why)
     return rest
 
 
@@ -310,6 +316,7 @@ class Lane:
         *,
         keep: bool = False,
         is_unbegun: bool = False,
+        reason: str = "",
         **changed: Any,
     ) -> list[Any]:
         """Settle a slice: all of it done, or what is named."""
@@ -321,7 +328,7 @@ class Lane:
             "op": held.op,
             "keep": "1" if keep else "u" if is_unbegun else "0",
             "done": len(done),
-            "verdicts": settlement(held, done, others or []),
+            "verdicts": settlement(held, done, others or [], reason),
         }
         return self.request("complete", **(given | changed))
 

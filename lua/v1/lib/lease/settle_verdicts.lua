@@ -1,20 +1,21 @@
 -- Settles the entries that are not done, each by its verdict: retry, timeout (a retry that is counted), dead or
--- release. On the last attempt a retry makes the entry dead. `work` is what read_work returns.
+-- release (no attempt is charged). On the last attempt a retry makes the entry dead. `work` is what read_work returns.
 -- @include lib/entries/dead_letter.lua
 -- @include lib/entries/retry_queue.lua
 -- @include lib/core/note_failure.lua
 local REASONS = {retry = "attempts", timeout = "timeout", dead = "rejected"}
 
--- Notes the failed attempts. Only the first verdict on an id counts, because it settles the id.
+-- Notes the failed attempts, and why an entry was given back if there is a text. Only the first verdict on an id
+-- counts, because it settles the id.
 local function note_failures(now, owed, work)
   local args, seen, count, last = work.args, {}, 0, nil
   for i = work.others, work.last, 5 do
     local id = args[i]
     if owed[id] and not seen[id] then
       seen[id] = true
-      if args[i + 1] ~= "release" then
-        count, last = count + 1, i
-      end
+      local is_failure = args[i + 1] ~= "release"
+      count = count + (is_failure and 1 or 0)
+      last = (is_failure or args[i + 4] ~= "") and i or last
     end
   end
   if last then
@@ -35,7 +36,7 @@ local function settle_others(state, now, worker, owed, work)
         redis.call("HINCRBY", request, "timeouts", 1)
       end
       if verdict == "release" then
-        orphan(id, now, math.max(0, attempt - 1))
+        orphan(id, now + delay, math.max(0, attempt - 1))
       elseif verdict ~= "dead" and attempt < state.attempts then
         orphan(id, now + delay, attempt)
       else

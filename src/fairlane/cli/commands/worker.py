@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fairlane.cli.options import open_queue, queue_option, redis_option, time_limit_ms, time_ms
+from fairlane.cli.options import (
+    open_queue,
+    queue_option,
+    redis_option,
+    time_limit_ms,
+    time_ms,
+    url_of,
+)
+from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +38,13 @@ if TYPE_CHECKING:
     metavar="MODULE:FUNCTION",
     help="The function that is called for every sub-request.  "
     "[default: print it as JSON and mark it done]",
+)
+@click.option(
+    "--app",
+    "apps",
+    metavar="MODULE:APP",
+    multiple=True,
+    help="An app, whose tasks are called, and whose queue is taken; may be repeated.",
 )
 @click.option(
     "--concurrency",
@@ -72,8 +88,12 @@ if TYPE_CHECKING:
     help="Lines for people, or one JSON object a line.",
 )
 @redis_option
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     handler: str | None,
+    apps: tuple[str, ...],
     redis: str | None,
     queue: str,
     until_idle: bool,
@@ -89,13 +109,18 @@ def command(
     from fairlane.cli.output import note
     from fairlane.worker import Worker
 
-    function = _find(handler)
     chosen = {name: value for name, value in given.items() if value is not None}
     if time_limit is not None:
         chosen["time_limit_s"] = time_limit_ms(time_limit) / 1000
     if slice_ is not None:
         chosen["slice_s"] = time_ms("--slice", slice_, "0s", "10s") / 1000
-    log_to_stderr(log_level, log_format)
+    _look_here()
+    log = partial(log_to_stderr, log_level, log_format)
+    if apps:
+        _refuse_beside_apps(context, handler)
+        return _run_apps(apps, redis, worker_id, chosen, log, until_idle=until_idle)
+    function = _find(handler)
+    log()
     with open_queue(redis, queue) as opened:
         worker = Worker(opened, function, id=worker_id, **chosen)
         if handler is None:
@@ -103,11 +128,43 @@ def command(
         return worker.run(until_idle=until_idle)
 
 
-def _find(handler: str | None) -> Callable[..., Any]:
-    """Returns the handler, which may be in a file of the current directory. HandlerNotFound."""
+def _look_here() -> None:
+    """Lets handlers and apps be in files of the current directory."""
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
         sys.path.insert(0, here)
+
+
+def _find(handler: str | None) -> Callable[..., Any]:
+    """Returns the handler. Raises HandlerNotFound."""
     from fairlane.worker.handler import handlers
 
     return handlers.print_json if handler is None else handlers.load(handler)
+
+
+def _refuse_beside_apps(context: click.Context, handler: str | None) -> None:
+    """Raises InvalidArgument for options that contradict `--app`."""
+    if handler is not None:
+        raise InvalidArgument("--app and --handler exclude each other: name one of them")
+    if context.get_parameter_source("queue") is not click.core.ParameterSource.DEFAULT:
+        raise InvalidArgument("--queue is not valid with --app: an app names its own queue")
+
+
+def _run_apps(
+    names: tuple[str, ...],
+    redis: str | None,
+    worker_id: str | None,
+    chosen: dict[str, Any],
+    log: Callable[[], None],
+    *,
+    until_idle: bool,
+) -> int:
+    """Runs a worker for each queue of these apps; logs as `log` sets it up once these are loaded."""
+    from fairlane.tasks.serve import load_apps, run_workers, workers_of
+
+    apps = load_apps(names)
+    for app in apps if redis is None else []:
+        app.url = app.url or url_of(None)
+    log()
+    workers = workers_of(apps, redis, id=worker_id, **chosen)
+    return run_workers(workers, until_idle=until_idle)

@@ -49,6 +49,17 @@ class Reject(Exception):
         return self.reason or "the handler rejected it"
 
 
+class GiveBack(Exception):
+    """Raised by a handler that cannot run its sub-request here: gives it back, uncharged.
+
+    The sub-request is not delivered again before `after` seconds. `reason` is shown by `status`.
+    """
+
+    def __init__(self, reason: str, after: float) -> None:
+        super().__init__(reason)
+        self.reason, self.after = reason, after
+
+
 class TimedOut(Exception):
     """Raised by the runner: a call took longer than it may."""
 

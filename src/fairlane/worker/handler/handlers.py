@@ -7,12 +7,13 @@ import difflib
 import functools
 import importlib
 import inspect
+import math
 import os
 import signal
 import sys
 import traceback
 import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -26,13 +27,33 @@ _BODY_AND_CONTEXT = 2
 _BY_PLACE = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
+class _NoRecord:
+    """Stands in for a lease where there is none."""
+
+    deadline = math.inf
+    is_stopped = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lifespan:
+    """What runs once in each process of a worker: before its first call, and after its last.
+
+    An async handler's process calls `astart` and `astop` in its event loop, others the other two.
+    """
+
+    start: Callable[[], None]
+    stop: Callable[[], None]
+    astart: Callable[[], Awaitable[None]]
+    astop: Callable[[], Awaitable[None]]
+
+
 @dataclass(slots=True)
 class Context:
     """What a handler can read about its sub-request and its lease.
 
-    `id` of the request, `index` of the sub-request in the input, `attempt` from 1, `fence` (grows;
-    pass it to systems that must refuse a worker that was paused for too long). A batch handler's
-    context describes the first of its sub-requests.
+    `id` of the request, `index` of the sub-request in the input, `attempt` from 1 to `attempts`,
+    `fence` (grows; pass it to systems that must refuse a worker that was paused for too long). A
+    batch handler's context describes the first of its sub-requests.
     """
 
     id: str
@@ -41,6 +62,12 @@ class Context:
     fence: int
     _record: Any
     _entries: Any = ()
+    attempts: int = 1
+
+    @classmethod
+    def local(cls) -> Context:
+        """Returns the context of a call outside of a worker: no request, and no end of a lease."""
+        return cls("", 0, 1, 0, _NoRecord())
 
     @property
     def indexes(self) -> list[int]:
@@ -67,6 +94,7 @@ class Shape:
     is_batch: bool
     wants_context: bool
     time_limit_s: float = 0.0  # of one call; 0 = none
+    lifespan: Lifespan | None = None
 
     def limited(self, seconds: float | None) -> Shape:
         """Returns the same handler with this limit, if it is smaller than the handler's own.
@@ -133,6 +161,7 @@ def shape_of(handler: Handler) -> Shape:
         is_batch or _takes_list(first),
         wants_context,
         limits[0] or limits[1],
+        getattr(handler, "fairlane_lifespan", None),
     )
 
 
@@ -181,17 +210,28 @@ def _name(handler: Handler) -> str:
 
 def load(name: str) -> Handler:
     """Returns the handler `module:function`, found on sys.path. Raises HandlerNotFound."""
+    found = load_object("handler", name, "function")
+    shape_of(found)
+    return typing.cast("Handler", found)
+
+
+def load_object(what: str, name: str, wanted: str) -> Any:
+    """Returns the object `module:name` that a person named, found on sys.path.
+
+    `what` and `wanted` are for errors: a handler is written `module:function`. Raises
+    HandlerNotFound.
+    """
     module_name, _, path = name.partition(":")
     if not module_name or not path:
-        raise HandlerNotFound(f"handler {name!r} is not valid: write module:function")
+        raise HandlerNotFound(f"{what} {name!r} is not valid: write module:{wanted}")
     if module_name.endswith(".py"):
         module = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
-        raise HandlerNotFound(f"handler {name!r} names a file: write {module}:{path}")
+        raise HandlerNotFound(f"{what} {name!r} names a file: write {module}:{path}")
     try:
         found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the module raises, or a script's end
         raise HandlerNotFound(
-            f"handler {name!r} cannot be imported: {type(error).__name__}: {error}"
+            f"{what} {name!r} cannot be imported: {type(error).__name__}: {error}"
             + (_searched(module_name, error) or _place(error))
         ) from error
     for part in path.split("."):
@@ -199,11 +239,10 @@ def load(name: str) -> Handler:
             close = difflib.get_close_matches(part, dir(found), n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise HandlerNotFound(
-                f"handler {name!r} cannot be imported: {module_name} has no {path}{hint}"
+                f"{what} {name!r} cannot be imported: {module_name} has no {path}{hint}"
             )
         found = getattr(found, part)
-    shape_of(found)
-    return typing.cast("Handler", found)
+    return found
 
 
 def _searched(module_name: str, error: BaseException) -> str:

@@ -12,7 +12,7 @@ from fairlane import settings
 from fairlane.common.backoff import retry_delay_ms
 from fairlane.errors import type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
-from fairlane.worker.handler.errors import Reject, Retry, TimedOut, is_seconds
+from fairlane.worker.handler.errors import GiveBack, Reject, Retry, TimedOut, is_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,6 +140,8 @@ class OutcomeBuilder:
         if isinstance(error, TimedOut):
             self._timeouts += 1
             self._settle(entry, "timeout", None, _text_of(error), int(error.limit_s * 1e6))
+        elif isinstance(error, GiveBack):
+            self._settle(entry, "release", error.after, error.reason)
         elif isinstance(error, Reject):
             self._settle(entry, "dead", 0, _reason_of(error))
         elif isinstance(error, Retry):
@@ -277,7 +279,7 @@ def _text_of(error: BaseException) -> str:
         cause = error.__cause__
         return str(error) if cause is None else f"{error}\n{_text_of(cause)}"
     trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") == _RUNNER:
+    while trace is not None and _is_caller(trace.tb_frame.f_globals):
         trace = trace.tb_next
     try:
         report = traceback.TracebackException(type(error), error, trace, compact=True)
@@ -285,6 +287,11 @@ def _text_of(error: BaseException) -> str:
         return "".join(report.format())
     except BaseException:  # noqa: BLE001  methods of the handler's own classes run here
         return f"{type(error).__name__}, which has no text\n"
+
+
+def _is_caller(module: dict[str, Any]) -> bool:
+    """Returns True for a module that only calls the handler, or its tasks."""
+    return module.get("__name__") == _RUNNER or "__fairlane_caller__" in module
 
 
 def _others(

@@ -199,7 +199,9 @@ class Runner:
 
     def _context(self, taken: Slice, entry: Entry, entries: Sequence[Entry] = ()) -> Context:
         index, fence = int(entry[0].partition(b"-")[2]), int(taken.fence)
-        return Context(taken.request_id, index, taken.attempt, fence, self.record, entries)
+        return Context(
+            taken.request_id, index, taken.attempt, fence, self.record, entries, taken.attempts
+        )
 
     def _must_stop(self, tally: OutcomeBuilder) -> bool:
         """Returns True if the supervisor stopped this lease or drains the worker."""

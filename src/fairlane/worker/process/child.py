@@ -145,10 +145,21 @@ def _watch(pipe: int) -> None:
 
 
 def _main(assignment: Assignment) -> None:
-    units = assignment.units()
     if assignment.shape.is_async:
-        asyncio.run(_serve_async(assignment, units))
-    elif len(units) == 1:
+        asyncio.run(_serve_async(assignment, assignment.units()))
+        return
+    lifespan = assignment.shape.lifespan
+    if lifespan is not None:
+        lifespan.start()
+    _serve_all(assignment, assignment.units())
+    if lifespan is not None:
+        lifespan.stop()
+    _report_last(assignment)
+
+
+def _serve_all(assignment: Assignment, units: list[Unit]) -> None:
+    """Runs the units of a sync handler until each has drained."""
+    if len(units) == 1:
         sys.setswitchinterval(_SWITCH_S)
         _serve(assignment, units[0])
     else:
@@ -162,7 +173,6 @@ def _main(assignment: Assignment) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    _report_last(assignment)
 
 
 def _report_last(assignment: Assignment) -> None:
@@ -232,11 +242,15 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
             except BaseException:  # noqa: BLE001  see there
                 _fail(assignment)
 
-    loop = asyncio.get_running_loop()
+    loop, lifespan = asyncio.get_running_loop(), assignment.shape.lifespan
     os.register_at_fork(after_in_child=lambda: _end_loop(loop))
+    if lifespan is not None:
+        await lifespan.astart()
     watch = asyncio.create_task(_cancel_unwanted(runners))
     await asyncio.gather(*map(work, units, runners))
     watch.cancel()
+    if lifespan is not None:
+        await lifespan.astop()
     await _end_tasks()
     _report_last(assignment)
     # asyncio would wait for threads that a handler may have left in a long call.

@@ -1,0 +1,240 @@
+"""An app: a queue's name, and the tasks and hooks that are registered for it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+from fairlane import aio
+from fairlane.errors import InvalidArgument, type_of
+from fairlane.protocol.keys import check_name
+from fairlane.queue import Queue
+from fairlane.tasks.codec import codec_named
+from fairlane.tasks.hooks import DeadHook, Hook, Hooks, Middleware
+from fairlane.tasks.options import TaskOptions, task_options
+from fairlane.tasks.signature import TaskSignature
+from fairlane.tasks.task import Task
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from fairlane.worker.handler.handlers import Context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Awaited = Coroutine[Any, Any, R]
+H = TypeVar("H", bound=Hook)
+D = TypeVar("D", bound=DeadHook)
+M = TypeVar("M", bound=Middleware)
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_UNKNOWN = ("wait", "dead")
+
+
+class TaskDecorator(Protocol):
+    """Registers a function; what App.task returns when it is called with options."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Awaited[R]], /
+    ) -> Task[P, R, Awaited[R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaited[R]], /) -> Task[P, R, Awaited[R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+class App:
+    """The tasks of one queue. `name` is the queue's name.
+
+    `url` is the Redis of the queue; None means FAIRLANE_REDIS, else the embedded server. Nothing
+    connects before the first submission. `encoding` is "json" or "msgpack". `unknown_tasks` is what
+    workers of this app do with a task that they lack: "wait" gives the sub-request back uncharged,
+    until another worker has the task, and "dead" makes it dead. Raises InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        encoding: Literal["json", "msgpack"] = "json",
+        unknown_tasks: Literal["wait", "dead"] = "wait",
+    ) -> None:
+        self.name = check_name("queue", name)
+        self.codec = codec_named(encoding)
+        if unknown_tasks not in _UNKNOWN:
+            raise InvalidArgument(
+                f"unknown_tasks {unknown_tasks!r} is not valid: write {' or '.join(_UNKNOWN)}"
+            )
+        self.unknown_tasks = unknown_tasks
+        self.url = url
+        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.hooks = Hooks()
+        self._lock = threading.Lock()
+        self._queue: Queue | None = None
+        self._pid = 0
+        self._loops: weakref.WeakKeyDictionary[AbstractEventLoop, aio.Queue]
+        self._loops = weakref.WeakKeyDictionary()
+
+    # Registration.
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Context, P], Awaited[R]], /
+    ) -> Task[P, R, Awaited[R]]: ...
+    @overload
+    def task(self, function: Callable[P, Awaited[R]], /) -> Task[P, R, Awaited[R]]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, *, name: str | None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+    def task(  # type: ignore[misc]  # the options are typed in the overload above
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Registers a function, sync or async, and returns its Task.
+
+        `name` is the task's name in the queue; the function's own by default. The options are those
+        of TaskOptions. Raises InvalidArgument, for a task that is registered already, too.
+        """
+        if function is not None:
+            return self._register(function, name, {})
+        return lambda function: self._register(function, name, options)
+
+    def _register(
+        self, function: Callable[..., Any], name: str | None, options: dict[str, Any]
+    ) -> Task[..., Any, Any]:
+        called = getattr(function, "__name__", None)
+        if not inspect.isfunction(function) or called is None:
+            raise InvalidArgument(f"task {function!r} is {type_of(function)}: write a function")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgument(
+                f"task {called} is a generator function: a task returns its result"
+            )
+        name = called if name is None else name
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"task name {name!r} is not valid: 1 to 200 printable characters are expected"
+            )
+        if name in self.tasks:
+            raise InvalidArgument(
+                f"task {name} is registered already, in module "
+                f"{self.tasks[name].function.__module__}: choose another name="
+            )
+        signature = TaskSignature(name, function)
+        task: Task[..., Any, Any] = Task(self, function, signature, task_options(name, options))
+        self.tasks[name] = task
+        return task
+
+    def on_startup(self, hook: H) -> H:
+        """Registers a function that runs once in each process of a worker, before its first call.
+
+        It may be async. If it raises, the process ends and starts again after a pause.
+        """
+        self.hooks.check("on_startup", hook)
+        self.hooks.startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: H) -> H:
+        """Registers a function that runs when a process of a worker has drained; it may be async.
+
+        It does not run in a process that is killed.
+        """
+        self.hooks.check("on_shutdown", hook)
+        self.hooks.shutdown.insert(0, hook)
+        return hook
+
+    def middleware(self, function: M) -> M:
+        """Registers a generator function, sync or async, that runs around each call of a task.
+
+        It takes a TaskCall and yields once: there the call runs, and there its error is raised. The
+        first one registered is the outermost.
+        """
+        self.hooks.add_middleware(function)
+        return function
+
+    def on_dead(self, hook: D) -> D:
+        """Registers a function that takes a TaskCall and the error of its last attempt.
+
+        It may be async. It runs in the worker that ran the last attempt, before the sub-request is
+        dead. It does not run for a process that died, or for a time limit or deadline.
+        """
+        self.hooks.check("on_dead", hook)
+        self.hooks.dead.append(hook)
+        return hook
+
+    # Connections.
+
+    @property
+    def queue(self) -> Queue:
+        """Returns this process's queue for the blocking API."""
+        with self._lock:
+            if self._queue is None or self._pid != os.getpid():  # a fork has its own connections
+                self._queue, self._pid = Queue.from_url(self.url, name=self.name), os.getpid()
+            return self._queue
+
+    @property
+    def aio_queue(self) -> aio.Queue:
+        """Returns the queue of the event loop that runs now."""
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if found is None:
+            found = self._loops[loop] = aio.Queue.from_url(self.url, name=self.name)
+        return found
+
+    def close(self) -> None:
+        """Closes the idle connections of the blocking API."""
+        with self._lock:
+            if self._queue is not None:
+                self._queue.close()
+
+    async def aclose(self) -> None:
+        """Closes the idle connections of the event loop that runs now."""
+        found = self._loops.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.close()
+
+    def __repr__(self) -> str:
+        return f"<App {self.name}: {len(self.tasks)} tasks>"
+
+
+def merged_tasks(apps: list[App]) -> dict[str, Task[..., Any, Any]]:
+    """Returns the tasks of apps of one queue by their names.
+
+    Raises InvalidArgument if two apps have a task of one name.
+    """
+    found: dict[str, Task[..., Any, Any]] = {}
+    for app in apps:
+        for name, task in app.tasks.items():
+            if name in found:
+                modules = sorted({found[name].function.__module__, task.function.__module__})
+                raise InvalidArgument(
+                    f"two apps of queue {app.name} have a task {name} "
+                    f"({' and '.join(modules)}): give one of them another name="
+                )
+            found[name] = task
+    return found

@@ -1,0 +1,258 @@
+"""The handler of a worker that has tasks: decodes each body, calls its task, encodes the result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlane.errors import InvalidArgument, type_of
+from fairlane.tasks.app import App, merged_tasks
+from fairlane.tasks.codec import UNENCODABLE, VERSION, Codec, codec_of
+from fairlane.tasks.hooks import Hooks, ProcessLoop, TaskCall
+from fairlane.worker.handler.errors import GiveBack, Reject
+from fairlane.worker.handler.handlers import Context, Lifespan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fairlane.tasks.signature import TaskSignature
+    from fairlane.tasks.task import Task
+
+_log = logging.getLogger("fairlane.worker")
+__fairlane_caller__ = True  # its frames are left out of a task's traceback: see handler/outcome.py
+UNKNOWN_AFTER_S = 10.0  # a worker looks so often whether it has an unknown task by now
+
+
+@dataclass(frozen=True, slots=True)
+class _Callee:
+    """What a worker needs of one task."""
+
+    signature: TaskSignature
+    function: Callable[..., Any]
+    is_async: bool
+    hooks: Hooks
+
+    @property
+    def is_bare(self) -> bool:
+        """Returns True if nothing runs around the function."""
+        return not self.hooks.around and not self.hooks.dead
+
+
+class Calls:
+    """The tasks of apps that share a queue, as one handler.
+
+    If every task is async, the handler is async. Otherwise async tasks run on an event loop in a
+    thread of the process, and each unit waits for its own call. Raises InvalidArgument.
+    """
+
+    def __init__(self, apps: Sequence[App]) -> None:
+        self.apps = list(apps)
+        self.queue = _one_queue(self.apps)
+        self._tasks = {
+            name: _Callee(task.signature, task.function, _is_async(task), task.app.hooks)
+            for name, task in merged_tasks(self.apps).items()
+        }
+        self._waits = any(app.unknown_tasks == "wait" for app in self.apps)
+        self._unknown: set[str] = set()
+        self._loop = ProcessLoop()
+
+    @property
+    def is_async(self) -> bool:
+        """Returns True if every task is async."""
+        return bool(self._tasks) and all(one.is_async for one in self._tasks.values())
+
+    def handler(self) -> Callable[..., Any]:
+        """Returns the function that a Worker calls for each sub-request."""
+
+        def call(body: bytes, context: Context) -> bytes | None:
+            return self._call(body, context)
+
+        async def acall(body: bytes, context: Context) -> bytes | None:
+            return await self._acall(body, context)
+
+        found: Any = acall if self.is_async else call
+        found.fairlane_lifespan = Lifespan(self._start, self._stop, self._astart, self._astop)
+        return found  # type: ignore[no-any-return]
+
+    # One call.
+
+    def _call(self, body: bytes, context: Context) -> bytes | None:
+        callee, codec, arguments = self._decoded(body)
+        args, kwargs = callee.signature.place(arguments, context)
+        if callee.is_bare and not callee.is_async:
+            return _encoded(callee, codec, callee.function(*args, **kwargs))
+        call = TaskCall(callee.signature.task, arguments, context)
+        run = self._loop.run
+        try:
+            with ExitStack() as stack:
+                for around in callee.hooks.around:
+                    manager = around(call)
+                    is_async = hasattr(manager, "__aenter__")
+                    stack.enter_context(_OnLoop(manager, run) if is_async else manager)
+                value = callee.function(*args, **kwargs)
+                if callee.is_async:
+                    value = run(value, context)
+            return _encoded(callee, codec, value)
+        except BaseException as error:
+            for hook in _dead_hooks(callee, context, error):
+                _finish(run, hook, call, error)
+            raise
+
+    async def _acall(self, body: bytes, context: Context) -> bytes | None:
+        callee, codec, arguments = self._decoded(body)
+        args, kwargs = callee.signature.place(arguments, context)
+        if callee.is_bare:
+            return _encoded(callee, codec, await callee.function(*args, **kwargs))
+        call = TaskCall(callee.signature.task, arguments, context)
+        try:
+            async with AsyncExitStack() as stack:
+                for around in callee.hooks.around:
+                    manager = around(call)
+                    if hasattr(manager, "__aenter__"):
+                        await stack.enter_async_context(manager)
+                    else:
+                        stack.enter_context(manager)
+                value = await callee.function(*args, **kwargs)
+            return _encoded(callee, codec, value)
+        except BaseException as error:
+            for hook in _dead_hooks(callee, context, error):
+                await _afinish(hook, call, error)
+            raise
+
+    def _decoded(self, body: bytes) -> tuple[_Callee, Codec, dict[str, Any]]:
+        """Returns what a body asks for. Raises Reject or GiveBack."""
+        codec = codec_of(body)
+        try:
+            parts = codec.decode_body(body)
+        except msgspec.MsgspecError as error:
+            raise Reject(
+                f"the body is no call of a task ({error}): submit it with a task"
+            ) from None
+        callee = self._tasks.get(parts.task) if parts.version <= VERSION else None
+        if callee is None:
+            raise self._no_task(parts.task, parts.version)
+        try:
+            return callee, codec, callee.signature.decode(codec, parts.arguments)
+        except msgspec.MsgspecError as error:
+            raise Reject(
+                f"task {parts.task} cannot take its arguments: {_in_words(error)}"
+            ) from None
+
+    def _no_task(self, name: str, version: int) -> Exception:
+        """Returns the error for a task that this worker lacks, or whose body is too new."""
+        what = f"no worker has had the task {name}"
+        if version > VERSION:
+            what = f"no worker can read format {version} of the call of task {name}"
+        if not self._waits:
+            return Reject(f"{what}: start a worker that has it, and requeue the dead")
+        text = f"{what}: it waits for a worker that has it"
+        if name not in self._unknown:
+            self._unknown.add(name)
+            _log.warning("queue %s: %s; this one has %s", self.queue, text, self._names())
+        return GiveBack(text, UNKNOWN_AFTER_S)
+
+    def _names(self) -> str:
+        return ", ".join(sorted(self._tasks)) or "none"
+
+    # The process.
+
+    def _start(self) -> None:
+        for app in self.apps:
+            for hook in app.hooks.startup:
+                _resolve(self._loop.run, hook())
+
+    def _stop(self) -> None:
+        for app in reversed(self.apps):
+            for hook in app.hooks.shutdown:
+                _finish(self._loop.run, hook)
+
+    async def _astart(self) -> None:
+        for app in self.apps:
+            for hook in app.hooks.startup:
+                if asyncio.iscoroutine(done := hook()):
+                    await done
+
+    async def _astop(self) -> None:
+        for app in reversed(self.apps):
+            for hook in app.hooks.shutdown:
+                await _afinish(hook)
+
+
+class _OnLoop:
+    """An async middleware around a sync task."""
+
+    def __init__(self, manager: Any, run: Callable[[Any], Any]) -> None:
+        self._manager, self._run = manager, run
+
+    def __enter__(self) -> None:
+        self._run(self._manager.__aenter__())
+
+    def __exit__(self, *error: object) -> Any:
+        return self._run(self._manager.__aexit__(*error))
+
+
+def _one_queue(apps: list[App]) -> str:
+    names = {app.name for app in apps}
+    if len(names) != 1:
+        raise InvalidArgument(f"apps of {len(names)} queues cannot share a handler")
+    return names.pop()
+
+
+def _is_async(task: Task[..., Any, Any]) -> bool:
+    return asyncio.iscoroutinefunction(task.function)
+
+
+def _in_words(error: msgspec.MsgspecError) -> str:
+    """Returns msgspec's sentence in the words of a call."""
+    text = (
+        str(error).replace("`$.", "`").replace("Object missing required field", "missing argument")
+    )
+    return text.replace("Object contains unknown field", "unknown argument")
+
+
+def _encoded(callee: _Callee, codec: Codec, value: Any) -> bytes | None:
+    """Returns a result's bytes. Raises Reject if it cannot be encoded."""
+    if value is None:
+        return None
+    try:
+        return codec.encode(value)
+    except UNENCODABLE as error:
+        raise Reject(
+            f"task {callee.signature.task} returned {type_of(value)}, "
+            f"which cannot be encoded: {error}"
+        ) from None
+
+
+def _dead_hooks(callee: _Callee, context: Context, error: BaseException) -> list[Any]:
+    """Returns the hooks to call after this error; none if there is another attempt."""
+    if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+        return []
+    is_last = isinstance(error, Reject) or context.attempt >= context.attempts
+    return callee.hooks.dead if is_last else []
+
+
+def _resolve(run: Callable[[Any], Any], done: Any) -> None:
+    if asyncio.iscoroutine(done):
+        run(done)
+
+
+def _finish(run: Callable[[Any], Any], hook: Callable[..., Any], *args: Any) -> None:
+    """Calls a hook whose error must not hide what has happened already."""
+    try:
+        _resolve(run, hook(*args))
+    except Exception:  # noqa: BLE001  logged
+        _log.exception("hook %s failed", getattr(hook, "__qualname__", hook))
+
+
+async def _afinish(hook: Callable[..., Any], *args: Any) -> None:
+    """Does the same in an event loop."""
+    try:
+        if asyncio.iscoroutine(done := hook(*args)):
+            await done
+    except Exception:  # noqa: BLE001  logged
+        _log.exception("hook %s failed", getattr(hook, "__qualname__", hook))

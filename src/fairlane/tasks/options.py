@@ -1,0 +1,98 @@
+"""The options of tasks, with their types, and how a request gets them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, TypedDict
+
+from fairlane import settings
+from fairlane.errors import ArgumentsRefused, InvalidArgument
+from fairlane.model import Policy
+
+Duration = float | str  # seconds, or text such as "500ms", "30s", "5m", "24h"
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of a task; each has the default of Queue.submit_request.
+
+    `priority` is 0 (first) to 99, `limit` 1 to 10,000 workers, `attempts` 1 to 100. `backoff` is
+    the shortest and the longest pause before another attempt, as "1s..5m". `time_limit` is the
+    longest time of one call. No call starts later than `deadline` after the submission. `lease` is
+    how long a lease lasts, and `retain` how long results are kept after the end. A submission for
+    which there is no room waits for up to `max_wait`. `durable` is how many replicas must confirm a
+    write.
+    """
+
+    priority: int
+    limit: int
+    attempts: int
+    backoff: str
+    time_limit: Duration
+    deadline: Duration
+    lease: Duration
+    retain: Duration
+    max_wait: Duration
+    durable: int
+
+
+class RequestOptions(TaskOptions, total=False):
+    """The options of one request: those of a task, and the request's `id`.
+
+    With an `id`, a repeat of the same submission adds nothing new.
+    """
+
+    id: str
+
+
+_IN_MS = {name: f"{name}_ms" for name in ("time_limit", "deadline", "lease", "retain")}
+_TASK, _REQUEST = TaskOptions.__annotations__, RequestOptions.__annotations__
+
+
+def task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns options of a task as Queue.submit_request takes them.
+
+    Raises ArgumentsRefused for an unknown option, and InvalidArgument for a bad value.
+    """
+    return _checked(task, given, _TASK)
+
+
+def request_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns options of one request, also its `id`; raises the same."""
+    return _checked(task, given, _REQUEST)
+
+
+def _checked(task: str, given: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"write one of {', '.join(known)}"
+            raise ArgumentsRefused(f"task {task}: unknown option {name}: {hint}")
+    try:
+        found = dict(_as_submitted(name, value) for name, value in given.items())
+        Policy(**{name: value for name, value in found.items() if name not in {"id", "max_wait_s"}})
+    except InvalidArgument as error:
+        raise InvalidArgument(f"task {task}: {error}") from None
+    return found
+
+
+def _as_submitted(name: str, value: Any) -> tuple[str, Any]:
+    if name in _IN_MS:
+        return _IN_MS[name], _ms(name, value)
+    if name == "max_wait":
+        return "max_wait_s", _ms(name, value) / 1000
+    if name == "backoff":
+        if not isinstance(value, str):
+            raise InvalidArgument(f"backoff {value!r} is not valid: write a range such as 1s..5m")
+        return "backoff_ms", settings.duration_range_ms(value)
+    return name, value
+
+
+def _ms(name: str, value: Any) -> int:
+    """Returns a duration in ms. Raises InvalidArgument."""
+    if isinstance(value, str):
+        return settings.duration_ms(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:  # noqa: PLR2004
+        raise InvalidArgument(
+            f"{name} {value!r} is not valid: seconds or a text such as 30s is expected"
+        )
+    return round(value * 1000)

@@ -1,0 +1,189 @@
+"""A task's signature: binds and encodes arguments at the caller, decodes them in the worker."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Union, get_type_hints
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from fairlane import settings
+from fairlane.errors import ArgumentsRefused, InvalidArgument
+from fairlane.tasks.codec import CODECS, UNENCODABLE, VERSION, Codec, unsupported
+from fairlane.worker.handler.handlers import Context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
+_LIST = inspect.Parameter.VAR_POSITIONAL
+_DICT = inspect.Parameter.VAR_KEYWORD
+_ITEMS: Any = tuple  # of `*args` and `**kwargs`
+_NAMED: Any = dict
+
+
+class TaskSignature:
+    """The parameters and the result of one task; its annotations are resolved once, here.
+
+    `context` is the name of the parameter that takes the worker's Context, or None. Raises
+    InvalidArgument if an annotation cannot be resolved or decoded.
+    """
+
+    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+        self.task = task
+        hints = _hints(task, function)
+        every = inspect.signature(function).parameters.values()
+        contexts = [one.name for one in every if hints.get(one.name) is Context]
+        if len(contexts) > 1:
+            raise InvalidArgument(
+                f"task {task} has {len(contexts)} parameters of type Context: one is enough"
+            )
+        self.context = contexts[0] if contexts else None
+        self.parameters = [one for one in every if one.name != self.context]
+        self.result: Any = hints.get("return", Any)
+        self._signature = inspect.Signature(self.parameters)
+        self._whole = inspect.Signature([*every])
+        for one in self.parameters:
+            _check_type(task, f"argument {one.name}", hints.get(one.name, Any))
+        _check_type(task, "result", self.result)
+        self._struct = _struct(task, self.parameters, hints)
+        self._decoders = {name: codec.decoder(self._struct) for name, codec in CODECS.items()}
+        self._results = {name: codec.decoder(self.result) for name, codec in CODECS.items()}
+        kinds = {one.kind for one in every}
+        self._has_defaults = any(one.default is not one.empty for one in self.parameters)
+        self._has_defaults |= bool(kinds & {_LIST, _DICT})
+        self._is_plain = not kinds & {_POSITIONAL, _LIST, _DICT}
+
+    # At the caller.
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str = ""
+    ) -> dict[str, Any]:
+        """Returns each given argument by its name; see encode. Raises ArgumentsRefused."""
+        try:
+            return self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise ArgumentsRefused(
+                f"task {self.task}: {error}{where}{self._hint(kwargs)}"
+            ) from None
+
+    def _hint(self, kwargs: dict[str, Any]) -> str:
+        names = [one.name for one in self.parameters]
+        for name in kwargs:
+            close = [] if name in names else difflib.get_close_matches(name, names, n=1)
+            if close:
+                return f"; did you mean {close[0]}?"
+        return f"; its arguments are {', '.join(names)}" if names else "; it has no arguments"
+
+    @cached_property
+    def first(self) -> str | None:
+        """Returns the name of the parameter that each element of `map` goes to, or None."""
+        by_place = {_POSITIONAL, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+        return next((one.name for one in self.parameters if one.kind in by_place), None)
+
+    def encode(self, codec: Codec, arguments: dict[str, Any], where: str = "") -> bytes:
+        """Returns the body of one sub-request; `where` names it in errors.
+
+        Raises ArgumentsRefused, which names the argument that cannot be encoded.
+        """
+        try:
+            body = codec.encode((VERSION, self.task, arguments))
+        except UNENCODABLE as error:
+            raise self._unencodable(codec, arguments, where, error) from None
+        if len(body) > settings.MAX_BODY:
+            raise ArgumentsRefused(
+                f"task {self.task}: the arguments{where} have {len(body):,} bytes: the most is "
+                f"{settings.MAX_BODY:,}: pass a path or a key instead"
+            )
+        return body
+
+    def encode_shared(self, codec: Codec, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments that all sub-requests share, each encoded once."""
+        self.encode(codec, arguments)
+        return {name: msgspec.Raw(codec.encode(value)) for name, value in arguments.items()}
+
+    def _unencodable(
+        self, codec: Codec, arguments: dict[str, Any], where: str, error: Exception
+    ) -> ArgumentsRefused:
+        name = next((name for name, value in arguments.items() if not _is_fit(codec, value)), "")
+        return ArgumentsRefused(
+            f"task {self.task}: argument {name}{where} cannot be encoded: {error}"
+        )
+
+    def decode_result(self, codec: Codec, body: bytes | None) -> Any:
+        """Returns a result as the return annotation describes it. Raises msgspec.MsgspecError."""
+        return self._results[codec.name](codec.none if body is None else body)
+
+    # In the worker.
+
+    def decode(self, codec: Codec, arguments: msgspec.Raw) -> dict[str, Any]:
+        """Returns each given argument by its name. Raises msgspec.MsgspecError for a wrong type."""
+        given = msgspec.structs.asdict(self._decoders[codec.name](arguments))
+        if self._has_defaults:
+            return {name: value for name, value in given.items() if value is not UNSET}
+        return given
+
+    def place(
+        self, given: dict[str, Any], context: Context
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns what to call the function with, its context included."""
+        if self.context is not None:
+            given = {**given, self.context: context}
+        if self._is_plain:
+            return (), given
+        named = inspect.BoundArguments(self._whole, given)
+        return named.args, named.kwargs
+
+
+def _hints(task: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception as error:  # noqa: BLE001  an annotation may evaluate to anything
+        raise InvalidArgument(
+            f"task {task}: an annotation cannot be resolved: {error}: "
+            "import or define its type at the top of the module, outside of TYPE_CHECKING"
+        ) from None
+
+
+def _check_type(task: str, what: str, annotation: Any) -> None:
+    """Raises InvalidArgument for a type that cannot come out of JSON or MessagePack."""
+    try:
+        found = unsupported(annotation)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"task {task}: the type of its {what} is not valid: {error}"
+        ) from None
+    if found is not None:
+        raise InvalidArgument(
+            f"task {task}: its {what} has the type {found.__qualname__}, which cannot be decoded: "
+            "use plain types, a dataclass, a TypedDict or a msgspec.Struct"
+        )
+
+
+def _struct(
+    task: str, parameters: list[inspect.Parameter], hints: dict[str, Any]
+) -> type[msgspec.Struct]:
+    """Returns the type that the arguments of one call are decoded to."""
+    fields: list[Any] = []
+    for one in parameters:
+        annotation = hints.get(one.name, Any)
+        if one.kind is _LIST:
+            annotation = _ITEMS[annotation, ...]
+        elif one.kind is _DICT:
+            annotation = _NAMED[str, annotation]
+        if one.default is not one.empty or one.kind in {_LIST, _DICT}:
+            fields.append((one.name, Union[annotation, UnsetType], UNSET))  # noqa: UP007
+        else:
+            fields.append((one.name, annotation))
+    return msgspec.defstruct(task, fields, forbid_unknown_fields=True, kw_only=True)
+
+
+def _is_fit(codec: Codec, value: Any) -> bool:
+    try:
+        codec.encode(value)
+    except UNENCODABLE:
+        return False
+    return True

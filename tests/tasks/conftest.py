@@ -1,0 +1,36 @@
+"""An app on a clean server, and what works off its requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane import App
+from fairlane.tasks.serve import workers_of
+from tests.support.servers import backends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test on one kind of server, because the kind matters little to tasks."""
+    if "redis_server" in metafunc.fixturenames:
+        metafunc.definition.add_marker(
+            pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+        )
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[App]:
+    made = App("images", redis_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def work(app: App) -> Callable[[], int]:
+    """Runs a worker of the app until its queue is idle."""
+    return lambda: workers_of([app])[0].run(until_idle=True)

@@ -1,0 +1,62 @@
+"""What the tests of tasks share: types, and one call of a worker's handler."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import msgspec
+
+from fairlane import Context
+from fairlane.tasks.calls import Calls
+
+if TYPE_CHECKING:
+    from fairlane import App
+
+
+@dataclass
+class Size:
+    width: int
+    height: int
+
+
+class Box(msgspec.Struct):
+    sizes: list[Size]
+    name: str = ""
+
+
+class Row(TypedDict):
+    id: int
+    tags: list[str]
+
+
+class Record:
+    """Stands in for a lease."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self.deadline = 7.5
+        self.progress: list[tuple[int, int]] = []
+
+
+def context_of(attempt: int = 1, attempts: int = 3) -> Context:
+    return Context("r1", 4, attempt, 9, Record(), (), attempts)
+
+
+def body_of(app: App, task: str, **arguments: Any) -> bytes:
+    """Returns the body of one call, whatever its arguments are."""
+    return app.codec.encode((1, task, arguments))
+
+
+def call(app: App, body: bytes, context: Context | None = None) -> bytes | None:
+    """Runs one call as a worker does."""
+    calls, context = Calls([app]), context or context_of()
+    done = calls.handler()(body, context)
+    if not calls.is_async:
+        return done  # type: ignore[no-any-return]
+
+    async def wait() -> Any:
+        return await done
+
+    return asyncio.run(wait())  # type: ignore[no-any-return]

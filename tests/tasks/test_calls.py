@@ -1,0 +1,233 @@
+"""One call in a worker: hooks around it, results, and bodies that no task can take."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import App, Reject, Retry, TaskCall
+from fairlane.tasks.calls import Calls
+from fairlane.worker.handler.errors import GiveBack
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.runner import Runner
+from tests.tasks.parts import body_of, call, context_of
+from tests.worker.parts import record_of_its_own, slice_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from fairlane.worker.handler.handlers import Lifespan
+
+
+@pytest.fixture(params=["sync", "async", "mixed"])
+def app(request: pytest.FixtureRequest) -> App:
+    """An app with the task `run`; `mixed` also has a task of the other kind."""
+    made = App("images")
+    body: Callable[[int], Any] = some
+
+    async def run(n: int) -> Any:
+        await asyncio.sleep(0)
+        return body(n)
+
+    made.task(name="run")(body if request.param == "sync" else run)
+    if request.param == "mixed":
+        made.task(name="other")(some)
+    return made
+
+
+def some(n: int) -> Any:
+    endless: list[Any] = []
+    endless.append(endless)
+    values: list[Any] = [None, 1, object(), endless]
+    if n >= len(values):
+        raise [ValueError("bad"), Retry(after=3), Reject("never")][n - len(values)]
+    return values[n]
+
+
+def test_a_result_is_encoded_and_none_has_no_body(app: App):
+    assert call(app, body_of(app, "run", n=0)) is None
+    assert call(app, body_of(app, "run", n=1)) == b"1"
+
+
+@pytest.mark.parametrize(
+    ("n", "reason"),
+    [
+        (2, "task run returned an object, which cannot be encoded: Encoding objects of type"),
+        (3, "task run returned a list, which cannot be encoded: maximum recursion depth"),
+    ],
+    ids=["type", "recursion"],
+)
+def test_a_result_that_cannot_be_encoded_is_rejected_by_name(app: App, n: int, reason: str):
+    with pytest.raises(Reject) as refused:
+        call(app, body_of(app, "run", n=n))
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"hello", b"[1]", b'[1,"run"]', b'["1","run",{}]', b"\x93\x01\xa3run"],
+    ids=["empty", "text", "short", "no_arguments", "version", "msgpack"],
+)
+def test_a_body_that_is_no_call_is_rejected(app: App, body: bytes):
+    with pytest.raises(Reject, match=r"the body is no call of a task .*: submit it with a task"):
+        call(app, body)
+
+
+def test_an_unknown_task_is_given_back_and_named(app: App, caplog: pytest.LogCaptureFixture):
+    with pytest.raises(GiveBack, match="no worker has had the task walk: it waits for a worker"):
+        call(app, body_of(app, "walk"))
+    assert "queue images: no worker has had the task walk" in caplog.text
+    with pytest.raises(GiveBack, match="no worker can read format 2 of the call of task run"):
+        call(app, b'[2,"run",{"n":1}]')
+
+
+def test_an_unknown_task_is_dead_if_every_app_of_the_queue_wants_that():
+    strict, patient = App("images", unknown_tasks="dead"), App("images")
+    strict.task(some)
+    with pytest.raises(Reject, match="no worker has had the task walk: start a worker that has it"):
+        Calls([strict]).handler()(body_of(strict, "walk"), context_of())
+    with pytest.raises(GiveBack):
+        Calls([strict, patient]).handler()(body_of(strict, "walk"), context_of())
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_middleware_runs_around_each_call_the_first_one_outermost(app: App, is_async: bool):
+    seen: list[Any] = []
+
+    @app.middleware
+    def outer(made: TaskCall) -> Iterator[None]:
+        seen.append((made.task, made.arguments, made.context.index))
+        try:
+            yield
+        except ValueError as error:
+            seen.append(str(error))
+            raise
+
+    if is_async:
+
+        @app.middleware
+        async def inner_async(made: TaskCall) -> AsyncIterator[None]:
+            seen.append("inner")
+            await asyncio.sleep(0)
+            yield
+            seen.append("after")
+
+    else:
+
+        @app.middleware
+        def inner(made: TaskCall) -> Iterator[None]:
+            seen.append("inner")
+            yield
+            seen.append("after")
+
+    assert call(app, body_of(app, "run", n=1)) == b"1"
+    assert seen == [("run", {"n": 1}, 4), "inner", "after"]
+    with pytest.raises(ValueError, match="bad"):
+        call(app, body_of(app, "run", n=4))
+    assert seen[3:] == [("run", {"n": 4}, 4), "inner", "bad"]
+
+
+@pytest.mark.parametrize(
+    ("n", "attempt", "error"),
+    [
+        (4, 2, None),
+        (4, 3, "bad"),
+        (5, 2, None),
+        (5, 3, "asked"),
+        (6, 1, "never"),
+        (2, 1, "which cannot be encoded"),
+    ],
+    ids=["again", "last", "retry", "last_retry", "reject", "result"],
+)
+def test_a_dead_call_is_reported_with_its_last_error(
+    app: App, n: int, attempt: int, error: str | None
+):
+    seen: list[tuple[TaskCall, BaseException]] = []
+    app.on_dead(lambda *given: seen.append(given))
+    with pytest.raises((ValueError, Retry, Reject)):
+        call(app, body_of(app, "run", n=n), context_of(attempt))
+    if error is None:
+        assert seen == []
+    else:
+        ((made, raised),) = seen
+        assert (made.task, made.context.attempt) == ("run", attempt)
+        assert error in str(raised)
+
+
+def test_a_hook_that_raises_hides_no_error(app: App, caplog: pytest.LogCaptureFixture):
+    @app.on_dead
+    async def fail(made: TaskCall, error: BaseException) -> None:
+        raise RuntimeError("in the hook")
+
+    with pytest.raises(Reject, match="never"):
+        call(app, body_of(app, "run", n=6))
+    assert "in the hook" in caplog.text
+
+
+def test_a_process_starts_and_ends_each_app_once_in_opposite_orders(app: App):
+    seen: list[str] = []
+
+    @app.on_startup
+    async def connect() -> None:
+        await asyncio.sleep(0)
+        seen.append("connect")
+
+    app.on_startup(lambda: seen.append("second"))
+    app.on_shutdown(lambda: seen.append("first"))
+
+    @app.on_shutdown
+    async def close() -> None:
+        await asyncio.sleep(0)
+        seen.append("close")
+
+    shape = shape_of(Calls([app]).handler())
+    assert shape.lifespan is not None
+    if shape.is_async:
+        asyncio.run(both(shape.lifespan))
+    else:
+        shape.lifespan.start()
+        shape.lifespan.stop()
+    assert seen == ["connect", "second", "close", "first"]
+
+
+async def both(lifespan: Lifespan) -> None:
+    await lifespan.astart()
+    await lifespan.astop()
+
+
+def test_only_async_tasks_make_an_async_handler():
+    app = App("images")
+
+    @app.task
+    async def wait() -> None: ...
+
+    assert shape_of(Calls([app]).handler()).is_async
+    app.task(some)
+    assert not shape_of(Calls([app]).handler()).is_async
+
+
+def test_a_call_of_an_async_task_beside_sync_ones_is_cancelled_when_it_is_unwanted():
+    app, context = App("images"), context_of()
+    app.task(some)
+
+    @app.task
+    async def wait() -> None:
+        context._record.is_stopped = True
+        await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        Calls([app]).handler()(body_of(app, "wait"), context)
+
+
+def test_a_call_that_is_given_back_is_released_with_a_pause_and_a_reason(app: App):
+    taken = slice_of(body_of(app, "run", n=1), body_of(app, "walk"))
+    runner = Runner(shape_of(Calls([app]).handler()), record_of_its_own())
+    if runner.shape.is_async:
+        outcome = asyncio.run(runner.run_slice_async(taken, 0))
+    else:
+        outcome = runner.run_slice(taken, 0)
+    (verdict,) = outcome.verdicts
+    assert (len(outcome.ids), verdict.verdict, verdict.delay_ms) == (1, "release", 10_000)
+    assert "no worker has had the task walk" in verdict.error

@@ -1,0 +1,230 @@
+"""Tasks on a server: submitted, run by a worker, and read as typed values."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import (
+    App,
+    ArgumentsRefused,
+    Context,
+    Retry,
+    TaskCancelled,
+    TaskError,
+    WaitTimeout,
+)
+from tests.tasks.parts import Size
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import redis
+
+    from fairlane.tasks.task import Task
+
+Resize = Any
+
+
+@pytest.fixture(params=["sync", "async"])
+def resize(app: App, request: pytest.FixtureRequest) -> Task[..., Size, Any]:
+    def resize(path: str, width: int = 200) -> Size:
+        return resized(path, width)
+
+    async def wait(path: str, width: int = 200) -> Size:
+        await asyncio.sleep(0)
+        return resized(path, width)
+
+    function = resize if request.param == "sync" else wait
+    return app.task(name="resize", attempts=2, backoff="1ms")(function)
+
+
+def resized(path: str, width: int) -> Size:
+    if path == "bad":
+        raise ValueError("bad path")
+    return Size(width, len(path))
+
+
+def test_a_submitted_call_returns_a_typed_value(resize: Resize, work: Callable[[], int]):
+    one, other = resize.submit("a.png", width=100), resize.submit("b")
+    with pytest.raises(WaitTimeout):
+        one.result(timeout=0)
+    work()
+    assert one.result(timeout=5) == one.result() == Size(100, 5)
+    assert other.wait() == "done"
+    assert other.result() == Size(200, 1)
+
+
+def test_a_map_is_one_request_and_yields_in_input_order(
+    app: App, resize: Resize, work: Callable[[], int]
+):
+    batch = resize.map((f"{n:05}" for n in range(2_500)), width=7)
+    assert batch.request.total == 2_500
+    assert len(app.queue.status()["requests"]) == 1
+    work()
+    assert list(batch) == [Size(7, 5)] * 2_500
+    assert batch.progress().done == 2_500
+    assert resize.starmap([("a", 3), ("bb",)]).request.total == 2
+    work()
+
+
+def test_a_dead_call_raises_the_error_of_its_worker(resize: Resize, work: Callable[[], int]):
+    one, batch = resize.submit("bad"), resize.map(["a", "bad", "ccc"])
+    work()
+    with pytest.raises(TaskError) as dead:
+        one.result()
+    error = dead.value
+    assert (error.task, error.request_id, error.index, error.attempts) == ("resize", one.id, 0, 2)
+    assert (error.error_type, error.message) == ("ValueError", "bad path")
+    assert 'raise ValueError("bad path")' in error.traceback
+    assert "fairlane/tasks" not in error.traceback
+    assert error.__notes__ == [f"The error in the worker:\n{error.traceback.rstrip()}"]
+    first, second, third = batch.outcomes()
+    assert (first, third) == (Size(200, 1), Size(200, 3))
+    assert (second.index, second.message) == (1, "bad path")
+    assert [found.index for found in batch.errors()] == [1]
+    with pytest.raises(TaskError, match="sub-request 1 of request"):
+        list(batch)
+
+
+def test_a_cancelled_call_is_its_own_error(resize: Resize):
+    one, batch = resize.submit("a"), resize.map(["a", "b"])
+    assert one.cancel()
+    assert batch.cancel()
+    with pytest.raises(TaskCancelled, match="task resize: sub-request 0 of request"):
+        one.result()
+    assert [error.index for error in batch.outcomes()] == [0, 1]
+
+
+def test_a_request_is_found_again_by_its_id(resize: Resize, work: Callable[[], int]):
+    named = resize.with_options(id="monday")
+    named.map(["a", "bad"])
+    assert named.map(["a", "bad"]).id == "monday"  # adds nothing
+    work()
+    assert [type(found) for found in resize.batch("monday").outcomes()] == [Size, TaskError]
+
+
+def test_a_bad_argument_writes_nothing(resize: Resize, redis_client: redis.Redis):
+    for submit in (
+        lambda: resize.submit(object()),
+        lambda: resize.map([object()]),
+        lambda: resize.map(["a"], widht=3),
+        lambda: resize.starmap([("a",), "b"]),
+        lambda: resize.starmap([("a", 1, 2)]),
+        lambda: resize.map("abc"),
+        lambda: resize.map(3),
+    ):
+        with pytest.raises(ArgumentsRefused):
+            submit()
+    assert list(redis_client.scan_iter("*images*")) == []
+
+
+def test_an_argument_of_a_late_element_cancels_the_request(app: App, resize: Resize):
+    with pytest.raises(ArgumentsRefused, match="argument path of sub-request 1500 cannot"):
+        resize.map(object() if n == 1_500 else "a" for n in range(2_000))
+    assert app.queue.status()["requests"] == []
+
+
+def test_a_result_of_another_type_is_named(app: App, work: Callable[[], int]):
+    @app.task
+    def odd(value: Any) -> int:
+        return value  # type: ignore[no-any-return]
+
+    batch = odd.map(["text", None, 3])
+    work()
+    first, second, third = batch.outcomes()
+    assert "returned what its annotation does not allow: Expected `int`, got `str`" in str(first)
+    assert "Expected `int`, got `null`" in str(second)
+    assert third == 3
+
+
+def test_a_task_may_retry_and_read_its_context(app: App, work: Callable[[], int]):
+    @app.task
+    def again(ctx: Context) -> list[int]:
+        if ctx.attempt < 2:
+            raise Retry(after=0)
+        return [ctx.index, ctx.attempt, ctx.attempts]
+
+    one = again.submit()
+    work()
+    assert one.result() == [0, 2, 5]
+
+
+def test_the_asyncio_face_does_the_same(resize: Resize, app: App, work: Callable[[], int]):
+    async def submit() -> Any:
+        one = await resize.asubmit("a.png", width=100)
+        some = await resize.amap(["a", "bad"], width=1)
+        lazy = await resize.amap(later("b", "cc"))
+        star = await resize.astarmap([("d", 2)])
+        both = await resize.astarmap(later(("e", 3)))
+        gone = await resize.asubmit("z")
+        assert await gone.cancel()
+        with pytest.raises(TaskCancelled):
+            await gone
+        with pytest.raises(ArgumentsRefused):
+            await resize.asubmit(object())
+        return [one, some, lazy, star, both]
+
+    async def read(found: Any) -> None:
+        one, some, lazy, star, both = found
+        again = await resize.asubmit("a")  # the queue of this loop
+        assert await again.cancel()
+        queue = app.aio_queue
+        for each in found:
+            each.request.queue = queue
+        assert await one.result(timeout=5) == await one == Size(100, 5)
+        outcomes = [outcome async for outcome in some.outcomes()]
+        assert outcomes[0] == Size(1, 1)
+        assert isinstance(outcomes[1], TaskError)
+        assert [error.index async for error in some.errors()] == [1]
+        assert [size async for size in lazy] == [Size(200, 1), Size(200, 2)]
+        assert [size async for size in star] == [Size(2, 1)]
+        assert [size async for size in resize.abatch(both.id)] == [Size(3, 1)]
+        assert (await both.wait(), (await both.progress()).done) == ("done", 1)
+
+    async def closing(called: Any) -> Any:
+        try:
+            return await called
+        finally:
+            await app.aclose()
+
+    found = asyncio.run(closing(submit()))
+    work()
+    asyncio.run(closing(read(found)))
+
+
+async def later(*values: Any) -> AsyncIterator[Any]:
+    for value in values:
+        await asyncio.sleep(0)
+        yield value
+
+
+def test_tasks_may_submit_to_their_own_app(app: App, work: Callable[[], int]):
+    @app.task
+    def leaf(n: int) -> int:
+        return n + 1
+
+    @app.task
+    def root(n: int) -> str:
+        return leaf.submit(n).id
+
+    one = root.submit(1)
+    work()
+    assert leaf.batch(one.result()).wait(timeout=10) == "done"
+
+
+def test_messages_in_messagepack_keep_bytes(redis_url: str):
+    from fairlane.tasks.serve import workers_of
+
+    packed = App("images", redis_url, encoding="msgpack")
+
+    @packed.task
+    def turn(data: bytes, more: Any) -> Any:
+        return [data[::-1], more]
+
+    one = turn.submit(b"\xff\x00", {1: b"x"})
+    workers_of([packed])[0].run(until_idle=True)
+    assert one.result() == [b"\x00\xff", {1: b"x"}]
+    packed.close()
