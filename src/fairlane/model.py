@@ -141,7 +141,10 @@ class Verdict(NamedTuple):
 
 
 def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_us: int) -> bytes:
-    """Returns the header of a result in `out:{id}`; d = done, n = done with None, x = dead."""
+    """Returns the header of a result in `out:{id}`; d = done, n = done with None, x = dead.
+
+    g = given back; that stands only in the note of why the entry waits, see Progress.given_back.
+    """
     return b"%b:%b:%d:%d:%d" % (index, status, attempt, waited_ms, ran_us)
 
 
@@ -185,7 +188,8 @@ class Progress:
     `timeouts` counts the handler calls that took longer than `time_limit_ms`. `deadline_ms` is a
     time by the request's Redis, and `durable` a number of replicas. `parent` is the request whose
     dead sub-requests these were. 0 or "" = none. `failures` counts failed attempts, also those of
-    sub-requests that are done by now; `last_failure` is the last failed attempt.
+    sub-requests that are done by now; `last_failure` is the last failed attempt. If a
+    worker gave a sub-request back later, `given_back` stands in its place, with the reason.
     """
 
     id: str
@@ -209,6 +213,7 @@ class Progress:
     parent: str = ""
     failures: int = 0
     last_failure: FailedAttempt | None = None
+    given_back: FailedAttempt | None = None
     detail: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -59,7 +59,7 @@ def test_the_reason_of_a_release_is_kept_and_is_no_failure(lane: Lane):
     held = lane.begin(2, limit=1)
     lane.complete(held, done=held.ids[:1], others=[(held.ids[1], "release", 0)], reason="no task")
     assert lane.number("failures") == 0
-    assert lane.hash()["failure"] == f"{lane.now} 1:x:1:0:0 no task"
+    assert lane.hash()["failure"] == f"{lane.now} 1:g:1:0:0 no task"
 
 
 def test_the_text_of_a_failure_is_bounded(lane: Lane):

@@ -8,10 +8,12 @@ import pytest
 
 from fairlane import App
 from fairlane.tasks.serve import workers_of
+from tests.cli.program import Program
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,3 +36,9 @@ def app(redis_url: str) -> Iterator[App]:
 def work(app: App) -> Callable[[], int]:
     """Runs a worker of the app until its queue is idle."""
     return lambda: workers_of([app])[0].run(until_idle=True)
+
+
+@pytest.fixture
+def program(redis_url: str, tmp_path: Path) -> Program:
+    """`fairlane` with FAIRLANE_REDIS, in an empty folder."""
+    return Program(tmp_path, redis_url)

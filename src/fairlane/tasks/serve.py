@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _log = logging.getLogger("fairlane.worker")
+_INTERRUPTED = 130
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -143,6 +144,8 @@ class _Group:
         except FairlaneError as error:
             _log.error("the worker of queue %s has ended: %s", worker.queue.name, error)
             code = error.exit_code
+        except KeyboardInterrupt:  # before the worker has its own handlers
+            code = _INTERRUPTED
         except BaseException:  # noqa: BLE001  logged, and then the process ends
             _log.exception("the worker of queue %s failed", worker.queue.name)
         finally:

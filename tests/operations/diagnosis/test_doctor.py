@@ -373,6 +373,22 @@ def test_requests_of_which_nothing_is_done_are_reported(lane: Lane, is_held: boo
         assert name not in examined(lane)
 
 
+@pytest.mark.parametrize(("verdict", "is_reported"), [("release", True), ("retry", False)])
+def test_a_request_that_was_given_back_is_reported_with_the_reason(
+    lane: Lane, verdict: str, is_reported: bool
+):
+    held = lane.begin(1)
+    lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
+    lane.complete(
+        held, others=[(held.ids[0], verdict, 60_000)], reason="no worker has had the task"
+    )
+    check = examined(lane).get("given back")
+    assert (check is not None) is is_reported
+    if check is not None:
+        assert (check.severity, check.subject) == ("warn", "r1")
+        assert check.what == "waits: no worker has had the task"
+
+
 def test_lost_requests_are_reported(lane: Lane):
     lane.client.xadd(keys.completed("req"), {"id": "r9", "state": "lost"})
     lane.client.xadd(keys.completed("req"), {"id": "r8", "state": "done"})

@@ -23,6 +23,7 @@ def failure_rows(
 
     `waiting` sub-requests have another attempt before them, the first at `due_ms`.
     """
+    yield from _given_back_rows(progress, waiting, due_ms - now_ms)
     if not progress.failures:
         return
     attempts = f"{progress.failures:,} attempt" + ("" if progress.failures == 1 else "s")
@@ -38,11 +39,27 @@ def failure_rows(
         yield "", f"sub-request {last.index} at attempt {last.attempt}, {age} ago"
 
 
+def _given_back_rows(progress: Progress, waiting: int, left_ms: int) -> Iterator[tuple[str, str]]:
+    """Yields why workers gave sub-requests back, while these wait for another one."""
+    given_back = progress.given_back
+    if given_back is None or not waiting or progress.ended:
+        return
+    yield "waits", printable(given_back.error)[:_HEADLINE]
+    yield (
+        "",
+        f"{waiting:,} wait{'s' if waiting == 1 else ''}; the next is looked at {_soon(left_ms)}",
+    )
+
+
+def _soon(left_ms: int) -> str:
+    return f"in {ago(left_ms)}" if left_ms > 0 else "now"
+
+
 def _next(progress: Progress, waiting: int, left_ms: int) -> str:
     if not waiting or progress.state not in {"active", "paused"}:
         return ""
     verb = "waits" if waiting == 1 else "wait"
-    when = f"the next is due in {ago(left_ms)}" if left_ms > 0 else "the next is due now"
+    when = f"the next is due {_soon(left_ms)}"
     if progress.state == "paused":
         when = f"after `fairlane resume {progress.id}`"
     return f"; {waiting:,} {verb} for another, {when}"
@@ -50,10 +67,11 @@ def _next(progress: Progress, waiting: int, left_ms: int) -> str:
 
 def failure_fields(progress: Progress, waiting: int, due_ms: int) -> dict[str, Any]:
     """Returns the same as JSON has it."""
-    last = progress.last_failure
+    last, given_back = progress.last_failure, progress.given_back
     return {
         "failures": progress.failures,
         "last_failure": None if last is None else asdict(last),
+        "given_back": None if given_back is None else asdict(given_back),
         "retries_waiting": waiting,
         "next_retry_ms": due_ms if waiting else None,
     }

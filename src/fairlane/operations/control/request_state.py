@@ -67,17 +67,20 @@ def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
         durable=number(detail, "durable"),
         parent=detail.get("parent", ""),
         failures=number(detail, "failures"),
-        last_failure=_failed_attempt(detail.get("failure", "")),
+        last_failure=_noted(detail.get("failure", ""), "x"),
+        given_back=_noted(detail.get("failure", ""), "g"),
         detail=detail,
     )
 
 
-def _failed_attempt(text: str) -> FailedAttempt | None:
-    """Reads what lib/core/note_failure.lua wrote; None if that is empty."""
+def _noted(text: str, wanted: str) -> FailedAttempt | None:
+    """Reads what lib/core/note_failure.lua wrote; None unless its status is the wanted one."""
     if not text:
         return None
     at_ms, head, error = text.split(" ", 2)
-    index, _, attempt, *_ = head.split(":")
+    index, status, attempt, *_ = head.split(":")
+    if status != wanted:
+        return None
     return FailedAttempt(int(index), int(attempt), int(at_ms), error)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner
 _LONG_MS = 600_000  # so long without progress
-FIELDS = ("state", "queue", "born", "ended", "open", "last_ms", "fresh")
+FIELDS = ("state", "queue", "born", "ended", "open", "last_ms", "fresh", "failure")
 
 
 class Row(NamedTuple):
@@ -187,5 +187,25 @@ def _unfed(page: Page) -> list[Finding]:
     ]
 
 
+def given_back(page: Page) -> Operation[list[Finding]]:
+    """Finds requests whose sub-requests workers gave back, because none has what they need."""
+    notes = [(row, _why_given_back(row.values["failure"])) for row in page.live]
+    named = [(row, why) for row, why in notes if why]
+    counts = yield from run_each([Command(b"ZCARD", keys.retries(row.id)) for row, _ in named])
+    remedy = "start a worker that has the task, or fairlane cancel ID"
+    return [
+        Finding("given back", WARN, f"waits: {why}", remedy, row.id)
+        for (row, why), count in zip(named, counts, strict=True)
+        if isinstance(count, int) and count  # an error is a finding of `unsound`
+    ]
+
+
+def _why_given_back(note: str) -> str:
+    """Returns the reason in a note of lib/core/note_failure.lua; "" if it is of a failure."""
+    _, _, rest = note.partition(" ")
+    head, _, why = rest.partition(" ")
+    return why if ":g:" in head else ""
+
+
 REBUILD = (forgotten, unlogged)  # what the dispatch slot must have
-REQUEST = (*REBUILD, unsound, overdue, idle)
+REQUEST = (*REBUILD, unsound, overdue, idle, given_back)

@@ -172,7 +172,8 @@ class OutcomeBuilder:
         delay = retry_delay_ms(taken.attempt, *taken.backoff_ms)
         if after_s is not None:
             delay = round(after_s * 1000)
-        head, text = result_head(index, b"x", taken.attempt, waited, ran_us), _sendable(text)
+        status = b"g" if verdict == "release" else b"x"
+        head, text = result_head(index, status, taken.attempt, waited, ran_us), _sendable(text)
         self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
         if self._failures is not None and verdict != "release":
             is_dead = verdict == "dead" or taken.attempt >= taken.attempts
