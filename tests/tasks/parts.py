@@ -37,7 +37,10 @@ class Record:
     def __init__(self) -> None:
         self.is_stopped = False
         self.deadline = 7.5
-        self.progress: list[tuple[int, int]] = []
+        self.reports: list[tuple[int, int, int]] = []
+
+    def report(self, *numbers: int) -> None:
+        self.reports.append(numbers)  # type: ignore[arg-type]
 
 
 def context_of(attempt: int = 1, attempts: int = 3) -> Context:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import App, Reject, Retry, TaskCall
+from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskCall
 from fairlane.tasks.calls import Calls
 from fairlane.worker.handler.errors import GiveBack
 from fairlane.worker.handler.handlers import shape_of
@@ -231,3 +231,18 @@ def test_a_call_that_is_given_back_is_released_with_a_pause_and_a_reason(app: Ap
     (verdict,) = outcome.verdicts
     assert (len(outcome.ids), verdict.verdict, verdict.delay_ms) == (1, "release", 10_000)
     assert "no worker has had the task walk" in verdict.error
+
+
+def test_a_call_reports_its_progress_to_the_board():
+    app, context = App("images"), context_of()
+
+    @app.task
+    def long(ctx: Context) -> None:
+        ctx.progress(30, 100)
+
+    call(app, body_of(app, "long"), context)
+    assert context._record.reports == [(4, 30, 100)]
+    long()  # keeps nothing
+    for done in (-1, True, "3", 2**63):
+        with pytest.raises(InvalidArgument, match="parts is not valid: write 0 or more"):
+            context.progress(done, 100)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.cli.program import Program
 
 APPS = b"""
-from fairlane import App
+from fairlane import App, Context
 images, more, mail = App("images"), App("images"), App("mail")
 empty, other, text = App("empty"), App("images"), "text"
 
@@ -32,6 +32,13 @@ def resize(n: int) -> int:
 @more.task
 async def crop(n: int) -> int:
     return n * 3
+
+@images.task
+def walk_slowly(ctx: Context) -> None:
+    import pathlib, time
+    ctx.progress(30, 100)
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
 
 @mail.task
 def send(n: int) -> int:
@@ -185,6 +192,23 @@ def test_status_and_doctor_name_a_task_that_no_worker_has(program: Program, apps
     said = program("doctor", "--queue", "images").out.decode()
     assert "waits: no worker has had the task walk" in said
     one.cancel()
+
+
+def test_status_shows_how_far_a_call_is(program: Program, apps: dict[str, App]):
+    one = apps["images"].task(name="walk_slowly")(nothing).submit()
+    started = program.start("worker", "--app", "mine:images")
+    wait_until(lambda: b"30 of 100" in program("status", one.id).out, 20, why="a beat has it")
+    shown = program("status", one.id).out.decode()
+    assert "1 sub-request not settled; sub-request 0 is at 30 of 100" in shown
+    (holder,) = json.loads(program("status", one.id, "--json").out)["holders"]
+    assert holder["calls"] == [{"index": 0, "done": 30, "total": 100}]
+    program.file(b"", "go")
+    assert one.result(timeout=20) is None
+    started.send_signal(signal.SIGTERM)
+    assert finish(started).code == 0
+
+
+def nothing() -> None: ...
 
 
 def test_an_unknown_task_is_dead_by_choice(redis_url: str):

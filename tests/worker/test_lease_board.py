@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.model import Token
+from fairlane.operations.control.call_progress import CallProgress
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.lease_memory import COUNTS, SHARDS_MOST, Counts, RecordFields, WorkerFields
 from tests.worker.parts import OP, record_of_its_own
@@ -314,6 +315,18 @@ def test_spare_records_have_leases_but_no_counts():
         record.count(done=1)
     assert len(board.held()) == 5
     assert nonzero(board.counts()) == {"done": 2}
+
+
+def test_the_progress_of_a_call_is_read_until_its_lease_ends():
+    board = LeaseBoard(2)
+    for record in board.records:
+        record.hold("r1", "3", 7, OP, 100.0, 30.0)
+    assert board.reported() == []
+    board.records[1].report(4, 30, 100)
+    board.records[1].report(4, 31, 100)
+    assert board.reported() == [CallProgress("r1", "3", 4, 31, 100)]
+    board.records[1].hold("r1", "3", 8, OP, 100.0, 30.0)
+    assert board.reported() == []
 
 
 # ------------------------------------------------------------------ a call with a time limit

@@ -18,6 +18,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
+from fairlane.operations.control.call_progress import CallProgress
 from fairlane.worker.held import Held, Running, Turn
 from fairlane.worker.lease_memory import (
     COUNTS,
@@ -117,6 +118,15 @@ class LeaseRecord:
     def rest(self) -> None:
         """Removes the call, which has ended."""
         self._fields.is_running = False
+
+    def report(self, index: int, done: int, total: int) -> None:
+        """Writes how far the call of this sub-request is."""
+        fields = self._fields
+        number = fields.report_number | 1
+        fields.report_number = number
+        fields.report_version = self._version
+        fields.report_index, fields.report_done, fields.report_total = index, done, total
+        fields.report_number = number + 1
 
     def begin_acquire(self, token: Token, op: bytes) -> None:
         """Notes an acquire that goes out: only the unit has its op.
@@ -262,6 +272,15 @@ class LeaseRecord:
                 return running if fields.version == version else None
         return None
 
+    def reported(self, held: Held) -> CallProgress | None:
+        """Returns how far a call under this lease is; None if none reported it."""
+        fields = self._fields
+        number, version = fields.report_number, fields.report_version
+        parts = fields.report_index, fields.report_done, fields.report_total
+        if number & 1 or fields.report_number != number or version != held.version:
+            return None
+        return CallProgress(held.request_id, held.k, *parts)
+
     def pending_acquire(self) -> tuple[bytes, bytes] | None:
         """Returns the token and op of an acquire without a reply; only of a dead process."""
         fields = self._fields
@@ -342,6 +361,11 @@ class LeaseBoard:
         """Returns the leases held now."""
         leases = [record.held() for record in self._with("is_held")]
         return [held for held in leases if held is not None]
+
+    def reported(self) -> list[CallProgress]:
+        """Returns how far the calls are that reported it."""
+        calls = [self.records[held.unit].reported(held) for held in self.held()]
+        return [call for call in calls if call is not None]
 
     def abandoned(self) -> list[LeaseRecord]:
         """Returns the records whose acquire was given up."""

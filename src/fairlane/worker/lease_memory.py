@@ -82,6 +82,12 @@ class RecordFields(Structure):
         ("most_backoff_ms", c_uint64),
         ("thread", c_uint64),
         ("entry_id", c_char * 56),
+        # How far a call is, if it reported that; odd while it is written.
+        ("report_number", c_uint64),
+        ("report_version", c_uint64),
+        ("report_index", c_uint64),
+        ("report_done", c_uint64),
+        ("report_total", c_uint64),
         # Acquires without an answer: one that is on its way, and one that was given up. A token is
         # "<id>#<k>.<g>".
         ("is_acquiring", c_bool),

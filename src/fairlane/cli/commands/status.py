@@ -168,21 +168,32 @@ def _show_request(request: Request, *, as_json: bool) -> None:
 
 def _look(
     request_id: str,
-) -> Operation[tuple[Progress, list[dict[str, str]], tuple[int, int], int]]:
-    """Returns a request, the holders of its permits, its retries, and the time in Redis."""
+) -> Operation[tuple[Progress, list[dict[str, Any]], tuple[int, int], int]]:
+    """Returns a request, the holders of its permits, its retries, and the time in Redis.
+
+    Each holder has its calls of this request that have reported their progress.
+    """
+    from fairlane.operations.control.call_progress import read_calls
     from fairlane.operations.control.request_state import holders, moment, progress, waiting_retries
 
     counts = yield from progress(request_id)
     held = yield from holders(request_id)
     retries = yield from waiting_retries(request_id)
-    return counts, held, retries, (yield from moment(request_id))
+    workers = [*dict.fromkeys(row["worker"] for row in held)]
+    calls = yield from read_calls(counts.queue, request_id, workers)
+    rows: list[dict[str, Any]] = [
+        {**row, "calls": [one.parts for one in calls if one.k == row["permit"]]} for row in held
+    ]
+    return counts, rows, retries, (yield from moment(request_id))
 
 
-def _holder(row: dict[str, str]) -> str:
+def _holder(row: dict[str, Any]) -> str:
     from fairlane.common.text import plural
 
     owed = plural(int(row["owed"]), "sub-request")
-    return f"{row['worker']} holds permit {row['permit']}, {owed} not settled"
+    shown = "; sub-request {index} is at {done:,} of {total:,}"
+    at = "".join(shown.format(**one) for one in row["calls"])
+    return f"{row['worker']} holds permit {row['permit']}, {owed} not settled{at}"
 
 
 def _counts(progress: Progress) -> str:

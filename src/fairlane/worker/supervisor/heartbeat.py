@@ -11,6 +11,7 @@ from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, WorkerRefused
+from fairlane.operations.control.call_progress import holds_text
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.worker.host_identity import hostname_of, whereabouts
@@ -149,7 +150,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         self._beaten = clock.mono_s()
-        holds = f"{len(self._board.held())} leases"
+        holds = holds_text(len(self._board.held()), self._board.reported())
         died, self._has_died = self._has_died, False
         try:
             reply = self._driver.run(

@@ -1,0 +1,59 @@
+"""How far single calls of a handler are: a worker's record has it, beside what the worker holds.
+
+The text is `3 leases; r1#0 4 30/100`: after the number of leases, a part for each call that has
+reported its progress, with request, permit, index, done and total. The last heartbeat wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairlane.operations.batching import run_each
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairlane.protocol.steps import Operation
+
+_MOST = 50  # calls in one record, and workers that are asked
+_PART = re.compile(r"(?P<id>\S+)#(?P<k>\d+) (?P<index>\d+) (?P<done>\d+)/(?P<total>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class CallProgress:
+    """One call under the permit `k`: `done` of `total` parts of the sub-request `index`."""
+
+    request_id: str
+    k: str
+    index: int
+    done: int
+    total: int
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Returns the numbers by name."""
+        return {"index": self.index, "done": self.done, "total": self.total}
+
+
+def holds_text(leases: int, calls: Iterable[CallProgress]) -> str:
+    """Returns what a heartbeat reports of a worker's leases and calls, with bounded length."""
+    parts = [f"{one.request_id}#{one.k} {one.index} {one.done}/{one.total}" for one in calls]
+    return "; ".join([f"{leases} leases", *parts[:_MOST]])
+
+
+def read_calls(
+    queue: str, request_id: str, workers: Sequence[str]
+) -> Operation[list[CallProgress]]:
+    """Returns the calls of a request that these workers, at most 50 of them, reported."""
+    asked = [Command(b"HGET", keys.worker(queue, worker), b"holds") for worker in workers[:_MOST]]
+    texts = [reply.decode() for reply in (yield from run_each(asked)) if isinstance(reply, bytes)]
+    parts = [_PART.fullmatch(part) for text in texts for part in text.split("; ")]
+    return [
+        CallProgress(one["id"], one["k"], int(one["index"]), int(one["done"]), int(one["total"]))
+        for one in parts
+        if one is not None and one["id"] == request_id
+    ]
