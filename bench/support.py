@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from fairlane.embedded.find_server import ServerBinary, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from fairlane import Request, Worker
 
 PORT = int(os.environ.get("FAIRLANE_BENCH_PORT") or 7390)
 SERVER = "FAIRLANE_BENCH_SERVER"  # the variable that names the server program
@@ -77,6 +80,26 @@ def server() -> Iterator[str]:
         finally:
             process.terminate()
             process.wait()
+
+
+def drained(request: Request, worker: Worker) -> tuple[float, float]:
+    """Returns how a worker drains a request: the rate, from the first result to the end.
+
+    The second number is the worker's processor time in microseconds for each sub-request.
+    """
+    client = redis.Redis.from_url(request.queue.driver.url)
+    pid = os.fork()
+    if pid == 0:
+        worker.run(until_idle=True)
+        os._exit(0)
+    while not client.exists(f"out:{{{request.id}}}"):  # until the first result
+        pass
+    before, begun = time.perf_counter(), request.progress()
+    request.wait()
+    took = time.perf_counter() - before
+    _, _, used = os.wait4(pid, 0)  # with the processes that it has waited for
+    cpu_us = 1e6 * (used.ru_utime + used.ru_stime) / begun.total
+    return (begun.total - begun.done) / took, cpu_us
 
 
 def median_of(runs: int, measures: dict[str, Callable[[], float]]) -> dict[str, list[float]]:

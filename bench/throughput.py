@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
@@ -70,24 +69,14 @@ def submit_one_by_one(url: str) -> float:
 
 def drain(url: str, count: int, slice_ms: float) -> float:
     """Returns the rate of one worker process from its first slice to the end of the request."""
-    client = redis.Redis.from_url(url)
-    client.flushall()
+    redis.Redis.from_url(url).flushall()
     with Queue.from_url(url) as queue:
         request = queue.submit_request((BODY for _ in range(count)), retain_s=3600)
-        worker = os.fork()
-        if worker == 0:
-            Worker(queue, echo, slice_s=slice_ms / 1000).run(until_idle=True)
-            os._exit(0)
-        while not client.exists(f"out:{{{request.id}}}"):  # until the first result
-            pass
-        before, done = time.perf_counter(), request.progress().done
-        request.wait()
-        took = time.perf_counter() - before
-        os.waitpid(worker, 0)
+        rate, _ = support.drained(request, Worker(queue, echo, slice_s=slice_ms / 1000))
         stored = sum(1 for result in request.results() if result.body == BODY)
         if stored != count:
             raise SystemExit(f"{stored} results for {count} sub-requests")
-        return (count - done) / took
+        return rate
 
 
 def main() -> None:

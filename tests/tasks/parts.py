@@ -10,6 +10,7 @@ import msgspec
 
 from fairlane import Context
 from fairlane.tasks.calls import Calls
+from fairlane.worker.handler.handlers import shape_of
 
 if TYPE_CHECKING:
     from fairlane import App
@@ -52,11 +53,12 @@ def body_of(app: App, task: str, **arguments: Any) -> bytes:
     return app.codec.encode((1, task, arguments))
 
 
-def call(app: App, body: bytes, context: Context | None = None) -> bytes | None:
+def call(apps: App | list[App], body: bytes, context: Context | None = None) -> bytes | None:
     """Runs one call as a worker does."""
-    calls, context = Calls([app]), context or context_of()
-    done = calls.handler()(body, context)
-    if not calls.is_async:
+    calls = Calls(apps if isinstance(apps, list) else [apps])
+    shape = shape_of(calls.handler())
+    done = shape.call(body, context or context_of()) if shape.wants_context else shape.call(body)
+    if not shape.is_async:
         return done  # type: ignore[no-any-return]
 
     async def wait() -> Any:

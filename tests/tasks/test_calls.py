@@ -87,9 +87,9 @@ def test_an_unknown_task_is_dead_if_every_app_of_the_queue_wants_that():
     strict, patient = App("images", unknown_tasks="dead"), App("images")
     strict.task(some)
     with pytest.raises(Reject, match="no worker has had the task walk: start a worker that has it"):
-        Calls([strict]).handler()(body_of(strict, "walk"), context_of())
+        call(strict, body_of(strict, "walk"))
     with pytest.raises(GiveBack):
-        Calls([strict, patient]).handler()(body_of(strict, "walk"), context_of())
+        call([strict, patient], body_of(strict, "walk"))
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -218,7 +218,7 @@ def test_a_call_of_an_async_task_beside_sync_ones_is_cancelled_when_it_is_unwant
         await asyncio.Event().wait()
 
     with pytest.raises(asyncio.CancelledError):
-        Calls([app]).handler()(body_of(app, "wait"), context)
+        call(app, body_of(app, "wait"), context)
 
 
 def test_a_call_that_is_given_back_is_released_with_a_pause_and_a_reason(app: App):

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import asdict
 
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.tasks.app import App, merged_tasks
-from fairlane.tasks.codec import UNENCODABLE, VERSION, Codec, codec_of
+from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec
 from fairlane.tasks.hooks import Hooks, ProcessLoop, TaskCall
 from fairlane.worker.handler.errors import GiveBack, Reject
 from fairlane.worker.handler.handlers import Context, Lifespan
@@ -36,11 +38,20 @@ class _Callee:
     function: Callable[..., Any]
     is_async: bool
     hooks: Hooks
+    decoders: dict[str, Callable[[Any], Any]]
+    has_defaults: bool
+    is_bare: bool  # it needs its arguments alone: no context, no hook, and no loop
 
-    @property
-    def is_bare(self) -> bool:
-        """Returns True if nothing runs around the function."""
-        return not self.hooks.around and not self.hooks.dead
+    @classmethod
+    def of(cls, task: Task[..., Any, Any]) -> _Callee:
+        """Returns what a worker needs of a task."""
+        signature, hooks = task.signature, task.app.hooks
+        is_async = asyncio.iscoroutinefunction(task.function)
+        is_bare = signature.takes_names and not (hooks.around or hooks.dead)
+        return cls(
+            signature, task.function, is_async, hooks,
+            signature.decoders, signature.has_defaults, is_bare,
+        )  # fmt: skip
 
 
 class Calls:
@@ -53,10 +64,7 @@ class Calls:
     def __init__(self, apps: Sequence[App]) -> None:
         self.apps = list(apps)
         self.queue = _one_queue(self.apps)
-        self._tasks = {
-            name: _Callee(task.signature, task.function, _is_async(task), task.app.hooks)
-            for name, task in merged_tasks(self.apps).items()
-        }
+        self._tasks = {name: _Callee.of(task) for name, task in merged_tasks(self.apps).items()}
         self._waits = any(app.unknown_tasks == "wait" for app in self.apps)
         self._unknown: set[str] = set()
         self._loop = ProcessLoop()
@@ -69,13 +77,20 @@ class Calls:
     def handler(self) -> Callable[..., Any]:
         """Returns the function that a Worker calls for each sub-request."""
 
-        def call(body: bytes, context: Context) -> bytes | None:
-            return self._call(body, context)
-
         async def acall(body: bytes, context: Context) -> bytes | None:
             return await self._acall(body, context)
 
-        found: Any = acall if self.is_async else call
+        def call(body: bytes, context: Context) -> bytes | None:
+            return self._call(body, context)
+
+        def bare(body: bytes) -> bytes | None:
+            callee, codec, arguments = decoded(body)
+            value = callee.function(**arguments)
+            return None if value is None else _encoded(callee, codec, value)
+
+        decoded = self._decoded
+        is_bare = all(one.is_bare and not one.is_async for one in self._tasks.values())
+        found: Any = acall if self.is_async else bare if is_bare else call
         found.fairlane_lifespan = Lifespan(self._start, self._stop, self._astart, self._astop)
         return found  # type: ignore[no-any-return]
 
@@ -83,9 +98,9 @@ class Calls:
 
     def _call(self, body: bytes, context: Context) -> bytes | None:
         callee, codec, arguments = self._decoded(body)
-        args, kwargs = callee.signature.place(arguments, context)
         if callee.is_bare and not callee.is_async:
-            return _encoded(callee, codec, callee.function(*args, **kwargs))
+            return _encoded(callee, codec, callee.function(**arguments))
+        args, kwargs = callee.signature.place(arguments, context)
         call = TaskCall(callee.signature.task, arguments, context)
         run = self._loop.run
         try:
@@ -105,9 +120,9 @@ class Calls:
 
     async def _acall(self, body: bytes, context: Context) -> bytes | None:
         callee, codec, arguments = self._decoded(body)
-        args, kwargs = callee.signature.place(arguments, context)
         if callee.is_bare:
-            return _encoded(callee, codec, await callee.function(*args, **kwargs))
+            return _encoded(callee, codec, await callee.function(**arguments))
+        args, kwargs = callee.signature.place(arguments, context)
         call = TaskCall(callee.signature.task, arguments, context)
         try:
             async with AsyncExitStack() as stack:
@@ -126,22 +141,25 @@ class Calls:
 
     def _decoded(self, body: bytes) -> tuple[_Callee, Codec, dict[str, Any]]:
         """Returns what a body asks for. Raises Reject or GiveBack."""
-        codec = codec_of(body)
+        codec = JSON if body[:1] == b"[" else MSGPACK
         try:
             parts = codec.decode_body(body)
         except msgspec.MsgspecError as error:
             raise Reject(
                 f"the body is no call of a task ({error}): submit it with a task"
             ) from None
-        callee = self._tasks.get(parts.task) if parts.version <= VERSION else None
-        if callee is None:
+        callee = self._tasks.get(parts.task)
+        if callee is None or parts.version > VERSION:
             raise self._no_task(parts.task, parts.version)
         try:
-            return callee, codec, callee.signature.decode(codec, parts.arguments)
+            given = asdict(callee.decoders[codec.name](parts.arguments))
         except msgspec.MsgspecError as error:
             raise Reject(
                 f"task {parts.task} cannot take its arguments: {_in_words(error)}"
             ) from None
+        if callee.has_defaults:
+            given = {name: value for name, value in given.items() if value is not UNSET}
+        return callee, codec, given
 
     def _no_task(self, name: str, version: int) -> Exception:
         """Returns the error for a task that this worker lacks, or whose body is too new."""
@@ -201,10 +219,6 @@ def _one_queue(apps: list[App]) -> str:
     if len(names) != 1:
         raise InvalidArgument(f"apps of {len(names)} queues cannot share a handler")
     return names.pop()
-
-
-def _is_async(task: Task[..., Any, Any]) -> bool:
-    return asyncio.iscoroutinefunction(task.function)
 
 
 def _in_words(error: msgspec.MsgspecError) -> str:

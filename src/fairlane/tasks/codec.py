@@ -71,11 +71,6 @@ def codec_named(name: str) -> Codec:
     return CODECS[name]
 
 
-def codec_of(body: bytes) -> Codec:
-    """Returns the encoding of a body."""
-    return JSON if body[:1] == b"[" else MSGPACK
-
-
 def unsupported(annotation: Any) -> type | None:
     """Returns the first type in an annotation that cannot be decoded, or None.
 

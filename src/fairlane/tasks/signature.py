@@ -28,7 +28,8 @@ _NAMED: Any = dict
 class TaskSignature:
     """The parameters and the result of one task; its annotations are resolved once, here.
 
-    `context` is the name of the parameter that takes the worker's Context, or None. Raises
+    `context` is the name of the parameter that takes the worker's Context, or None. `takes_names`:
+    the function can be called with its arguments by name, and nothing else. Raises
     InvalidArgument if an annotation cannot be resolved or decoded.
     """
 
@@ -50,12 +51,13 @@ class TaskSignature:
             _check_type(task, f"argument {one.name}", hints.get(one.name, Any))
         _check_type(task, "result", self.result)
         self._struct = _struct(task, self.parameters, hints)
-        self._decoders = {name: codec.decoder(self._struct) for name, codec in CODECS.items()}
+        self.decoders = {name: codec.decoder(self._struct) for name, codec in CODECS.items()}
         self._results = {name: codec.decoder(self.result) for name, codec in CODECS.items()}
         kinds = {one.kind for one in every}
-        self._has_defaults = any(one.default is not one.empty for one in self.parameters)
-        self._has_defaults |= bool(kinds & {_LIST, _DICT})
+        self.has_defaults = any(one.default is not one.empty for one in self.parameters)
+        self.has_defaults |= bool(kinds & {_LIST, _DICT})
         self._is_plain = not kinds & {_POSITIONAL, _LIST, _DICT}
+        self.takes_names = self._is_plain and self.context is None
 
     # At the caller.
 
@@ -118,13 +120,6 @@ class TaskSignature:
         return self._results[codec.name](codec.none if body is None else body)
 
     # In the worker.
-
-    def decode(self, codec: Codec, arguments: msgspec.Raw) -> dict[str, Any]:
-        """Returns each given argument by its name. Raises msgspec.MsgspecError for a wrong type."""
-        given = msgspec.structs.asdict(self._decoders[codec.name](arguments))
-        if self._has_defaults:
-            return {name: value for name, value in given.items() if value is not UNSET}
-        return given
 
     def place(
         self, given: dict[str, Any], context: Context
