@@ -48,4 +48,6 @@ def in_input_order(folder: Path) -> bool:
 
 @pytest.mark.parametrize("page", sorted(GUIDE.glob("*.md")), ids=lambda page: page.stem)
 def test_the_guide_keeps_to_the_words(page: Path):
-    assert OTHER_WORDS.findall(page.read_text()) == []
+    """A task is a function of an app, so only the chapter on them has the word."""
+    found = OTHER_WORDS.findall(page.read_text())
+    assert [word for word in found if page.stem != "03-tasks" or "task" not in word.lower()] == []
