@@ -40,6 +40,7 @@ class _Callee:
     hooks: Hooks
     decoders: dict[str, Callable[[Any], Any]]
     has_defaults: bool
+    has_hooks: bool
     is_bare: bool  # it needs its arguments alone: no context, no hook, and no loop
 
     @classmethod
@@ -47,10 +48,11 @@ class _Callee:
         """Returns what a worker needs of a task."""
         signature, hooks = task.signature, task.app.hooks
         is_async = asyncio.iscoroutinefunction(task.function)
-        is_bare = signature.takes_names and not (hooks.around or hooks.dead)
+        has_hooks = bool(hooks.around or hooks.dead)
+        is_bare = signature.takes_names and not has_hooks and not is_async
         return cls(
             signature, task.function, is_async, hooks,
-            signature.decoders, signature.has_defaults, is_bare,
+            signature.decoders, signature.has_defaults, has_hooks, is_bare,
         )  # fmt: skip
 
 
@@ -89,7 +91,7 @@ class Calls:
             return None if value is None else _encoded(callee, codec, value)
 
         decoded = self._decoded
-        is_bare = all(one.is_bare and not one.is_async for one in self._tasks.values())
+        is_bare = all(one.is_bare for one in self._tasks.values())
         found: Any = acall if self.is_async else bare if is_bare else call
         found.fairlane_lifespan = Lifespan(self._start, self._stop, self._astart, self._astop)
         return found  # type: ignore[no-any-return]
@@ -98,9 +100,9 @@ class Calls:
 
     def _call(self, body: bytes, context: Context) -> bytes | None:
         callee, codec, arguments = self._decoded(body)
-        if callee.is_bare and not callee.is_async:
-            return _encoded(callee, codec, callee.function(**arguments))
         args, kwargs = callee.signature.place(arguments, context)
+        if not callee.has_hooks and not callee.is_async:
+            return _encoded(callee, codec, callee.function(*args, **kwargs))
         call = TaskCall(callee.signature.task, arguments, context)
         run = self._loop.run
         try:
@@ -120,9 +122,9 @@ class Calls:
 
     async def _acall(self, body: bytes, context: Context) -> bytes | None:
         callee, codec, arguments = self._decoded(body)
-        if callee.is_bare:
-            return _encoded(callee, codec, await callee.function(**arguments))
         args, kwargs = callee.signature.place(arguments, context)
+        if not callee.has_hooks:
+            return _encoded(callee, codec, await callee.function(*args, **kwargs))
         call = TaskCall(callee.signature.task, arguments, context)
         try:
             async with AsyncExitStack() as stack:
@@ -145,9 +147,7 @@ class Calls:
         try:
             parts = codec.decode_body(body)
         except msgspec.MsgspecError as error:
-            raise Reject(
-                f"the body is no call of a task ({error}): submit it with a task"
-            ) from None
+            raise Reject(f"the body is no call of a task{_why(body, error)}") from None
         callee = self._tasks.get(parts.task)
         if callee is None or parts.version > VERSION:
             raise self._no_task(parts.task, parts.version)
@@ -219,6 +219,12 @@ def _one_queue(apps: list[App]) -> str:
     if len(names) != 1:
         raise InvalidArgument(f"apps of {len(names)} queues cannot share a handler")
     return names.pop()
+
+
+def _why(body: bytes, error: msgspec.MsgspecError) -> str:
+    """Returns why a body is no call, and the remedy."""
+    why = f" ({error})" if body[:1] in {b"[", b"\x93"} else ""
+    return f"{why}: submit it with a task"
 
 
 def _in_words(error: msgspec.MsgspecError) -> str:
