@@ -113,6 +113,9 @@ def test_one_name_in_two_apps_of_one_queue_is_refused():
     two.task(some)
     with pytest.raises(InvalidArgument, match="two apps of queue images have a task some"):
         merged_tasks([one, two])
+    with pytest.raises(InvalidArgument, match="app mail has no task: register one"):
+        Calls([one, mail])
+    mail.task(some)
     with pytest.raises(InvalidArgument, match="apps of 2 queues cannot share a handler"):
         Calls([one, mail])
 

@@ -77,6 +77,18 @@ def test_a_body_that_is_no_call_is_rejected(app: App, body: bytes):
     assert (" (" in str(refused.value)) is (body[:1] in {b"[", b"\x93"})
 
 
+def test_calls_of_several_tasks_and_encodings_may_alternate():
+    app, packed = App("images"), App("images", encoding="msgpack")
+    app.task(name="one")(lambda n: n)
+    app.task(name="two")(lambda n=0, *more: [n, *more])
+    handler, context = Calls([app]).handler(), context_of()
+    for _ in range(2):
+        assert handler(body_of(app, "one", n=1), context) == b"1"
+        assert handler(body_of(app, "two", n=1), context) == b"[1]"
+        assert handler(body_of(packed, "two", n=0, more=[2]), context) == b"\x92\x00\x02"
+        assert handler(body_of(packed, "one", n=3), context) == b"\x03"
+
+
 def test_an_unknown_task_is_given_back_and_named(app: App, caplog: pytest.LogCaptureFixture):
     with pytest.raises(GiveBack, match="no worker has had the task walk: it waits for a worker"):
         call(app, body_of(app, "walk"))
@@ -88,6 +100,7 @@ def test_an_unknown_task_is_given_back_and_named(app: App, caplog: pytest.LogCap
 def test_an_unknown_task_is_dead_if_every_app_of_the_queue_wants_that():
     strict, patient = App("images", unknown_tasks="dead"), App("images")
     strict.task(some)
+    patient.task(name="other")(some)
     with pytest.raises(Reject, match="no worker has had the task walk: start a worker that has it"):
         call(strict, body_of(strict, "walk"))
     with pytest.raises(GiveBack):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -38,8 +38,6 @@ class _Callee:
     function: Callable[..., Any]
     is_async: bool
     hooks: Hooks
-    decoders: dict[str, Callable[[Any], Any]]
-    has_defaults: bool
     has_hooks: bool
     is_bare: bool  # it needs its arguments alone: no context, no hook, and no loop
 
@@ -50,10 +48,20 @@ class _Callee:
         is_async = asyncio.iscoroutinefunction(task.function)
         has_hooks = bool(hooks.around or hooks.dead)
         is_bare = signature.takes_names and not has_hooks and not is_async
-        return cls(
-            signature, task.function, is_async, hooks,
-            signature.decoders, signature.has_defaults, has_hooks, is_bare,
-        )  # fmt: skip
+        return cls(signature, task.function, is_async, hooks, has_hooks, is_bare)
+
+
+class _BodyReader(NamedTuple):
+    """What decodes the bodies of one task in one encoding."""
+
+    callee: _Callee
+    codec: Codec
+    decode: Callable[[bytes], Any]
+
+    @classmethod
+    def of(cls, callee: _Callee, codec: Codec) -> _BodyReader:
+        """Returns the reader of a task's bodies."""
+        return cls(callee, codec, callee.signature.decoders[codec.name])
 
 
 class Calls:
@@ -68,6 +76,8 @@ class Calls:
         self.queue = _one_queue(self.apps)
         self._tasks = {name: _Callee.of(task) for name, task in merged_tasks(self.apps).items()}
         self._waits = any(app.unknown_tasks == "wait" for app in self.apps)
+        # Most bodies are of the same task as the one before them, and are decoded in one step.
+        self._guess = _BodyReader.of(next(iter(self._tasks.values())), JSON)
         self._unknown: set[str] = set()
         self._loop = ProcessLoop()
 
@@ -143,23 +153,32 @@ class Calls:
 
     def _decoded(self, body: bytes) -> tuple[_Callee, Codec, dict[str, Any]]:
         """Returns what a body asks for. Raises Reject or GiveBack."""
+        guess = self._guess
+        try:
+            given = asdict(guess.decode(body).arguments)
+        except msgspec.MsgspecError:
+            self._guess = guess = self._reader_of(body)
+            try:
+                given = asdict(guess.decode(body).arguments)
+            except msgspec.MsgspecError as error:
+                raise Reject(
+                    f"task {guess.callee.signature.task} cannot take its arguments: "
+                    f"{_in_words(error)}"
+                ) from None
+        if guess.callee.signature.has_defaults:
+            given = {name: value for name, value in given.items() if value is not UNSET}
+        return guess.callee, guess.codec, given
+
+    def _reader_of(self, body: bytes) -> _BodyReader:
+        """Returns what decodes a body. Raises Reject or GiveBack."""
         codec = JSON if body[:1] == b"[" else MSGPACK
         try:
             parts = codec.decode_body(body)
         except msgspec.MsgspecError as error:
             raise Reject(f"the body is no call of a task{_why(body, error)}") from None
-        callee = self._tasks.get(parts.task)
-        if callee is None or parts.version > VERSION:
+        if parts.version > VERSION or parts.task not in self._tasks:
             raise self._no_task(parts.task, parts.version)
-        try:
-            given = asdict(callee.decoders[codec.name](parts.arguments))
-        except msgspec.MsgspecError as error:
-            raise Reject(
-                f"task {parts.task} cannot take its arguments: {_in_words(error)}"
-            ) from None
-        if callee.has_defaults:
-            given = {name: value for name, value in given.items() if value is not UNSET}
-        return callee, codec, given
+        return _BodyReader.of(self._tasks[parts.task], codec)
 
     def _no_task(self, name: str, version: int) -> Exception:
         """Returns the error for a task that this worker lacks, or whose body is too new."""
@@ -215,6 +234,9 @@ class _OnLoop:
 
 
 def _one_queue(apps: list[App]) -> str:
+    for app in apps:
+        if not app.tasks:
+            raise InvalidArgument(f"app {app.name} has no task: register one with @app.task")
     names = {app.name for app in apps}
     if len(names) != 1:
         raise InvalidArgument(f"apps of {len(names)} queues cannot share a handler")
@@ -230,7 +252,9 @@ def _why(body: bytes, error: msgspec.MsgspecError) -> str:
 def _in_words(error: msgspec.MsgspecError) -> str:
     """Returns msgspec's sentence in the words of a call."""
     text = (
-        str(error).replace("`$.", "`").replace("Object missing required field", "missing argument")
+        str(error)
+        .replace("`$[2].", "`")
+        .replace("Object missing required field", "missing argument")
     )
     return text.replace("Object contains unknown field", "unknown argument")
 

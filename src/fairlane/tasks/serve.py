@@ -65,17 +65,15 @@ def workers_of(
     workers = []
     for number, (queue, group) in enumerate(groupby(sorted(apps, key=_name), key=_name)):
         members = list(group)
-        for app in members:
-            if not app.tasks:
-                raise InvalidArgument(f"app {app.name} has no task: register one with @app.task")
         urls = {app.url for app in members} if url is None else {url}
         if len(urls) > 1:
             raise InvalidArgument(f"the apps of queue {queue} have two Redis URLs: name one")
+        handler = Calls(members).handler()
         opened = Queue.from_url(urls.pop(), name=queue)
         for app in members:  # a task may submit others to its own app
             app.url = opened.driver.url
         own = None if id is None else _next_port(id, number)
-        workers.append(Worker(opened, Calls(members).handler(), id=own, **options))
+        workers.append(Worker(opened, handler, id=own, **options))
     return workers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Union, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -50,8 +50,8 @@ class TaskSignature:
         for one in self.parameters:
             _check_type(task, f"argument {one.name}", hints.get(one.name, Any))
         _check_type(task, "result", self.result)
-        self._struct = _struct(task, self.parameters, hints)
-        self.decoders = {name: codec.decoder(self._struct) for name, codec in CODECS.items()}
+        body = _body_type(task, _struct(task, self.parameters, hints))
+        self.decoders = {name: codec.decoder(body) for name, codec in CODECS.items()}
         self._results = {name: codec.decoder(self.result) for name, codec in CODECS.items()}
         kinds = {one.kind for one in every}
         self.has_defaults = any(one.default is not one.empty for one in self.parameters)
@@ -174,6 +174,13 @@ def _struct(
         else:
             fields.append((one.name, annotation))
     return msgspec.defstruct(task, fields, forbid_unknown_fields=True, kw_only=True)
+
+
+def _body_type(task: str, arguments: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Returns the type of a whole body, which is valid for this version and task alone."""
+    name: Any = Literal[task]
+    fields: list[Any] = [("version", Literal[VERSION]), ("task", name), ("arguments", arguments)]
+    return msgspec.defstruct(task, fields, array_like=True, gc=False)
 
 
 def _is_fit(codec: Codec, value: Any) -> bool:
