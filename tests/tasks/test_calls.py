@@ -40,7 +40,7 @@ def app(request: pytest.FixtureRequest) -> App:
 def some(n: int) -> Any:
     endless: list[Any] = []
     endless.append(endless)
-    values: list[Any] = [None, 1, object(), endless]
+    values: list[Any] = [None, 1, object(), endless, "x" * 2**20]
     if n >= len(values):
         raise [ValueError("bad"), Retry(after=3), Reject("never")][n - len(values)]
     return values[n]
@@ -56,8 +56,9 @@ def test_a_result_is_encoded_and_none_has_no_body(app: App):
     [
         (2, "task run returned an object, which cannot be encoded: Encoding objects of type"),
         (3, "task run returned a list, which cannot be encoded: maximum recursion depth"),
+        (4, "task run returned a str of 1,048,578 bytes: the most is 1,048,576"),
     ],
-    ids=["type", "recursion"],
+    ids=["type", "recursion", "large"],
 )
 def test_a_result_that_cannot_be_encoded_is_rejected_by_name(app: App, n: int, reason: str):
     with pytest.raises(Reject) as refused:
@@ -140,18 +141,18 @@ def test_middleware_runs_around_each_call_the_first_one_outermost(app: App, is_a
     assert call(app, body_of(app, "run", n=1)) == b"1"
     assert seen == [("run", {"n": 1}, 4), "inner", "after"]
     with pytest.raises(ValueError, match="bad"):
-        call(app, body_of(app, "run", n=4))
-    assert seen[3:] == [("run", {"n": 4}, 4), "inner", "bad"]
+        call(app, body_of(app, "run", n=5))
+    assert seen[3:] == [("run", {"n": 5}, 4), "inner", "bad"]
 
 
 @pytest.mark.parametrize(
     ("n", "attempt", "error"),
     [
-        (4, 2, None),
-        (4, 3, "bad"),
         (5, 2, None),
-        (5, 3, "asked"),
-        (6, 1, "never"),
+        (5, 3, "bad"),
+        (6, 2, None),
+        (6, 3, "asked"),
+        (7, 1, "never"),
         (2, 1, "which cannot be encoded"),
     ],
     ids=["again", "last", "retry", "last_retry", "reject", "result"],
@@ -177,7 +178,7 @@ def test_a_hook_that_raises_hides_no_error(app: App, caplog: pytest.LogCaptureFi
         raise RuntimeError("in the hook")
 
     with pytest.raises(Reject, match="never"):
-        call(app, body_of(app, "run", n=6))
+        call(app, body_of(app, "run", n=7))
     assert "in the hook" in caplog.text
 
 

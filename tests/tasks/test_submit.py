@@ -16,10 +16,12 @@ from fairlane import (
     TaskError,
     WaitTimeout,
 )
+from fairlane.tasks.serve import workers_of
 from tests.tasks.parts import Size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     import redis
 
@@ -216,8 +218,6 @@ def test_tasks_may_submit_to_their_own_app(app: App, work: Callable[[], int]):
 
 
 def test_messages_in_messagepack_keep_bytes(redis_url: str):
-    from fairlane.tasks.serve import workers_of
-
     packed = App("images", redis_url, encoding="msgpack")
 
     @packed.task
@@ -228,3 +228,48 @@ def test_messages_in_messagepack_keep_bytes(redis_url: str):
     workers_of([packed])[0].run(until_idle=True)
     assert one.result() == [b"\x00\xff", {1: b"x"}]
     packed.close()
+
+
+def test_an_async_app_starts_and_ends_in_each_process(redis_url: str, tmp_path: Path):
+    app, pool = App("images", redis_url), []
+
+    @app.on_startup
+    async def connect() -> None:
+        await asyncio.sleep(0)
+        pool.append(asyncio.get_running_loop())
+
+    @app.on_shutdown
+    async def close() -> None:
+        (tmp_path / "closed").write_text(str(len(pool)))
+
+    @app.task
+    async def ask() -> bool:
+        return pool == [asyncio.get_running_loop()]
+
+    batch = ask.starmap(() for _ in range(3))
+    workers_of([app])[0].run(until_idle=True)
+    assert list(batch) == [True] * 3
+    assert (tmp_path / "closed").read_text() == "1"
+    app.close()
+
+
+def test_a_process_whose_start_fails_starts_again(
+    redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    app, mark = App("images", redis_url), tmp_path / "tried"
+
+    @app.on_startup
+    def connect() -> None:
+        if not mark.exists():
+            mark.touch()
+            raise RuntimeError("no database")
+
+    @app.task
+    def ask() -> int:
+        return 1
+
+    one = ask.submit()
+    workers_of([app])[0].run(until_idle=True)
+    assert one.result() == 1
+    assert "ended by exit 1" in caplog.text
+    app.close()

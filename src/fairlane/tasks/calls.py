@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from fairlane import settings
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.tasks.app import App, merged_tasks
 from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec
@@ -264,12 +265,18 @@ def _encoded(callee: _Callee, codec: Codec, value: Any) -> bytes | None:
     if value is None:
         return None
     try:
-        return codec.encode(value)
+        body = codec.encode(value)
     except UNENCODABLE as error:
         raise Reject(
             f"task {callee.signature.task} returned {type_of(value)}, "
             f"which cannot be encoded: {error}"
         ) from None
+    if len(body) > settings.MAX_BODY:
+        raise Reject(
+            f"task {callee.signature.task} returned {type_of(value)} of {len(body):,} bytes: "
+            f"the most is {settings.MAX_BODY:,}: store it and return its path or key"
+        )
+    return body
 
 
 def _dead_hooks(callee: _Callee, context: Context, error: BaseException) -> list[Any]:
