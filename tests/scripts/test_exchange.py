@@ -403,6 +403,9 @@ def test_after_the_end_there_is_nothing_to_settle(one: Lane):
     [
         ({"want": -1}, "BADARGUMENT"),
         ({"want": 1_001}, "BADARGUMENT"),
+        ({"want": 0.5}, "BADARGUMENT"),
+        ({"measured": -1}, "BADARGUMENT"),
+        ({"measured": 0.5}, "BADARGUMENT"),
         ({"want": "some"}, "BADARGUMENT"),
         ({"least": "x"}, "BADARGUMENT"),
         ({"longest": "x"}, "BADARGUMENT"),
@@ -428,7 +431,8 @@ def test_malformed_numbers_are_refused_before_anything_is_written(
         pytest.param(["r1", "0", "1", "ff", "x", 0], "BADARGUMENT", id="no count"),
         pytest.param(["r1", "0", "1", "ff", 0, "x"], "BADARGUMENT", id="no count of others"),
         pytest.param(["r1", "0", "1", "ff", 1, 0, "1-0"], "BADARGUMENT", id="too few results"),
-        pytest.param(["r1", "0", "1", "ff", -1, 1, "1-0", "dead"], "BADVERDICT", id="below zero"),
+        pytest.param(["r1", "0", "1", "ff", -1, 1, "1-0", "dead"], "BADARGUMENT", id="below zero"),
+        pytest.param(["r1", "0", "1", "ff", 0.5, 0, "1-0"], "BADARGUMENT", id="a fraction"),
         pytest.param(
             ["r1", "0", "1", "ff", 0, 1, "1-0", "again", 0, "", ""], "BADVERDICT", id="a verdict"
         ),
@@ -467,6 +471,27 @@ def test_a_damaged_lane_is_an_error_and_what_was_settled_counts_once(one: Lane):
         exchange(one, lease(held))
     assert one.complete(held)[0] == b"ended"
     assert sorted(one.results()) == [0, 1]
+
+
+def test_a_damaged_later_lane_does_not_lose_what_was_popped(one: Lane):
+    """It is reported once the earlier lanes are empty."""
+    dispatch(one, one.start(1, limit=1))
+    one.client.set(LANES[7], "x")
+    reply = exchange(one, want=5)
+    assert reply.words == ["ok"]
+    with pytest.raises(FairlaneError, match="WRONGTYPE"):
+        exchange(one, want=5)
+
+
+def test_a_lease_that_is_refused_leaves_no_state_for_the_next_acquire(one: Lane):
+    """Both leases are of one request, whose stream another program has replaced."""
+    helds = [one.take(token, count=1) for token in one.start(6, limit=3)]
+    one.checked = False
+    one.client.delete(one.names[0])
+    one.client.set(one.names[0], "damaged")
+    reply = exchange(one, lease(helds[0]), lease(helds[1]), want=5)
+    assert reply.settled == [b"", b""]
+    assert set(reply.words) <= {""}
 
 
 def test_it_drains_a_full_redis(one: Lane):

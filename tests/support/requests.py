@@ -62,6 +62,16 @@ def change_number(client: redis.Redis, request_id: str, name: str, value: object
     client.hset(key, packed, ":".join((numbers | {name: str(value)}).values()))
 
 
+def permits_of(client: Any, request_id: str) -> dict[str, str]:
+    """The fields of tok:{id}, with the one that the first permit would have."""
+    values, key = stored(client, request_id), keys.permits(request_id)
+    fields = {k.decode(): text.decode() for k, text in client.hgetall(key).items()}
+    if (values.get("seq"), values.get("queued")) == ("1", "1"):
+        lane = int(values["priority"]) + 100 * int(values["shards"].partition(",")[0] or 0)
+        fields["0"] = f"q:1:{values['born']}:{lane}:0"
+    return fields
+
+
 class Tok(NamedTuple):
     """One token as mint returned it."""
 
@@ -384,15 +394,7 @@ class Lane:
         return int(self.hash()[name])
 
     def permits(self) -> dict[str, str]:
-        """The fields of tok:{id}, with the one that the first permit would have."""
-        stored = self.hash()
-        fields = {
-            k.decode(): text.decode() for k, text in self.client.hgetall(self.names[3]).items()
-        }
-        if (stored.get("seq"), stored.get("queued")) == ("1", "1"):
-            lane = int(stored["priority"]) + 100 * int(stored["shards"].partition(",")[0] or 0)
-            fields["0"] = f"q:1:{stored['born']}:{lane}:0"
-        return fields
+        return permits_of(self.client, self.id)
 
     def pending(self) -> dict[str, int]:
         """Consumer -> how many entries it has pending."""

@@ -24,9 +24,9 @@ local op = ARGV[6]  -- hex; 88 random bits of the process, and a count
 local ttl = ARGV[7]  -- ms of the note
 local worker = ARGV[8]  -- host:port
 local started = ARGV[9]  -- ms; differs after a restart of the worker
-local want = tonumber(ARGV[10])  -- the most tokens to pop, 0..1000
+local want = ARGV[10]  -- the most tokens to pop, 0..1000
 local shared = ARGV[11]  -- "1" = their holder has other leases, too
-local measured = tonumber(ARGV[12])  -- how many requests with a size follow
+local measured = ARGV[12]  -- how many requests with a size follow
 local sizes = 13  -- ARGV[13...]  request and the most sub-requests of its slice, each; 1 for any other request
 -- Then for each lease: request, k, fence, op, done, others, and as in complete: ids, pairs, and fives for the others
 -- @include lib/core/keys_of_many.lua
@@ -36,7 +36,8 @@ local sizes = 13  -- ARGV[13...]  request and the most sub-requests of its slice
 -- @include lib/exchange/settle_and_acquire.lua
 -- @include lib/exchange/pop_noted.lua
 
-if not least or not longest or not most or not want or want < 0 or want > 1000 or not measured then
+want, measured = whole(want, 1000), whole(measured, 1000)
+if not least or not longest or not most or not want or not measured then
   return redis.error_reply("BADARGUMENT exchange wants five numbers, and pops at most 1000 tokens")
 end
 local size_of, held, refused = read_exchange(ARGV, sizes, measured)

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from fairlane import settings
 from fairlane.errors import ArgumentsRefused, InvalidArgument
-from fairlane.model import Policy
+from fairlane.options import policy_of
 
 Duration = float | str  # seconds, or text such as "500ms", "30s", "5m", "24h"
 
@@ -44,7 +44,7 @@ class RequestOptions(TaskOptions, total=False):
     id: str
 
 
-_IN_MS = {name: f"{name}_ms" for name in ("time_limit", "deadline", "lease", "retain")}
+_DURATIONS = ("time_limit", "deadline", "lease", "retain", "max_wait")
 _TASK, _REQUEST = TaskOptions.__annotations__, RequestOptions.__annotations__
 
 
@@ -69,30 +69,30 @@ def _checked(task: str, given: dict[str, Any], known: dict[str, Any]) -> dict[st
             raise ArgumentsRefused(f"task {task}: unknown option {name}: {hint}")
     try:
         found = dict(_as_submitted(name, value) for name, value in given.items())
-        Policy(**{name: value for name, value in found.items() if name not in {"id", "max_wait_s"}})
+        policy = {name: value for name, value in found.items() if name not in {"id", "max_wait_s"}}
+        policy_of(settings.DEFAULT_QUEUE, **policy)
     except InvalidArgument as error:
         raise InvalidArgument(f"task {task}: {error}") from None
     return found
 
 
 def _as_submitted(name: str, value: Any) -> tuple[str, Any]:
-    if name in _IN_MS:
-        return _IN_MS[name], _ms(name, value)
-    if name == "max_wait":
-        return "max_wait_s", _ms(name, value) / 1000
+    if name in _DURATIONS:
+        return f"{name}_s", _seconds(name, value)
     if name == "backoff":
         if not isinstance(value, str):
             raise InvalidArgument(f"backoff {value!r} is not valid: write a range such as 1s..5m")
-        return "backoff_ms", settings.duration_range_ms(value)
+        low, high = settings.duration_range_ms(value)
+        return "backoff_s", (low / 1000, high / 1000)
     return name, value
 
 
-def _ms(name: str, value: Any) -> int:
-    """Returns a duration in ms. Raises InvalidArgument."""
+def _seconds(name: str, value: Any) -> float:
+    """Returns a duration in seconds. Raises InvalidArgument."""
     if isinstance(value, str):
-        return settings.duration_ms(value)
+        return settings.duration_ms(value) / 1000
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:  # noqa: PLR2004
         raise InvalidArgument(
             f"{name} {value!r} is not valid: seconds or a text such as 30s is expected"
         )
-    return round(value * 1000)
+    return float(value)

@@ -31,7 +31,7 @@ class WorkerOptions(TypedDict, total=False):
 
     concurrency: int
     processes: int
-    slice_ms: float
+    slice_s: float
     tokens: int
     time_limit_s: float | None
 

@@ -10,6 +10,7 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.queue import Queue
+from tests.support.requests import permits_of
 from tests.support.servers.backends import OnCluster
 from tests.support.servers.clusters import Cluster, Node, run_cluster
 from tests.support.wait import wait_until
@@ -93,8 +94,8 @@ def test_a_primary_that_is_gone_costs_its_own_requests_only(
 
 def is_at(cluster: Cluster, node: Node, request: Any) -> bool:
     """Returns whether a token of a request may be in a lane of this node."""
-    fields = OnCluster(cluster).client().hvals(keys.permits(request.id))
-    lanes = (int(text.split(b":")[3]) for text in fields if text.startswith(b"q:"))
+    fields = permits_of(OnCluster(cluster).client(), request.id).values()
+    lanes = (int(text.split(":")[3]) for text in fields if text.startswith("q:"))
     shards = {lane // keys.LANES for lane in lanes}
     return any(cluster.owner(keys.delayed("req", shard)) is node for shard in shards)
 

@@ -26,8 +26,10 @@ local function pop_noted(want)
   while #tokens < want do
     local args = {unpack(KEYS, lanes + first)}
     args[#args + 1], args[#args + 2], args[#args + 3] = "RIGHT", "COUNT", want - #tokens
-    local popped = redis.call("LMPOP", #args - 3, unpack(args))
-    if not popped then
+    local popped = redis.pcall("LMPOP", #args - 3, unpack(args))
+    if popped and popped.err and #tokens == 0 then  -- a lane that is no list; what was popped before it stays popped
+      error(popped.err, 0)
+    elseif not popped or popped.err then
       break
     end
     first = tonumber(string.match(popped[1], "(%d+)$"))

@@ -2,6 +2,11 @@
 -- @include lib/lease/acquire.lua
 -- @include lib/lease/complete.lua
 
+local function whole(text, most)
+  local number = string.find(text or "", "^%d+$") and tonumber(text)
+  return number and number <= most and number
+end
+
 -- Returns request -> size, and the leases to be settled; or nil, nil and the refusal.
 local function read_exchange(args, at, measured)
   local size_of, held = {}, {}
@@ -14,7 +19,7 @@ local function read_exchange(args, at, measured)
   end
   at = at + 2 * measured
   while at <= #args do
-    local done, others = tonumber(args[at + 4]), tonumber(args[at + 5])
+    local done, others = whole(args[at + 4], 1000), whole(args[at + 5], 1000)
     local last = done and others and at + 5 + 3 * done + 5 * others
     if not last or last > #args then
       return nil, nil, redis.error_reply("BADARGUMENT exchange wants six values of each lease, and what they announce")

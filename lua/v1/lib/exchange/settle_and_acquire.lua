@@ -7,6 +7,7 @@ local going_on = {}
 
 local function settle_one(now, lease, follow_ups)
   select_request("req:{" .. lease.id .. "}")
+  going_on[lease.id] = nil  -- an error must leave no state behind
   local state, reply = load_unfinished()
   reply = reply or complete(state, now, read_permit(lease.k), lease, lease.work)
   local word = reply[1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -159,7 +159,7 @@ def _run_apps(
     *,
     until_idle: bool,
 ) -> int:
-    """Runs a worker for each queue of these apps; logs as `log` sets it up once these are loaded."""
+    """Runs a worker for each queue of these apps. Once they are loaded, `log` sets up the log."""
     from fairlane.tasks.serve import load_apps, run_workers, workers_of
 
     apps = load_apps(names)

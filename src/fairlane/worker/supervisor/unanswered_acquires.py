@@ -20,6 +20,8 @@ from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
 from fairlane.worker.log.repeats import is_redis_away
 from fairlane.worker.supervisor.batches import AGAIN_S, AT_MOST, send_all
+from fairlane.worker.unit.dispatch import FollowUps
+from fairlane.worker.unit.exchange import add_rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,6 +117,10 @@ class UnansweredAcquires:
             return
         read = library().acquire.reply
         reply = library().exchange.reply(raw)
+        rest = FollowUps(self._queue)
+        add_rest(rest, reply)
+        if calls := rest.calls():
+            yield Batch(calls)
         for word, acquired in zip(reply.tokens, reply.acquired, strict=True):
             token = tokens.parse(word)
             if token is None:

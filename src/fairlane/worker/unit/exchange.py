@@ -107,7 +107,7 @@ def acquire_next(
         unit.record.end_acquire()
         return None
     reply = library().exchange.reply(raw)
-    _add_rest(returned, reply)
+    add_rest(returned, reply)
     yield from _note_settled(unit, done, reply.settled, returned)
     acquired = yield from _note_acquired(
         unit, reply, op, sent, dict(sizes), returned, shared=shared
@@ -116,7 +116,7 @@ def acquire_next(
     return acquired
 
 
-def _add_rest(returned: FollowUps, reply: Reply) -> None:
+def add_rest(returned: FollowUps, reply: Reply) -> None:
     """Adds what the script did not dispatch itself: what is due later, or was refused."""
     left, unlogged = reply.left, reply.unlogged
     for at in range(0, len(left), 4):
