@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -195,11 +196,13 @@ def test_a_worker_that_drains_while_redis_is_away_reports_what_it_could_not_sett
             wait_until(lambda: b"1 held of 3" in status().out, why="it holds a lease")
             server.process.kill()
             assert "does not answer" in next_message(process, "drains")
+            sent = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert next_message(process, "trying again").endswith(
                 " drains: it finishes what it holds, and tries for up to 120 s to settle it while "
                 "Redis does not answer; a second signal stops it now\n"
             )
+            wait_until(lambda: time.monotonic() > sent + 0.5, why="a signal counts for itself")
             process.send_signal(signal.SIGTERM)
             ended = finish(process)
     (line,) = [line for line in ended.err.splitlines() if "not settled" in line]
