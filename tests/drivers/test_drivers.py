@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
+from fairlane.drivers.sync import background
 from fairlane.drivers.wire import encoding
 from fairlane.drivers.wire.fitness import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
@@ -398,6 +399,28 @@ def test_an_operation_runs_while_the_handler_does(kind: str, redis_url: str):
     found = beside(kind, redis_url, meanwhile(), handler)
     assert (found.result, found.error, seen) == ("fetched", None, [False, True])
     assert kind == "async" or found.leases == threading.current_thread().name
+
+
+@pytest.mark.any_command
+@both
+@pytest.mark.parametrize("made_of", [lambda pop: pop, lambda pop: Batch([pop])])
+def test_a_handler_starts_as_soon_as_the_first_step_is_sent(
+    kind: str,
+    redis_url: str,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    made_of: Callable[[Command], Command | Batch],
+):
+    """Whether that step is one call or a batch. It waits here for what the handler pushes."""
+    monkeypatch.setattr(background, "_SENT_S", 20)
+
+    def meanwhile() -> Operation[Any]:
+        reply = yield made_of(Command(b"BLPOP", "{a}:0", 5))
+        return reply
+
+    found = beside(kind, redis_url, meanwhile(), lambda: redis_client.rpush("{a}:0", "x"))
+    assert (found.leases, found.error) == (1, None)
+    assert found.result in ([b"{a}:0", b"x"], [[b"{a}:0", b"x"]])
 
 
 @pytest.mark.any_command

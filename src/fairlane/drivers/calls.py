@@ -28,7 +28,7 @@ D = TypeVar("D", bound="Driver[Any]")
 
 
 class Calls(Generic[D]):
-    """The calls of one run. `on_sent` is called once the first turn of a batch is sent.
+    """The calls of one run. `on_sent` is called when a call or the first turn of a batch is sent.
 
     `until`: no call is repeated after this time, in seconds of clock.mono_s. The calls that replace
     another step must end by the same time. `away_s`: as in Batch, for every batch.
@@ -143,7 +143,9 @@ class Calls(Generic[D]):
         """Performs a step on this connection. `asking`: its slot is moving there."""
         io, dialect = self._io, self.dialect
         try:
-            reply = await io.ask(line, encoding.pack(step, dialect, asking=asking))
+            await io.send(line, encoding.pack(step, dialect, asking=asking))
+            self.on_sent()
+            reply = await io.receive(line)
             if asking:
                 reply = await io.receive(line)
         except redis.exceptions.NoScriptError:
