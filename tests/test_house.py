@@ -33,7 +33,7 @@ ROOMS = {
     "services": (
         *("embedded", "queue", "aio"),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
-        *("worker.maintenance", "worker.supervisor", "tasks"),
+        *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker", "testing"),
     ),
     "edges": (
         *("cli", "cli.progress", "cli.results", "cli.submission", "cli.commands", "cli.main"),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fairlane.options import RequestOptions, SharedOptions
     from fairlane.queue import Queue, Request, submit_request
     from fairlane.tasks.app import App
+    from fairlane.tasks.executor import Executor
     from fairlane.tasks.hooks import TaskCall
     from fairlane.worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
@@ -51,6 +52,7 @@ _HOMES = {
     "Context": ".worker",
     "DataLost": ".errors",
     "DeadNotFound": ".errors",
+    "Executor": ".tasks.executor",
     "FairlaneError": ".errors",
     "HandlerNotFound": ".errors",
     "InvalidArgument": ".errors",
@@ -92,6 +94,7 @@ __all__ = [
     "Context",
     "DataLost",
     "DeadNotFound",
+    "Executor",
     "FairlaneError",
     "HandlerNotFound",
     "InvalidArgument",

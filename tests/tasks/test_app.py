@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import App, ArgumentsRefused, InvalidArgument
 from fairlane.tasks.app import merged_tasks
-from fairlane.tasks.calls import Calls
+from fairlane.tasks.worker.calls import Calls
 
 
 def nothing() -> None: ...

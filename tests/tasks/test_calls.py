@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskCall
-from fairlane.tasks.calls import Calls
+from fairlane.tasks.worker.calls import Calls
 from fairlane.worker.handler.errors import GiveBack
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner

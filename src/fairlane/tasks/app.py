@@ -14,6 +14,7 @@ from typing import (
     Any,
     Concatenate,
     Literal,
+    NamedTuple,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -61,6 +62,13 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
 
+class StandIn(NamedTuple):
+    """Queues in place of those on Redis, for tests of a program; see fairlane.testing.eager."""
+
+    queue: Any
+    aio_queue: Any
+
+
 class App:
     """The tasks of one queue. `name` is the queue's name.
 
@@ -89,6 +97,7 @@ class App:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.hooks = Hooks()
         self._lock = threading.Lock()
+        self.stand_in: StandIn | None = None
         self._queue: Queue | None = None
         self._pid = 0
         self._loops: weakref.WeakKeyDictionary[AbstractEventLoop, aio.Queue]
@@ -192,6 +201,8 @@ class App:
     @property
     def queue(self) -> Queue:
         """Returns this process's queue for the blocking API."""
+        if self.stand_in is not None:
+            return self.stand_in.queue  # type: ignore[no-any-return]
         with self._lock:
             if self._queue is None or self._pid != os.getpid():  # a fork has its own connections
                 self._queue, self._pid = Queue.from_url(self.url, name=self.name), os.getpid()
@@ -200,11 +211,20 @@ class App:
     @property
     def aio_queue(self) -> aio.Queue:
         """Returns the queue of the event loop that runs now."""
+        if self.stand_in is not None:
+            return self.stand_in.aio_queue  # type: ignore[no-any-return]
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is None:
             found = self._loops[loop] = aio.Queue.from_url(self.url, name=self.name)
         return found
+
+    def connect_to(self, url: str | None) -> None:
+        """Uses another Redis from now on, see App; an event loop must call aclose before."""
+        self.close()
+        with self._lock:
+            self.url, self._queue = url, None
+        self._loops.clear()
 
     def close(self) -> None:
         """Closes the idle connections of the blocking API."""

@@ -53,26 +53,31 @@ def task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
 
     Raises ArgumentsRefused for an unknown option, and InvalidArgument for a bad value.
     """
-    return _checked(task, given, _TASK)
+    return _checked(f"task {task}", given, _TASK)
 
 
 def request_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
     """Returns options of one request, also its `id`; raises the same."""
-    return _checked(task, given, _REQUEST)
+    return _checked(f"task {task}", given, _REQUEST)
 
 
-def _checked(task: str, given: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+def executor_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns options of an Executor, which are those of a task; raises the same."""
+    return _checked("executor", given, _TASK)
+
+
+def _checked(what: str, given: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"write one of {', '.join(known)}"
-            raise ArgumentsRefused(f"task {task}: unknown option {name}: {hint}")
+            raise ArgumentsRefused(f"{what}: unknown option {name}: {hint}")
     try:
         found = dict(_as_submitted(name, value) for name, value in given.items())
         policy = {name: value for name, value in found.items() if name not in {"id", "max_wait_s"}}
         policy_of(settings.DEFAULT_QUEUE, **policy)
     except InvalidArgument as error:
-        raise InvalidArgument(f"task {task}: {error}") from None
+        raise InvalidArgument(f"{what}: {error}") from None
     return found
 
 

@@ -6,23 +6,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, RequestLost
+from fairlane.errors import FairlaneError, QueueFull, RedisFull
 from fairlane.operations.create.admission import Admission, check_max_wait
-from fairlane.operations.create.alone import already_exists, cancelled_error
+from fairlane.operations.create.alone import already_exists
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import create_one
-from fairlane.operations.create.new_request import Created, NewRequest
-from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.submit.discard import discard
 from fairlane.operations.submit.durability import check_replicas, confirm_submission
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Batch, Hurry, NextChunk, Operation
+from fairlane.operations.submit.open_request import OpenRequest
+from fairlane.protocol.steps import Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
     from fairlane.model import Policy
     from fairlane.operations.create.digest import Chunk
-    from fairlane.protocol.replies import Reply, Summary
+    from fairlane.operations.create.new_request import Created
 
 
 def submit(
@@ -78,14 +76,6 @@ def complete(new: NewRequest, created: Created, following: Chunk | None = None) 
     Returns how many sub-requests it has. Raises as submit does.
     """
     return (yield from _or_discard(new, _resume(new, created, following)))
-
-
-def _ended(request_id: str, summary: Summary) -> RequestEnded:
-    if summary.is_cancelled:
-        return cancelled_error(request_id, summary)
-    return RequestEnded(
-        f"request {request_id} ended before its submission was complete ({summary.reason.decode()})"
-    )
 
 
 def _or_discard(new: NewRequest, rest: Operation[int]) -> Operation[int]:
@@ -145,56 +135,8 @@ def _resume(new: NewRequest, created: Created, following: Chunk | None) -> Opera
 
 
 def _append_rest(new: NewRequest, chunk: Chunk | None, chunks: int, total: int) -> Operation[int]:
-    room = new.room or Admission(new.id, new.policy.queue, 0.0)
+    request = OpenRequest(new, chunks, total)
     while chunk is not None:
-        new.digest.add(chunk)
-        chunks += 1
-        total += len(chunk)
-        reply = yield from _append(new, room, chunk, chunks)
-        yield from _dispatch(new, reply)
-        _check_open(new, reply)
+        yield from request.add(chunk)
         chunk = yield from _pull(new)
-    seal = library().seal(keys.request_keys(new.id), chunks=chunks, chain=new.digest.hex)
-    reply = yield from seal.run()
-    yield from _dispatch(new, reply)
-    if not reply.is_ended or reply.summary.is_cancelled:
-        _check_open(new, reply)
-    new.created = Created(chunks, new.digest.hex, is_open=False)
-    return total
-
-
-def _append(new: NewRequest, room: Admission, chunk: Chunk, number: int) -> Operation[Reply]:
-    while True:
-        try:
-            yield from room.ask(number, len(chunk))
-            call = library().append(
-                keys.request_keys(new.id),
-                chunk=number,
-                chain=new.digest.hex,
-                before=new.digest.before,
-                open_ms=settings.OPEN_MS,
-                bodies=chunk,
-            )
-            reply = yield from call.run()
-        except (RedisFull, QueueFull) as error:
-            yield from room.wait(error)
-        else:
-            room.found()
-            return reply
-
-
-def _dispatch(new: NewRequest, reply: Reply) -> Operation[None]:
-    if steps := follow_up(new.policy.queue, (new.id, reply)):
-        yield Batch(steps)
-
-
-def _check_open(new: NewRequest, reply: Reply) -> None:
-    """Raises the error of a reply with which the request took no chunk, and was not sealed."""
-    if reply.is_ended:
-        raise _ended(new.id, reply.summary)
-    if reply.is_cancelling:
-        raise cancelled_error(new.id, reply.summary)
-    if reply.is_gone:
-        raise RequestLost(f"request {new.id} vanished from Redis while it was being submitted")
-    if not reply.has_tokens:  # a conflict, or it is sealed
-        raise already_exists(new.id)
+    return (yield from request.seal())

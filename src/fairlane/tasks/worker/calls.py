@@ -87,8 +87,11 @@ class Calls:
         """Returns True if every task is async."""
         return bool(self._tasks) and all(one.is_async for one in self._tasks.values())
 
-    def handler(self) -> Callable[..., Any]:
-        """Returns the function that a Worker calls for each sub-request."""
+    def handler(self, *, is_async: bool | None = None) -> Any:
+        """Returns the function that a Worker calls for each sub-request.
+
+        `is_async` False makes it a sync one, also if every task is async.
+        """
 
         async def acall(body: bytes, context: Context) -> bytes | None:
             return await self._acall(body, context)
@@ -103,9 +106,10 @@ class Calls:
 
         decoded = self._decoded
         is_bare = all(one.is_bare for one in self._tasks.values())
-        found: Any = acall if self.is_async else bare if is_bare else call
+        chosen = self.is_async if is_async is None else is_async
+        found: Any = acall if chosen else bare if is_bare else call
         found.fairlane_lifespan = Lifespan(self._start, self._stop, self._astart, self._astop)
-        return found  # type: ignore[no-any-return]
+        return found
 
     # One call.
 

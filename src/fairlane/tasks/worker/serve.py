@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from fairlane.errors import FairlaneError, HandlerNotFound, InvalidArgument, type_of
 from fairlane.queue import Queue
 from fairlane.tasks.app import App
-from fairlane.tasks.calls import Calls
 from fairlane.tasks.task import Task
+from fairlane.tasks.worker.calls import Calls
 from fairlane.worker import termination
 from fairlane.worker.handler.handlers import load_object
 from fairlane.worker.supervisor.worker import Worker

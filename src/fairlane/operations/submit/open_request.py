@@ -1,0 +1,121 @@
+"""An open request: chunks are added to it one after the other, until it is sealed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlane import settings
+from fairlane.errors import QueueFull, RedisFull, RequestEnded, RequestLost
+from fairlane.operations.create.admission import Admission, check_max_wait
+from fairlane.operations.create.alone import already_exists, cancelled_error
+from fairlane.operations.create.digest import Digest
+from fairlane.operations.create.group import create_one
+from fairlane.operations.create.new_request import Created, NewRequest
+from fairlane.operations.lease.follow_up import follow_up
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch
+
+if TYPE_CHECKING:
+    from fairlane.model import Policy
+    from fairlane.operations.create.digest import Chunk
+    from fairlane.protocol.replies import Reply, Summary
+    from fairlane.protocol.steps import Operation
+
+
+class OpenRequest:
+    """A request that its producer has begun and not sealed yet.
+
+    `chunks` are the chunks that Redis has, and `total` counts their sub-requests. The request is
+    given up an hour after its last chunk, see settings.OPEN_MS.
+    """
+
+    def __init__(self, new: NewRequest, chunks: int, total: int) -> None:
+        self.new, self.chunks, self.total = new, chunks, total
+        self._room = new.room or Admission(new.id, new.policy.queue, 0.0)
+
+    def add(self, chunk: Chunk) -> Operation[None]:
+        """Adds the next chunk; waits for room as the submission's `max_wait_s` allows.
+
+        Raises RequestEnded (it was cancelled), RequestLost, RequestExists (another producer has the
+        id), RedisFull and QueueFull.
+        """
+        self.new.digest.add(chunk)
+        self.chunks += 1
+        self.total += len(chunk)
+        reply = yield from self._append(chunk)
+        yield from self._dispatch(reply)
+        self._check_open(reply)
+
+    def seal(self) -> Operation[int]:
+        """Ends the submission; returns how many sub-requests it has. Raises as `add` does."""
+        new = self.new
+        seal = library().seal(keys.request_keys(new.id), chunks=self.chunks, chain=new.digest.hex)
+        reply = yield from seal.run()
+        yield from self._dispatch(reply)
+        if not reply.is_ended or reply.summary.is_cancelled:
+            self._check_open(reply)
+        new.created = Created(self.chunks, new.digest.hex, is_open=False)
+        return self.total
+
+    def _append(self, chunk: Chunk) -> Operation[Reply]:
+        new, room = self.new, self._room
+        while True:
+            try:
+                yield from room.ask(self.chunks, len(chunk))
+                call = library().append(
+                    keys.request_keys(new.id),
+                    chunk=self.chunks,
+                    chain=new.digest.hex,
+                    before=new.digest.before,
+                    open_ms=settings.OPEN_MS,
+                    bodies=chunk,
+                )
+                reply = yield from call.run()
+            except (RedisFull, QueueFull) as error:
+                yield from room.wait(error)
+            else:
+                room.found()
+                return reply
+
+    def _dispatch(self, reply: Reply) -> Operation[None]:
+        if steps := follow_up(self.new.policy.queue, (self.new.id, reply)):
+            yield Batch(steps)
+
+    def _check_open(self, reply: Reply) -> None:
+        """Raises the error of a reply with which the request took no chunk, and was not sealed."""
+        request_id = self.new.id
+        if reply.is_ended:
+            raise _ended(request_id, reply.summary)
+        if reply.is_cancelling:
+            raise cancelled_error(request_id, reply.summary)
+        if reply.is_gone:
+            raise RequestLost(
+                f"request {request_id} vanished from Redis while it was being submitted"
+            )
+        if not reply.has_tokens:  # a conflict, or it is sealed
+            raise already_exists(request_id)
+
+
+def open_request(
+    request_id: str, policy: Policy, first: Chunk, max_wait_s: float = 0.0
+) -> Operation[OpenRequest]:
+    """Begins a request of a new id with its first chunk, and leaves it open.
+
+    Raises RequestExists, RequestEnded, RedisFull and QueueFull.
+    """
+    room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
+    new = NewRequest(request_id, policy, Digest(policy), first, open_ms=settings.OPEN_MS, room=room)
+    new.digest.add(first)
+    created = yield from create_one(new)
+    if not created.is_open or created.chain != new.digest.hex:
+        raise already_exists(request_id)
+    return OpenRequest(new, 1, len(first))
+
+
+def _ended(request_id: str, summary: Summary) -> RequestEnded:
+    if summary.is_cancelled:
+        return cancelled_error(request_id, summary)
+    return RequestEnded(
+        f"request {request_id} ended before its submission was complete ({summary.reason.decode()})"
+    )

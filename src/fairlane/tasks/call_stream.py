@@ -1,0 +1,284 @@
+"""Sends an executor's calls to the workers, and gives each future its result.
+
+One thread sends the calls, as chunks of an open request. Another one reads the results while the
+request runs. The request is sealed when nothing is left to do for a moment, or when it has very
+many calls; the next call then begins another one. So at most one request of an executor runs at
+any time, and its limit bounds all calls.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections import deque
+from concurrent.futures import BrokenExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.errors import FairlaneError, RequestEnded, TaskError
+from fairlane.operations.submit.discard import discard
+from fairlane.operations.submit.open_request import open_request
+from fairlane.protocol import keys
+from fairlane.tasks.batch import ResultReader
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from fairlane.model import Policy, Result
+    from fairlane.operations.submit.open_request import OpenRequest
+    from fairlane.queue import Queue
+    from fairlane.tasks.app import App
+    from fairlane.tasks.signature import TaskSignature
+
+_IDLE_S = 1.0  # an open request without any call is sealed after so long
+_MOST_CALLS = 100_000  # of one request, because its results are kept together
+
+
+@dataclass(slots=True, frozen=True)
+class OneCall:
+    """One call: its future, its encoded arguments, and what decodes its result."""
+
+    future: Future[Any]
+    body: bytes
+    signature: TaskSignature
+
+
+class Pace:
+    """Counts the calls that ended within the last second."""
+
+    def __init__(self) -> None:
+        self._second, self._now, self._before = 0, 0, 0
+
+    def add(self, now: float) -> None:
+        """Counts one more, which ended at `now`, in seconds of a monotonic clock."""
+        self._turn(now)
+        self._now += 1
+
+    def count(self, now: float) -> int:
+        """Returns how many ended in the second before `now`, as if evenly in each clock second."""
+        self._turn(now)
+        return self._now + int(self._before * (1 - now % 1))
+
+    def _turn(self, now: float) -> None:
+        second = int(now)
+        if second != self._second:
+            self._before = self._now if second == self._second + 1 else 0
+            self._second, self._now = second, 0
+
+
+@dataclass(slots=True)
+class _Current:
+    """The request that runs: its id, the calls without a result by index, whether it has ended."""
+
+    id: str
+    sent: dict[int, OneCall] = field(default_factory=dict)
+    is_over: bool = False
+
+
+class CallStream:
+    """The calls of one executor."""
+
+    def __init__(self, app: App, policy: Policy, max_wait_s: float) -> None:
+        self._app, self._policy, self._max_wait_s = app, policy, max_wait_s
+        self._changed = threading.Condition()  # guards everything below
+        self._waiting: deque[OneCall] = deque()
+        self._again: list[OneCall] = []  # whose request ended before it had them
+        self._now = _Current("")
+        self._pace = Pace()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._failure: BaseException | None = None
+
+    def add(self, call: OneCall) -> None:
+        """Takes a call. Raises RuntimeError and BrokenExecutor, see Executor.submit."""
+        with self._changed:
+            self._check_open()
+            self._waiting.append(call)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="fairlane-executor", daemon=True
+                )
+                _streams.add(self)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def check_open(self) -> None:
+        """Raises the same if no call is taken any more."""
+        with self._changed:
+            self._check_open()
+
+    def close(self, *, cancel: bool) -> None:
+        """Takes no more calls; with `cancel` those that are not sent are cancelled."""
+        with self._changed:
+            self._is_closed = True
+            while cancel and self._waiting:
+                future = self._waiting.popleft().future
+                future.cancel()
+                future.set_running_or_notify_cancel()
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Returns when every call has ended."""
+        with self._changed:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise BrokenExecutor("a call could not be sent: the executor is broken") from (
+                self._failure
+            )
+        if self._is_closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    # The thread that sends.
+
+    def _run(self) -> None:
+        try:
+            while first := self._first():
+                self._run_request(self._app.queue, first)
+        except BaseException as error:  # noqa: BLE001  raised by every future
+            self._break(error)
+
+    def _first(self) -> list[OneCall]:
+        """Returns the calls that begin a request; without any, this thread must end."""
+        with self._changed:
+            self._now = _Current(keys.new_id())
+            if calls := self._take():
+                self._now.sent = dict(enumerate(calls))
+            else:
+                self._thread = None  # the next call starts another one
+            return calls
+
+    def _run_request(self, queue: Queue, first: list[OneCall]) -> None:
+        """Sends calls to one request until it is sealed, and returns when all have ended."""
+        now, bodies = self._now, [call.body for call in first]
+        request = queue.driver.run(open_request(now.id, self._policy, bodies, self._max_wait_s))
+        threading.Thread(
+            target=self._receive, args=(queue, now), name="fairlane-results", daemon=True
+        ).start()
+        try:
+            self._send(queue, request)
+        except RequestEnded:  # a person has cancelled it
+            pass
+        except BaseException as error:
+            with suppress(FairlaneError):
+                queue.driver.run(discard(request.new, f"executor: {type(error).__name__}"))
+            raise
+        with self._changed:
+            while now.sent and self._failure is None:
+                self._changed.wait()
+
+    def _send(self, queue: Queue, request: OpenRequest) -> None:
+        while request.total < _MOST_CALLS and (calls := self._next(request.total)):
+            try:
+                queue.driver.run(request.add([call.body for call in calls]))
+            except RequestEnded:
+                self._put_back(calls)
+                raise
+        queue.driver.run(request.seal())
+
+    def _next(self, index: int) -> list[OneCall]:
+        """Waits for calls to send, and notes them as sent from `index` on.
+
+        Returns none when the executor is closed, when no call runs and none came for a moment, and
+        when the request has ended before its time.
+        """
+        with self._changed:
+            now = self._now
+            while not now.is_over:
+                if self._failure is not None:
+                    raise self._failure
+                if calls := self._take():
+                    now.sent.update(enumerate(calls, index))
+                    return calls
+                if self._is_closed and not self._waiting:
+                    break
+                is_idle = not self._waiting and not now.sent
+                if not self._changed.wait(_IDLE_S if is_idle else None) and is_idle:
+                    break
+            return []
+
+    def _take(self) -> list[OneCall]:
+        """Takes as many waiting calls as workers may need soon, and as fit into one chunk."""
+        if self._again:
+            taken, self._again = self._again, []
+            return taken
+        wanted = max(2 * self._policy.limit, self._pace.count(clock.mono_s()))
+        room = min(wanted - len(self._now.sent), settings.CHUNK_ENTRIES)
+        taken, size = list[OneCall](), 0
+        while self._waiting and len(taken) < room:
+            size += len(self._waiting[0].body)
+            if taken and size > settings.CHUNK_BYTES:
+                break
+            call = self._waiting.popleft()
+            if call.future.set_running_or_notify_cancel():
+                taken.append(call)
+        return taken
+
+    def _put_back(self, calls: list[OneCall]) -> None:
+        """Takes back calls that the request did not accept: the next one gets them."""
+        refused = {id(call) for call in calls}
+        with self._changed:
+            sent = self._now.sent  # the reader may have seen the end first, and cancelled them
+            self._again = [call for call in sent.values() if id(call) in refused]
+            self._now.sent = {at: call for at, call in sent.items() if id(call) not in refused}
+
+    def _break(self, error: BaseException) -> None:
+        """Ends every future that has not ended with the error."""
+        with self._changed:
+            self._failure = self._failure or error
+            left = [*self._now.sent.values(), *self._again]
+            left += [one for one in self._waiting if one.future.set_running_or_notify_cancel()]
+            self._now.sent, self._again = {}, []
+            self._waiting.clear()
+            self._changed.notify_all()
+        for call in left:
+            call.future.set_exception(error)
+
+    # The thread that reads.
+
+    def _receive(self, queue: Queue, now: _Current) -> None:
+        try:
+            for result in queue.request(now.id).results("done"):
+                self._end(now, result)
+        except BaseException as error:  # noqa: BLE001  raised by every future
+            if now.sent:  # else all results were read, and the executor may be on another request
+                self._break(error)
+            return
+        with self._changed:
+            left, now.sent, now.is_over = now.sent, {}, True
+            self._changed.notify_all()
+        for index, call in left.items():
+            reader = ResultReader[Any](call.signature, self._app.codec, now.id)
+            call.future.set_exception(reader.cancelled(index))
+
+    def _end(self, now: _Current, result: Result) -> None:
+        with self._changed:
+            call = now.sent.pop(result.index, None)
+            self._pace.add(clock.mono_s())
+            self._changed.notify_all()
+        if call is None:  # a dead call that a person has requeued
+            return
+        outcome: Any = ResultReader[Any](call.signature, self._app.codec, now.id).outcome(result)
+        if isinstance(outcome, TaskError):
+            call.future.set_exception(outcome)
+        else:
+            call.future.set_result(outcome)
+
+
+_streams: weakref.WeakSet[CallStream] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish_all() -> None:
+    """Ends the calls of executors that were never shut down, as other executors do."""
+    for stream in list(_streams):
+        stream.close(cancel=False)
+    for stream in list(_streams):
+        stream.join()

@@ -1,0 +1,69 @@
+"""A plugin for pytest: an app under test gets a Redis of its own, which is empty in each test.
+
+    # pyproject.toml
+    [tool.pytest.ini_options]
+    fairlane_app = ["images:app"]
+
+The fixture `fairlane_app` is the first of these apps; all of them use the test's Redis.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.protocol.steps import Operation
+    from fairlane.tasks.app import App
+
+_INI = "fairlane_app"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the setting `fairlane_app`."""
+    parser.addini(_INI, "the apps under test, each as module:app", type="args", default=[])
+
+
+@pytest.fixture(scope="session")
+def fairlane_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Starts an embedded server for this test run, never a shared one, and returns its URL."""
+    from pathlib import Path
+
+    from fairlane.embedded import ensure, stop
+
+    home = Path(tmp_path_factory.mktemp("fairlane"))
+    yield ensure(home)
+    stop(home)
+
+
+@pytest.fixture
+def fairlane_app(request: pytest.FixtureRequest, fairlane_server: str) -> Iterator[App]:
+    """Returns the first app of the setting `fairlane_app`, on a Redis that is empty."""
+    from fairlane.errors import FairlaneError
+    from fairlane.tasks.worker.serve import load_apps
+
+    names: list[str] = request.config.getini(_INI)
+    if not names:
+        pytest.fail(
+            f'name your app in the setting {_INI}, as {_INI} = ["images:app"]', pytrace=False
+        )
+    try:
+        apps = load_apps(names)
+    except FairlaneError as error:
+        pytest.fail(f"setting {_INI}: {error}", pytrace=False)
+    before = [app.url for app in apps]
+    for app in apps:
+        app.connect_to(fairlane_server)
+    apps[0].queue.driver.run(_flush())
+    yield apps[0]
+    for app, url in zip(apps, before, strict=True):
+        app.connect_to(url)
+
+
+def _flush() -> Operation[Any]:
+    from fairlane.protocol.steps import Command
+
+    return (yield Command(b"FLUSHALL"))

@@ -1,0 +1,153 @@
+"""Runs the calls that wait in the queues of apps in this process, until none is left."""
+
+from __future__ import annotations
+
+import os
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fairlane import settings
+from fairlane.errors import InvalidArgument
+from fairlane.operations.lease import tokens
+from fairlane.operations.maintenance.registry import look_after, promote
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Command
+from fairlane.tasks.worker.calls import Calls
+from fairlane.testing.moved_clock import MovedClock
+from fairlane.worker.handler.errors import GiveBack
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.runner import Runner
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.metrics import Metrics
+from fairlane.worker.unit.dispatch import FollowUps
+from fairlane.worker.unit.loop import take
+from fairlane.worker.unit.sizing import Sizer
+from fairlane.worker.unit.unit import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlane.protocol.steps import Operation
+    from fairlane.tasks.app import App
+    from fairlane.worker.handler.handlers import Context
+
+T = TypeVar("T")
+_WORKER = "127.0.0.1:1"  # a name for the leases; no worker has this port
+_MOST_SKIPS = 100  # of pauses after which no call ran: the calls wait for a task that is not here
+_clocks: dict[tuple[str, str], MovedClock] = {}  # by the Redis and the queue
+
+
+def run_tasks(*apps: App, skip: float | str = 0.0, raises: bool = False) -> int:
+    """Runs the calls that wait in the apps' queues, in this process, until none is left.
+
+    So breakpoints, mocks and coverage work. Returns how many attempts it made. Pauses between
+    attempts are skipped: the clock of the run is moved forward. `skip` moves the clock first, by
+    seconds or a text such as "2h"; it stays moved, so a deadline may pass. With `raises`, the first
+    error of a task is raised again when the run is over. Time limits do not apply. Priorities,
+    attempts, hooks and results are those of a worker. Raises InvalidArgument and RedisError.
+    """
+    if not apps:
+        raise InvalidArgument("no app is named: run_tasks needs one")
+    moved_s = settings.duration_ms(skip) / 1000 if isinstance(skip, str) else skip
+    if isinstance(moved_s, bool) or not isinstance(moved_s, (int, float)) or not moved_s >= 0:
+        raise InvalidArgument(
+            f"skip {skip!r} is not valid: seconds or a text such as 2h is expected"
+        )
+    runs = [
+        _Run(list(group), moved_s)
+        for _, group in groupby(sorted(apps, key=lambda app: app.name), key=lambda app: app.name)
+    ]
+    while any(run.until_idle() for run in runs):  # a task may submit to another app
+        continue
+    for run in runs:
+        run.close()
+    errors = [run.first_error for run in runs if run.first_error is not None]
+    if raises and errors:
+        raise errors[0]
+    return sum(run.attempts for run in runs)
+
+
+class _Run:
+    """One queue and the apps that share it."""
+
+    def __init__(self, apps: Sequence[App], moved_s: float) -> None:
+        self._queue, self._calls = apps[0].queue, Calls(apps)
+        self._handler = self._calls.handler(is_async=False)
+        self._handler.fairlane_lifespan.start()
+        self._clock = _clocks.setdefault((self._queue.driver.url, self._queue.name), MovedClock())
+        self._clock.move(moved_s)
+        record = LeaseBoard(1, 0).records[0]
+        started = str(os.getpid())
+        name = self._queue.name
+        sizer, metrics = Sizer(settings.SLICE_MS, 1), Metrics(name)
+        self._unit = Unit(name, _WORKER, started, record, sizer, metrics)
+        self._runner = Runner(shape_of(self._watched), record)
+        self.attempts = 0
+        self.first_error: BaseException | None = None
+
+    def _watched(self, body: bytes, context: Context) -> Any:
+        try:
+            result = self._call(body, context)
+        except GiveBack:  # it waits for a worker that has its task
+            raise
+        except BaseException as error:
+            self.attempts += 1
+            self.first_error = self.first_error or error
+            raise
+        self.attempts += 1
+        return result
+
+    def _call(self, body: bytes, context: Context) -> Any:
+        if shape_of(self._handler).wants_context:
+            return self._handler(body, context)
+        return self._handler(body)
+
+    def until_idle(self) -> bool:
+        """Runs what waits, also what waits for its next attempt; returns False if nothing did."""
+        before, skips, seen = self.attempts, 0, self.attempts
+        while skips < _MOST_SKIPS:
+            self._perform(look_after(self._unit.queue))
+            while self._perform(self._work()):
+                continue
+            skips, seen = (0, self.attempts) if self.attempts > seen else (skips + 1, seen)
+            if not self._perform(self._skip_pause()):
+                break
+        return self.attempts > before
+
+    def close(self) -> None:
+        """Runs the hooks of the end. If nothing is left, the next run begins in the present."""
+        self._handler.fairlane_lifespan.stop()
+        if not self._perform(_one(Command(b"ZCARD", keys.active(self._unit.queue)))):
+            self._clock.reset()
+
+    def _perform(self, operation: Operation[T]) -> T:
+        driver = self._queue.driver
+        return driver.run(self._clock.during(operation), handle=self._runner.run)
+
+    def _work(self) -> Operation[bool]:
+        """Takes one token and works until nothing follows it; returns False if there is none."""
+        unit = self._unit
+        popped = yield tokens.pop_ahead(unit.queue, keys.LANES - 1, 1)
+        if popped is None:
+            return False
+        returned = FollowUps(unit.queue)
+        yield from take(unit, popped, 1, returned)
+        if left := [*returned.calls(), *unit.measures.rest()]:
+            yield Batch(left)
+        return True
+
+    def _skip_pause(self) -> Operation[bool]:
+        """Moves the clock to the first token that is due later; returns False if there is none."""
+        delayed = keys.delayed(self._unit.queue)
+        first = yield Command(b"ZRANGE", delayed, 0, 0, b"WITHSCORES")
+        if not first:
+            return False
+        seconds, micros = yield Command(b"TIME")
+        now = int(seconds) + int(micros) / 1e6
+        self._clock.move(max(0.0, float(first[1]) / 1000 - now + 0.001))
+        yield from promote(self._unit.queue)
+        return True
+
+
+def _one(step: Command) -> Operation[Any]:
+    return (yield step)

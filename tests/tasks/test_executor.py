@@ -1,0 +1,284 @@
+"""An executor: its futures behave as those of concurrent.futures, and its calls run on workers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from concurrent.futures import (
+    ALL_COMPLETED,
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Future,
+    as_completed,
+    wait,
+)
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import (
+    App,
+    ArgumentsRefused,
+    Executor,
+    InvalidArgument,
+    RedisUnreachable,
+    TaskCancelled,
+    TaskError,
+    WaitTimeout,
+)
+from fairlane.tasks import call_stream
+from fairlane.tasks.call_stream import Pace
+from fairlane.testing import run_tasks
+from tests.cli.program import finish
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.cli.program import Program
+
+CODE = b"""
+import time
+from pathlib import Path
+from fairlane import App, Context
+app = App("images")
+
+@app.task
+def double(n: int) -> int:
+    return n * 2
+
+@app.task
+def fail(n: int) -> int:
+    raise ValueError(f"bad {n}")
+
+@app.task
+def slow(n: int, ctx: Context) -> str:
+    Path(f"running-{n}").touch()
+    while not Path("go").exists():
+        time.sleep(0.01)
+    return f"{ctx.id}/{ctx.index}"
+"""
+
+
+def double(n: int) -> int:
+    """Stands for a function of another module."""
+    return n * 2
+
+
+@pytest.fixture
+def tasks(app: App) -> dict[str, Any]:
+    """The tasks of CODE, as another program has them."""
+
+    def fail(n: int) -> int:
+        return n
+
+    async def slow(n: int) -> str:
+        return str(n)
+
+    return {task.__name__: app.task(task) for task in (double, fail, slow)}
+
+
+@pytest.fixture
+def worker(program: Program) -> Iterator[Callable[[], None]]:
+    """A worker of CODE; calling it opens the gate of `slow`."""
+    program.file(CODE, "thecode.py")
+    started = program.start("worker", "--app", "thecode:app", "--concurrency", "4")
+    yield (program.folder / "go").touch
+    (program.folder / "go").touch()
+    started.send_signal(signal.SIGTERM)
+    ended = finish(started)
+    assert ended.code == 0, ended.err
+
+
+def test_calls_run_on_a_worker_and_each_future_has_its_result(
+    app: App, tasks: dict[str, Any], worker: object
+):
+    with Executor(app, limit=8, priority=5, attempts=2, backoff="1ms") as executor:
+        futures = {executor.submit(tasks["double"], n): n for n in range(2_500)}
+        assert [future.result(20) for future in futures] == [2 * n for n in range(2_500)]
+        assert executor.submit(double, n=4).result(20) == 8  # the function of the task
+        failing = executor.submit(tasks["fail"], 7)
+        with pytest.raises(TaskError, match="bad 7") as dead:
+            failing.result(20)
+        assert (dead.value.error_type, dead.value.attempts) == ("ValueError", 2)
+    assert all(future.done() for future in futures)
+
+
+@pytest.mark.parametrize("way", ["as_completed", "wait", "wrap_future"])
+def test_the_standard_functions_wait_for_its_futures(
+    app: App, tasks: dict[str, Any], worker: object, way: str
+):
+    with Executor(app) as executor:
+        futures = [executor.submit(tasks["double"], n) for n in range(20)]
+        if way == "as_completed":
+            found = [future.result() for future in as_completed(futures, 20)]
+        elif way == "wait":
+            assert wait(futures, 20, FIRST_COMPLETED).done
+            done, left = wait(futures, 20, ALL_COMPLETED)
+            assert not left
+            found = [future.result() for future in done]
+        else:
+
+            async def gather() -> list[int]:
+                return [await asyncio.wrap_future(future) for future in futures]
+
+            found = asyncio.run(gather())
+    assert sorted(found) == [2 * n for n in range(20)]
+
+
+def test_no_more_workers_than_the_limit_run_its_calls(
+    app: App, tasks: dict[str, Any], worker: Callable[[], None], program: Program
+):
+    with Executor(app, limit=2) as executor:
+        futures = [executor.submit(tasks["slow"], n) for n in range(3)]
+        wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2, 20)
+        (request,) = app.queue.status()["requests"]
+        progress = app.queue.request(request.id).progress()
+        assert (progress.held, progress.limit, progress.total) == (2, 2, 3)
+        worker()
+        ids = [future.result(20).split("/") for future in futures]
+    assert {name for name, _ in ids} == {progress.id}
+    assert [index for _, index in ids] == ["0", "1", "2"]
+
+
+def test_a_call_that_is_not_sent_can_be_cancelled(app: App, tasks: dict[str, Any]):
+    """Nothing runs here, so only twice the limit is sent."""
+    executor = Executor(app, limit=2)
+    futures = [executor.submit(tasks["double"], n) for n in range(9)]
+    wait_until(futures[3].running)
+    assert [future.running() for future in futures] == [True] * 4 + [False] * 5
+    assert not futures[0].cancel()
+    assert futures[8].cancel()
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert [future.cancelled() for future in futures] == [False] * 4 + [True] * 5
+    with pytest.raises(CancelledError):
+        futures[8].result(0)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(tasks["double"], 1)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.map(tasks["double"], [1])
+    run_tasks(app)
+    executor.shutdown()
+    assert [future.result(0) for future in futures[:4]] == [0, 2, 4, 6]
+
+
+def test_a_request_is_sealed_when_nothing_is_left_to_do(
+    app: App, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(call_stream, "_IDLE_S", 0.01)
+    executor = Executor(app)
+    for number in range(2):
+        future = executor.submit(tasks["double"], number)
+        run_until_done(app, future)
+        assert future.result(20) == 2 * number
+        wait_until(lambda: app.queue.status()["requests"] == [])
+    assert len(list(app.queue.completions("0", follow=False))) == 2
+    wait_until(lambda: threads() == [])
+
+
+def run_until_done(app: App, future: Future[Any]) -> None:
+    wait_until(lambda: run_tasks(app) or future.done())
+
+
+def threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("fairlane-exec")]
+
+
+def test_a_request_with_very_many_calls_is_followed_by_another(
+    app: App, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, worker: object
+):
+    monkeypatch.setattr(call_stream, "_MOST_CALLS", 10)
+    with Executor(app, limit=3) as executor:
+        futures = [executor.submit(tasks["double"], n) for n in range(40)]
+        assert [future.result(20) for future in futures] == [2 * n for n in range(40)]
+    endings = list(app.queue.completions("0", follow=False))
+    assert len(endings) > 1
+    assert sum(ending.total for ending in endings) == 40
+
+
+def test_a_cancelled_request_ends_its_futures(app: App, tasks: dict[str, Any]):
+    executor = Executor(app)
+    future = executor.submit(tasks["double"], 1)
+    wait_until(lambda: app.queue.status()["requests"])
+    (request,) = app.queue.status()["requests"]
+    app.queue.request(request.id).cancel("by a test")
+    with pytest.raises(TaskCancelled):
+        future.result(20)
+    again = executor.submit(tasks["double"], 2)  # the executor goes on
+    run_until_done(app, again)
+    executor.shutdown()
+    assert again.result(20) == 4
+
+
+def test_without_redis_every_future_has_the_error():
+    app = App("images", "redis://127.0.0.1:1")
+    app.task(double)
+    executor = Executor(app)
+    app.queue.driver.patience_s = 0.05
+    future: Future[int] = executor.submit(double, 1)
+    with pytest.raises(RedisUnreachable):
+        future.result(20)
+    with pytest.raises(BrokenExecutor, match="executor is broken"):
+        executor.submit(double, 2)
+    executor.shutdown()
+
+
+def test_map_is_one_request_whose_results_come_in_order(
+    app: App, tasks: dict[str, Any], worker: object
+):
+    with Executor(app, limit=4, attempts=1) as executor:
+        found = executor.map(tasks["double"], range(1_000), chunksize=50)
+        assert list(found) == [2 * n for n in range(1_000)]
+        assert list(executor.map(double, [])) == []
+        values = executor.map(tasks["fail"], [1, 2])
+        with pytest.raises(TaskError, match="bad 1"):
+            next(values)
+    totals = [ending.total for ending in app.queue.completions("0", follow=False)]
+    assert totals[:2] == [1_000, 0]
+
+
+def test_a_map_has_a_timeout_and_cancels_what_is_not_wanted(app: App, tasks: dict[str, Any]):
+    executor = Executor(app)
+    values = executor.map(tasks["double"], range(5), timeout=0)
+    with pytest.raises(WaitTimeout):
+        next(values)
+    (ending,) = app.queue.completions("0", follow=False)
+    assert (ending.state, ending.cancelled) == ("cancelled", 5)
+
+
+@pytest.mark.parametrize("way", ["submit", "map"])
+def test_only_tasks_of_the_app_can_be_called(app: App, tasks: dict[str, Any], way: str):
+    other = App("mail").task(lambda n: n)
+    executor = Executor(app)
+    for called, why in [
+        (len, "len is no task of app images: register it with @app.task"),
+        (lambda n: n, "<lambda> is no task of app images"),
+        ("double", "a str is no task of app images"),
+        (other, "task <lambda> belongs to app mail: use an executor of that app"),
+    ]:
+        with pytest.raises(TypeError, match=why.replace("[", r"\[")):
+            getattr(executor, way)(called, [1])
+    with pytest.raises(
+        ArgumentsRefused, match=r"missing a required argument: .n.; its arguments are n"
+    ):
+        executor.submit(tasks["double"], m=1)
+    with pytest.raises(InvalidArgument, match="chunksize 0"):
+        executor.map(tasks["double"], [1], chunksize=0)
+    assert app.queue.status()["requests"] == []
+
+
+def test_wrong_options_are_refused(app: App):
+    with pytest.raises(ArgumentsRefused, match="unknown option max_workers"):
+        Executor(app, max_workers=3)  # type: ignore[call-arg]
+    with pytest.raises(InvalidArgument, match="executor: limit 0"):
+        Executor(app, limit=0)
+
+
+def test_a_pace_counts_what_ended_within_a_second():
+    pace = Pace()
+    for now in (0.1, 0.2, 0.9, 1.1):
+        pace.add(now)
+    assert (pace.count(1.1), pace.count(1.5), pace.count(2.5)) == (1 + 2, 1 + 1, 0)
+    assert pace.count(9.0) == 0

@@ -1,0 +1,137 @@
+"""The eager mode: no Redis, and the same results and errors as those of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fairlane import (
+    App,
+    ArgumentsRefused,
+    Context,
+    Executor,
+    InvalidArgument,
+    Reject,
+    RequestNotFound,
+    TaskError,
+)
+from fairlane.testing import eager
+from tests.tasks.parts import Size
+
+
+@pytest.fixture
+def app() -> App:
+    """Its Redis is nowhere."""
+    return App("images", "redis://127.0.0.1:1")
+
+
+def test_a_submitted_call_has_ended_with_a_typed_value(app: App):
+    @app.task
+    def resize(path: str, width: int = 200) -> Size:
+        return Size(width, len(path))
+
+    with eager(app):
+        call = resize.submit("a.png", width=100)
+        assert (call.result(), call.wait()) == (Size(100, 5), "done")
+        batch = resize.map(["a", "bb"])
+        assert list(batch) == [Size(200, 1), Size(200, 2)]
+        assert (batch.progress().done, batch.cancel()) == (2, True)
+        with pytest.raises(ArgumentsRefused):
+            resize.submit("a.png", height=3)  # type: ignore[call-arg]
+
+
+def test_errors_are_those_of_a_worker(app: App):
+    attempts = []
+
+    @app.task(attempts=3, backoff="1h")
+    def fail(n: int, ctx: Context) -> int:
+        attempts.append((ctx.id, n, ctx.attempt))
+        if n == 2:
+            raise Reject("never")
+        if n == 1 or ctx.attempt == 2:
+            return n
+        raise ValueError("bad")
+
+    with eager(app):
+        batch = fail.with_options(id="m").map(range(3))
+        assert list(batch.outcomes())[:2] == [0, 1]
+        (error,) = batch.errors()
+        assert (error.index, error.attempts, error.message) == (2, 1, "never")
+        assert attempts == [("m", 0, 1), ("m", 0, 2), ("m", 1, 1), ("m", 2, 1)]
+
+        @app.task(attempts=1)
+        def broken() -> None:
+            raise KeyError("k")
+
+        with pytest.raises(TaskError, match="KeyError: 'k'") as dead:
+            broken.submit().result()
+        assert "test_eager.py" in dead.value.traceback
+
+
+def test_asyncio_has_the_same(app: App):
+    @app.task
+    async def publish(n: int) -> int:
+        await asyncio.sleep(0)
+        return n * 2
+
+    async def main() -> list[Any]:
+        one = await publish.asubmit(4)
+        batch = await publish.amap([1, 2])
+        again = publish.abatch(batch.id)
+        return [await one, [n async for n in batch], await again.wait(), await again.cancel()]
+
+    with eager(app):
+        assert asyncio.run(main()) == [8, [2, 4], "done", True]
+
+
+def test_an_id_names_one_request(app: App):
+    calls = []
+
+    @app.task
+    def note(n: int) -> int:
+        calls.append(n)
+        return n
+
+    with eager(app):
+        for _ in range(2):
+            note.with_options(id="monday").map([1, 2])
+        assert calls == [1, 2]
+        assert list(note.batch("monday")) == [1, 2]
+        with pytest.raises(RequestNotFound):
+            note.batch("tuesday")
+
+
+def test_hooks_run_as_in_a_worker(app: App):
+    order: list[str] = []
+
+    @app.task
+    def note(n: int) -> None:
+        order.append(f"call {n}")
+
+    app.on_startup(lambda: order.append("start"))
+    app.on_shutdown(lambda: order.append("stop"))
+    with eager(app):
+        note.submit(1)
+        note.submit(2)
+    assert order == ["start", "call 1", "call 2", "stop"]
+
+
+def test_after_the_block_the_app_submits_to_its_redis_again(app: App):
+    task = app.task(name="note")(lambda n: n)
+    with eager(app):
+        task.submit(1)
+    assert app.stand_in is None
+    assert app.queue.driver.url == "redis://127.0.0.1:1"
+    app.close()
+
+
+def test_an_executor_has_no_eager_mode(app: App):
+    task = app.task(name="note")(lambda n: n)
+    with eager(app):
+        future = Executor(app).submit(task, 1)
+        with pytest.raises(InvalidArgument, match="use run_tasks for this test"):
+            future.result(20)
+    with pytest.raises(InvalidArgument, match="no app is named"), eager():
+        pass

@@ -1,0 +1,44 @@
+"""The plugin for pytest: the sample project's tests pass, and a wrong setting is one sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "testing"
+TEST = "def test_it(fairlane_app):\n    pass\n"
+
+
+def run_pytest(folder: Path, *words: str) -> tuple[int, str]:
+    """Runs pytest in a folder as its author does; returns the exit code and the output."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    env.pop("FAIRLANE_REDIS", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_sample_project_passes():
+    code, said = run_pytest(SAMPLE)
+    assert code == 0, said
+    assert "5 passed" in said
+
+
+def test_a_missing_or_wrong_setting_is_one_sentence(tmp_path: Path):
+    (tmp_path / "test_mine.py").write_text(TEST)
+    for setting, why in [
+        ("", 'name your app in the setting fairlane_app, as fairlane_app = ["images:app"]'),
+        (
+            "fairlane_app = nowhere:app",
+            "setting fairlane_app: app 'nowhere:app' cannot be imported",
+        ),
+    ]:
+        (tmp_path / "pytest.ini").write_text(f"[pytest]\n{setting}\n")
+        code, said = run_pytest(tmp_path)
+        assert code == 1, said
+        assert why in said
+        assert "Traceback" not in said
