@@ -1,4 +1,4 @@
-"""`python -m tests.compose`: the README's cluster in containers, worked on and hurt from outside.
+"""`python -m tests.compose`: the cluster of docs/requests.md in containers, hurt from outside.
 
 Then the Dockerfile's image is built, and a worker in it works off a request.
 
@@ -30,7 +30,7 @@ from tests.compose.worker_image import try_worker_image
 from tests.guide.blocks import (
     CLUSTER,
     PUBLISHED,
-    README,
+    REQUESTS,
     ROOT,
     Shells,
     blocks_of,
@@ -125,19 +125,19 @@ def taken_down(cluster: Cluster) -> Iterator[None]:
 
 
 def read_the_readme(cluster: Cluster, folder: Path) -> None:
-    """Run the README's three commands, in a clone's folder."""
+    """Run the page's three commands, in a clone's folder."""
     (folder / FILE.name).symlink_to(FILE)
     env = {**cluster.env, **environment(cluster.url)}
     env |= {name: value for name, value in cluster.env.items() if name.startswith("FAIRLANE_")}
-    if cluster.engine.compose() == ["docker-compose"]:  # as the README says: "or docker-compose"
+    if cluster.engine.compose() == ["docker-compose"]:  # as the page says: "or docker-compose"
         env["BASH_FUNC_docker%%"] = '() { shift; docker-compose "$@"; }'
-    up, *others = blocks_of(README, CLUSTER)
+    up, *others = blocks_of(REQUESTS, CLUSTER)
     with Shells(folder, env) as shells:
         say(f"$ {up.text.strip()}")
         shells.run(up, UP_S)
         for line in cluster.logs("form"):
             say(f"  {line}")
-        shells.run(blocks_of(README)[0])  # makes handlers.py and words.txt
+        shells.run(blocks_of(REQUESTS)[0])  # makes handlers.py and words.txt
         for block in others:
             here = block._replace(text=block.text.replace(PUBLISHED, cluster.url))
             for line in here.text.splitlines():
@@ -146,7 +146,7 @@ def read_the_readme(cluster: Cluster, folder: Path) -> None:
         said = lines_of(folder / "shouted.txt")
     say(f"  shouted.txt: {' '.join(said)}")
     if said != ["ONE", "TWO", "THREE"]:
-        raise Wrong("the README's words came back wrong")
+        raise Wrong("the words came back wrong")
 
 
 def show_nodes(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from samples.corpus.picture import picture
 from samples.corpus.table import peak
 
 from fairlane import FairlaneError, Queue
@@ -153,3 +155,13 @@ def bulk_done(demo: Demo) -> bool:
             return any(request.done for request in queue.status()["requests"])
         except FairlaneError:
             return False
+
+
+def test_the_picture_shows_the_table_and_the_timeline_and_needs_no_other_host():
+    lines = ["0.1 s  begun", "", "request  priority", "urgent-1  0", "workers", "urgent-1  21"]
+    drawn = picture("\n".join([*lines, "  0 s  1 s", "", "ok"]))
+    for shown in ("priority", "urgent-1", "21", "workers"):
+        assert shown in drawn
+    assert "begun" not in drawn
+    assert [*re.findall(r"https?://[^\"]+", drawn)] == ["http://www.w3.org/2000/svg"]
+    assert (ROOT / "docs" / "demo.svg").read_text().startswith(drawn[:40])

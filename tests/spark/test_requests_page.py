@@ -1,4 +1,4 @@
-"""The README's block about Spark runs as it stands, and shows what it says."""
+"""The block of docs/requests.md about Spark runs as it stands, and shows what it says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.guide.blocks import README, SPARK, Shells, blocks_of, environment
+from tests.guide.blocks import REQUESTS, SPARK, Shells, blocks_of, environment
 from tests.spark.processes import skip_without_java
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ END_S = 300.0
 def test_the_block_runs(redis_url: str, tmp_path: Path):
     skip_without_java()
     (tmp_path / "words.txt").write_text("one\ntwo\nthree\n")
-    (block,) = blocks_of(README, SPARK)
+    (block,) = blocks_of(REQUESTS, SPARK)
     with Shells(tmp_path, environment(redis_url)) as shells:
         said = shells.run(block, END_S)
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()]
