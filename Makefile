@@ -10,14 +10,14 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 
 PIP     = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 PYTEST  = $(VENV)/bin/python -m pytest
-SOURCES = src tests docker $(wildcard samples) $(wildcard bench)
+SOURCES = src tests docker docs/site_hooks.py $(wildcard samples) $(wildcard bench)
 
 # The tests start many Pythons: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark test test-rest test-heavy test-spark test-backends check explore mutants chaos compose bench clean
+.PHONY: help demo demo-spark test test-rest test-heavy test-spark test-backends check explore mutants chaos compose bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ compose: $(VENV)/.dev $(VENV)/.server ## test cluster-compose.yml and the Docker
 bench: $(VENV)/.bench $(VENV)/.server ## measure it beside its peers: about 35 minutes; BENCH="--help" lists options
 	$(VENV)/bin/python bench/bench.py $(BENCH)
 
+docs: $(VENV)/.docs ## build the documentation's site into build/site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+
 clean: ## remove everything that make created
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -86,6 +89,10 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.made
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) install --editable '.[bench]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.made
+	$(PIP) install --editable '.[docs]'
 	@touch $@
 
 # Finds a server program: that of the extra `embedded`, else the system's. Else root installs one.

@@ -99,8 +99,11 @@ def test_an_id_names_one_request(app: App):
             note.with_options(id="monday").map([1, 2])
         assert calls == [1, 2]
         assert list(note.batch("monday")) == [1, 2]
+        for use in ("wait", "progress", "cancel"):
+            with pytest.raises(RequestNotFound, match="tuesday was not submitted"):
+                getattr(note.batch("tuesday"), use)()
         with pytest.raises(RequestNotFound):
-            note.batch("tuesday")
+            list(note.batch("tuesday"))
 
 
 def test_hooks_run_as_in_a_worker(app: App):

@@ -86,10 +86,8 @@ class EagerQueue:
         return self._requests[request_id]
 
     def request(self, id: str) -> EagerRequest:  # noqa: A002  the word of the API
-        """Returns a request that was submitted before. Raises RequestNotFound."""
-        if id not in self._requests:
-            raise RequestNotFound(f"request {id} was not submitted in this eager block")
-        return self._requests[id]
+        """Returns the request with this id; one that was not submitted raises at its first use."""
+        return self._requests.get(id) or EagerRequest(keys.check_name("request id", id))
 
     def close(self) -> None:
         """Runs the app's hooks of the end, if a call ran."""
@@ -128,9 +126,9 @@ def _attempts(
 class EagerRequest:
     """A request that has ended, with the words of fairlane.queue.Request."""
 
-    def __init__(self, request_id: str, policy: Policy, total: int) -> None:
+    def __init__(self, request_id: str, policy: Policy | None = None, total: int = 0) -> None:
         self.id, self.total = request_id, total
-        self._policy = policy
+        self._policy = policy  # None: it was not submitted
         self._results: list[Result] = []
         self._dead: list[DeadSubRequest] = []
 
@@ -158,21 +156,30 @@ class EagerRequest:
             )
         self._results.append(found)
 
+    def _submitted(self) -> Policy:
+        """Returns the policy. Raises RequestNotFound."""
+        if self._policy is None:
+            raise RequestNotFound(f"request {self.id} was not submitted in this eager block")
+        return self._policy
+
     def state(self) -> str:
         """Returns done."""
+        self._submitted()
         return "done"
 
     def wait(self, timeout: float | None = None) -> str:  # noqa: ARG002  it has ended
         """Returns done."""
+        self._submitted()
         return "done"
 
     def cancel(self, reason: str = "") -> bool:  # noqa: ARG002  it has ended
         """Returns True, because the request has ended."""
+        self._submitted()
         return True
 
     def progress(self) -> Progress:
         """Returns the counts."""
-        dead, policy = len(self._dead), self._policy
+        dead, policy = len(self._dead), self._submitted()
         done = len(self._results) - dead
         return Progress(
             self.id, "done", self.total, done, dead, 0, 0, policy.limit, policy.priority,
@@ -181,10 +188,12 @@ class EagerRequest:
 
     def results(self, order: str = "input", *, timeout: float | None = None) -> Iterator[Result]:  # noqa: ARG002
         """Yields every result in input order."""
+        self._submitted()
         return iter(self._results)
 
     def dead(self) -> Iterator[DeadSubRequest]:
         """Yields the dead sub-requests."""
+        self._submitted()
         return iter(self._dead)
 
 

@@ -50,9 +50,12 @@ class MovedClock:
         if isinstance(step, Batch):
             return [self._read(one, got) for one, got in zip(step.steps, reply, strict=True)]
         if isinstance(step, Command) and step.args == _TIME:
-            moved_us = int(reply[0]) * 1_000_000 + int(reply[1]) + self._moved_ms * 1000
-            return [b"%d" % (moved_us // 1_000_000), b"%d" % (moved_us % 1_000_000)]
+            return self._moved(*reply)
         return reply
+
+    def _moved(self, seconds: bytes, micros: bytes) -> list[bytes]:
+        moved_us = int(seconds) * 1_000_000 + int(micros) + self._moved_ms * 1000
+        return [b"%d" % (moved_us // 1_000_000), b"%d" % (moved_us % 1_000_000)]
 
 
 def _at(step: Any, now_ms: int) -> Any:

@@ -1,0 +1,117 @@
+"""The other pages of docs/: their blocks run, and what cannot run here at least parses."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib.util
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from fairlane.testing import eager
+from tests.guide.blocks import GUIDE, ON_ONE_KIND, REQUESTS, ROOT, Shells, blocks_of, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS = ROOT / "docs"
+RUN_ELSEWHERE = {
+    REQUESTS,  # test_requests_page.py
+    DOCS / "testing.md",  # test_testing.py
+    *GUIDE.glob("*.md"),  # test_first_job.py and others
+}
+PARSED = {DOCS / "spark.md"}  # its blocks go on in one session: tests/spark does what they show
+PAGES = sorted(
+    path
+    for path in DOCS.rglob("*.md")
+    if path not in RUN_ELSEWHERE and path.is_relative_to(DOCS) and "benchmarks" not in path.parts
+)
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.relative_to(DOCS).as_posix() for path in paths]
+
+
+WITH_BLOCKS = [path for path in PAGES if blocks_of(path) and path not in PARSED]
+
+
+@pytest.mark.slow
+@ON_ONE_KIND
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=names(WITH_BLOCKS))
+def test_the_blocks_of_a_page_run(redis_url: str, tmp_path: Path, page: Path):
+    with Shells(tmp_path, environment(redis_url)) as shells:
+        for block in blocks_of(page):
+            shells.run(block)
+
+
+def test_there_are_pages_with_blocks():
+    assert {"index.md", "how-to/metrics.md", "how-to/fastapi.md"} <= set(names(WITH_BLOCKS))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_what_cannot_run_here_parses(page: Path):
+    for block in blocks_of(page, languages=("python", "text", "ini", "yaml", "toml")):
+        if block.language == "yaml":
+            assert yaml.safe_load(block.text)
+        elif block.language == "ini":
+            parser = configparser.ConfigParser(strict=False)
+            parser.optionxform = str  # type: ignore[assignment,method-assign]
+            is_unit = "[" in block.text
+            parser.read_string(block.text if is_unit else f"[environment]\n{block.text}")
+            assert parser.sections()
+        elif block.language == "python" or re.search(
+            r"^(?:from|import|def|@|class)\b", block.text, re.MULTILINE
+        ):
+            ast.parse(block.text)
+
+
+def test_the_unit_of_systemd_starts_a_worker_with_options_that_exist():
+    from fairlane.cli.commands.worker import command
+
+    unit, _ = blocks_of(DOCS / "how-to" / "systemd.md", languages=("ini",))
+    words = next(line for line in unit.text.splitlines() if line.startswith("ExecStart=")).split()
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+def test_the_deployment_asks_the_paths_that_a_worker_answers():
+    blocks = blocks_of(DOCS / "how-to" / "kubernetes.md", languages=("yaml",))
+    deployment, scaled = (yaml.safe_load(block.text) for block in blocks)
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/metrics"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/healthz"
+    assert scaled["spec"]["triggers"][0]["metadata"]["listName"] == "{shop}:5"
+
+
+def test_the_page_of_metrics_names_what_a_worker_reports():
+    from fairlane.worker.health_port import _HELP
+
+    text = (DOCS / "how-to" / "metrics.md").read_text()
+    shown = {*re.findall(r"^\| `fairlane_worker_(\w+?)(?:_total)?` \|", text, re.MULTILINE)}
+    assert shown == set(_HELP)
+
+
+def test_the_service_of_fastapi_submits_and_returns_a_result(tmp_path: Path):
+    testclient = pytest.importorskip("fastapi.testclient")
+    (block,) = blocks_of(DOCS / "how-to" / "fastapi.md", languages=("python",))
+    (tmp_path / "service.py").write_text(block.text)
+    spec = importlib.util.spec_from_file_location("service", tmp_path / "service.py")
+    assert spec is not None
+    assert spec.loader is not None
+    service: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(service)
+    with eager(service.tasks), testclient.TestClient(service.api) as client:
+        submitted = client.post("/resize", params={"path": "a.png", "width": 80})
+        assert submitted.status_code == 202
+        found = client.get(f"/resize/{submitted.json()['id']}")
+        assert found.json() == {"state": "done", "size": [80, 40]}
+        assert client.get("/resize/none").status_code == 404
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_every_relative_link_of_a_page_leads_somewhere(page: Path):
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
