@@ -23,10 +23,11 @@ LUA = ROOT / "lua"
 # A module is in the room with the longest name that its own begins with. It may import from its own
 # room and from those before it in this list, so no two rooms import each other.
 ROOMS = {
-    "leaves": ("errors", "settings", "common", "protocol", "model", "options"),
+    "leaves": ("errors", "settings", "common", "protocol", "model", "found", "options"),
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
-        *("operations.maintenance", "operations.control", "operations.diagnosis", "results"),
+        *("operations.maintenance", "operations.control", "operations.find"),
+        *("operations.diagnosis", "results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
@@ -36,7 +37,8 @@ ROOMS = {
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker", "testing"),
     ),
     "edges": (
-        *("cli", "cli.progress", "cli.results", "cli.submission", "cli.commands", "cli.main"),
+        *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
+        *("cli.commands", "cli.main"),
         *("__main__", "spark"),
     ),
 }

@@ -17,8 +17,8 @@ from fairlane.operations.control import (
     request_state,
     requeue,
 )
-from fairlane.operations.control.overview import queue_status
 from fairlane.operations.create import admission
+from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.submit.many import Many, each_request
@@ -31,9 +31,10 @@ from fairlane.results import flow
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
+    from fairlane.found import RequestErrors, RequestPage, WorkerPage
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
-    from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.options import RequestFilters, RequestOptions, SharedOptions
 
 
 class Request:
@@ -99,6 +100,10 @@ class Request:
     async def set_priority(self, priority: int) -> None:
         """Moves tokens of the request to the lane `priority`; see queue.Request.set_priority."""
         await self.queue.driver.run(change.set_priority(self.id, priority))
+
+    async def errors(self) -> RequestErrors:
+        """Returns how sub-requests failed; see queue.Request.errors."""
+        return await self.queue.driver.run(failures.request_errors(self.id))
 
     async def dead(self) -> AsyncIterator[DeadSubRequest]:
         """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
@@ -248,7 +253,18 @@ class Queue:
 
     async def status(self) -> dict[str, Any]:
         """Returns counts, workers and unfinished requests; see fairlane.queue.Queue.status."""
-        return await self.driver.run(queue_status(self.name))
+        return await self.driver.run(overview.queue_status(self.name))
+
+    async def list_requests(
+        self, *, limit: int = 100, after: str = "", **wanted: Unpack[RequestFilters]
+    ) -> RequestPage:
+        """Returns a page of requests; see fairlane.queue.Queue.list_requests."""
+        chosen = filters.filter_of(**wanted)
+        return await self.driver.run(requests.list_requests(self.name, chosen, limit, after))
+
+    async def workers(self, limit: int = 1000) -> WorkerPage:
+        """Returns the workers with the newest beats; see fairlane.queue.Queue.workers."""
+        return await self.driver.run(workers.list_workers(self.name, limit))
 
     async def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

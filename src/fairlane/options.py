@@ -1,4 +1,4 @@
-"""The options of a request in the API: typed keywords, in seconds where they are times."""
+"""The options of a request, and of a list, in the API: typed keywords; times are in seconds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.model import Policy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Unpack
 
 
@@ -36,6 +37,21 @@ class RequestOptions(SharedOptions, total=False):
     """The options of one request; `limit` is the most workers that hold parts of it."""
 
     limit: int
+
+
+class RequestFilters(TypedDict, total=False):
+    """What a list of requests shows; each keyword may be left out, and then excludes nothing.
+
+    `states` are active, paused, cancelling, expiring, done, cancelled and lost, or the words
+    running and ended for several of them. `priorities` are 0 to 99. `id_prefix` is how the id
+    begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
+    """
+
+    states: Iterable[str]
+    priorities: Iterable[int]
+    id_prefix: str
+    older_s: float
+    newer_s: float
 
 
 _TIMES = {

@@ -18,8 +18,8 @@ from fairlane.operations.control import (
     request_state,
     requeue,
 )
-from fairlane.operations.control.overview import queue_status
 from fairlane.operations.create import admission
+from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.submit.many import Many, checked_requests
@@ -31,9 +31,10 @@ from fairlane.results import flow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from fairlane.found import RequestErrors, RequestPage, WorkerPage
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
-    from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.options import RequestFilters, RequestOptions, SharedOptions
 
 
 def resolve_url(url: str | None) -> str:
@@ -135,6 +136,10 @@ class Request:
     def set_priority(self, priority: int) -> None:
         """Moves waiting tokens to the lane `priority`, 0 to 99; raises the same as set_limit."""
         self.queue.driver.run(change.set_priority(self.id, priority))
+
+    def errors(self) -> RequestErrors:
+        """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""
+        return self.queue.driver.run(failures.request_errors(self.id))
 
     def dead(self) -> Iterator[DeadSubRequest]:
         """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
@@ -319,11 +324,24 @@ class Queue:
                 return
 
     def status(self) -> dict[str, Any]:
-        """Returns tokens by lane, delayed, stale; workers and the ages of their beats; logged.
+        """Returns tokens by lane, beats of workers, and the 1,000 most urgent requests."""
+        return self.driver.run(overview.queue_status(self.name))
 
-        The unfinished requests are in it, too: at most 1,000, the most urgent first.
+    def list_requests(
+        self, *, limit: int = 100, after: str = "", **wanted: Unpack[RequestFilters]
+    ) -> RequestPage:
+        """Returns a page: unfinished requests, most urgent first, then ended ones, newest first.
+
+        `limit` is 1 to 1,000, `after` that of the page before. A page reads a bounded part of the
+        queue: it may be empty though its `after` is not "". `wanted` are those of RequestFilters.
+        Raises InvalidArgument, and TypeError for a wrong filter.
         """
-        return self.driver.run(queue_status(self.name))
+        chosen = filters.filter_of(**wanted)
+        return self.driver.run(requests.list_requests(self.name, chosen, limit, after))
+
+    def workers(self, limit: int = 1000) -> WorkerPage:
+        """Returns the workers with the newest beats, at most `limit`, those alive first."""
+        return self.driver.run(workers.list_workers(self.name, limit))
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("submit", "worker", "wait", "results", "pause", "resume", "set", "cancel", "dead"),
-    *("status", "stats", "spark", "doctor", "scripts", "acl", "server", "completion"),
+    *("errors", "status", "list", "workers", "queues", "completions"),
+    *("stats", "queue", "spark", "doctor", "scripts", "acl", "server", "completion"),
 )
 GROUPS = ("dead", "scripts", "server", "spark")  # they only have commands of their own
 HEAVY = (
@@ -86,6 +87,9 @@ BACKOFF = "shortest..longest; 1s means 1s..1s"
         *((name, ("--redis URL", "--json")) for name in ("wait", "results", "cancel", "status")),
         *((name, ("--redis URL", "--json", *EXIT_CODES)) for name in ("pause", "resume", "set")),
         *((name, ("--redis URL",)) for name in ("stats", "doctor")),
+        ("list", ("--redis URL", "--json", "--after CURSOR", "running, ended, active, paused")),
+        *((name, ("--redis URL", "--json")) for name in ("workers", "queues", "errors")),
+        ("completions", ("--redis URL", "--json", "Exit code 1: ")),
         ("dead", EXIT_CODES),
         ("dead requeue", ("--redis URL", "--json", *REQUEUED)),
         *((f"dead {name}", ("--redis URL", "--json")) for name in ("list", "drop")),
@@ -165,7 +169,7 @@ def test_only_options_that_are_near_are_suggested(given: str, alone: Program):
     assert "Did you mean" not in alone("submit", "f", given, "g").err
 
 
-@pytest.mark.parametrize("name", ["status", "wait", "results"])
+@pytest.mark.parametrize("name", ["wait", "results"])
 def test_watch_of_another_command_names_what_watches(name: str, alone: Program):
     alone(name, "mine", "--watch").refused(
         2, "No such option '--watch': rq-submit FILE --id ID --watch shows progress, and ",

@@ -9,11 +9,13 @@ PREFIX = "fairlane.operations."
 ALLOWED = {
     "cli.commands.dead": "groups of failures, and whether a requeue is a repeat",
     "cli.commands.doctor": "diagnosis",
+    "cli.commands.queues": "the queues of a whole Redis",
     "cli.commands.queue": "a queue's settings as they are stored",
     "cli.commands.scripts": "deployment",
     "cli.commands.stats": "the reset of measurements",
     "cli.commands.status": "holders, retries and Redis's clock",
     "cli.commands.submit": "content_id of lines that are read in blocks",
+    "cli.display.unknown_queue": "names like a mistyped one",
     "cli.exit_status": "how many dead sub-requests are kept, and a wait that looks for a worker",
     "cli.progress.view": "a watch that shows an outage",
     "cli.stall_notice": "the remedy for a queue without a worker",

@@ -74,12 +74,14 @@ SHOWING = (  # what the fixture wrote, or their argument
     *("status EVIL", "wait cancelled", "results cancelled", "pause strange", "resume strange"),
     *("dead list", "dead list dead", "dead list dead --each"),
     *("dead requeue dead --fingerprint EVIL", "dead drop dead --fingerprint EVIL"),
+    *("list", "list --after EVIL", "workers", "completions", "completions --since EVIL"),
+    *("errors dead", "errors EVIL"),
     *("queue --queue EVIL", "doctor", "doctor --repair", "submit EVIL", "acl EVIL"),
     *("completion EVIL", "scripts load --watch EVIL", "worker --id EVIL", "worker --handler EVIL"),
 )
 HIDING = (
     *("results dead", "cancel cancelled", "cancel held --reason EVIL", "set strange --limit 2"),
-    *("stats", "queue", "scripts verify"),
+    *("stats", "queue", "queues", "scripts verify"),
 )
 
 

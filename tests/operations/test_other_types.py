@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnfit
-from fairlane.operations.control import change, overview, request_state
+from fairlane.operations.control import change, request_state
+from fairlane.operations.find import overview
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.drivers import both, run

@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 # Shells complete it to the name of a file; the command itself reports what it cannot open.
 FILE = click.Path(readable=False)
+MOST_ROWS = 1_000  # of one page of a list
 LONGEST_TIMEOUT_MS = 366 * 86_400_000
 
 
@@ -58,6 +59,23 @@ def json_option(function: F) -> F:
     """`--json`."""
     text = "Print JSON, one value a line."
     return click.option("--json", "as_json", is_flag=True, help=text)(function)
+
+
+def limit_option(default: int) -> Callable[[F], F]:
+    """`--limit N` of a list."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, MOST_ROWS),
+        metavar="N",
+        default=default,
+        help=f"The most rows, up to {MOST_ROWS:,}.  [default: {default}]",
+    )
+
+
+def after_option(function: F) -> F:
+    """`--after CURSOR` of a list."""
+    text = "Continue behind the page that ended with this cursor."
+    return click.option("--after", metavar="CURSOR", default="", help=text)(function)
 
 
 def timeout_option(function: F) -> F:

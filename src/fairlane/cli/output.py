@@ -49,8 +49,13 @@ def flush_stdout() -> None:
 
 def write_line(line: str) -> None:
     """Writes one line of data and flushes it."""
+    write_styled(printable(line))
+
+
+def write_styled(line: str) -> None:
+    """Writes one line that cli/display/colours.py made, with its colours, and flushes it."""
     out = stdout()
-    out.write(printable(line).encode() + b"\n")
+    out.write(line.encode() + b"\n")
     out.flush()
 
 

@@ -19,7 +19,7 @@ AGAIN_S = 1.5  # a worker is missing if two looks find none: after an outage a h
 
 def what_is_missing(now: Progress) -> Operation[str]:
     """Returns what lets a request go on if it is paused or no worker serves its queue, else ""."""
-    from fairlane.operations.control.overview import unserved
+    from fairlane.operations.control.live_workers import unserved
 
     if now.state == "paused":
         return f"fairlane resume {now.id} lets it go on"

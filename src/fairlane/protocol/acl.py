@@ -63,8 +63,8 @@ ROLES = {
     "producer": Role(
         "submits, waits, reads results, cancels",
         (
-            *("submit", "wait", "results", "cancel", "status", "spark submit", "spark collect"),
-            *("spark archive", "spark report", "spark stop"),
+            *("submit", "wait", "results", "cancel", "status", "list", "completions"),
+            *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
             "admit append append_partition append_staged append_unique cancel confirm"
@@ -73,8 +73,8 @@ ROLES = {
         ),
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
-            " sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard"
-            " zrange zremrangebyscore zscore"
+            " scan sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd"
+            " zcard zrange zremrangebyscore zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -101,7 +101,7 @@ ROLES = {
         "submits, and does to requests and queues what a person does",
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set", "dead"),
-            *("stats", "queue", "doctor"),
+            *("errors", "list", "workers", "queues", "completions", "stats", "queue", "doctor"),
         ),
         _words(
             "abandon admit append cancel change_shards check claim_dead confirm discard"
@@ -121,7 +121,10 @@ ROLES = {
     ),
     "monitor": Role(
         "looks, and changes nothing",
-        ("status", "stats", "queue", "dead list", "doctor"),
+        (
+            *("status", "errors", "list", "workers", "queues", "completions", "stats", "queue"),
+            *("dead list", "doctor"),
+        ),
         _words("check glance list_dead"),
         _words(
             "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"

@@ -20,12 +20,15 @@ REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead"
 _PARTS = [part.encode() for part in REQUEST_PARTS]
 EVERY_REQUEST_KEY = b"*:{*}*"  # patterns for SCAN: this one finds the keys of staging, too
 EVERY_REQUEST_HASH = b"req:{*}"
+QUEUE_PARTS = ("conf", "active", "completed")  # a queue that was ever used has one of these
+EVERY_QUEUE_KEY = b"{*}:[ac]*"  # the keys of QUEUE_PARTS, and few others
 EVERY_DONE_CHANNEL = "done:{*}"  # ... and for ACL rules
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
 _STAGING_KEY = re.compile(
     rf"(?:(?:ids|begun|txn):\{{({_NAME.pattern})\}}"
     rf"|(?:stage|txn):\{{({_NAME.pattern})\}}:[A-Za-z0-9_.:-]+)"
 )
+_QUEUE_KEY = re.compile(rf"\{{({_NAME.pattern})\}}:({'|'.join(QUEUE_PARTS)})")
 
 
 def new_id() -> str:
@@ -56,6 +59,20 @@ def part_and_id(key: bytes) -> tuple[str, str] | None:
     """Returns which of REQUEST_PARTS a key is, and its request; None for a key of another shape."""
     match = _REQUEST_KEY.fullmatch(key.decode("utf-8", "replace"))
     return (match[1], match[2]) if match else None
+
+
+def queue_and_part(key: bytes) -> tuple[str, str] | None:
+    """Returns a queue, and which of QUEUE_PARTS its key is; None for a key of another shape.
+
+    The keys of a shard are none of these, because its tag has a / that no name has.
+    """
+    match = _QUEUE_KEY.fullmatch(key.decode("utf-8", "replace"))
+    return (match[1], match[2]) if match else None
+
+
+def queue_keys(queue: str) -> list[bytes]:
+    """Returns the keys of QUEUE_PARTS for one queue, in their order."""
+    return [_dispatch(queue, part) for part in QUEUE_PARTS]
 
 
 def staging_of(key: bytes) -> str | None:

@@ -75,6 +75,11 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     assert as_role("producer", "wait", "r1", code=1) == b"done\n"
     assert as_role("producer", "results", "r1", code=1).startswith(b"A\nA\n")
     as_role("producer", "status", "r1")
+    assert b"r1 " in as_role("producer", "list", "--state", "ended")
+    assert b" r1 " in as_role("producer", "completions", "--since", "1h")
+    for words in (["list"], ["workers"], ["queues"], ["completions"], ["errors", "r1"]):
+        as_role("monitor", *words)
+        as_role("maintenance", *words)
     for words in (["status"], ["status", "r1"], ["stats"], ["queue"], ["dead", "list"]):
         as_role("monitor", *words)
     assert b"ValueError" in as_role("monitor", "dead", "list", "r1")

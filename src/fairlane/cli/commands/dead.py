@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.durations import ago
+from fairlane.cli.display.failure_groups import group_fields, group_lines, short
+from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.exit_status import children_of, dead_of, gone_words
 from fairlane.cli.options import (
     any_or_home_option,
@@ -17,21 +18,19 @@ from fairlane.cli.options import (
     open_request,
     redis_option,
 )
-from fairlane.cli.output import note, write_json, write_line
+from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
-from fairlane.common.terminal import printable
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
+    from fairlane.model import DeadChoice, DeadSubRequest
     from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
 
 PREVIEW = 60  # characters of a body
 NAMED = 20  # indexes in a sentence
-HEADLINE = 200  # characters of an error
 
 
 @click.group("dead", cls=Group, short_help="List, requeue or drop sub-requests that were given up.")
@@ -186,12 +185,12 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
             f"no request of queue {queue.name} has dead sub-requests; "
             "dead list ID and --queue NAME show others"
         )
+        note_unknown(queue)
     if found["more"]:
         note(f"{found['more']:,} more requests were not looked at")
 
 
 def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
-    from fairlane.common.text import reason_words
     from fairlane.operations.control.dead_letters import group_dead
     from fairlane.operations.control.request_state import moment
 
@@ -199,32 +198,11 @@ def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
     now_ms = queue.driver.run(moment(request_id))
     for group in groups:
         if as_json:
-            write_json(_group_fields(group))
+            write_json(group_fields(group))
             continue
-        headline = _short(group.headline)
-        write_line(
-            f"{group.fingerprint}  {group.count:,} dead ({reason_words(group.reason)}): {headline}"
-        )
-        first, last = (ago(max(0, now_ms - ms)) for ms in (group.first_ms, group.last_ms))
-        more = ", ..." if group.count > len(group.indexes) else ""
-        indexes = f"index {', '.join(map(str, group.indexes))}{more}"
-        when = f"{last} ago" if group.count == 1 else f"first {first} ago, last {last} ago"
-        where = f"{_short(group.where)}; " if group.where else ""
-        write_line(f"            {where}{indexes}; {when}")
+        for line in group_lines(group, now_ms):
+            write_styled(line)
     return bool(groups)
-
-
-def _group_fields(group: DeadGroup) -> dict[str, Any]:
-    return {
-        "fingerprint": group.fingerprint,
-        "count": group.count,
-        "reason": group.reason,
-        "error": group.headline,
-        "where": group.where or None,
-        "indexes": group.indexes,
-        "first_ms": group.first_ms,
-        "last_ms": group.last_ms,
-    }
 
 
 def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
@@ -236,8 +214,8 @@ def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
         if as_json:
             write_json(_fields(one))
             continue
-        headline = _short(read_failure(one.error).headline)
-        body = _short(one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW)
+        headline = short(read_failure(one.error).headline)
+        body = short(one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW)
         write_line(f"{one.index}  {one.fingerprint}  {_ended(one)}: {headline}  <- {body}")
     return found
 
@@ -269,12 +247,6 @@ def _fields(one: DeadSubRequest) -> dict[str, Any]:
         "dead_id": one.dead_id,
         **body,
     }
-
-
-def _short(text: str, most: int = HEADLINE) -> str:
-    """Returns the beginning of a text on one line."""
-    shown = printable(text)
-    return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
 def _none(queue: Queue, request_id: str) -> str:

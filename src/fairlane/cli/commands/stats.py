@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
 from fairlane.cli.output import note, write_json, write_line
 
@@ -36,6 +37,8 @@ def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
         found = opened.stats()
         if reset:
             opened.driver.run(forget_stats(opened.name))
+        if not found:
+            note_unknown(opened)
     rows = {str(priority): measured for priority, measured in found.items()}
     rows["all"] = all_of(found)
     if as_json:

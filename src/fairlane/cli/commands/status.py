@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlane.cli.commands.failures import failure_fields, failure_rows
+from fairlane.cli.display.refresh import Frame, refresh
+from fairlane.cli.display.tables import REQUESTS, request_cells, row_line, shown_state, table
+from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.durations import ago
 from fairlane.cli.options import (
     any_or_home_option,
@@ -17,10 +21,12 @@ from fairlane.cli.options import (
     open_request,
     redis_option,
 )
-from fairlane.cli.output import write_json, write_line
+from fairlane.cli.output import write_styled
+from fairlane.common.terminal import as_json as to_json
+from fairlane.common.terminal import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fairlane.model import Progress
     from fairlane.protocol.steps import Operation
@@ -35,42 +41,83 @@ POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
 @click.command("status", short_help="Show a queue, or one request and its workers.")
 @click.argument("request_id", metavar="[ID]", required=False)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Refresh it until Ctrl-C, or until ID has ended: in place on a terminal, else a line "
+    "for each change.",
+)
 @any_or_home_option
 @json_option
 @redis_option
-def command(request_id: str | None, redis: str | None, queue: str | None, as_json: bool) -> int:
+def command(
+    request_id: str | None, redis: str | None, queue: str | None, watch: bool, as_json: bool
+) -> int:
     """Show lanes, requests and workers of a queue; with ID, one request and its workers."""
     if request_id is None:
         with open_queue(redis, queue) as opened:
-            _show_queue(opened, as_json=as_json)
+            note_unknown(opened)
+            _show(partial(_queue_frame, opened, as_json=as_json), watch=watch, as_json=as_json)
         return 0
     with open_request(redis, queue, request_id) as request:
-        _show_request(request, as_json=as_json)
+        _show(partial(_request_frame, request, as_json=as_json), watch=watch, as_json=as_json)
     return 0
 
 
-def _show_queue(queue: Queue, *, as_json: bool) -> None:
-    from fairlane.cli.commands.queue import as_words
+def _show(look: Callable[[], Frame], *, watch: bool, as_json: bool) -> None:
+    if watch:
+        refresh(look, in_place=not as_json)
+        return
+    frame = look()
+    for line in [frame.line] if as_json else frame.lines:
+        write_styled(line)
+
+
+# ------------------------------------------------------------------ a queue
+
+
+def _queue_frame(queue: Queue, *, as_json: bool) -> Frame:
     from fairlane.cli.exit_status import summary
 
     found = queue.status()
     requests: list[Progress] = found["requests"]
+    is_empty = not any(found[name] for name in SHOWN)
+    words = _in_short(found)
     if as_json:
         states = Counter(request.state for request in requests)
         listed = [summary(request) for request in requests]
-        write_json({**found, "states": states, "requests": listed})
-        return
-    if not any(found[name] for name in SHOWN):
-        write_line(_nothing(found["queue"]))
-        return
-    shown = Counter(map(_state, requests))
-    counts = ", ".join(f"{count:,} {state}" for state, count in sorted(shown.items()))
-    more = f", and {found['more']:,} more" if found["more"] else ""
+        return Frame([], to_json({**found, "states": states, "requests": listed}), words)
+    lines = [_nothing(found["queue"])] if is_empty else [*_queue_lines(found)]
+    return Frame(lines, words, words)
+
+
+def _in_short(found: dict[str, Any]) -> str:
+    """Returns a queue on one line."""
+    from fairlane.common.text import plural
+
+    tokens = _tokens(sum(found["lanes"].values()))
+    workers = plural(len(found["workers"]), "worker")
+    return (
+        f"queue {found['queue']}: {_states(found)}; {tokens} in lanes, "
+        f"{_tokens(found['delayed'])} delayed; {workers}; {found['logged']:,} ended"
+    )
+
+
+def _states(found: dict[str, Any]) -> str:
+    """Returns the requests of a queue by state, and how many others there are."""
+    shown = Counter(map(shown_state, found["requests"]))
+    counts = ", ".join(f"{count:,} {printable(state)}" for state, count in sorted(shown.items()))
+    return (counts or "none") + (f", and {found['more']:,} more" if found["more"] else "")
+
+
+def _queue_lines(found: dict[str, Any]) -> Iterator[str]:
+    from fairlane.cli.commands.queue import as_words
+
     lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found["lanes"].items())
     stale = f"{_tokens(found['stale'])} are left over: workers discard them"
     rows = [
         ("queue", found["queue"]),
-        ("requests", (counts or "none") + more),
+        ("requests", _states(found)),
         ("lanes", lanes or "empty"),
         *([("stale", stale)] if found["stale"] else []),
         ("delayed", _tokens(found["delayed"])),
@@ -78,10 +125,11 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
         ("ended", f"{found['logged']:,} in the log"),
         *([("waiting", as_words(found))] if found["max_waiting"] else []),
     ]
-    _emit_rows(rows)
-    if requests:
-        write_line("")
-        _emit_table(requests)
+    for name, value in rows:
+        yield row_line(name, value)
+    if found["requests"]:
+        yield ""
+        yield from _request_table(found["requests"])
 
 
 def _nothing(queue: str) -> str:
@@ -104,55 +152,37 @@ def _workers(found: dict[str, Any]) -> list[str]:
     return [*lines[:ROWS], *more] or ["none"]
 
 
-def _emit_table(requests: Sequence[Progress]) -> None:
-    head = ("REQUEST", "STATE", "PRIORITY", "DONE", "DEAD", "TOTAL", "HELD/LIMIT")
-    body = [_row(request) for request in requests[:ROWS]]
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    for row in (head, *body):
-        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        write_line("  ".join(cells).rstrip())
+def _request_table(requests: Sequence[Progress]) -> Iterator[str]:
+    yield from table(REQUESTS, map(request_cells, requests[:ROWS]))
     if len(requests) > ROWS:
-        write_line(f"... and {len(requests) - ROWS:,} more (--json shows them)")
+        yield f"... and {len(requests) - ROWS:,} more (--json shows them)"
 
 
-def _row(request: Progress) -> tuple[str, ...]:
-    counts = (request.priority, request.done, request.dead, request.total)
-    permits = f"{request.held}/{request.limit}"
-    return request.id, _state(request), *(f"{count:,}" for count in counts), permits
+# ------------------------------------------------------------------ a request
 
 
-def _state(request: Progress) -> str:
-    """Returns the state for people: `submitting` while an active request is not complete."""
-    return "submitting" if request.is_open and request.state == "active" else request.state
-
-
-def _show_request(request: Request, *, as_json: bool) -> None:
-    from fairlane.cli.exit_status import dead_of, summary
-    from fairlane.cli.stall_notice import what_is_missing
+def _request_frame(request: Request, *, as_json: bool) -> Frame:
+    from fairlane.cli.exit_status import summary
+    from fairlane.cli.progress.view import describe
 
     progress, holders, retries, now_ms = request.queue.driver.run(_look(request.id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
     age_ms = max(0, now_ms - progress.submitted_ms)
     ended_ms = max(0, now_ms - progress.ended_ms) if progress.ended else None
+    words = printable(describe(progress, None))
     if as_json:
         ages = {"age_ms": age_ms, "ended_ago_ms": ended_ms}
         terms = {name: getattr(progress, name) for name in TERMS}
         failed = failure_fields(progress, *retries)
         more = {**ages, **terms, **failed, "policy": policy, "holders": holders}
-        write_json({**summary(progress), **more})
-        return
+        return Frame([], to_json({**summary(progress), **more}), words, progress.ended)
     ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
-    reason = f": {progress.reason}" if progress.reason else ""
-    where = dead_of(request.queue, progress)
-    dead = f", {progress.dead:,} of {progress.total:,} dead: {where}" if where else ""
-    state = _state(progress)
-    is_open = progress.is_open and state != "submitting"
-    state += " (still being submitted)" if is_open else ""
-    missing = request.queue.driver.run(what_is_missing(progress))
+    state = shown_state(progress)
+    missing = _missing(request, progress)
     label = "paused" if progress.state == "paused" else "workers"
     rows = [
         ("request", progress.id),
-        ("state", state + reason + dead),
+        ("state", _behind_state(request, progress, state)),
         ("queue", f"{progress.queue}, priority {progress.priority}"),
         ("counts", _counts(progress)),
         *failure_rows(progress, *retries, now_ms),
@@ -163,7 +193,25 @@ def _show_request(request: Request, *, as_json: bool) -> None:
         ("policy", _policy(policy)),
         *_terms(progress, now_ms),
     ]
-    _emit_rows(rows)
+    lines = [row_line(name, value, state if name == "state" else "") for name, value in rows]
+    return Frame(lines, words, words, progress.ended)
+
+
+def _behind_state(request: Request, progress: Progress, state: str) -> str:
+    """Returns what follows the state: why it is so, and how many are dead."""
+    from fairlane.cli.exit_status import dead_of
+
+    reason = f": {progress.reason}" if progress.reason else ""
+    where = dead_of(request.queue, progress)
+    dead = f", {progress.dead:,} of {progress.total:,} dead: {where}" if where else ""
+    is_open = progress.is_open and state != "submitting"
+    return (" (still being submitted)" if is_open else "") + reason + dead
+
+
+def _missing(request: Request, progress: Progress) -> str:
+    from fairlane.cli.stall_notice import what_is_missing
+
+    return request.queue.driver.run(what_is_missing(progress))
 
 
 def _look(
@@ -229,8 +277,3 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
 
 def _tokens(count: int) -> str:
     return f"{count:,} token" + ("" if count == 1 else "s")
-
-
-def _emit_rows(rows: Iterable[tuple[str, Any]]) -> None:
-    for name, value in rows:
-        write_line(f"{name:<9} {value}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from functools import partial
@@ -21,6 +22,8 @@ from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fairlane.queue import Queue
 
 
 @click.command("worker", short_help="Work on sub-requests until a signal stops it.")
@@ -123,9 +126,18 @@ def command(
     log()
     with open_queue(redis, queue) as opened:
         worker = Worker(opened, function, id=worker_id, **chosen)
+        _log_unknown(opened)
         if handler is None:
             note(f"no --handler: prints each sub-request of queue {queue} and marks it as done")
         return worker.run(until_idle=until_idle)
+
+
+def _log_unknown(queue: Queue) -> None:
+    """Logs that the queue was never used on this Redis, because its name may be mistyped."""
+    from fairlane.cli.display.unknown_queue import unknown
+
+    if hint := unknown(queue):
+        logging.getLogger("fairlane.worker").info(hint)
 
 
 def _look_here() -> None:
@@ -167,4 +179,6 @@ def _run_apps(
         app.url = app.url or url_of(None)
     log()
     workers = workers_of(apps, redis, id=worker_id, **chosen)
+    for worker in workers:
+        _log_unknown(worker.queue)
     return run_workers(workers, until_idle=until_idle)

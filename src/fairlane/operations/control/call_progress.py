@@ -51,9 +51,15 @@ def read_calls(
     """Returns the calls of a request that these workers, at most 50 of them, reported."""
     asked = [Command(b"HGET", keys.worker(queue, worker), b"holds") for worker in workers[:_MOST]]
     texts = [reply.decode() for reply in (yield from run_each(asked)) if isinstance(reply, bytes)]
-    parts = [_PART.fullmatch(part) for text in texts for part in text.split("; ")]
+    calls = [call for text in texts for call in read_holds(text)]
+    return [call for call in calls if call.request_id == request_id]
+
+
+def read_holds(text: str) -> list[CallProgress]:
+    """Returns the calls in what a heartbeat reported of a worker; see `holds_text`."""
+    parts = [_PART.fullmatch(part) for part in text.split("; ")]
     return [
         CallProgress(one["id"], one["k"], int(one["index"]), int(one["done"]), int(one["total"]))
         for one in parts
-        if one is not None and one["id"] == request_id
+        if one is not None
     ]

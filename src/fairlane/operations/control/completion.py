@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RequestLost, WaitTimeout
 from fairlane.model import ENDED_STATES, Result
-from fairlane.operations.control.overview import unserved
+from fairlane.operations.control.live_workers import unserved
 from fairlane.operations.control.request_state import not_found
 from fairlane.operations.submit.durability import confirm_end
 from fairlane.protocol import keys

@@ -147,13 +147,19 @@ def sub_request(entry_id: bytes, flat: list[bytes]) -> DeadSubRequest:
     )
 
 
-def group_dead(request_id: str) -> Operation[list[DeadGroup]]:
-    """Groups a request's dead sub-requests by fingerprint, most first. Raises RequestNotFound."""
+def group_dead(request_id: str, most: int | None = None) -> Operation[list[DeadGroup]]:
+    """Groups a request's dead sub-requests by fingerprint, most first. Raises RequestNotFound.
+
+    With `most`, it reads no further page after so many, the first to die.
+    """
     yield from page_size(request_id)
     groups: dict[str, DeadGroup] = {}
-    after = b""
-    while page := (yield from list_dead(request_id, after)):
-        after = page[-1].dead_id
+    after, count = b"", 0
+    while most is None or count < most:
+        page = yield from list_dead(request_id, after)
+        if not page:
+            break
+        after, count = page[-1].dead_id, count + len(page)
         for one in page:
             _add(groups, one)
     return sorted(groups.values(), key=lambda group: (-group.count, group.first_ms))

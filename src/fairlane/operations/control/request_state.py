@@ -112,19 +112,20 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
 
 
 def completion(log_id: bytes, fields: Any) -> Completion:
-    """Reads one entry of the completion log."""
+    """Reads one entry of the completion log; in a damaged one a missing number is 0."""
     text = as_text(fields)
+    numbers = {name: int(value) for name, value in text.items() if value.isdecimal()}
     return Completion(
         log_id=log_id.decode(),
-        id=text["id"],
-        state=text["state"],
-        priority=int(text["priority"]),
-        total=int(text["total"]),
-        done=int(text["done"]),
-        dead=int(text["dead"]),
-        cancelled=int(text["cancelled"]),
-        submitted_ms=int(text["born"]),
-        ended_ms=int(text["ended"]),
+        id=text.get("id", ""),
+        state=text.get("state", ""),
+        priority=numbers.get("priority", 0),
+        total=numbers.get("total", 0),
+        done=numbers.get("done", 0),
+        dead=numbers.get("dead", 0),
+        cancelled=numbers.get("cancelled", 0),
+        submitted_ms=numbers.get("born", 0),
+        ended_ms=numbers.get("ended", 0),
         reason=text.get("reason", ""),
     )
 

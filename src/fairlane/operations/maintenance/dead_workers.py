@@ -20,6 +20,8 @@ from fairlane.protocol.scripts import library
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
+LATEST_MS = 2 * settings.LATE_MS  # a worker with an older beat is stopped, cut off or dead
+
 
 class Late(NamedTuple):
     """A worker whose beat is late."""
@@ -31,7 +33,7 @@ class Late(NamedTuple):
 
 def is_late(age_ms: float) -> bool:
     """Returns True if the last heartbeat is so old that the worker is stopped, cut off or dead."""
-    return age_ms > 2 * settings.LATE_MS
+    return age_ms > LATEST_MS
 
 
 def late_workers(queue: str) -> Operation[list[Late]]:

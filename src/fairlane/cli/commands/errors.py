@@ -1,0 +1,101 @@
+"""`fairlane errors`: how sub-requests of one request failed, dead or to be tried again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlane.cli.display.colours import coloured
+from fairlane.cli.display.failure_groups import group_fields, group_lines, short
+from fairlane.cli.durations import ago
+from fairlane.cli.options import home_option, json_option, open_request, redis_option
+from fairlane.cli.output import note, write_json, write_styled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.found import RequestErrors
+    from fairlane.model import FailedAttempt
+
+DIES_OF = "attempts"  # the reason of a sub-request whose last attempt failed
+
+
+@click.command("errors", short_help="Show how sub-requests of one request failed.")
+@click.argument("request_id", metavar="ID")
+@home_option
+@json_option
+@redis_option
+def command(request_id: str, redis: str | None, queue: str | None, as_json: bool) -> int:
+    """Show how sub-requests of ID failed: those that are dead, and those that are tried again.
+
+    Dead ones with equal failures are one group. Of those that wait for another attempt, Redis keeps
+    how many they are and the last error; its fingerprint is the one that they have if they die of
+    it. `dead list ID --each` has the body of each dead sub-request.
+    """
+    with open_request(redis, queue, request_id) as request:
+        found = request.errors()
+    for group in found.groups:
+        if as_json:
+            write_json({"state": "dead", **group_fields(group)})
+        else:
+            for line in group_lines(group, found.now_ms):
+                write_styled(line)
+    last = found.last_error
+    if last is not None and found.retries:
+        if as_json:
+            write_json(_retry_fields(found, last))
+        else:
+            for line in _retry_lines(found, last):
+                write_styled(line)
+    for sentence in [] if as_json else _notes(found):
+        note(sentence)
+    return 0
+
+
+def _retry_lines(found: RequestErrors, last: FailedAttempt) -> Iterator[str]:
+    from fairlane.common.fingerprint import fingerprint_of, read_failure
+
+    failure = read_failure(last.error)
+    verb = "waits" if found.retries == 1 else "wait"
+    words = coloured("retry", f"{found.retries:,} {verb}")
+    why = "given back" if found.is_given_back else "to be tried again"
+    yield (
+        f"{fingerprint_of(DIES_OF, last.error)}  {words} ({why}), the last error: "
+        f"{short(failure.headline)}"
+    )
+    where = f"{short(failure.where)}; " if failure.where else ""
+    when = ago(max(0, found.now_ms - last.at_ms))
+    left_ms = found.due_ms - found.now_ms
+    due = f"in {ago(left_ms)}" if left_ms > 0 else "now"
+    at = f"index {last.index} at attempt {last.attempt}, {when} ago"
+    yield f"            {where}{at}; the next attempt is due {due}"
+
+
+def _retry_fields(found: RequestErrors, last: FailedAttempt) -> dict[str, Any]:
+    from fairlane.common.fingerprint import fingerprint_of, read_failure
+
+    failure = read_failure(last.error)
+    return {
+        "state": "given back" if found.is_given_back else "retry",
+        "fingerprint": fingerprint_of(DIES_OF, last.error),
+        "count": found.retries,
+        "error": failure.headline,
+        "where": failure.where or None,
+        "index": last.index,
+        "attempt": last.attempt,
+        "last_ms": last.at_ms,
+        "due_ms": found.due_ms,
+    }
+
+
+def _notes(found: RequestErrors) -> Iterator[str]:
+    """Yields what the groups do not show."""
+    counts = found.progress
+    if found.more:
+        yield f"{found.more:,} more dead sub-requests were not read"
+    if found.groups:
+        yield f"to run the dead again: fairlane dead requeue {counts.id} --all"
+    elif not found.retries:
+        failed = f"{counts.failures:,} attempts failed; " if counts.failures else ""
+        yield f"{failed}request {counts.id} has no dead sub-request, and none waits for a retry"

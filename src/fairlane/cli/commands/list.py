@@ -1,0 +1,115 @@
+"""`fairlane list`: the requests of a queue, running and ended, page by page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlane.cli.display.tables import AGES, REQUESTS, age_cells, request_cells, table
+from fairlane.cli.display.unknown_queue import note_unknown
+from fairlane.cli.options import (
+    after_option,
+    json_option,
+    limit_option,
+    open_queue,
+    queue_option,
+    redis_option,
+    time_ms,
+)
+from fairlane.cli.output import note, write_json, write_styled
+from fairlane.model import Completion
+
+if TYPE_CHECKING:
+    from fairlane.found import RequestPage
+    from fairlane.model import Progress
+    from fairlane.options import RequestFilters
+    from fairlane.queue import Queue
+
+STATES = (
+    *("running", "ended", "active", "paused", "cancelling", "expiring"),
+    *("done", "cancelled", "lost"),
+)
+
+
+@click.command("list", short_help="List the requests of a queue, running and ended.")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES),
+    multiple=True,
+    metavar="STATE",
+    help=f"Only requests in this state; may be repeated: {', '.join(STATES)}.",
+)
+@click.option(
+    "--priority", "priorities", type=int, multiple=True, metavar="N",
+    help="Only requests of this priority, 0 to 99; may be repeated.",
+)  # fmt: skip
+@click.option("--older", metavar="TIME", help="Only requests submitted at least so long ago: 10m.")
+@click.option("--newer", metavar="TIME", help="Only requests submitted less than so long ago: 1h.")
+@click.option("--id", "id_prefix", metavar="PREFIX", default="", help="Only ids that begin so.")
+@limit_option(50)
+@after_option
+@queue_option
+@json_option
+@redis_option
+def command(
+    redis: str | None, queue: str, as_json: bool, limit: int, after: str,
+    older: str | None, newer: str | None, **wanted: Any,
+) -> int:  # fmt: skip
+    """List running requests, the most urgent first, then ended ones, the newest first.
+
+    One page reads a bounded part of the queue, so it may be empty while another one follows: the
+    last line names the command for it. Ended requests are listed as long as the completion log has
+    them, which keeps about the last 100,000.
+    """
+    filters: RequestFilters = {**wanted}  # type: ignore[typeddict-item]  # named as its keys
+    if older is not None:
+        filters["older_s"] = time_ms("--older", older, "0s", "366d") / 1000
+    if newer is not None:
+        filters["newer_s"] = time_ms("--newer", newer, "1ms", "366d") / 1000
+    with open_queue(redis, queue) as opened:
+        page = opened.list_requests(limit=limit, after=after, **filters)
+        if as_json:
+            rows = [_fields(request) for request in page.requests]
+            write_json({"queue": queue, "requests": rows, "after": page.after or None})
+        elif page.requests:
+            _write_table(page)
+        if not page.requests:
+            _note_nothing(opened, page, as_json=as_json)
+    if page.after and not as_json:
+        more = "there may be more" if page.requests else "others were not read yet"
+        note(f"{more}: repeat the command with --after {page.after}")
+    return 0
+
+
+def _write_table(page: RequestPage) -> None:
+    body = ((*request_cells(one), *age_cells(one, page.now_ms)) for one in page.requests)
+    for line in table((*REQUESTS, *AGES), body):
+        write_styled(line)
+
+
+def _note_nothing(queue: Queue, page: RequestPage, *, as_json: bool) -> None:
+    if not as_json:
+        among = " among those that this page read" if page.after else ""
+        note(f"no request of queue {queue.name} is listed{among}")
+    note_unknown(queue)
+
+
+def _fields(request: Progress | Completion) -> dict[str, Any]:
+    """Returns one request as JSON has it; an ended one has no permits."""
+    permits = (None, None) if isinstance(request, Completion) else (request.held, request.limit)
+    return {
+        "id": request.id,
+        "state": request.state,
+        "priority": request.priority,
+        "sub_requests": request.total,
+        "done": request.done,
+        "dead": request.dead,
+        "cancelled": request.cancelled,
+        "held": permits[0],
+        "limit": permits[1],
+        "reason": request.reason or None,
+        "submitted_ms": request.submitted_ms,
+        "ended_ms": request.ended_ms or None,
+    }

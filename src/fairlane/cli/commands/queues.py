@@ -1,0 +1,51 @@
+"""`fairlane queues`: the queues on a Redis, and what is in them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlane.cli.display.tables import table
+from fairlane.cli.options import after_option, json_option, open_queue, redis_option
+from fairlane.cli.output import note, write_json, write_styled
+
+if TYPE_CHECKING:
+    from fairlane.found import QueueSummary
+
+_HEAD = ("QUEUE", "WAITING", "REQUESTS", "WORKERS", "ENDED")
+
+
+@click.command("queues", short_help="List the queues on a Redis, and what is in them.")
+@after_option
+@json_option
+@redis_option
+def command(redis: str | None, after: str, as_json: bool) -> int:
+    """List the queues on a Redis, by name.
+
+    WAITING are tokens in the lanes: how many more leases workers could take now. REQUESTS are those
+    that have not ended, WORKERS those that are alive, ENDED the endings that the completion log
+    keeps. The names are found among the names of all keys, about 1,000,000 keys a page.
+    """
+    from fairlane.operations.find.queues import list_queues
+
+    with open_queue(redis) as opened:
+        page = opened.driver.run(list_queues(after))
+    if as_json:
+        rows = [asdict(queue) for queue in page.queues]
+        write_json({"queues": rows, "after": page.after or None})
+        return 0
+    if page.queues:
+        for line in table(_HEAD, map(_row, page.queues)):
+            write_styled(line)
+    elif not page.after:
+        note("no queue was used on this Redis yet; --redis URL names another one")
+    if page.after:
+        note(f"not all keys were looked at: repeat the command with --after {page.after}")
+    return 0
+
+
+def _row(queue: QueueSummary) -> tuple[str, ...]:
+    counts = (queue.waiting, queue.requests, queue.workers, queue.ended)
+    return queue.name, *("-" if count is None else f"{count:,}" for count in counts)

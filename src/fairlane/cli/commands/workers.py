@@ -1,0 +1,91 @@
+"""`fairlane workers`: the workers of a queue, alive or dead, and what they hold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlane.cli.display.tables import State, table
+from fairlane.cli.display.unknown_queue import note_unknown
+from fairlane.cli.durations import ago
+from fairlane.cli.options import json_option, limit_option, open_queue, queue_option, redis_option
+from fairlane.cli.output import note, write_json, write_styled
+from fairlane.common.text import of_queue, plural
+
+if TYPE_CHECKING:
+    from fairlane.cli.display.tables import Cell
+    from fairlane.found import WorkerState
+
+_HEAD = ("WORKER", "STATE", "HOST", "PID", "SINCE", "LAST BEAT", "HOLDS")
+_CALLS = 3  # calls that are named
+
+
+@click.command("workers", short_help="List the workers of a queue, and what they hold.")
+@limit_option(100)
+@queue_option
+@json_option
+@redis_option
+def command(redis: str | None, queue: str, limit: int, as_json: bool) -> int:
+    """List the workers of a queue with the newest heartbeats, those that are alive first.
+
+    A worker whose heartbeat is late is dead, stopped or cut off, and is listed as dead. A worker
+    that ended by itself is not listed.
+    """
+    with open_queue(redis, queue) as opened:
+        page = opened.workers(limit)
+        for line in [] if as_json else _lines(page.workers):
+            write_styled(line)
+        for worker in page.workers if as_json else []:
+            write_json(_fields(worker))
+        if not page.workers:
+            if not as_json:
+                start = f"rq-worker --handler module:function{of_queue(queue)} starts one"
+                note(f"queue {queue} has no worker: {start}")
+            note_unknown(opened)
+    if page.more:
+        note(f"{page.more:,} more workers, with older heartbeats, are not listed: see --limit")
+    return 0
+
+
+def _lines(workers: list[WorkerState]) -> list[str]:
+    return [*table(_HEAD, map(_row, workers))] if workers else []
+
+
+def _row(worker: WorkerState) -> tuple[Cell, ...]:
+    since_ms = worker.beat_ms + worker.beat_age_ms - worker.started_ms
+    return (
+        worker.id,
+        State("alive" if worker.is_alive else "dead"),
+        worker.host or "-",
+        str(worker.pid or "-"),
+        f"{ago(max(0, since_ms))} ago" if worker.started_ms else "-",
+        f"{ago(worker.beat_age_ms)} ago",
+        _holds(worker),
+    )
+
+
+def _holds(worker: WorkerState) -> str:
+    """Returns the leases of the last beat, and the calls that reported how far they are."""
+    shown = [
+        f"{one.request_id} sub-request {one.index} at {one.done:,} of {one.total:,}"
+        for one in worker.calls[:_CALLS]
+    ]
+    more = [f"{len(worker.calls) - _CALLS} more calls"] if len(worker.calls) > _CALLS else []
+    return "; ".join([plural(worker.leases, "lease"), *shown, *more])
+
+
+def _fields(worker: WorkerState) -> dict[str, Any]:
+    """Returns one worker as JSON has it."""
+    return {
+        "id": worker.id,
+        "state": "alive" if worker.is_alive else "dead",
+        "host": worker.host or None,
+        "pid": worker.pid or None,
+        "started_ms": worker.started_ms or None,
+        "beat_ms": worker.beat_ms,
+        "beat_age_ms": worker.beat_age_ms,
+        "leases": worker.leases,
+        "calls": [asdict(call) for call in worker.calls],
+    }

@@ -1,0 +1,99 @@
+"""What is found: pages of requests, workers and queues, and the failures of one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from fairlane.model import Completion, DeadGroup, FailedAttempt, Progress
+    from fairlane.operations.control.call_progress import CallProgress
+
+
+class RequestPage(NamedTuple):
+    """A page of requests: Progress of unfinished ones, Completion of ended ones.
+
+    `after` continues behind this page; "" at the end. `now_ms` is the time of the queue's Redis.
+    """
+
+    requests: list[Progress | Completion]
+    after: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One worker. `is_alive` is False if its last beat is late: it is stopped, cut off or dead.
+
+    `id` is host:port of its health port, `host` the name of its machine; "" and 0 if its record
+    has expired. Times are in ms by the Redis of the queue, `started_ms` by the worker's clock.
+    `leases` is how many leases it held at its last beat, `calls` those that reported progress.
+    """
+
+    id: str
+    host: str
+    pid: int
+    started_ms: int
+    beat_ms: int
+    beat_age_ms: int
+    is_alive: bool
+    leases: int
+    calls: tuple[CallProgress, ...]
+
+
+class WorkerPage(NamedTuple):
+    """Workers, those alive first; `more` is how many others there are, with older beats."""
+
+    workers: list[WorkerState]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """What is in one queue: tokens in its lanes, unfinished requests, live workers, endings.
+
+    `waiting` is how many more leases workers could take now; tokens due later are not counted.
+    A number is None if this user of Redis may not read it.
+    """
+
+    name: str
+    waiting: int | None = None
+    requests: int | None = None
+    workers: int | None = None
+    ended: int | None = None
+    shards: tuple[int, ...] = ()
+
+
+class QueuePage(NamedTuple):
+    """Some queues by name; `after` continues behind this page, "" at the end."""
+
+    queues: list[QueueSummary]
+    after: str
+
+
+class RequestErrors(NamedTuple):
+    """The failures of a request at `now_ms` of its Redis.
+
+    `groups` are its dead sub-requests with equal failures, most first; `more` dead ones were not
+    read. `retries` sub-requests wait for another attempt, the first of them until `due_ms`.
+    """
+
+    progress: Progress
+    groups: list[DeadGroup]
+    more: int
+    retries: int
+    due_ms: int
+    now_ms: int
+
+    @property
+    def last_error(self) -> FailedAttempt | None:
+        """Returns the last failed attempt, or why a sub-request was last given back.
+
+        Redis keeps only the last one.
+        """
+        return self.progress.last_failure or self.progress.given_back
+
+    @property
+    def is_given_back(self) -> bool:
+        """Returns True if `last_error` is why a worker gave a sub-request back."""
+        return self.progress.last_failure is None

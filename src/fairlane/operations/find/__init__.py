@@ -1,0 +1,1 @@
+"""Finds requests, workers, queues and failures. It only reads, in bounded pages."""

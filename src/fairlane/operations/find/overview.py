@@ -1,0 +1,59 @@
+"""A queue at a glance: its tokens by lane, its workers, its most urgent requests.
+
+It only reads. The cost is bounded, however many requests and tokens wait.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlane.operations.control.live_workers import beat_ages
+from fairlane.operations.find import waiting
+from fairlane.operations.find.urgent import most_urgent, read_progress
+from fairlane.operations.lease.shards import read_shards
+from fairlane.operations.maintenance.dead_workers import is_late
+from fairlane.protocol import keys
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command, Operation
+
+
+def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
+    """Returns counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
+
+    `requests` are the `most` most urgent ones among the requests of the first MOST_READ tokens and
+    the first MOST_READ entries of `active`; `more` is how many others are unfinished. `lanes` and
+    `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
+    those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
+    `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None.
+    """
+    spread = yield from read_shards(queue)
+    tokens = yield from waiting.read_waiting(queue, spread.served)
+    replies = yield Batch(
+        [
+            Command(b"ZRANGE", keys.workers(queue), 0, -1, b"WITHSCORES"),
+            Command(b"TIME"),
+            Command(b"ZCARD", keys.active(queue)),
+            Command(b"ZRANGE", keys.active(queue), 0, waiting.MOST_READ - 1),
+            Command(b"XLEN", keys.completed(queue)),
+            Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting"),
+        ]
+    )
+    beats = beat_ages(replies[0], time_ms(replies[1]))
+    active, names, logged, bound = replies[2:]
+    requests = yield from read_progress((yield from most_urgent(queue, tokens, names))[:most])
+    stale = yield from waiting.count_stale(queue, tokens)
+    lanes, delayed = waiting.without_stale(tokens.counts, stale)
+    return {
+        "queue": queue,
+        "lanes": lanes,
+        "delayed": delayed,
+        "stale": stale.total(),
+        "shards": list(spread.present.numbers),
+        "workers": [name for name, age_ms in beats.items() if not is_late(age_ms)],
+        "beats": beats,
+        "requests": requests,
+        "more": max(0, active - most),
+        "logged": logged,
+        "max_waiting": int(bound[0]) if bound[0] else None,
+        "waiting": int(bound[1] or 0) if bound[0] else None,
+    }

@@ -1,0 +1,173 @@
+"""The queues on a Redis. Their names are in the names of keys, so SCAN finds them.
+
+A page looks at about MOST_KEYS keys, 2,000 in a call, whatever they are. So on a Redis with
+1,000,000 requests, which have about 3,000,000 keys, three pages list all queues. Each queue in a
+page costs up to 103 short commands for each of its shards, 100 in a round trip.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from fairlane.errors import FairlaneError
+from fairlane.found import QueuePage, QueueSummary
+from fairlane.operations.batching import run_each
+from fairlane.operations.find.cursor import invalid_cursor, read_cursor, write_cursor
+from fairlane.operations.lease.shards import Shards, served
+from fairlane.operations.maintenance.dead_workers import LATEST_MS
+from fairlane.protocol import keys
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
+
+if TYPE_CHECKING:
+    from fairlane.protocol.steps import Operation
+
+MOST_KEYS = 1_000_000  # keys that one page looks at, in all
+MOST_NAMED = 100_000  # keys that are looked at for names like a mistyped one
+_COUNT = 2_000  # keys of one SCAN
+_OWNER = "the queues"
+
+
+class _Scan:
+    """A walk over the keys of all primaries, which a cursor can continue."""
+
+    def __init__(self, nodes: list[Any], scan: str = "0") -> None:
+        self.nodes, self.scan = nodes, scan
+
+    def page(self) -> Operation[list[str]]:
+        """Returns the queues that the next keys name, each only by its first key that exists."""
+        node = self.nodes[0]
+        words = (b"SCAN", self.scan, b"MATCH", keys.EVERY_QUEUE_KEY, b"COUNT", _COUNT)
+        cursor, found = yield OnNode(node, Command(*words))
+        self.scan = cursor.decode()
+        if self.scan == "0":
+            self.nodes = self.nodes[1:]
+        named = [parsed for parsed in map(keys.queue_and_part, found) if parsed is not None]
+        return (yield from _first_keys(named))
+
+
+def _first_keys(named: list[tuple[str, str]]) -> Operation[list[str]]:
+    """Returns the queues whose key of this part is the first that they have.
+
+    So each queue is found once, in whatever page its other keys are.
+    """
+    earlier = [keys.queue_keys(name)[: keys.QUEUE_PARTS.index(part)] for name, part in named]
+    asked = [Command(b"EXISTS", *before) for before in earlier if before]
+    replies = iter((yield from run_each(asked)))
+    return [
+        name
+        for (name, _), before in zip(named, earlier, strict=True)
+        if not before or not _has_any(next(replies))
+    ]
+
+
+def _has_any(count: Any) -> bool:
+    """Returns True if one of the keys exists; False also if this user may not see that."""
+    return isinstance(count, int) and count > 0
+
+
+def list_queues(after: str = "", most_keys: int = MOST_KEYS) -> Operation[QueuePage]:
+    """Returns the queues among the next keys, by name, each with what is in it.
+
+    Raises InvalidArgument for a cursor that is not valid.
+    """
+    scan = yield from _begin(after)
+    found: list[QueueSummary] = []
+    for _ in range(max(1, most_keys // _COUNT)):
+        if not scan.nodes:
+            break
+        node = scan.nodes[0]
+        names = yield from scan.page()
+        found += yield from _summaries(node, names)
+    found.sort(key=lambda one: one.name)
+    rest = write_cursor(_OWNER, _shown(scan.nodes[0]), scan.scan) if scan.nodes else ""
+    return QueuePage(found, rest)
+
+
+def _begin(after: str) -> Operation[_Scan]:
+    """Returns the walk that a cursor continues; the nodes are in the order of their addresses."""
+    nodes = sorted((yield Nodes()), key=_shown)
+    if not after:
+        return _Scan(nodes)
+    match read_cursor(after, _OWNER):
+        case [str(shown), str(scan)] if scan.isdecimal():
+            left = [node for node in nodes if _shown(node) >= shown]
+            if left and _shown(left[0]) == shown:
+                return _Scan(left, scan)
+    raise invalid_cursor(after)
+
+
+def _shown(node: Any) -> str:
+    return "" if node is None else str(node)
+
+
+# ------------------------------------------------------------------ one queue
+
+
+def _summaries(node: Any, names: list[str]) -> Operation[list[QueueSummary]]:
+    """Reads queues whose slots are on this node."""
+    if not names:
+        return []
+    now_ms = time_ms((yield OnNode(node, Command(b"TIME"))))
+    counts = yield from run_each([step for name in names for step in _counts(name, now_ms)])
+    rows = [counts[at : at + 4] for at in range(0, len(counts), 4)]
+    found = []
+    for name, row in zip(names, rows, strict=True):
+        if any(isinstance(reply, FairlaneError) for reply in row):
+            found.append(QueueSummary(name))
+            continue
+        (present, left), requests, workers, ended = row
+        waiting = yield from _tokens(name, served(present or b"", left or b""))
+        shards = Shards.of(present or b"").numbers
+        found.append(QueueSummary(name, waiting, requests, workers, ended, shards))
+    return found
+
+
+def _counts(name: str, now_ms: int) -> list[Command]:
+    return [
+        Command(b"HMGET", keys.conf(name), b"shards", b"left"),
+        Command(b"ZCARD", keys.active(name)),
+        Command(b"ZCOUNT", keys.workers(name), now_ms - LATEST_MS, b"+inf"),
+        Command(b"XLEN", keys.completed(name)),
+    ]
+
+
+def _tokens(name: str, shards: tuple[int, ...]) -> Operation[int | None]:
+    """Counts the tokens in all lanes; an empty queue costs one command a shard."""
+    lanes = [keys.lanes(name, shard) for shard in shards]
+    there = yield from run_each([Command(b"EXISTS", *one) for one in lanes])
+    full = [one for one, count in zip(lanes, there, strict=True) if count]
+    counts = yield from run_each([Command(b"LLEN", key) for one in full for key in one])
+    if any(isinstance(reply, FairlaneError) for reply in (*there, *counts)):
+        return None
+    return sum(map(int, counts))
+
+
+# ------------------------------------------------------------------ names
+
+
+def is_known(queue: str) -> Operation[bool]:
+    """Returns True if this queue was ever used on this Redis, by a producer or a worker.
+
+    It makes one try, because the caller has something more important to do.
+    """
+    (count,) = yield Batch([Command(b"EXISTS", *keys.queue_keys(queue))], patience_s=0.0)
+    return bool(count)
+
+
+def similar_queues(queue: str) -> Operation[tuple[list[str], list[str]]]:
+    """Returns the names like this one, the most similar first, and all names that were found.
+
+    It looks at about MOST_NAMED keys.
+    """
+    scan = yield from _begin("")
+    share = max(1, MOST_NAMED // _COUNT // max(1, len(scan.nodes)))
+    names: list[str] = []
+    for node in scan.nodes:
+        one = _Scan([node])
+        for _ in range(share):
+            if not one.nodes:
+                break
+            names += yield from one.page()
+    return get_close_matches(queue, names), sorted(names)

@@ -1,0 +1,181 @@
+"""The requests of a queue in bounded pages: first unfinished ones, then ended ones.
+
+The most urgent of the unfinished ones comes first. The ended ones come from the completion log, the
+newest first. A page reads at most MOST_READ
+tokens and MOST_READ entries of `active` and of the log; each unfinished request among them costs
+one HMGET, 100 in a round trip. So a page may be empty, and yet another one may follow.
+
+In a queue with more than MOST_READ unfinished requests the first part has the most urgent ones.
+The parts behind it walk over all unfinished requests, also those, and only each part has an order.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.errors import InvalidArgument
+from fairlane.found import RequestPage
+from fairlane.operations.control.request_state import completion
+from fairlane.operations.find import waiting
+from fairlane.operations.find.cursor import invalid_cursor, read_cursor, write_cursor
+from fairlane.operations.find.filters import ENDED, RUNNING
+from fairlane.operations.find.urgent import Unfinished, most_urgent, read_progress, unfinished
+from fairlane.operations.lease.shards import read_shards
+from fairlane.protocol import keys
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command
+
+if TYPE_CHECKING:
+    from fairlane.model import Completion, Progress
+    from fairlane.operations.find.filters import RequestFilter
+    from fairlane.protocol.steps import Operation
+
+MOST_LISTED = 1_000  # requests of one page
+_PART = 1_000  # entries of `active`, or of the log, that one call reads
+_CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
+_URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
+_BEFORE_ALL = (-1, 0, "")
+_LOG_ID = re.compile(r"(\d+-\d+)?")
+
+
+class _Place(NamedTuple):
+    """A section of the list, the ZSCAN cursor in `active`, and the last thing that was listed."""
+
+    section: str
+    scan: str = "0"
+    behind: tuple[int, int, str] = _BEFORE_ALL
+    log_id: str = ""
+
+
+class _Part(NamedTuple):
+    """What one part of the list gave, where the next one begins, and how much it cost."""
+
+    found: list[Progress | Completion]
+    next: _Place | None
+    read: int
+
+
+class _Search(NamedTuple):
+    """What is searched, and when."""
+
+    queue: str
+    wanted: RequestFilter
+    now_ms: int
+
+    def accepts(self, row: Unfinished) -> bool:
+        """Returns True if this unfinished request is listed."""
+        return self.wanted.accepts(row.id, row.state, row.priority, row.submitted_ms, self.now_ms)
+
+    @property
+    def behind_running(self) -> _Place | None:
+        """Returns where the list goes on behind the last unfinished request."""
+        return _Place(_ENDED) if self.wanted.wants_any(ENDED) else None
+
+
+def list_requests(
+    queue: str, wanted: RequestFilter, limit: int = 100, after: str = ""
+) -> Operation[RequestPage]:
+    """Returns the page behind `after` ("" = the first), at most `limit` (1 to 1,000) requests.
+
+    Raises InvalidArgument for a limit or a cursor that is not valid.
+    """
+    check_page(limit)
+    place: _Place | None = _Place(_URGENT if wanted.wants_any(RUNNING) else _ENDED)
+    if after:
+        place = _read_place(after, queue)
+    _, time = yield Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
+    search = _Search(queue, wanted, time_ms(time))
+    found: list[Progress | Completion] = []
+    left = waiting.MOST_READ
+    while place is not None and left > 0 and len(found) < limit:
+        part = yield from _SECTIONS[place.section](search, place, limit - len(found))
+        found += part.found
+        place, left = part.next, left - part.read
+    return RequestPage(found, _write_place(place, queue) if place else "", search.now_ms)
+
+
+def check_page(limit: object) -> None:
+    """Raises InvalidArgument unless `limit` is a number of rows that one page may have."""
+    is_number = isinstance(limit, int) and not isinstance(limit, bool)
+    if not is_number or not 1 <= limit <= MOST_LISTED:  # type: ignore[operator]
+        raise InvalidArgument(
+            f"limit {limit!r} is not valid: a whole number from 1 to {MOST_LISTED:,} is expected"
+        )
+
+
+# ------------------------------------------------------------------ sections
+
+
+def _urgent(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+    """Lists the most urgent requests; all unfinished ones, unless there are very many."""
+    active = keys.active(search.queue)
+    spread = yield from read_shards(search.queue)
+    tokens = yield from waiting.read_waiting(search.queue, spread.served)
+    count, names = yield Batch(
+        [Command(b"ZCARD", active), Command(b"ZRANGE", active, 0, waiting.MOST_READ - 1)]
+    )
+    rows = yield from most_urgent(search.queue, tokens, names)
+    behind = _Place(_WALK) if count > waiting.MOST_READ else search.behind_running
+    return (yield from _chosen(search, rows, place, room, behind))
+
+
+def _walk(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+    """Lists the requests of one part of `active`."""
+    cursor, flat = yield Command(b"ZSCAN", keys.active(search.queue), place.scan, b"COUNT", _PART)
+    ids = [name.decode("utf-8", "replace") for name in flat[::2]]
+    rows = yield from unfinished(search.queue, ids, frozenset(ids))
+    scan = cursor.decode()
+    behind = search.behind_running if scan == "0" else _Place(_WALK, scan)
+    return (yield from _chosen(search, rows, place, room, behind))
+
+
+def _chosen(
+    search: _Search, rows: list[Unfinished], place: _Place, room: int, behind: _Place | None
+) -> Operation[_Part]:
+    """Returns the listed ones of `rows`; `behind` is where the list goes on when all are listed."""
+    listed = [row for row in rows if row[:3] > place.behind and search.accepts(row)]
+    if len(listed) > room:
+        listed = listed[:room]
+        behind = place._replace(behind=listed[-1][:3])
+    return _Part([*(yield from read_progress(listed))], behind, max(1, len(rows)))
+
+
+def _ended(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+    """Lists the requests of one part of the completion log, the newest first."""
+    newer_ms = search.wanted.newer_ms
+    # No request is logged before it is submitted.
+    oldest = "-" if newer_ms is None else str(max(0, search.now_ms - newer_ms - _CLOCKS_MS))
+    newest = f"({place.log_id}" if place.log_id else "+"
+    log = keys.completed(search.queue)
+    entries = yield Command(b"XREVRANGE", log, newest, oldest, b"COUNT", _PART)
+    found: list[Progress | Completion] = []
+    left = len(entries)
+    while left and len(found) < room:
+        one = completion(*entries[-left])
+        left -= 1
+        place = _Place(_ENDED, log_id=one.log_id)
+        if search.wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, search.now_ms):
+            found.append(one)
+    is_end = not left and len(entries) < _PART
+    return _Part(found, None if is_end else place, max(1, len(entries)))
+
+
+_SECTIONS = {_URGENT: _urgent, _WALK: _walk, _ENDED: _ended}
+
+
+# ------------------------------------------------------------------ cursors
+
+
+def _write_place(place: _Place, queue: str) -> str:
+    return write_cursor(f"queue {queue}", *place)
+
+
+def _read_place(cursor: str, queue: str) -> _Place:
+    """Raises InvalidArgument."""
+    match read_cursor(cursor, f"queue {queue}"):
+        case [str(section), str(scan), [int(priority), int(born), str(name)], str(log_id)] if (
+            section in _SECTIONS and scan.isdecimal() and _LOG_ID.fullmatch(log_id)
+        ):
+            return _Place(section, scan, (priority, born, name), log_id)
+    raise invalid_cursor(cursor)

@@ -1,0 +1,112 @@
+"""The tokens of a queue: how many wait in each lane, the first of them, and which are stale.
+
+The cost is bounded, however many tokens wait: 101 counts for each shard, and MOST_READ tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.operations.batching import run_all
+from fairlane.operations.lease.queued_permits import are_queued
+from fairlane.operations.lease.tokens import parse
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_READ = 5_000  # tokens, and entries of `active` or of the completion log
+_DELAYED = -1  # stands for a priority: tokens that are due later
+
+Place = tuple[int, int]  # a shard; a priority, or _DELAYED
+
+
+class Waiting(NamedTuple):
+    """The number of tokens at each place, and the first tokens of each, the next one first."""
+
+    counts: dict[Place, int]
+    tokens: dict[Place, list[bytes]]
+
+    def request_ids(self) -> list[str]:
+        """Returns the requests of the tokens that were read, in the order of the tokens."""
+        parsed = (parse(token) for tokens in self.tokens.values() for token in tokens)
+        return list(dict.fromkeys(token.request_id for token in parsed if token))
+
+
+def read_waiting(queue: str, shards: Sequence[int]) -> Operation[Waiting]:
+    """Counts all tokens, and reads the first of them, from the most urgent lane on."""
+    places = [(shard, priority) for priority in range(keys.LANES) for shard in shards]
+    places += [(shard, _DELAYED) for shard in shards]
+    replies = yield from run_all([_count(queue, place) for place in places])
+    counts = {place: count for place, count in zip(places, replies, strict=True) if count}
+    return Waiting(counts, (yield from _read(queue, counts)))
+
+
+def _read(queue: str, counts: dict[Place, int]) -> Operation[dict[Place, list[bytes]]]:
+    """Returns the first tokens of these places, MOST_READ of them in all."""
+    steps, left = dict[Place, Command](), MOST_READ
+    for place, count in counts.items():
+        if left > 0:
+            steps[place] = _first(queue, place, min(left, count))
+            left -= count
+    replies = yield from run_all(list(steps.values()))
+    return {place: _texts(place, reply) for place, reply in zip(steps, replies, strict=True)}
+
+
+def _count(queue: str, place: Place) -> Command:
+    shard, priority = place
+    if priority == _DELAYED:
+        return Command(b"ZCARD", keys.delayed(queue, shard))
+    return Command(b"LLEN", keys.lanes(queue, shard)[priority])
+
+
+def _first(queue: str, place: Place, most: int) -> Command:
+    """Returns the command that reads the tokens of a place that are popped or due first."""
+    shard, priority = place
+    if priority == _DELAYED:
+        return Command(b"ZRANGE", keys.delayed(queue, shard), 0, most - 1)
+    return Command(b"LRANGE", keys.lanes(queue, shard)[priority], -most, -1)
+
+
+def _texts(place: Place, reply: list[bytes]) -> list[bytes]:
+    """Returns tokens in their order; a delayed one begins with its lane."""
+    if place[1] == _DELAYED:
+        return [member.partition(b"|")[2] for member in reply]
+    return reply[::-1]
+
+
+def count_stale(queue: str, waiting: Waiting) -> Operation[Counter[int]]:
+    """Counts stale tokens by priority: those whose permits wait for no token, or for another one.
+
+    A token may be popped between the two reads. So the suspects are read again: a token that is
+    still in its lane was there when its permit was read.
+    """
+    placed = [(place, token) for place, tokens in waiting.tokens.items() for token in tokens]
+    suspects = yield from _not_wanted(placed)
+    if not suspects:
+        return Counter()
+    there = yield from _read(queue, {place: waiting.counts[place] for place, _ in suspects})
+    still = {place: frozenset(tokens) for place, tokens in there.items()}
+    return Counter(place[1] for place, token in suspects if token in still[place])
+
+
+def _not_wanted(placed: list[tuple[Place, bytes]]) -> Operation[list[tuple[Place, bytes]]]:
+    """Returns the tokens whose permits are not queued for them, or not at this place."""
+    parsed = [parse(token) for _, token in placed]
+    asked = [token for token in parsed if token is not None]
+    queued = iter((yield from are_queued(asked)))
+    return [
+        one for one, token in zip(placed, parsed, strict=True) if token is None or not next(queued)
+    ]
+
+
+def without_stale(counts: dict[Place, int], stale: Counter[int]) -> tuple[dict[int, int], int]:
+    """Returns the tokens of each priority, and those due later, without the stale ones."""
+    all_tokens = Counter[int]()
+    for (_, priority), count in counts.items():
+        all_tokens[priority] += count
+    left = {place: all_tokens[place] - stale[place] for place in sorted(all_tokens)}
+    delayed = max(0, left.pop(_DELAYED, 0))
+    return {lane: count for lane, count in left.items() if count > 0}, delayed

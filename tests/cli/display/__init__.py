@@ -1,0 +1,1 @@
+"""How data is shown to people."""

@@ -1,0 +1,48 @@
+"""A queue that was never used gets a hint; nothing else changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.program import Program
+
+HINT = "fairlane: queue imges has never been used on this Redis; did you mean images?\n"
+READERS = ("status", "list", "workers", "stats", "dead list", "completions")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_mistyped_queue_gets_the_closest_name(name: str, program: Program):
+    program("submit", "-", "--queue", "images", stdin=b"a\n")
+    ended = program(*name.split(), "--queue", "imges")
+    assert ended.code == 0
+    assert HINT in ended.err
+    assert HINT in program(*name.split(), "--queue", "imges", "--json").err
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_known_queue_gets_no_hint(name: str, program: Program):
+    for queue in ("images", "mail"):
+        program("submit", "-", "--queue", queue, stdin=b"a\n")
+    assert "never been used" not in program(*name.split(), "--queue", "mail").err
+
+
+def test_without_a_similar_name_the_queues_are_listed(program: Program):
+    for queue in ("images", "mail"):
+        program("submit", "-", "--queue", queue, stdin=b"a\n")
+    assert program("status", "--queue", "xyz").err == (
+        "fairlane: queue xyz has never been used on this Redis; its queues are images, mail\n"
+    )
+
+
+def test_a_worker_logs_the_hint_and_works(program: Program):
+    program("submit", "-", "--queue", "images", stdin=b"a\n")
+    ended = program("worker", "--queue", "imges", "--until-idle")
+    assert ended.code == 0
+    assert HINT in ended.err
+    ended = program("worker", "--queue", "imags", "--until-idle", "--log-level", "warning")
+    assert "never been used" not in ended.err
+    ended = program("worker", "--queue", "images", "--until-idle")
+    assert "never been used" not in ended.err

@@ -1,0 +1,72 @@
+"""The failures of a request: the dead ones by kind, and what waits for another attempt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import RequestNotFound
+from fairlane.model import Verdict, result_head
+from fairlane.operations.control import dead_letters
+from fairlane.operations.find import failures
+from fairlane.operations.lease import leases
+from tests.support.requests import next_slice
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+
+DELAY_MS = 60_000
+
+
+def fail(queue: Queue, verdicts: list[tuple[str, str]]) -> None:
+    """Settles one slice; each of its sub-requests fails by one verdict with an error."""
+    held = next_slice(queue.driver)
+    found = []
+    for (entry_id, _), (verdict, error) in zip(held.entries, verdicts, strict=True):
+        head = result_head(entry_id.rpartition(b"-")[2], b"x", held.attempt, 0, 0)
+        found.append(Verdict(entry_id, verdict, DELAY_MS, head, error))
+    queue.driver.run(leases.complete(held, [], [], found, keep=False).run())
+
+
+def test_the_dead_are_grouped_and_what_waits_has_the_last_error(queue: Queue):
+    request = queue.submit_request([b"x"] * 4, limit=1)
+    fail(
+        queue,
+        [
+            ("dead", "ValueError: bad 1"),
+            ("dead", "ValueError: bad 2"),
+            ("dead", "KeyError: x"),
+            ("retry", "TimeoutError: late"),
+        ],
+    )
+    found = request.errors()
+    assert [(group.count, group.headline) for group in found.groups] == [
+        (2, "ValueError: bad 1"),
+        (1, "KeyError: x"),
+    ]
+    assert (found.more, found.retries, found.is_given_back) == (0, 1, False)
+    assert found.last_error is not None
+    assert found.last_error.error in {"TimeoutError: late", "KeyError: x"}
+    assert 0 < found.due_ms - found.now_ms <= DELAY_MS
+
+
+def test_a_request_without_failures_has_none(queue: Queue):
+    found = queue.submit_request([b"x"]).errors()
+    assert (found.groups, found.retries, found.last_error) == ([], 0, None)
+
+
+def test_no_more_than_a_bounded_number_of_dead_is_read(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(failures, "MOST_GROUPED", 2)
+    monkeypatch.setattr(dead_letters, "PAGE", 2)
+    request = queue.submit_request([b"x"] * 5, limit=1)
+    fail(queue, [("dead", "ValueError: bad")] * 5)
+    found = request.errors()
+    assert ([group.count for group in found.groups], found.more) == ([2], 3)
+
+
+def test_an_unknown_request_is_refused(queue: Queue):
+    with pytest.raises(RequestNotFound):
+        queue.request("nothing").errors()

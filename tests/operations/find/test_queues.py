@@ -1,0 +1,121 @@
+"""The queues on a Redis, found by the names of keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from fairlane.found import QueueSummary
+from fairlane.operations.find import queues
+from fairlane.operations.find.cursor import write_cursor
+from fairlane.operations.find.queues import is_known, list_queues, similar_queues
+from fairlane.protocol import keys
+from fairlane.queue import Queue
+from tests.operations.find.test_workers import age, beat
+from tests.support.requests import work_off
+
+if TYPE_CHECKING:
+    import redis
+
+
+def names(queue: Queue) -> list[str]:
+    page = queue.driver.run(list_queues())
+    assert page.after == ""
+    return [one.name for one in page.queues]
+
+
+def test_each_queue_is_listed_once_with_what_is_in_it(queue: Queue, redis_client: redis.Redis):
+    mail, old = Queue(queue.driver, "mail"), Queue(queue.driver, "old")
+    mail.submit_request([b"x"] * 4, limit=2)
+    mail.submit_request([b"x"], priority=90)
+    for name in ("a:1", "b:1"):
+        beat(mail, name)
+    age(redis_client, mail, "b:1", 30_000)
+    old.submit_request([b"x"])
+    work_off(queue.driver, "old")
+    beat(queue, "c:1")
+    assert queue.driver.run(list_queues()).queues == [
+        QueueSummary("mail", waiting=3, requests=2, workers=1, ended=0),
+        QueueSummary("old", waiting=0, requests=0, workers=0, ended=1),
+        QueueSummary("req", waiting=0, requests=0, workers=1, ended=0),
+    ]
+
+
+def test_shards_are_counted_with_their_queue(queue: Queue):
+    queue.set_shards(3)
+    queue.submit_many([[b"x"]] * 12, limit=1)
+    (found,) = queue.driver.run(list_queues()).queues
+    assert (found.name, found.waiting, len(found.shards)) == ("req", 12, 3)
+
+
+def test_keys_of_other_programs_are_no_queues(queue: Queue, redis_client: redis.Redis):
+    others = {"{user}:profile": "x", "{a b}:active": "x", "x:{active}:conf": "x"}
+    for key, value in others.items():
+        redis_client.set(key, value)
+    queue.submit_request([b"x"], id="conf")
+    assert names(queue) == ["req"]
+    for key in others:
+        redis_client.delete(key)
+
+
+def test_a_queue_that_cannot_be_read_is_listed_without_counts(
+    queue: Queue, redis_client: redis.Redis
+):
+    redis_client.set(keys.active("odd"), "x")
+    queue.submit_request([b"x"])
+    found = queue.driver.run(list_queues()).queues
+    assert found[0] == QueueSummary("odd")
+    assert (found[1].name, found[1].waiting) == ("req", 1)
+    redis_client.delete(keys.active("odd"))
+
+
+def test_pages_are_bounded_and_list_every_queue_once(queue: Queue, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(queues, "_COUNT", 10)
+    wanted = [f"q{number:02}" for number in range(30)]
+    for name in wanted:
+        one = Queue(queue.driver, name)
+        one.submit_request([b"x"])
+        beat(one, "w:1")
+    found, after, count = list[str](), "", 0
+    while after or not count:
+        page = queue.driver.run(list_queues(after, most_keys=20))
+        found += [one.name for one in page.queues]
+        after, count = page.after, count + 1
+    assert sorted(found) == wanted
+    assert count > 2
+
+
+@pytest.mark.parametrize(
+    ("after", "sentence"),
+    [
+        ("x", "is not valid"),
+        (write_cursor("the queues", "10.0.0.1:6379", "7"), "is not valid"),
+        (write_cursor("queue req", "", "7"), "is of queue req, not of the queues"),
+    ],
+)
+def test_a_cursor_of_something_else_is_refused(after: str, sentence: str, queue: Queue):
+    with pytest.raises(InvalidArgument, match=sentence):
+        queue.driver.run(list_queues(after))
+
+
+@pytest.mark.parametrize("trace", ["submitted", "ended", "worker"])
+def test_a_queue_is_known_by_whatever_is_left_of_it(trace: str, queue: Queue):
+    assert not queue.driver.run(is_known("req"))
+    if trace == "worker":
+        beat(queue, "w:1")
+    else:
+        queue.submit_request([b"x"])
+    if trace == "ended":
+        work_off(queue.driver)
+    assert queue.driver.run(is_known("req"))
+
+
+def test_similar_names_are_found_among_all_names(queue: Queue):
+    for name in ("images", "mail", "imports"):
+        Queue(queue.driver, name).submit_request([b"x"])
+    near, others = queue.driver.run(similar_queues("imges"))
+    assert near[0] == "images"
+    assert others == ["images", "imports", "mail"]
+    assert queue.driver.run(similar_queues("xyz"))[0] == []
