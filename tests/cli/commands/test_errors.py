@@ -10,6 +10,7 @@ from tests.cli.program import Dead, Failed, settle
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
+    from tests.support.requests import Lane
 
 
 def answer(_: int, body: bytes) -> bytes:
@@ -58,6 +59,18 @@ def test_the_fingerprint_of_a_retry_is_that_of_its_death(program: Program, redis
     (dies,) = map(json.loads, program("errors", "dies", "--json").out.splitlines())
     assert (waits["state"], dies["state"]) == ("retry", "dead")
     assert waits["fingerprint"] == dies["fingerprint"]
+
+
+def test_what_waits_without_an_error_is_a_note(program: Program, lane: Lane):
+    """The worker has died while it held several leases, so none of them is charged."""
+    lane.begin([b"a", b"b"], shared=True)
+    lane.reap(worker="w:1", started="7")
+    ended = program("errors", "r1")
+    assert (ended.code, ended.out) == (0, b"")
+    assert ended.err == (
+        "fairlane: 1 sub-request to be tried again, without an error, as after the end of a "
+        "process; the next attempt is due now\n"
+    )
 
 
 def test_a_request_without_failures_is_a_note(program: Program):

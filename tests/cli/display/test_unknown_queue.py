@@ -33,7 +33,7 @@ def test_without_a_similar_name_the_queues_are_listed(program: Program):
     for queue in ("images", "mail"):
         program("submit", "-", "--queue", queue, stdin=b"a\n")
     assert program("status", "--queue", "xyz").err == (
-        "fairlane: queue xyz has never been used on this Redis; its queues are images, mail\n"
+        "fairlane: queue xyz has never been used on this Redis; others on it are images, mail\n"
     )
 
 

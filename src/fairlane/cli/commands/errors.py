@@ -66,10 +66,13 @@ def _retry_lines(found: RequestErrors, last: FailedAttempt) -> Iterator[str]:
     )
     where = f"{short(failure.where)}; " if failure.where else ""
     when = ago(max(0, found.now_ms - last.at_ms))
-    left_ms = found.due_ms - found.now_ms
-    due = f"in {ago(left_ms)}" if left_ms > 0 else "now"
     at = f"index {last.index} at attempt {last.attempt}, {when} ago"
-    yield f"            {where}{at}; the next attempt is due {due}"
+    yield f"            {where}{at}; the next attempt is due {_due(found)}"
+
+
+def _due(found: RequestErrors) -> str:
+    left_ms = found.due_ms - found.now_ms
+    return f"in {ago(left_ms)}" if left_ms > 0 else "now"
 
 
 def _retry_fields(found: RequestErrors, last: FailedAttempt) -> dict[str, Any]:
@@ -91,9 +94,17 @@ def _retry_fields(found: RequestErrors, last: FailedAttempt) -> dict[str, Any]:
 
 def _notes(found: RequestErrors) -> Iterator[str]:
     """Yields what the groups do not show."""
+    from fairlane.common.text import plural
+
     counts = found.progress
     if found.more:
         yield f"{found.more:,} more dead sub-requests were not read"
+    if found.retries and found.last_error is None:
+        count = plural(found.retries, "sub-request")
+        yield (
+            f"{count} to be tried again, without an error, as after the end of a process; "
+            f"the next attempt is due {_due(found)}"
+        )
     if found.groups:
         yield f"to run the dead again: fairlane dead requeue {counts.id} --all"
     elif not found.retries:

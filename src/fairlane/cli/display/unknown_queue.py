@@ -33,5 +33,7 @@ def unknown(queue: Queue) -> str:
         return ""
     if not others:
         return ""
-    hint = f"did you mean {' or '.join(near)}?" if near else f"its queues are {join_names(others)}"
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else f"others on it are {join_names(others)}"
+    )
     return f"queue {queue.name} has never been used on this Redis; {hint}"

@@ -1,7 +1,7 @@
 """The queues on a Redis. Their names are in the names of keys, so SCAN finds them.
 
-A page looks at about MOST_KEYS keys, 2,000 in a call, whatever they are. So on a Redis with
-1,000,000 requests, which have about 3,000,000 keys, three pages list all queues. Each queue in a
+A page looks at about MOST_KEYS keys, 1,000 in a call, whatever they are. So on a Redis with
+1,000,000 requests, which have at least 2,000,000 keys, a few pages list all queues. Each queue in a
 page costs up to 103 short commands for each of its shards, 100 in a round trip.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_KEYS = 1_000_000  # keys that one page looks at, in all
 MOST_NAMED = 100_000  # keys that are looked at for names like a mistyped one
-_COUNT = 2_000  # keys of one SCAN
+_COUNT = 1_000  # keys of one SCAN
 _OWNER = "the queues"
 
 

@@ -1,0 +1,77 @@
+"""Every block of the page on finding things runs, in order, and shows what the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.guide.blocks import ON_ONE_KIND, ROOT, Shells, blocks_of, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = ROOT / "docs" / "finding.md"
+
+
+def rows(printed: str) -> list[list[str]]:
+    return [line.split() for line in printed.splitlines()]
+
+
+@pytest.mark.slow
+@ON_ONE_KIND
+def test_the_page_runs(redis_url: str, tmp_path: Path):
+    blocks = [block._replace(text=also_stderr(block)) for block in blocks_of(PAGE)]
+    with Shells(tmp_path, environment(redis_url)) as shells:
+        printed = {block.text: shells.run(block) for block in blocks}
+
+    def by(command: str) -> str:
+        (found,) = [shown for text, shown in printed.items() if command in text]
+        return found
+
+    assert "exit code 1\ndone\n" in by("fairlane wait order-1")
+    check_requests(by("list --queue shop\n"), by("--state running"), by("AFTER="))
+    (worker,) = rows(by("fairlane workers"))[1:]
+    assert (worker[1], worker[-2:]) == ("alive", ["1", "lease"])
+    check_errors(by("fairlane errors"))
+    endings = re.findall(r"^\d+-\d  \S+Z  done  (\S+)  ", by("fairlane completions"), re.MULTILINE)
+    assert sorted(endings) == ["order-1", "order-3"]
+    assert by("--watch").startswith("cancel")
+    assert by("--watch").count("queue shop: ") >= 1
+    assert by("--queue shp") == (
+        "fairlane: no request of queue shp is listed\n"
+        "fairlane: queue shp has never been used on this Redis; did you mean shop?\n"
+    )
+    assert "\n1 ValueError: bad amount\n" in by("from fairlane import Queue")
+
+
+def also_stderr(block: object) -> str:
+    """The text of a block, in which both streams of a shell are one."""
+    text, language = block.text, block.language  # type: ignore[attr-defined]
+    is_front = language == "bash" and not block.is_background  # type: ignore[attr-defined]
+    return f"exec 2>&1\n{text}" if is_front else text
+
+
+def check_requests(listed: str, filtered: str, paged: str) -> None:
+    found = rows(listed)[1:]
+    assert [row[0] for row in found[:2]] == ["order-2", "report-1"]
+    assert {row[0] for row in found[2:]} == {"order-3", "order-1"}
+    assert found[1][6] == "1/1"
+    running, ended, late = filtered.split("REQUEST ")[1], filtered.split("REQUEST ")[2], filtered
+    assert "order-2" in running
+    assert sorted(re.findall(r"^order-\d", ended, re.MULTILINE)) == ["order-1", "order-3"]
+    (page,) = [json.loads(line) for line in late.splitlines() if line.startswith("{")]
+    assert [one["id"] for one in page["requests"]] == ["report-1"]
+    names = re.findall(r"^(?:order|report)-\d", paged, re.MULTILINE)
+    assert names == ["order-2", "report-1"]
+
+
+def check_errors(printed: str) -> None:
+    assert "1 dead (died): the process of the handler ended by exit 7" in printed
+    assert "1 dead (failed every attempt): ValueError: bad amount" in printed
+    assert "1 waits (to be tried again), the last error: ValueError: bad amount" in printed
+    prints = re.findall(r"^([0-9a-f]{10}) .*ValueError", printed, re.MULTILINE)
+    assert len(prints) == 2
+    assert len(set(prints)) == 1
