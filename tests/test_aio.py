@@ -16,6 +16,8 @@ from fairlane.errors import (
     WaitTimeout,
 )
 from fairlane.protocol import keys
+from fairlane.queue import Queue as BlockingQueue
+from tests.support.beats import beat
 from tests.support.requests import listeners, numbered, publish, work_off
 
 if TYPE_CHECKING:
@@ -217,6 +219,25 @@ def test_the_log_cancel_and_status(run: Callable):
         status = await queue.status()
         assert (status["lanes"], status["stale"], status["logged"]) == ({5: 1}, 2, 2)
         assert await queue.request("r3").state() == "active"
+
+    run(body)
+
+
+def test_both_faces_find_the_same(run: Callable, driver: SyncDriver):
+    blocking = BlockingQueue(driver)
+    blocking.submit_request(numbered(2), id="r1")
+    blocking.submit_request([b"x"], id="over").cancel("enough")
+    beat(blocking, "w:1")
+
+    async def body(queue: Queue) -> None:
+        first = await queue.list_requests(limit=1, states=["running", "ended"])
+        rest = await queue.list_requests(after=first.after)
+        assert [one.id for one in (*first.requests, *rest.requests)] == ["r1", "over"]
+        (worker,) = (await queue.workers(limit=5)).workers
+        assert (worker.id, worker.is_alive) == ("w:1", True)
+        assert (await queue.request("r1").errors()).groups == []
+        with pytest.raises(InvalidArgument, match="did you mean active"):
+            await queue.list_requests(states=["actve"])
 
     run(body)
 

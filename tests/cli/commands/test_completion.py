@@ -34,6 +34,9 @@ def completions(program: Program, line: str) -> list[str]:
     [
         ("fairlane st", ["plain,status", "plain,stats"]),
         ("fairlane dead re", ["plain,requeue"]),
+        ("fairlane work", ["plain,worker", "plain,workers"]),
+        ("fairlane list --state ca", ["plain,cancelling", "plain,cancelled"]),
+        ("fairlane completions --f", ["plain,--follow"]),
         ("fairlane results --order d", ["plain,done"]),
         ("fairlane completion z", ["plain,zsh"]),
         ("rq-submit --pri", ["plain,--priority"]),

@@ -202,6 +202,17 @@ def test_a_deployer_sees_no_key(users: Users):
         refused(url, Command(*words))
 
 
+def test_a_user_of_one_queue_sees_only_the_names_of_others(users: Users, program: Program):
+    for queue in ("other", "req"):
+        program("submit", "-", "--queue", queue, stdin=b"a\n")
+    ended = program("queues", "--redis", users.add("monitor"))
+    assert (ended.code, ended.err) == (0, "")
+    assert [line.split() for line in ended.out.decode().splitlines()[1:]] == [
+        ["other", "-", "-", "-", "-"],
+        ["req", "1", "1", "0", "0"],
+    ]
+
+
 # ------------------------------------------------------------------ where something is refused
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.operations.find.test_workers import age, beat
+from tests.support.beats import beat, make_older
 
 if TYPE_CHECKING:
     import redis
@@ -19,7 +19,7 @@ def test_workers_alive_and_dead(program: Program, redis_url: str, redis_client: 
     with Queue.from_url(redis_url) as queue:
         beat(queue, "a:1")
         beat(queue, "b:1")
-        age(redis_client, queue, "a:1", 30_000)
+        make_older(redis_client, queue, "a:1", 30_000)
     ended = program("workers")
     assert (ended.code, ended.err) == (0, "")
     head, alive, dead = ended.out.decode().splitlines()
@@ -40,7 +40,7 @@ def test_a_limit_names_how_many_are_left_out(program: Program, redis_url: str):
             beat(queue, f"w:{number}")
     ended = program("workers", "--limit", 2)
     assert ended.out.count(b"alive") == 2
-    assert "1 more workers, with older heartbeats, are not listed" in ended.err
+    assert "1 worker with older heartbeats left out: see --limit" in ended.err
 
 
 def test_a_queue_without_workers_names_the_command_that_starts_one(program: Program):

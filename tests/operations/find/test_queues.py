@@ -13,7 +13,7 @@ from fairlane.operations.find.cursor import write_cursor
 from fairlane.operations.find.queues import is_known, list_queues, similar_queues
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.operations.find.test_workers import age, beat
+from tests.support.beats import beat, make_older
 from tests.support.requests import work_off
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_each_queue_is_listed_once_with_what_is_in_it(queue: Queue, redis_client
     mail.submit_request([b"x"], priority=90)
     for name in ("a:1", "b:1"):
         beat(mail, name)
-    age(redis_client, mail, "b:1", 30_000)
+    make_older(redis_client, mail, "b:1", 30_000)
     old.submit_request([b"x"])
     work_off(queue.driver, "old")
     beat(queue, "c:1")

@@ -11,25 +11,12 @@ from fairlane.errors import InvalidArgument
 from fairlane.operations.control.call_progress import CallProgress
 from fairlane.operations.maintenance import registry
 from fairlane.protocol import keys
+from tests.support.beats import STARTED, beat, make_older
 
 if TYPE_CHECKING:
     import redis
 
     from fairlane.queue import Queue
-
-HOLDS = "3 leases; mine#0 4 30/100"
-
-
-def beat(queue: Queue, name: str, holds: str = HOLDS) -> None:
-    """Registers a worker that has just sent its first heartbeat."""
-    place = "machine 4711-boot net:[1]"
-    queue.driver.run(registry.register_worker(queue.name, name, place, 17, "1700000000000"))
-    queue.driver.run(registry.heartbeat(queue.name, name, "1700000000000", holds))
-
-
-def age(client: redis.Redis, queue: Queue, name: str, by_ms: int) -> None:
-    """Makes the last beat of a worker older."""
-    client.zincrby(keys.workers(queue.name), -by_ms, name)
 
 
 def test_a_worker_that_beats_is_alive_with_all_that_it_reported(queue: Queue):
@@ -48,9 +35,9 @@ def test_a_worker_without_a_recent_beat_is_dead_and_listed_last(
 ):
     for name in ("a:1", "b:1", "c:1"):
         beat(queue, name)
-    age(redis_client, queue, "a:1", 2 * settings.LATE_MS + 2_000)
+    make_older(redis_client, queue, "a:1", 2 * settings.LATE_MS + 2_000)
     redis_client.delete(keys.worker("req", "b:1"))  # its record has expired, its beat is old
-    age(redis_client, queue, "b:1", settings.WORKER_TTL_MS + 2_000)
+    make_older(redis_client, queue, "b:1", settings.WORKER_TTL_MS + 2_000)
     found = queue.workers().workers
     assert [(one.id, one.is_alive) for one in found] == [
         ("c:1", True),
@@ -62,7 +49,7 @@ def test_a_worker_without_a_recent_beat_is_dead_and_listed_last(
 
 def test_a_worker_that_left_is_not_listed(queue: Queue):
     beat(queue, "w:1")
-    queue.driver.run(registry.unregister_worker("req", "w:1", "1700000000000"))
+    queue.driver.run(registry.unregister_worker("req", "w:1", STARTED))
     assert queue.workers() == ([], 0)
 
 
@@ -71,7 +58,7 @@ def test_the_newest_beats_are_listed_and_the_others_counted(
 ):
     for name in ("a:1", "b:1", "c:1"):
         beat(queue, name)
-    age(redis_client, queue, "a:1", 2_000)
+    make_older(redis_client, queue, "a:1", 2_000)
     page = queue.workers(limit=2)
     assert [one.id for one in page.workers] == ["b:1", "c:1"]
     assert page.more == 1

@@ -18,11 +18,10 @@ from fairlane.cli.options import (
     time_ms,
 )
 from fairlane.cli.output import note, write_json, write_styled
-from fairlane.model import Completion
+from fairlane.model import Completion, Progress
 
 if TYPE_CHECKING:
     from fairlane.found import RequestPage
-    from fairlane.model import Progress
     from fairlane.options import RequestFilters
     from fairlane.queue import Queue
 
@@ -109,6 +108,7 @@ def _fields(request: Progress | Completion) -> dict[str, Any]:
         "cancelled": request.cancelled,
         "held": permits[0],
         "limit": permits[1],
+        "open": isinstance(request, Progress) and request.is_open,
         "reason": request.reason or None,
         "submitted_ms": request.submitted_ms,
         "ended_ms": request.ended_ms or None,

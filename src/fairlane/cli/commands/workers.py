@@ -45,7 +45,7 @@ def command(redis: str | None, queue: str, limit: int, as_json: bool) -> int:
                 note(f"queue {queue} has no worker: {start}")
             note_unknown(opened)
     if page.more:
-        note(f"{page.more:,} more workers, with older heartbeats, are not listed: see --limit")
+        note(f"{plural(page.more, 'worker')} with older heartbeats left out: see --limit")
     return 0
 
 

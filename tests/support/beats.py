@@ -1,0 +1,28 @@
+"""Workers that only beat: a record in the registry, as a running worker has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlane.operations.maintenance import registry
+from fairlane.protocol import keys
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.queue import Queue
+
+STARTED = "1700000000000"
+HOLDS = "3 leases; mine#0 4 30/100"
+
+
+def beat(queue: Queue, name: str, holds: str = HOLDS) -> None:
+    """Registers a worker that has just sent its first heartbeat."""
+    place = "machine 4711-boot net:[1]"
+    queue.driver.run(registry.register_worker(queue.name, name, place, 17, STARTED))
+    queue.driver.run(registry.heartbeat(queue.name, name, STARTED, holds))
+
+
+def make_older(client: redis.Redis, queue: Queue, name: str, by_ms: int) -> None:
+    """Makes the last beat of a worker older."""
+    client.zincrby(keys.workers(queue.name), -by_ms, name)
