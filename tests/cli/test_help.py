@@ -172,7 +172,7 @@ def test_only_options_that_are_near_are_suggested(given: str, alone: Program):
 @pytest.mark.parametrize("name", ["wait", "results"])
 def test_watch_of_another_command_names_what_watches(name: str, alone: Program):
     alone(name, "mine", "--watch").refused(
-        2, "No such option '--watch': rq-submit FILE --id ID --watch shows progress, and ",
+        2, "No such option '--watch': fairlane status ID --watch shows progress, and ",
         "fairlane wait ID waits for the end", "--help",
     )  # fmt: skip
 

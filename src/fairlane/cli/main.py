@@ -16,7 +16,7 @@ from fairlane.errors import FairlaneError
 USAGE = 2
 INTERRUPTED = 130
 WATCH = (  # the hint for --watch of a command without that option
-    ": rq-submit FILE --id ID --watch shows progress, and fairlane wait ID waits for the end"
+    ": fairlane status ID --watch shows progress, and fairlane wait ID waits for the end"
 )
 NEAR = 0.8  # how similar a suggested option must be to the one given, from 0 to 1
 

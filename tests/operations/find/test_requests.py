@@ -9,14 +9,19 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.operations.find import requests, waiting
 from fairlane.operations.find.cursor import write_cursor
+from fairlane.operations.find.filters import filter_of
 from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from tests.support.requests import change_number, take_slice, work_off
+from tests.support.requests import change_number, next_slice, settle, take_slice, work_off
+from tests.support.stepping import drive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
+
+    from fairlane.protocol.steps import Step
 
 HOUR_MS = 3_600_000
 
@@ -135,6 +140,22 @@ def test_a_request_that_comes_between_two_pages_moves_no_other(queue: Queue):
     assert [one.id for one in (*first.requests, *rest.requests)] == ["r0", "r1", "r2", "r3"]
 
 
+def test_a_request_that_ends_while_a_page_is_read_has_one_row(queue: Queue):
+    """It is read as running, and then as the newest ending."""
+    queue.submit_request([b"x"], id="mine")
+    queue.submit_request([b"x"], id="other", priority=9)
+    held = next_slice(queue.driver)
+
+    def end_it_before_the_log_is_read(step: Step) -> bool:
+        if isinstance(step, Command) and step.args[0] == b"XREVRANGE":
+            settle(queue.driver, held)
+        return False
+
+    operation = requests.list_requests("req", filter_of())
+    page = drive(queue.driver, operation, end_it_before_the_log_is_read)
+    assert [(one.id, one.state) for one in page.requests] == [("other", "active"), ("mine", "done")]
+
+
 def test_a_large_queue_is_listed_whole_after_its_most_urgent_requests(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
@@ -159,6 +180,20 @@ def test_a_page_reads_a_bounded_part_of_the_log(queue: Queue, monkeypatch: pytes
         queue.submit_request([b"x"], id=f"r{number:02}")
         work_off(queue.driver)
     assert [*pages(queue, 5, states=["ended"], id_prefix="r00")] == [[], ["r00"]]
+
+
+def test_unfinished_requests_and_endings_share_the_bound_of_a_page(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(waiting, "MOST_READ", 10)
+    monkeypatch.setattr(requests, "_PART", 4)
+    for number in range(9):
+        queue.submit_request([b"x"], id=f"ended-{number}")
+        work_off(queue.driver)
+    queue.submit_many([[b"x"]] * 8, ids=[f"running-{number}" for number in range(8)])
+    found = [*pages(queue, 100)]
+    assert [len(page) for page in found] == [8 + 4, 5]
+    assert found[1] == [f"ended-{number}" for number in (4, 3, 2, 1, 0)]
 
 
 @pytest.mark.parametrize("states", [[], ["running"], ["ended"]], ids=str)

@@ -58,9 +58,9 @@ def command(
 ) -> int:  # fmt: skip
     """List running requests, the most urgent first, then ended ones, the newest first.
 
-    One page reads a bounded part of the queue, so it may be empty while another one follows: the
-    last line names the command for it. Ended requests are listed as long as the completion log has
-    them, which keeps about the last 100,000.
+    One page reads a bounded part of the queue, so it may be empty though another one follows. The
+    last line names its --after. Ended requests come from the completion log, which keeps about the
+    last 100,000.
     """
     filters: RequestFilters = {**wanted}  # type: ignore[typeddict-item]  # named as its keys
     if older is not None:

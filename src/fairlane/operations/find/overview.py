@@ -20,8 +20,8 @@ from fairlane.protocol.steps import Batch, Command, Operation
 def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
     """Returns counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
 
-    `requests` are the `most` most urgent ones among the requests of the first MOST_READ tokens and
-    the first MOST_READ entries of `active`; `more` is how many others are unfinished. `lanes` and
+    `requests` are the `most` most urgent ones among those of the first MOST_READ tokens and the
+    first MOST_READ entries of `active`; `more` is how many others are unfinished. `lanes` and
     `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
     those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
     `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None.

@@ -1,8 +1,8 @@
 """The queues on a Redis. Their names are in the names of keys, so SCAN finds them.
 
 A page looks at about MOST_KEYS keys, 1,000 in a call, whatever they are. So on a Redis with
-1,000,000 requests, which have at least 2,000,000 keys, a few pages list all queues. Each queue in a
-page costs up to 103 short commands for each of its shards, 100 in a round trip.
+1,000,000 requests, which have at least 2,000,000 keys, a few pages list all queues. A queue
+costs up to 101 short commands for each of its shards, and four more, 100 in a round trip.
 """
 
 from __future__ import annotations

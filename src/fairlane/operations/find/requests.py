@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import InvalidArgument
 from fairlane.found import RequestPage
+from fairlane.model import Completion
 from fairlane.operations.control.request_state import completion
 from fairlane.operations.find import waiting
 from fairlane.operations.find.cursor import invalid_cursor, read_cursor, write_cursor
@@ -27,7 +28,7 @@ from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from fairlane.model import Completion, Progress
+    from fairlane.model import Progress
     from fairlane.operations.find.filters import RequestFilter
     from fairlane.protocol.steps import Operation
 
@@ -92,7 +93,18 @@ def list_requests(
         part = yield from _SECTIONS[place.section](search, place, limit - len(found))
         found += part.found
         place, left = part.next, left - part.read
-    return RequestPage(found, _write_place(place, queue) if place else "", search.now_ms)
+    rows = _without_earlier(found)
+    return RequestPage(rows, _write_place(place, queue) if place else "", search.now_ms)
+
+
+def _without_earlier(found: list[Progress | Completion]) -> list[Progress | Completion]:
+    """Leaves out the running row of a request that ended while the page was read."""
+    over = {(one.id, one.submitted_ms) for one in found if isinstance(one, Completion)}
+    return [
+        one
+        for one in found
+        if isinstance(one, Completion) or (one.id, one.submitted_ms) not in over
+    ]
 
 
 def check_page(limit: object) -> None:
