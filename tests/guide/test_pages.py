@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 RUN_ELSEWHERE = {
     REQUESTS,  # test_requests_page.py
+    DOCS / "finding.md",  # test_finding.py
     DOCS / "testing.md",  # test_testing.py
     *GUIDE.glob("*.md"),  # test_first_job.py and others
 }
