@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -78,6 +78,22 @@ def test_two_queues_are_served_by_one_program(program: Program, apps: dict[str, 
     assert [list(batch) for batch in batches] == [[2, 4], [3], [5, 10]]
     assert ended.out.splitlines() == [b"connected", b"closed"]
     assert ended.err.count("takes from queue") == 2
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_the_log_of_a_failure_names_the_task(
+    encoding: Literal["json", "msgpack"], program: Program, redis_url: str
+):
+    program.file(APPS, "mine.py")
+    app = App("images", redis_url, encoding=encoding)
+    request = app.task(name="resize")(lambda n: n).submit("not a number").request
+    ended = program("worker", "--app", "mine:images", "--until-idle", "--log-format", "json")
+    lines = map(json.loads, ended.err.splitlines())
+    (line,) = [line for line in lines if line.get("request") == request.id]
+    assert line["task"] == "resize"
+    said = f"task resize: sub-request 0 of request {request.id} was rejected by the handler"
+    assert line["message"].startswith(said)
+    app.close()
 
 
 def test_a_signal_drains_the_workers_of_all_queues(program: Program, apps: dict[str, App]):

@@ -108,8 +108,18 @@ class Calls:
         is_bare = all(one.is_bare for one in self._tasks.values())
         chosen = self.is_async if is_async is None else is_async
         found: Any = acall if chosen else bare if is_bare else call
+        found.fairlane_task_of = self._task_of
         found.fairlane_lifespan = Lifespan(self._start, self._stop, self._astart, self._astop)
         return found
+
+    def _task_of(self, body: bytes) -> str:
+        """Returns the name of the task that a body calls; "" if it calls none of these."""
+        codec = JSON if body[:1] == b"[" else MSGPACK
+        try:
+            name = codec.decode_body(body).task
+        except msgspec.MsgspecError:
+            return ""
+        return name if name in self._tasks else ""
 
     # One call.
 

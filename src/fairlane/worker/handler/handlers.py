@@ -109,6 +109,7 @@ class Shape:
     wants_context: bool
     time_limit_s: float = 0.0  # of one call; 0 = none
     lifespan: Lifespan | None = None
+    task_of: Callable[[bytes], str] | None = None  # the name of the task that a body calls
 
     def limited(self, seconds: float | None) -> Shape:
         """Returns the same handler with this limit, if it is smaller than the handler's own.
@@ -176,6 +177,7 @@ def shape_of(handler: Handler) -> Shape:
         wants_context,
         limits[0] or limits[1],
         getattr(handler, "fairlane_lifespan", None),
+        getattr(handler, "fairlane_task_of", None),
     )
 
 

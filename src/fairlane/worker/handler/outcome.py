@@ -179,8 +179,9 @@ class OutcomeBuilder:
             is_dead = verdict == "dead" or taken.attempt >= taken.attempts
             is_rejected = verdict == "dead"
             self._failures.report(
-                taken, int(index), delay, text, is_dead=is_dead, is_rejected=is_rejected
-            )
+                taken, int(index), delay, text, entry[1][1], is_dead=is_dead,
+                is_rejected=is_rejected,
+            )  # fmt: skip
         self._position += 1
 
     def is_time(self, now: int) -> bool:

@@ -24,6 +24,8 @@ from fairlane.common.terminal import printable
 from fairlane.common.text import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlane.model import Slice
 
 _log = logging.getLogger("fairlane.worker")
@@ -52,9 +54,13 @@ class _Count:
 
 
 class Failures:
-    """The failures of one worker; made before the processes are forked."""
+    """The failures of one worker; made before the processes are forked.
 
-    def __init__(self) -> None:
+    `task_of` returns the name of the task that a body calls, "" if there is none.
+    """
+
+    def __init__(self, task_of: Callable[[bytes], str] | None = None) -> None:
+        self._task_of = task_of
         self._is_each = _log.isEnabledFor(logging.DEBUG)  # every failure is logged
         self._out, self._in = os.pipe()
         for end in (self._out, self._in):
@@ -77,7 +83,7 @@ class Failures:
     # In a process of the handlers.
 
     def report(
-        self, taken: Slice, index: int, delay_ms: int, text: str, *,
+        self, taken: Slice, index: int, delay_ms: int, text: str, body: bytes, *,
         is_dead: bool, is_rejected: bool = False,
     ) -> None:  # fmt: skip
         """Reports a failed attempt of a sub-request; never waits and never raises."""
@@ -87,7 +93,8 @@ class Failures:
             line: list[Any] = [kind, failed + 1, dead + is_dead]
             if self._is_each or kind not in self._sent:
                 which = [index, taken.request_id, taken.attempt, taken.attempts]
-                line += [*which, None if is_dead else delay_ms, is_rejected, text]
+                task = self._task_of(body) if self._task_of is not None else ""
+                line += [*which, None if is_dead else delay_ms, is_rejected, task, text]
             self._send(line)
 
     def flush(self) -> None:
@@ -193,16 +200,19 @@ def _headline(text: str) -> str:
 
 def _log_failure(
     level: int, index: int, request_id: str, attempt: int, attempts: int, delay_ms: int | None,
-    is_rejected: bool, text: str,
+    is_rejected: bool, task: str, text: str,
 ) -> None:  # fmt: skip
     """Logs a failure with its traceback; the traceback's lines may contain anything."""
     if not _log.isEnabledFor(level):
         return
     then = "it is dead" if delay_ms is None else f"the next is due in {delay_ms / 1000:.1f} s"
     what = "was rejected by the handler" if is_rejected else "failed"
-    message = "sub-request %d of request %s %s at attempt %d of %d, %s: %s"
-    given = (index, request_id, what, attempt, attempts, then, _headline(text))
+    called = f"task {printable(task)}: " if task else ""
+    message = "%ssub-request %d of request %s %s at attempt %d of %d, %s: %s"
+    given = (called, index, request_id, what, attempt, attempts, then, _headline(text))
     fields = attempt_fields(request_id, index, attempt, attempts, delay_ms, _headline(text))
+    if task:
+        fields["task"] = task
     lines = text.rstrip("\n").split("\n")
     if len(lines) > 1:
         fields["traceback"] = text

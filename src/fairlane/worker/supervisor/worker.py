@@ -155,7 +155,7 @@ class Worker:
         self._keeper = LeaseKeeper(driver, name, self.id, started, self._board, outage)
 
     def _supervise(self, port: HealthPort, signals: Signals, *, until_idle: bool) -> int:
-        self._failures = Failures()
+        self._failures = Failures(self._shape.task_of)
         self._children = ProcessPool(self._assignments(), [port.close, signals.forget])
         signals.groups = self._children.running
         self._time_limits = TimeLimits(self._children, self._keeper, is_async=self._shape.is_async)
