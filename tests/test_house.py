@@ -27,12 +27,12 @@ ROOMS = {
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.maintenance", "operations.control", "operations.find"),
-        *("operations.diagnosis", "results"),
+        *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
     "services": (
-        *("embedded", "queue", "aio"),
+        *("embedded", "request", "queue", "aio"),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker", "testing"),
     ),
@@ -250,7 +250,7 @@ def test_operations_do_no_io():
     assert [
         f"{name_of(path)} imports {module}"
         for path in sources(SRC)
-        if part_of(path) in ("operations", "results", "protocol")
+        if part_of(path) in ("operations", "protocol")
         for module in imports_of(path)
         if f"{module}.".startswith(tuple(f"{name}." for name in banned))
     ] == []

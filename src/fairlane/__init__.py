@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RedisFull,
         RedisUnfit,
         RedisUnreachable,
+        RequestClosed,
         RequestEnded,
         RequestExists,
         RequestLost,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from fairlane.model import Completion, Progress, Result
     from fairlane.operations.submit.content_id import content_id
     from fairlane.options import RequestOptions, SharedOptions
-    from fairlane.queue import Queue, Request, submit_request
+    from fairlane.queue import Queue, submit_request
+    from fairlane.request import OpenRequest, Request
     from fairlane.tasks.app import App
     from fairlane.tasks.executor import Executor
     from fairlane.tasks.hooks import TaskCall
@@ -65,7 +67,9 @@ _HOMES = {
     "RedisUnfit": ".errors",
     "RedisUnreachable": ".errors",
     "Reject": ".worker",
-    "Request": ".queue",
+    "OpenRequest": ".request",
+    "Request": ".request",
+    "RequestClosed": ".errors",
     "RequestEnded": ".errors",
     "RequestExists": ".errors",
     "RequestLost": ".errors",
@@ -99,6 +103,7 @@ __all__ = [
     "HandlerNotFound",
     "InvalidArgument",
     "NotDurable",
+    "OpenRequest",
     "Progress",
     "Queue",
     "QueueFull",
@@ -108,6 +113,7 @@ __all__ = [
     "RedisUnreachable",
     "Reject",
     "Request",
+    "RequestClosed",
     "RequestEnded",
     "RequestExists",
     "RequestLost",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.errors import FairlaneError
 from fairlane.model import Completion, DeadChoice, DeadSubRequest, Progress, Result
 from fairlane.operations.control import (
     change,
@@ -21,20 +23,24 @@ from fairlane.operations.create import admission
 from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
+from fairlane.operations.results import flow
 from fairlane.operations.submit.many import Many, each_request
+from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
 from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.queue import resolve_url
-from fairlane.results import flow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable
+    from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
+    from types import TracebackType
 
     from fairlane.found import RequestErrors, RequestPage, WorkerPage
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
+    from fairlane.operations.submit.open_request import Submission
     from fairlane.options import RequestFilters, RequestOptions, SharedOptions
+    from fairlane.protocol.steps import Operation
 
 
 class Request:
@@ -138,6 +144,75 @@ class Request:
         return f"<Request {self.id}>"
 
 
+class OpenRequest(Request):
+    """A request that is still being submitted; see request.OpenRequest.
+
+    The end of `async with queue.open() as request` seals it; after `await queue.open()` call
+    `seal`. One task at a time may add to it.
+    """
+
+    def __init__(self, queue: Queue, submission: Submission) -> None:
+        super().__init__(queue, submission.new.id)
+        self._submission = submission
+
+    @property
+    def added(self) -> int:
+        """Returns how many sub-requests were added so far, also by an earlier process."""
+        return self._submission.total
+
+    async def add(self, body: Body) -> int:
+        """Adds one sub-request; returns its index; see request.OpenRequest.add_many."""
+        return await self.add_many([body]) - 1
+
+    async def add_many(self, bodies: Bodies) -> int:
+        """Adds sub-requests of an ordinary or async iterable; returns how many there are now."""
+        async for chunk in chunks_async(bodies):
+            await self.queue.driver.run(self._submission.add(chunk))
+        return self.added
+
+    async def seal(self) -> int:
+        """Ends the submission; returns how many sub-requests it has. A repeat changes nothing."""
+        self.total = await self.queue.driver.run(self._submission.seal())
+        return self.total
+
+    async def take_back(self, error: BaseException) -> None:
+        """Withdraws the request, or cancels it if a worker holds a part; `error` is the reason."""
+        await self.queue.driver.run(self._submission.take_back(error))
+
+
+class Opening:
+    """What Queue.open returns: await it for an OpenRequest, or use it in `async with`."""
+
+    def __init__(self, queue: Queue, begun: Operation[Submission]) -> None:
+        self._queue, self._begun = queue, begun
+        self._request: OpenRequest | None = None
+
+    def __await__(self) -> Generator[Any, None, OpenRequest]:
+        return self._open().__await__()
+
+    async def _open(self) -> OpenRequest:
+        self._request = OpenRequest(self._queue, await self._queue.driver.run(self._begun))
+        return self._request
+
+    async def __aenter__(self) -> OpenRequest:
+        return await self._open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        request = self._request
+        if request is None:
+            return
+        if error is None:
+            await request.seal()
+            return
+        with suppress(FairlaneError):  # the block's own error is the one to raise
+            await request.take_back(error)
+
+
 class Queue:
     """A queue by name, for one event loop."""
 
@@ -226,6 +301,18 @@ class Queue:
                 raise
         for request_id, total in many.take_submitted():
             yield Request(self, request_id, total)
+
+    def open(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0,
+        **options: Unpack[RequestOptions],
+    ) -> Opening:
+        """Begins a request and leaves it open; see fairlane.queue.Queue.open."""
+        policy = policy_of(self.name, **options)
+        begun = open_request(keys.new_id() if id is None else id, policy, [], max_wait_s)
+        return Opening(self, begun)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""

@@ -11,6 +11,7 @@ FairlaneError
  │    └── RequestLost     the request, or some of its results, are gone    exit 3
  ├── DataLost             endings or results are gone and were not read    exit 1
  ├── DeadNotFound         no dead sub-request has that index or fingerprint exit 3
+ ├── RequestClosed        the request is sealed: too late to add         exit 1
  ├── RequestEnded         the request ended: too late to add or change     exit 1
  ├── TaskError            a call of a task is dead                         exit 1
  │    └── TaskCancelled   its request was cancelled before                 exit 1
@@ -88,6 +89,10 @@ class DeadNotFound(FairlaneError, LookupError):
 
 class RequestEnded(FairlaneError):
     """The request has ended, or was cancelled: it cannot be submitted or changed any more."""
+
+
+class RequestClosed(FairlaneError):
+    """The submission of the request is sealed: nothing can be added to it."""
 
 
 class TaskError(FairlaneError):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def test_every_block_of_the_page_runs(redis_url: str, tmp_path: Path):
     others = [*blocks_of(REQUESTS, CLUSTER), *blocks_of(REQUESTS, SPARK)]  # tests/spark
     blocks = [block for block in blocks_of(REQUESTS) if block not in others]
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     with Shells(tmp_path, environment(redis_url)) as shells:
         said = [shells.run(block) for block in blocks]
     assert said[0].splitlines()[-3:] == ["ONE", "TWO", "THREE"]
@@ -42,7 +42,8 @@ def test_every_block_of_the_page_runs(redis_url: str, tmp_path: Path):
     assert re.search(r"1 dead \(failed every attempt\): ValueError: .*\n.* index 1; ", failing)
     assert requeued == "1\n"
     assert "10000 of 10000" in said[6]
-    assert "cancelled 2" in said[7]
+    assert said[7].split() == ["5001", "5001"]
+    assert "cancelled 2" in said[8]
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Slice, Verdict
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
 
 
 def refuse(

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
 
 FOLDER = "FAIRLANE_TEST_FOLDER"  # where a handler finds its notes and gates
 END_S = 20.0

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.model import Progress
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
 
 DEAD_LIST = "fairlane dead list {}"  # the command that lists the dead sub-requests of a request
 REQUEUED = "requeued:"  # ... and a hash: a field of `req:{id}` (lua/v1/request/claim_dead.lua)

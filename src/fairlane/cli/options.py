@@ -15,7 +15,8 @@ from fairlane.errors import InvalidArgument, RequestNotFound
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

@@ -12,8 +12,9 @@ from fairlane.errors import TaskCancelled, TaskError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 
-    from fairlane import aio, queue
+    from fairlane import aio
     from fairlane.model import DeadSubRequest, Progress, Result
+    from fairlane.request import Request
     from fairlane.tasks.codec import Codec
     from fairlane.tasks.signature import TaskSignature
 
@@ -109,7 +110,7 @@ class Batch(Generic[R]):
     while the request runs, and raises TaskError in place of a result that will not come.
     """
 
-    def __init__(self, request: queue.Request, reader: ResultReader[R]) -> None:
+    def __init__(self, request: Request, reader: ResultReader[R]) -> None:
         self.request, self.id = request, request.id
         self._reader = reader
 
@@ -150,7 +151,7 @@ class Batch(Generic[R]):
 class Submitted(Generic[R]):
     """A request of one call of a task; `id` is the request's id."""
 
-    def __init__(self, request: queue.Request, reader: ResultReader[R]) -> None:
+    def __init__(self, request: Request, reader: ResultReader[R]) -> None:
         self.request, self.id = request, request.id
         self._reader = reader
 

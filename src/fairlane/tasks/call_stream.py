@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, RequestEnded, TaskError
-from fairlane.operations.submit.discard import discard
 from fairlane.operations.submit.open_request import open_request
 from fairlane.protocol import keys
 from fairlane.tasks.batch import ResultReader
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from fairlane.model import Policy, Result
-    from fairlane.operations.submit.open_request import OpenRequest
+    from fairlane.operations.submit.open_request import Submission
     from fairlane.queue import Queue
     from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature
@@ -168,13 +167,13 @@ class CallStream:
             pass
         except BaseException as error:
             with suppress(FairlaneError):
-                queue.driver.run(discard(request.new, f"executor: {type(error).__name__}"))
+                queue.driver.run(request.take_back(error))
             raise
         with self._changed:
             while now.sent and self._failure is None:
                 self._changed.wait()
 
-    def _send(self, queue: Queue, request: OpenRequest) -> None:
+    def _send(self, queue: Queue, request: Submission) -> None:
         while request.total < _MOST_CALLS and (calls := self._next(request.total)):
             try:
                 queue.driver.run(request.add([call.body for call in calls]))

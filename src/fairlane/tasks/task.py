@@ -11,7 +11,8 @@ from fairlane.tasks.options import RequestOptions, request_options
 from fairlane.worker.handler.handlers import Context
 
 if TYPE_CHECKING:
-    from fairlane import aio, queue
+    from fairlane import aio
+    from fairlane.request import Request
     from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature
 
@@ -162,7 +163,7 @@ class Task(Generic[P, R, C]):
         request = await self.app.aio_queue.submit_request(bodies, **self._options)
         return AsyncBatch(request, self._reader(request))
 
-    def _reader(self, request: queue.Request | aio.Request) -> ResultReader[R]:
+    def _reader(self, request: Request | aio.Request) -> ResultReader[R]:
         return ResultReader(self.signature, self.app.codec, request.id)
 
     def __repr__(self) -> str:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
     from tests.support.requests import Lane
 
 RAISED = 'Traceback (most recent call last):\n  File "/own/{file}.py", line 7, in go\n{error}\n'

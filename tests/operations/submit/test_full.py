@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.queue import Request
+    from fairlane.request import Request
 
 pytestmark = pytest.mark.server
 BODY = b"x" * 900

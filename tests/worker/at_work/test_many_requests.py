@@ -19,7 +19,8 @@ from tests.worker.parts import ON_SINGLE, OP
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
     from fairlane.worker.held import Held
     from tests.support.workers import Workers
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fairlane.queue import Request
+    from fairlane.request import Request
     from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

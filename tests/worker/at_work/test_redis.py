@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.protocol.steps import Operation
-    from fairlane.queue import Request
+    from fairlane.request import Request
     from tests.support.workers import Workers
 
 UNITS = 4

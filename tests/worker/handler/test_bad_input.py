@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
     from fairlane.worker import Context
     from tests.support.workers import Workers
 

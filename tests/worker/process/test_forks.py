@@ -20,7 +20,8 @@ from tests.worker.parts import ON_SINGLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
 
 pytestmark = ON_SINGLE
 METHODS = ["fork", "spawn", "forkserver"]

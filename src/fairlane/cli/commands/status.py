@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from fairlane.model import Progress
     from fairlane.protocol.steps import Operation
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
 
 ROWS = 20  # requests of the table, and workers; --json has up to 1,000
 TERMS = ("timeouts", "deadline_ms", "time_limit_ms", "durable", "parent")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairlane.errors import RedisUnreachable
     from fairlane.model import Progress
     from fairlane.protocol.steps import Operation
-    from fairlane.queue import Request
+    from fairlane.request import Request
 
 RATE_OVER_S = 10.0  # the rate is that of the last so many seconds
 AWAY_AGAIN_S = 0.5  # between two tries while Redis does not answer

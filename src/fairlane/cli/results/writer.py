@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fairlane.cli.stall_notice import StallNotice
     from fairlane.model import Progress, Result
-    from fairlane.queue import Request
+    from fairlane.request import Request
 
 NDJSON = ".ndjson"
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from fairlane.cli.submission.input_lines import Source
-    from fairlane.queue import Queue, Request
+    from fairlane.queue import Queue
+    from fairlane.request import Request
 
 
 def submit_each(wish: SubmitOptions, source: Source, connect: Callable[[], Queue]) -> int:

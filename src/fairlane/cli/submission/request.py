@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fairlane.cli.submission.input_lines import Look, Source
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Policy
-    from fairlane.queue import Request
+    from fairlane.request import Request
 
 
 @dataclass(frozen=True, slots=True)

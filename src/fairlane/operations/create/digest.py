@@ -58,6 +58,12 @@ class Digest:
         copied._begun = self._begun  # noqa: SLF001  one of its own class
         return copied
 
+    def continue_at(self, link: str) -> None:
+        """Continues after the chunks of which this is the last link, hex digits."""
+        if link != self.hex:
+            self.before = self.hex = link
+            self._begun = b""
+
     def add(self, chunk: Chunk) -> str:
         """Adds a chunk; returns the digest up to and with it, hex."""
         begun = self._begun or _netstring(bytes.fromhex(self.hex))

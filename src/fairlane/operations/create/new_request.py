@@ -19,6 +19,7 @@ class Created(NamedTuple):
     chunks: int
     chain: str  # the digest over these chunks, hex
     is_open: bool
+    total: int  # of their sub-requests
 
 
 @dataclass(slots=True)
@@ -50,10 +51,11 @@ class NewRequest:
         """Notes what a reply ok, ended or exists of enqueue brings."""
         if reply.is_exists:
             self.born = reply.summary.born
-            self.created = Created(reply.chunks, reply.chain.decode(), bool(reply.open))
+            total = reply.summary.total
+            self.created = Created(reply.chunks, reply.chain.decode(), bool(reply.open), total)
             return
         self.born = reply.born if reply.is_ok else reply.summary.born
-        self.created = Created(1, self.digest.hex, self.open_ms > 0)
+        self.created = Created(1, self.digest.hex, self.open_ms > 0, len(self.bodies))
 
 
 class Begun(NamedTuple):

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.errors import QueueFull, RedisFull, RequestEnded, RequestLost
+from fairlane.errors import (
+    QueueFull,
+    RedisFull,
+    RedisUnreachable,
+    RequestClosed,
+    RequestEnded,
+    RequestLost,
+)
 from fairlane.operations.create.admission import Admission, check_max_wait
 from fairlane.operations.create.alone import already_exists, cancelled_error
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import create_one
 from fairlane.operations.create.new_request import Created, NewRequest
 from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.submit.discard import discard
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
@@ -23,49 +31,72 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 
-class OpenRequest:
-    """A request that its producer has begun and not sealed yet.
+class Submission:
+    """The submission of a request that its producer has begun.
 
     `chunks` are the chunks that Redis has, and `total` counts their sub-requests. The request is
     given up an hour after its last chunk, see settings.OPEN_MS.
     """
 
-    def __init__(self, new: NewRequest, chunks: int, total: int) -> None:
-        self.new, self.chunks, self.total = new, chunks, total
+    def __init__(
+        self, new: NewRequest, chunks: int, total: int, *, is_sealed: bool = False
+    ) -> None:
+        self.new, self.chunks, self.total, self.is_sealed = new, chunks, total, is_sealed
         self._room = new.room or Admission(new.id, new.policy.queue, 0.0)
 
     def add(self, chunk: Chunk) -> Operation[None]:
         """Adds the next chunk; waits for room as the submission's `max_wait_s` allows.
 
-        Raises RequestEnded (it was cancelled), RequestLost, RequestExists (another producer has the
-        id), RedisFull and QueueFull.
+        After RedisFull, QueueFull and RedisUnreachable the same chunk may be added again: if Redis
+        has it already, that changes nothing. Raises RequestClosed (it is sealed), RequestEnded (it
+        was cancelled), RequestLost and RequestExists (another producer adds to it).
         """
+        if self.is_sealed:
+            raise self._closed()
+        before = self.new.digest.copy()
         self.new.digest.add(chunk)
+        try:
+            reply = yield from self._append(chunk)
+        except (RedisFull, QueueFull, RedisUnreachable):
+            self.new.digest = before
+            raise
+        yield from self._dispatch(reply)
+        if reply.is_closed:
+            raise self._closed()
+        self._check_open(reply)
         self.chunks += 1
         self.total += len(chunk)
-        reply = yield from self._append(chunk)
-        yield from self._dispatch(reply)
-        self._check_open(reply)
 
     def seal(self) -> Operation[int]:
-        """Ends the submission; returns how many sub-requests it has. Raises as `add` does."""
+        """Ends the submission; returns how many sub-requests it has. A repeat changes nothing.
+
+        Raises RequestEnded, RequestLost and RequestExists as `add` does.
+        """
         new = self.new
+        if self.is_sealed:
+            return self.total
         seal = library().seal(keys.request_keys(new.id), chunks=self.chunks, chain=new.digest.hex)
         reply = yield from seal.run()
         yield from self._dispatch(reply)
         if not reply.is_ended or reply.summary.is_cancelled:
             self._check_open(reply)
-        new.created = Created(self.chunks, new.digest.hex, is_open=False)
+        self.is_sealed = True
+        new.created = Created(self.chunks, new.digest.hex, is_open=False, total=self.total)
         return self.total
+
+    def take_back(self, error: BaseException) -> Operation[None]:
+        """Withdraws what the producer could not complete because of this error; see discard."""
+        if not self.is_sealed:
+            yield from discard(self.new, f"submission: {type(error).__name__}")
 
     def _append(self, chunk: Chunk) -> Operation[Reply]:
         new, room = self.new, self._room
         while True:
             try:
-                yield from room.ask(self.chunks, len(chunk))
+                yield from room.ask(self.chunks + 1, len(chunk))
                 call = library().append(
                     keys.request_keys(new.id),
-                    chunk=self.chunks,
+                    chunk=self.chunks + 1,
                     chain=new.digest.hex,
                     before=new.digest.before,
                     open_ms=settings.OPEN_MS,
@@ -82,6 +113,11 @@ class OpenRequest:
         if steps := follow_up(self.new.policy.queue, (self.new.id, reply)):
             yield Batch(steps)
 
+    def _closed(self) -> RequestClosed:
+        return RequestClosed(
+            f"request {self.new.id} is sealed: submit what is left as another request"
+        )
+
     def _check_open(self, reply: Reply) -> None:
         """Raises the error of a reply with which the request took no chunk, and was not sealed."""
         request_id = self.new.id
@@ -93,24 +129,25 @@ class OpenRequest:
             raise RequestLost(
                 f"request {request_id} vanished from Redis while it was being submitted"
             )
-        if not reply.has_tokens:  # a conflict, or it is sealed
+        if not reply.has_tokens:  # a conflict
             raise already_exists(request_id)
 
 
 def open_request(
     request_id: str, policy: Policy, first: Chunk, max_wait_s: float = 0.0
-) -> Operation[OpenRequest]:
-    """Begins a request of a new id with its first chunk, and leaves it open.
+) -> Operation[Submission]:
+    """Begins a request with its first chunk, which may be empty, and leaves it open.
 
-    Raises RequestExists, RequestEnded, RedisFull and QueueFull.
+    If a request of the id was begun with the same first chunk, its submission goes on, or is found
+    sealed. Raises RequestExists, RequestEnded (it was cancelled), RedisFull and QueueFull.
     """
+    keys.check_name("request id", request_id)
     room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
     new = NewRequest(request_id, policy, Digest(policy), first, open_ms=settings.OPEN_MS, room=room)
     new.digest.add(first)
     created = yield from create_one(new)
-    if not created.is_open or created.chain != new.digest.hex:
-        raise already_exists(request_id)
-    return OpenRequest(new, 1, len(first))
+    new.digest.continue_at(created.chain)
+    return Submission(new, created.chunks, created.total, is_sealed=not created.is_open)
 
 
 def _ended(request_id: str, summary: Summary) -> RequestEnded:

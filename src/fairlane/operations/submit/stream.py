@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, QueueFull, RedisFull
+from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestClosed
 from fairlane.operations.create.admission import Admission, check_max_wait
 from fairlane.operations.create.alone import already_exists
 from fairlane.operations.create.digest import Digest
@@ -14,7 +14,7 @@ from fairlane.operations.create.group import create_one
 from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.submit.discard import discard
 from fairlane.operations.submit.durability import check_replicas, confirm_submission
-from fairlane.operations.submit.open_request import OpenRequest
+from fairlane.operations.submit.open_request import Submission
 from fairlane.protocol.steps import Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
@@ -135,8 +135,11 @@ def _resume(new: NewRequest, created: Created, following: Chunk | None) -> Opera
 
 
 def _append_rest(new: NewRequest, chunk: Chunk | None, chunks: int, total: int) -> Operation[int]:
-    request = OpenRequest(new, chunks, total)
+    request = Submission(new, chunks, total)
     while chunk is not None:
-        yield from request.add(chunk)
+        try:
+            yield from request.add(chunk)
+        except RequestClosed:  # another producer has sealed it before
+            raise already_exists(new.id) from None
         chunk = yield from _pull(new)
     return (yield from request.seal())

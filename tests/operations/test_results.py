@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane import results as results_module
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
 from fairlane.model import Result
+from fairlane.operations import results as results_module
 from fairlane.operations.control.completion import parse_results, read_entries
 from fairlane.operations.lease import leases, tokens
+from fairlane.operations.results import InputOrder, flow
 from fairlane.protocol import keys
-from fairlane.results import InputOrder, flow
 from tests.support.requests import (
     dead,
     head_of,

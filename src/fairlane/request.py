@@ -1,0 +1,216 @@
+"""Requests of the blocking API: one that was submitted, and one that is still being submitted."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from fairlane.common import clock
+from fairlane.common.chunking import Body, chunks
+from fairlane.errors import FairlaneError
+from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.operations.control import change, completion, dead_letters, request_state, requeue
+from fairlane.operations.find import failures
+from fairlane.operations.results import flow
+from fairlane.protocol import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+    from fairlane.found import RequestErrors
+    from fairlane.operations.submit.open_request import Submission
+    from fairlane.queue import Queue
+
+
+class Request:
+    """A request by its id. It keeps no state of the request, so it is never out of date.
+
+    `total` is how many sub-requests were submitted; None unless a submission returned this object.
+    """
+
+    def __init__(self, queue: Queue, request_id: str, total: int | None = None) -> None:
+        self.queue = queue
+        self.id = keys.check_name("request id", request_id)
+        self.total = total
+
+    def state(self) -> str:
+        """Returns active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
+        return self.queue.driver.run(completion.state(self.id))
+
+    def progress(self) -> Progress:
+        """Returns the counts now: total, done, dead, cancelled, held, limit. RequestNotFound."""
+        return self.queue.driver.run(request_state.progress(self.id))
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Blocks until the request has ended and returns its final state: done or cancelled.
+
+        `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
+        """
+        return self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
+
+    def results(
+        self,
+        order: str = "input",
+        *,
+        timeout: float | None = None,
+        before_read: Callable[[], object] | None = None,
+    ) -> Iterator[Result]:
+        """Yields every result, also while the request still runs, and ends with the request.
+
+        `order` is "input" (a bounded window holds back early results) or "done". Dead sub-requests
+        are among the results; cancelled ones have no result. If a dead sub-request is requeued
+        after its result was yielded, the order "input" does not yield it again. The order "done"
+        yields it again with its new outcome. A reader that begins after the end sees only the last
+        outcome. `timeout` bounds the seconds of the whole reading; a request that has ended is read
+        to its end. `before_read` is called before each read of Redis, at least every two seconds
+        while no result comes; use it to flush output. Raises InvalidArgument, RequestNotFound,
+        WaitTimeout, and RequestLost if results are gone before they are read.
+        """
+        items = flow(self.id, order, timeout)
+        try:
+            item = next(items)
+            while True:
+                if isinstance(item, list):
+                    yield from item
+                    item = next(items)
+                else:
+                    if before_read is not None:
+                        before_read()
+                    item = items.send(self.queue.driver.run(item))
+        except StopIteration:
+            return
+
+    def cancel(self, reason: str = "cancelled by the caller") -> bool:
+        """Cancels the request; True if it has ended, False while workers still hold slices."""
+        own = change.cancel(self.id, reason, queue=self.queue.name)
+        return self.queue.driver.run(own)
+
+    def pause(self) -> str:
+        """Starts no more sub-requests until `resume`; slices that workers hold are finished.
+
+        Returns the state: `paused`, or `cancelling` or `expiring` if its end is near anyway. Raises
+        RequestNotFound, RequestEnded.
+        """
+        return self.queue.driver.run(change.pause(self.id))
+
+    def resume(self) -> str:
+        """Continues a paused request. Returns its state; see pause, also for what it raises."""
+        return self.queue.driver.run(change.resume(self.id))
+
+    def set_limit(self, limit: int) -> None:
+        """Sets how many workers (1 to 10,000) may take slices; slices now held are finished.
+
+        Raises InvalidArgument, RequestNotFound, RequestEnded.
+        """
+        self.queue.driver.run(change.set_limit(self.id, limit))
+
+    def set_priority(self, priority: int) -> None:
+        """Moves waiting tokens to the lane `priority`, 0 to 99; raises the same as set_limit."""
+        self.queue.driver.run(change.set_priority(self.id, priority))
+
+    def errors(self) -> RequestErrors:
+        """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""
+        return self.queue.driver.run(failures.request_errors(self.id))
+
+    def dead(self) -> Iterator[DeadSubRequest]:
+        """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
+        after = ""
+        while page := self.queue.driver.run(dead_letters.read_dead(self.id, after)):
+            yield from page
+            after = page[-1].dead_id
+
+    def requeue_dead(
+        self,
+        *,
+        fingerprint: str | Iterable[str] | None = None,
+        indexes: Iterable[int] | None = None,
+    ) -> Request:
+        """Runs dead sub-requests again, with all attempts: the chosen ones, or all of them.
+
+        Returns the request that runs them. Before the end that is this request. After the end it is
+        a new one, with the same policy but no deadline, and with this one as its `parent`. The dead
+        results here stay. A repeat after an error finishes what was begun. Raises InvalidArgument,
+        RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: repeat the call
+        after its end).
+        """
+        choice = DeadChoice.of(fingerprint, indexes)
+        run_by, _ = self.queue.driver.run(requeue.requeue_dead(self.id, choice))
+        return self if run_by == self.id else Request(self.queue, run_by)
+
+    def drop_dead(
+        self,
+        *,
+        fingerprint: str | Iterable[str] | None = None,
+        indexes: Iterable[int] | None = None,
+    ) -> int:
+        """Deletes dead sub-requests and their bodies: the chosen ones, or all. Returns how many.
+
+        Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
+        """
+        choice = DeadChoice.of(fingerprint, indexes)
+        return self.queue.driver.run(requeue.drop_dead(self.id, choice))
+
+    def __repr__(self) -> str:
+        return f"<Request {self.id}>"
+
+
+class OpenRequest(Request):
+    """A request that is still being submitted: workers begin with what it has so far.
+
+    Queue.open returns it. At the end of a `with` block it is sealed. If the block raises, the
+    request is withdrawn, or cancelled if a worker holds a part of it. Any thread may add to it.
+    """
+
+    def __init__(self, queue: Queue, submission: Submission) -> None:
+        super().__init__(queue, submission.new.id)
+        self._submission = submission
+        self._lock = threading.Lock()
+
+    @property
+    def added(self) -> int:
+        """Returns how many sub-requests were added so far, also by an earlier process."""
+        return self._submission.total
+
+    def add(self, body: Body) -> int:
+        """Adds one sub-request in one round trip; returns its index. See add_many for errors."""
+        with self._lock:
+            return self._add_all([body]) - 1
+
+    def add_many(self, bodies: Iterable[Body]) -> int:
+        """Adds sub-requests, 1,000 in one round trip; returns how many the request has now.
+
+        If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait_s` of
+        the request says. Raises QueueFull, RedisFull, RedisUnreachable: `added` shows how far it
+        came, and a repeat of the rest adds nothing twice. Raises RequestClosed after `seal`,
+        RequestEnded (it was cancelled), RequestLost and InvalidArgument.
+        """
+        with self._lock:
+            return self._add_all(bodies)
+
+    def _add_all(self, bodies: Iterable[Body]) -> int:
+        for chunk in chunks(bodies):
+            self.queue.driver.run(self._submission.add(chunk))
+        return self.added
+
+    def seal(self) -> int:
+        """Ends the submission; returns how many sub-requests it has. A repeat changes nothing."""
+        with self._lock:
+            self.total = self.queue.driver.run(self._submission.seal())
+            return self.total
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.seal()
+            return
+        with suppress(FairlaneError):  # the block's own error is the one to raise
+            self.queue.driver.run(self._submission.take_back(error))
