@@ -63,6 +63,15 @@ class Ended:
         assert self.code == code
 
 
+class Started(subprocess.Popen[bytes]):
+    """A program that runs; if the test fails in its `with` block, it is killed."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None and self.poll() is None:
+            self.kill()
+        super().__exit__(kind, *rest)  # type: ignore[arg-type]
+
+
 class Program:
     """`fairlane` with an environment of its own, in a folder of its own."""
 
@@ -101,14 +110,14 @@ class Program:
         """The command as the system wants it."""
         return [sys.executable, "-m", "fairlane", *map(str, words)]
 
-    def start(self, *words: object, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *words: object, **options: Any) -> Started:
         """Start it; the pipes are unbuffered, so that a line can be waited for."""
         given: Mapping[str, Any] = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         }
-        return subprocess.Popen(
+        return Started(
             self.words(*words), cwd=self.folder, env=self.env, **{**given, **options}
         )
 
