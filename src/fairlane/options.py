@@ -39,6 +39,11 @@ class RequestOptions(SharedOptions, total=False):
     limit: int
 
 
+RUNNING = ("active", "paused", "cancelling", "expiring")
+ENDED = ("done", "cancelled", "lost")
+STATE_GROUPS = {"running": RUNNING, "ended": ENDED}  # words for several states
+
+
 class RequestFilters(TypedDict, total=False):
     """What a list of requests shows; each keyword may be left out, and then excludes nothing.
 

@@ -74,9 +74,10 @@ def test_beside_the_colours_nothing_commands_the_terminal(program: Program, redi
 
 
 def test_columns_stay_in_line_with_colours(program: Program, redis_url: str):
+    """Each of these requests has one sub-request."""
     fill(program, redis_url)
-    coloured = COLOURS.sub("", drawn_by(program, "list")).replace("\r\n", "\n").splitlines()
-    plain = program("list").out.decode().splitlines()
-    place = coloured[0].index("TOTAL")
-    assert {line[place] for line in coloured[1:]} == {"1"}
-    assert plain[0] == coloured[0]
+    shown = drawn_by(program, "list")
+    assert COLOURS.search(shown)
+    head, *rows = COLOURS.sub("", shown).replace("\r\n", "\n").splitlines()
+    assert {row[head.index("TOTAL")] for row in rows} == {"1"}
+    assert {row[head.index("STATE") - 1] for row in rows} == {" "}

@@ -6,6 +6,8 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.cli.display.terminals import on_terminal
 from tests.cli.program import finish, settle
 from tests.support.servers.server_process import run_server
@@ -82,6 +84,7 @@ def test_a_view_that_is_too_high_is_cut_off(program: Program):
     assert "REQUEST" in frame
 
 
+@pytest.mark.slow
 def test_an_outage_is_reported_and_the_view_goes_on(alone: Program):
     with run_server() as server:
         alone.env["FAIRLANE_REDIS"] = server.url

@@ -215,7 +215,7 @@ def test_foreign_entries_of_the_log_are_shown_as_far_as_they_can_be_read(
     ("wanted", "sentence"),
     [
         ({"states": ["actve"]}, r"state 'actve' is not valid: did you mean active\?"),
-        ({"states": ["xyz"]}, "the states are active, paused, cancelling"),
+        ({"states": ["xyz"]}, "the states are running, ended, active, paused"),
         ({"states": "active"}, "a list is expected"),
         ({"priorities": [100]}, "priority 100 is not valid"),
         ({"id_prefix": "a{b"}, "ids have letters, digits"),

@@ -19,16 +19,13 @@ from fairlane.cli.options import (
 )
 from fairlane.cli.output import note, write_json, write_styled
 from fairlane.model import Completion, Progress
+from fairlane.options import ENDED, RUNNING, STATE_GROUPS, RequestFilters
 
 if TYPE_CHECKING:
     from fairlane.found import RequestPage
-    from fairlane.options import RequestFilters
     from fairlane.queue import Queue
 
-STATES = (
-    *("running", "ended", "active", "paused", "cancelling", "expiring"),
-    *("done", "cancelled", "lost"),
-)
+STATES = (*STATE_GROUPS, *RUNNING, *ENDED)
 
 
 @click.command("list", short_help="List the requests of a queue, running and ended.")

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument
 from fairlane.model import check_priority
-from fairlane.options import RequestFilters, ms_of
+from fairlane.options import ENDED, RUNNING, STATE_GROUPS, RequestFilters, ms_of
 
 if TYPE_CHECKING:
     from typing import Any, Unpack
 
-RUNNING = ("active", "paused", "cancelling", "expiring")
-ENDED = ("done", "cancelled", "lost")
-GROUPS = {"running": RUNNING, "ended": ENDED}  # words for several states
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{0,128}")
 
 
@@ -87,12 +84,12 @@ def _each(given: dict[str, Any], name: str) -> Iterable[Any]:
 
 
 def _states_of(word: object) -> tuple[str, ...]:
-    known = [*RUNNING, *ENDED, *GROUPS]
+    known = [*STATE_GROUPS, *RUNNING, *ENDED]
     if not isinstance(word, str) or word not in known:
         near = get_close_matches(str(word), known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the states are {', '.join(known)}"
         raise InvalidArgument(f"state {word!r} is not valid: {hint}")
-    return GROUPS.get(word, (word,))
+    return STATE_GROUPS.get(word, (word,))
 
 
 def _age_ms(name: str, seconds: object) -> int | None:
