@@ -117,9 +117,7 @@ class Program:
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         }
-        return Started(
-            self.words(*words), cwd=self.folder, env=self.env, **{**given, **options}
-        )
+        return Started(self.words(*words), cwd=self.folder, env=self.env, **{**given, **options})
 
     def file(self, content: bytes, name: str = "input") -> Path:
         """A file in its folder."""

@@ -179,7 +179,7 @@ def test_the_mark_goes_with_the_last_claim(lane: Lane):
     assert drop(lane, ids[:2], by="r2") == [b"ok", 2, 0]
     assert "claimed:r2" not in lane.hash()
     assert lane.hash()["requeued:c0ffee"] == "r2"
-    assert lane.raw("XINFO", "CONSUMERS", DEAD, "requeue") == []
+    assert lane.client.xinfo_consumers(DEAD, "requeue") == []
 
 
 def test_what_is_kept_only_loses_its_claim(lane: Lane):

@@ -177,4 +177,6 @@ def failed(outcome: Outcome) -> list[int]:
 
 # Parametrizes `redis_server` with one kind. What such a test is about (processes, signals, order)
 # is the same on every kind of server, while the way of the data is tested on all of them.
+# For what only a server with all keys has, whatever kinds are named.
+ON_ONE_SERVER = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)

@@ -33,6 +33,7 @@ from tests.cli.program import (
 from tests.support.requests import listeners
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
+from tests.worker.parts import ON_ONE_SERVER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -235,6 +236,7 @@ GONE = (
 )
 
 
+@ON_ONE_SERVER  # one node of a cluster after another would be flushed
 @pytest.mark.parametrize(
     "words", [("submit", "input", "--wait"), ("submit", "input", "--watch"), ("wait",)], ids=str
 )
@@ -252,6 +254,7 @@ def test_waiting_for_a_request_that_was_flushed_ends_with_one_sentence(
     assert (ended.code, ended.err.splitlines(keepends=True)[-1]) == (3, GONE)
 
 
+@ON_ONE_SERVER
 def test_reading_results_of_a_request_that_was_flushed_ends_with_the_same_sentence(
     program: Program, redis_client: redis.Redis
 ):

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
@@ -24,8 +25,6 @@ from tests.support.upkeep import ACTIVE, WORKERS, server_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import redis
 
     from fairlane.operations.diagnosis.finding import Finding
 
@@ -442,7 +441,9 @@ def test_results_above_the_memory_are_warned_of(
     lane: Lane, memory: int, retain_ms: int, is_warned: bool
 ):
     """A hundred requests a minute take 100 MiB before the first of them expires."""
-    lane.client.config_set("maxmemory", memory)
+    is_cluster = isinstance(lane.client, redis.RedisCluster)
+    servers = len(lane.client.get_primaries()) if is_cluster else 1
+    lane.client.config_set("maxmemory", memory // servers)
     try:
         for request in Queue(lane.driver).submit_many([[b"x"]] * 100, retain_s=retain_ms / 1000):
             request.cancel()

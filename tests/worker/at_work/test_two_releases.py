@@ -19,6 +19,7 @@ from fairlane.protocol.scripts import Dialect, Library, library, lua_folder
 from tests.support.servers.server_process import free_ports
 from tests.support.wait import wait_until
 from tests.support.workers import has_own_traceback
+from tests.worker.parts import ON_ONE_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,6 +141,7 @@ sys.addaudithook(note)
 """
 
 
+@ON_ONE_SERVER  # a user without the right to load scripts would refuse that release
 @pytest.mark.parametrize("handler", ["act", "act_async"])
 def test_a_worker_reads_none_of_its_files_once_it_works(
     handler: str, queue: Queue, redis_url: str, other: Path

@@ -44,6 +44,7 @@ from tests.support.worker_units import (
 )
 from tests.support.workers import broken, check_settled_once
 from tests.worker.parts import (
+    ON_ONE_SERVER,
     ON_SINGLE,
     entries_of,
     granted,
@@ -323,7 +324,7 @@ def _with(unit: Unit, step: Any, result: Any) -> Handled:
 # ------------------------------------------------------------------ with Redis
 
 
-@ON_SINGLE
+@ON_ONE_SERVER
 @pytest.mark.parametrize("reached", [True, False], ids=["executed", "never sent"])
 def test_a_process_that_dies_in_it_strands_nothing(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
@@ -358,7 +359,7 @@ def test_a_process_that_dies_in_it_strands_nothing(
     check_settled_once(request)
 
 
-@ON_SINGLE
+@ON_ONE_SERVER
 @pytest.mark.parametrize("handler", ["slow_noted", "slow_noted_async"])
 def test_a_worker_goes_on_while_no_other_request_waits(
     handler: str, queue: Queue, redis_client: Any, workers: Workers
