@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     import redis
 
 OWN = ("submit", "input", "--id", "mine")
-REST = "done; no worker takes from queue req: start one with rq-worker --handler module:function\n"
+REST = (
+    "done; no worker takes from queue req: "
+    "start one with rq-worker --app module:app, or --handler module:function\n"
+)
 READERS = [("results", "mine"), (*OWN, "--out", "out")]
 WAITERS = [("wait", "mine"), (*OWN, "--wait"), (*OWN, "--watch")]
 

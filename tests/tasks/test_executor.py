@@ -23,6 +23,7 @@ from fairlane import (
     ArgumentsRefused,
     Executor,
     InvalidArgument,
+    QueueFull,
     RedisUnreachable,
     TaskCancelled,
     TaskError,
@@ -210,6 +211,23 @@ def test_a_cancelled_request_ends_its_futures(app: App, tasks: dict[str, Any]):
     run_until_done(app, again)
     executor.shutdown()
     assert again.result(20) == 4
+
+
+def test_calls_without_room_are_refused_and_later_ones_run(app: App, tasks: dict[str, Any]):
+    app.queue.set_max_waiting(2)
+    executor = Executor(app, limit=9)
+    futures = [executor.submit(tasks["double"], n) for n in range(2)]
+    wait_until(futures[1].running)
+    wait_until(lambda: app.queue.status()["requests"])
+    full = executor.submit(tasks["double"], 3)
+    with pytest.raises(QueueFull):
+        full.result(20)
+    run_until_done(app, futures[1])
+    app.queue.set_max_waiting(0)
+    again = executor.submit(tasks["double"], 4)
+    run_until_done(app, again)
+    executor.shutdown()
+    assert [future.result(20) for future in (*futures, again)] == [0, 2, 8]
 
 
 def test_without_redis_every_future_has_the_error():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.errors import FairlaneError, RequestEnded, TaskError
+from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, TaskError
 from fairlane.operations.submit.open_request import open_request
 from fairlane.protocol import keys
 from fairlane.tasks.batch import ResultReader
@@ -157,7 +157,12 @@ class CallStream:
     def _run_request(self, queue: Queue, first: list[OneCall]) -> None:
         """Sends calls to one request until it is sealed, and returns when all have ended."""
         now, bodies = self._now, [call.body for call in first]
-        request = queue.driver.run(open_request(now.id, self._policy, bodies, self._max_wait_s))
+        begun = open_request(now.id, self._policy, bodies, self._max_wait_s)
+        try:
+            request = queue.driver.run(begun)
+        except (QueueFull, RedisFull) as error:
+            self._refuse(first, error)
+            return
         threading.Thread(
             target=self._receive, args=(queue, now), name="fairlane-results", daemon=True
         ).start()
@@ -178,8 +183,10 @@ class CallStream:
             try:
                 queue.driver.run(request.add([call.body for call in calls]))
             except RequestEnded:
-                self._put_back(calls)
+                self._again = self._withdraw(calls)
                 raise
+            except (QueueFull, RedisFull) as error:
+                self._refuse(calls, error)
         queue.driver.run(request.seal())
 
     def _next(self, index: int) -> list[OneCall]:
@@ -220,13 +227,21 @@ class CallStream:
                 taken.append(call)
         return taken
 
-    def _put_back(self, calls: list[OneCall]) -> None:
-        """Takes back calls that the request did not accept: the next one gets them."""
+    def _withdraw(self, calls: list[OneCall]) -> list[OneCall]:
+        """Returns which of these calls are not ended yet, and does not note them as sent any more.
+
+        The reader may have seen the end of the request before, and cancelled them.
+        """
         refused = {id(call) for call in calls}
         with self._changed:
-            sent = self._now.sent  # the reader may have seen the end first, and cancelled them
-            self._again = [call for call in sent.values() if id(call) in refused]
+            sent = self._now.sent
             self._now.sent = {at: call for at, call in sent.items() if id(call) not in refused}
+            return [call for call in sent.values() if id(call) in refused]
+
+    def _refuse(self, calls: list[OneCall], error: FairlaneError) -> None:
+        """Ends calls for which there is no room; others may be sent later."""
+        for call in self._withdraw(calls):
+            call.future.set_exception(error)
 
     def _break(self, error: BaseException) -> None:
         """Ends every future that has not ended with the error."""

@@ -53,7 +53,7 @@ def test_a_request_that_no_worker_serves_is_reported_as_such(program: Program, r
     program("submit", "-", "--id", "mine", "--queue", "lonely", stdin=b"a\n")
     row = (
         "workers   no worker takes from queue lonely: "
-        "start one with rq-worker --handler module:function --queue lonely"
+        "start one with rq-worker --app module:app, or --handler module:function --queue lonely"
     )
     assert row in program("status", "mine").out.decode().splitlines()
     register(redis_client, "host:1", queue="lonely")

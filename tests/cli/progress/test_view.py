@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
     import redis
 
-UNSERVED = "no worker takes from queue req: start one with rq-worker --handler module:function"
+UNSERVED = (
+    "no worker takes from queue req: "
+    "start one with rq-worker --app module:app, or --handler module:function"
+)
 
 
 def answer(_: int, body: bytes) -> bytes:
@@ -89,7 +92,7 @@ def test_a_submission_that_times_out_names_the_missing_worker(
     assert ended.code == 4
     missing = (
         "no worker takes from queue slow: "
-        "start one with rq-worker --handler module:function --queue slow\n"
+        "start one with rq-worker --app module:app, or --handler module:function --queue slow\n"
     )
     assert ended.err.endswith(f"it goes on; {missing}")
 

@@ -32,7 +32,7 @@ def unserved(queue: str) -> Operation[str]:
         return ""
     return (
         f"no worker takes from queue {queue}: "
-        f"start one with rq-worker --handler module:function{of_queue(queue)}"
+        f"start one with rq-worker --app module:app, or --handler module:function{of_queue(queue)}"
     )
 
 
