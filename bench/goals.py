@@ -13,30 +13,39 @@ if TYPE_CHECKING:
 # The reason why a goal is not reached, as an analysis of the figures found it.
 REASONS = {
     "drain, results ÷ raw XREADGROUP COUNT 100 + XACK": (
-        "different runs reach 0.42 to 0.79, and the run before this one 0.60. The scripts take "
-        "6 µs of Redis for each, raw reading takes 2, and the machine is shared"
+        "different runs reach 0.42 to 0.79. The scripts take 6 µs of Redis for each, raw reading "
+        "takes 2, and the machine is shared"
     ),
-    "COUNT 1 ÷ best acknowledging Python peer": "different runs reach 0.99 to 1.16",
     "requests of one submitted ÷ BullMQ's addBulk": (
-        "enqueue takes 31 µs of Redis for each and BullMQ's script 16, because enqueue checks and "
-        "writes more"
+        "one script call submits 50 requests, and yet each takes 18 µs of Redis: a hash, the body, "
+        "an entry in the index and a token, each with its checks. That alone allows 55,000 a "
+        "second; Python takes the rest of the time"
     ),
     "requests of one finished ÷ BullMQ's best": (
-        "acquire, complete and retire take twice as much of Redis as BullMQ's scripts, and Redis "
-        "is the limit"
+        "one call settles a hundred requests and takes the next ones. Each takes 65 µs of Redis, "
+        "which is the limit, and 42 µs in BullMQ: Fairlane checks the lease, writes a log entry "
+        "and its marker, publishes the end and keeps the result with a TTL"
     ),
-    "idle: start p50": (
-        "it takes one round trip to submit, one to wake the worker and one to acquire"
+    "one by one ÷ plain XADD": (
+        "a submission is one script of ten commands instead of one command, 100 µs of Redis on "
+        "this machine beside 30"
     ),
-    "idle: result known p50": "it takes the same round trips, and one to complete",
+    "one by one ÷ best peer": (
+        "ChasquiMQ sends one XADD from Rust, and Dramatiq two commands. Of the peers that submit "
+        "by a script, BullMQ is about as fast"
+    ),
+    "idle: start p50 ÷ raw Redis": (
+        "it takes one round trip to submit, one to wake the worker and one to acquire; raw Redis "
+        "takes two, without a script"
+    ),
+    "idle: result known p50 ÷ raw Redis": "it takes the same round trips, and one to complete",
     "10 ms async handlers, 100 concurrent: busy": (
         "a slice of 20 ms holds one or two such handlers and has one round trip. A round trip "
         "takes about 1.5 ms, because a hundred others begin with it. Longer slices keep more "
-        "handlers busy. No peer keeps more async handlers busy on this machine"
+        "handlers busy"
     ),
-    "cost of 100 lanes ÷ of 1": (
-        "a worker prefetches only from its current lane, so it never prefetches from 100 lanes "
-        "with one request each"
+    "10 ms sync handlers, 100 threads: busy": (
+        "a hundred threads share one interpreter lock, and each has a round trip in a slice"
     ),
 }
 
@@ -112,11 +121,16 @@ def _rates(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | No
     node = figures.best("drain", "rate", {_STORED}, _is_node)
     yield "drain, results ÷ BullMQ on Node", ">", 4, _of(drain, node)
     read = _raw(figures, "drain", raw, _BARE)
-    yield "drain, results ÷ raw XREADGROUP COUNT 100 + XACK", ">", 0.5, _of(drain, read)
+    yield "drain, results ÷ raw XREADGROUP COUNT 100 + XACK", ">", 0.6, _of(drain, read)
     keeps = figures.best(
         "drain", "rate", {_STORED, _BARE}, lambda peer: _is_python(peer) and peer.acknowledges
     )
-    yield "COUNT 1 ÷ best acknowledging Python peer", ">", 1, _of(one, keeps)
+    yield "COUNT 1 ÷ best acknowledging Python peer", ">", 1.5, _of(one, keeps)
+    single = figures.of("submit", "rate", _TITLE, "one by one")
+    plain = _raw(figures, "submit", raw, "one by one")
+    yield "one by one ÷ plain XADD", ">", 0.6, _of(single, plain)
+    safe = figures.best("submit", "rate", {"one by one"}, lambda peer: peer.acknowledges)
+    yield "one by one ÷ best peer", ">", 1, _of(single, safe)
 
 
 def _levels(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | None, str]]]:
@@ -128,17 +142,19 @@ def _levels(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | N
     each = _of(big, (raw, "raw stream entry")) if raw else (None, "")
     yield "bytes of a waiting sub-request ÷ raw stream entry", "<", 1.3, each
     single = figures.of("footprint", "bytes", _TITLE, "requests of 1")
-    yield "bytes of a request of one", "<", 1_000, shown(single, "{:,.0f} B")
+    yield "bytes of a request of one", "<", 600, shown(single, "{:,.0f} B")
     node = figures.best("submit", "rate", {"in bulk"}, _is_node)
     many = figures.of("submit", "rate", _SINGLE, "in bulk")
-    yield "requests of one submitted ÷ BullMQ's addBulk", ">", 1.37, _of(many, node)
+    yield "requests of one submitted ÷ BullMQ's addBulk", ">", 3, _of(many, node)
     node = figures.best("drain", "rate", {_STORED, _BARE}, _is_node)
     done = figures.of("drain", "rate", _SINGLE, _STORED)
-    yield "requests of one finished ÷ BullMQ's best", ">", 1, _of(done, node)
-    start = figures.of("latency", "start_p50", _TITLE)
-    yield "idle: start p50", "<", 0.5, shown(start, "{:.2f} ms")
-    known = figures.of("latency", "known_p50", _TITLE)
-    yield "idle: result known p50", "<", 0.8, shown(known, "{:.2f} ms")
+    yield "requests of one finished ÷ BullMQ's best", ">", 2, _of(done, node)
+    for point, metric in (("start p50", "start_p50"), ("result known p50", "known_p50")):
+        mine = figures.of("latency", metric, _TITLE)
+        bare = figures.of("latency", metric, "raw Redis (redis-py)")
+        ratio = mine / bare if mine and bare else None
+        text = f"{mine:.2f} ms beside {bare:.2f}" if ratio else ""
+        yield f"idle: {point} ÷ raw Redis", "<", 2, (ratio, text)
     urgent = figures.of("overtaking", "p50", _TITLE)
     yield "urgent among 200,000: p50 (a slice of 20 ms + 1 ms)", "<", 21, shown(urgent, "{:.1f} ms")
     share = figures.of("fairness", "end", _TITLE)
@@ -149,6 +165,9 @@ def _scaling(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | 
     busy = figures.of("handlers", "busy", _TITLE, "async, 10 ms, 100 concurrent")
     shown = "" if busy is None else f"{busy:.1f} busy"
     yield "10 ms async handlers, 100 concurrent: busy", ">", 95, (busy, shown)
+    threads = figures.of("handlers", "busy", _TITLE, "sync, 10 ms, 100 concurrent")
+    shown = "" if threads is None else f"{threads:.1f} busy"
+    yield "10 ms sync handlers, 100 threads: busy", ">", 90, (threads, shown)
     eight = figures.of("processes", "rate", _TITLE, "10 ms, 8 processes")
     one = figures.of("processes", "rate", _TITLE, "10 ms, 1 process")
     ten = _of(eight, (one, "1 process")) if one else (None, "")

@@ -181,6 +181,7 @@ PEERS = {
             "no events; acknowledges jobs in batches, 5 ms after the last one; "
             "a job that runs for more than 30 s starts a second time meanwhile",
             ("chasquimq==1.3.0", "uvloop==0.23.0"),
+            language="Rust, bound to Python",
             modes=("async",),
             best={"concurrency": 100, "mode": "async"},
             tries=(16, 100, 300),
