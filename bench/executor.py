@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 RUNS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 PERCENT = int(sys.argv[2]) if len(sys.argv) > 2 else 100
-CALLS = {4_000: 12 * PERCENT, 200: 300 * PERCENT}  # by the work of one call
+CALLS = {7_000: 6 * PERCENT, 200: 300 * PERCENT}  # by the work of one call
 PROCESSES = 2
 DASK = Peer(
     name="dask", title="dask", script="dask_map.py", setting="one thread a process",
-    packages=("distributed==2026.10.0", "dask==2026.10.0"),
+    packages=("distributed==2026.8.0", "dask==2026.8.0"),
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _table(rates: dict[str, list[float]], version: str) -> list[str]:
         what, _, most = name.rpartition(" ")
         base = support.median(rates[f"Executor.map {most}"])
         middle = support.median(values)
-        each = "5 ms" if most == "4000" else "0.1 ms"
+        each = "5 ms" if most == "7000" else "0.1 ms"
         lines.append(
             f"| {CALLS[int(most)]:,} of {each} | {what} | {middle:,.0f} | {min(values):,.0f} "
             f"| {max(values):,.0f} | {middle / base:.2f} |"
