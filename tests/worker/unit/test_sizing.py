@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from fairlane.worker.unit.sizing import Sizer
@@ -196,12 +198,39 @@ def test_tokens_are_taken_one_by_one_for_a_while():
     assert [sizes.tokens(128) for _ in range(3)] == [1, 1, 128]
 
 
-def test_sizes_are_of_the_latest_requests_of_which_more_than_one_is_taken():
-    sizes = Sizer(20, 128)
-    for i in range(70):
-        sizes.observe_slice(f"r{i}", 1, 0.000_1)
-    sizes.observe_slice("slow", 1, 0.02)
-    found = sizes.sizes()
-    assert found[0] == ("r69", 16)
-    assert [request_id for request_id, _ in found] == [f"r{i}" for i in range(69, 6, -1)]
-    assert dict(sizes.sizes(0.01))["r69"] == 2
+def test_sizes_are_of_every_request_of_which_more_than_one_is_taken():
+    """The requests of a lane take turns: the next one is the one that was measured first."""
+    sizer = Sizer(20)
+    for n in range(200):
+        sizer.observe_slice(f"r{n}", 4, 0.0004)
+    sizer.observe_slice("slow", 1, 0.5)
+    assert dict(sizer.sizes()) == {f"r{n}": 64 for n in range(200)}
+
+
+def test_a_request_that_has_ended_is_forgotten():
+    sizer = Sizer(20)
+    sizer.observe_slice("over", 4, 0.0004)
+    sizer.forget("over")
+    sizer.forget("never seen")
+    assert not sizer.has_measured("over")
+    assert sizer.sizes() == []
+
+
+def test_threads_may_measure_while_another_one_asks_for_sizes():
+    sizer = Sizer(20)
+    ended = threading.Event()
+
+    def measure() -> None:
+        n = 0
+        while not ended.is_set():
+            sizer.observe_slice(f"r{n % 300}", 4, 0.0004)
+            n += 1
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    try:
+        for _ in range(500):
+            sizer.sizes()
+    finally:
+        ended.set()
+        thread.join()

@@ -216,7 +216,9 @@ def _observe_settled(unit: Unit, lease: Lease, reply: Reply) -> None:
     Sizes are kept for a limited number of requests, so ended ones must not fill the table.
     """
     outcome = lease.outcome
-    if outcome is not None and reply.is_ok and not lease.slice.waiting:
+    if reply.is_ended:
+        unit.sizer.forget(lease.slice.request_id)
+    elif outcome is not None and reply.is_ok and not lease.slice.waiting:
         unit.sizer.observe_slice(lease.slice.request_id, outcome.position, lease.seconds)
 
 

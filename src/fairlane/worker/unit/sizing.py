@@ -6,13 +6,11 @@ A slice is sized by the time per sub-request of its request, a pop by the time p
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import islice
 
 from fairlane import settings
 from fairlane.settings import SLICE_MOST
 
 _REMEMBERED = 256  # requests
-_SENT = 64  # of them with a call that acquires
 _WEIGHT = 0.3  # of the newest measurement in the moving averages
 _GROWTH = 16  # a slice is at most this many times the one before
 _TOKEN_GROWTH = 4  # ... and so many tokens the ones before
@@ -54,10 +52,18 @@ class Sizer:
         return max(1, min(fitting, last * _GROWTH, SLICE_MOST))
 
     def sizes(self, share: float = 1.0) -> list[tuple[str, int]]:
-        """Returns the requests, the latest ones, of which more than one entry should be taken."""
-        latest = islice(reversed(self._requests), _SENT)
-        found = [(request_id, self.entries(request_id, share)) for request_id in latest]
+        """Returns the requests of which more than one entry should be taken, and how many.
+
+        All of them: the requests of a lane take turns, so the next one is the one measured longest
+        ago.
+        """
+        known = list(self._requests)  # a copy: other threads measure meanwhile
+        found = [(request_id, self.entries(request_id, share)) for request_id in known]
         return [(request_id, entries) for request_id, entries in found if entries > 1]
+
+    def forget(self, request_id: str) -> None:
+        """Removes a request that has ended."""
+        self._requests.pop(request_id, None)
 
     def observe_slice(self, request_id: str, count: int, seconds: float) -> None:
         """Learns that `count` sub-requests took the handler `seconds`."""
