@@ -158,7 +158,6 @@ class Library:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._scripts: dict[str, Script] = {}
         self._paths = {
             path.stem: path for folder in FOLDERS for path in (root / folder).glob("*.lua")
         }
@@ -166,10 +165,9 @@ class Library:
     def __getattr__(self, name: str) -> Script:
         if name.startswith("_") or name not in self._paths:
             raise AttributeError(f"there is no script {name}.lua in {self.root}")
-        script = self._scripts.get(name)
-        if script is None:
-            path = self._paths[name].relative_to(self.root).as_posix()
-            script = self._scripts[name] = Script(name, without_unused(expand(self.root, path)))
+        path = self._paths[name].relative_to(self.root).as_posix()
+        script = Script(name, without_unused(expand(self.root, path)))
+        self.__dict__[name] = script  # so that this function is not called for it again
         return script
 
     def __iter__(self) -> Iterator[Script]:

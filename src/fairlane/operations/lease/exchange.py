@@ -6,6 +6,7 @@ Elsewhere a unit takes the same steps one by one: complete, dispatch, pop, acqui
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fairlane import settings
@@ -46,6 +47,7 @@ class Exchanger:
     worker: str
     started: str
     place: bytes
+    keys: tuple[bytes, ...]  # of the dispatch slot, besides the lanes
 
 
 def exchange(
@@ -76,16 +78,13 @@ def exchange(
         args += results
         if verdicts:
             args += words_of(verdicts)
-    names = (*_dispatch_keys(unit), *(lanes or keys.lanes(unit.queue)[:1]))
+    names = (*unit.keys, *(lanes or keys.lanes(unit.queue)[:1]))
     return SingleServer(TextCall(signed(library(), "exchange", _PARAMS), names, args))
 
 
-def _dispatch_keys(unit: Exchanger) -> tuple[bytes, ...]:
-    queue = unit.queue
-    log = keys.active(queue), keys.logged(queue), keys.completed(queue)
-    return (*log, *keys.bound(queue), keys.taken(queue, unit.worker))
-
-
+@lru_cache(maxsize=1024)
 def exchange_unit(queue: str, worker: str, started: str, unit: int) -> Exchanger:
     """Returns the exchanger of a worker's unit, by the unit's number."""
-    return Exchanger(queue, worker, started, b"x%d" % unit)
+    log = keys.active(queue), keys.logged(queue), keys.completed(queue)
+    names = (*log, *keys.bound(queue), keys.taken(queue, worker))
+    return Exchanger(queue, worker, started, b"x%d" % unit, names)

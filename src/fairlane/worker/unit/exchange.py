@@ -42,6 +42,8 @@ def may_exchange(unit: Unit, done: list[Lease]) -> bool:
     """Returns True if one short call can settle these leases, and one server may have all keys."""
     if not unit.has_one_server or not unit.turns.is_unsharded or any(map(is_apart, done)):
         return False
+    if len(done) == 1 and (only := done[0].outcome) is not None:  # most often, with a slow handler
+        return len(only.ids) <= _MOST_RESULTS and only.size <= settings.FLUSH_BYTES
     outcomes = [lease.outcome for lease in done if lease.outcome is not None]
     results = sum([len(outcome.ids) for outcome in outcomes])
     size = sum([outcome.size for outcome in outcomes])
@@ -147,32 +149,44 @@ def _note_acquired(
     shared: bool,
 ) -> Operation[Acquired]:
     """Puts what was acquired at `sent` on the board."""
+    if not reply.tokens:
+        unit.record.end_acquire()
+        return Acquired(returned.lane)
+    tokens, share = [parse(raw) for raw in reply.tokens], 1
+    if len(tokens) > 1:
+        shared = True
+        share = max(1, sum([token.request_id in sizes for token in tokens if token]))
     read = library().acquire.reply
-    tokens = [parse(raw) for raw in reply.tokens]
-    shared = shared or len(tokens) > 1
-    share = max(1, sum([token.request_id in sizes for token in tokens if token]))
-    leases, alone, refused = list[Lease](), 0, list[bytes]()
-    for word, token, raw in zip(reply.tokens, tokens, reply.acquired, strict=True):
-        if token is None:
-            continue
-        if not raw:
-            refused.append(word)
+    leases, alone = list[Lease](), 0
+    for token, raw in zip(tokens, reply.acquired, strict=True):
+        if token is None or not raw:
             continue
         acquired = read(raw)
         taken = slice_of(token, op, acquired)
         if taken is not None:
             record = unit.free.pop()
             hold(record, taken, sent, shared=shared)
-            leases.append(Lease(taken, record, max(1, sizes.get(token.request_id, 1) // share)))
-        alone += acquired.is_alone
+            leases.append(Lease(taken, record, sizes.get(token.request_id, 1) // share or 1))
+        else:
+            alone += acquired.is_alone
     unit.record.end_acquire()
-    for word in refused:
-        more = yield from acquire(unit, [word], returned, unit.share, shared=shared)
-        leases += more.leases
     if alone:  # the script returned these tokens to their lanes
         unit.sizer.take_singly(alone)
-    lane = returned.lane
-    if leases:
-        last = max(lease.slice.priority for lease in leases)
-        lane = keys.lanes(unit.queue)[last]
-    return Acquired(lane, leases)
+    if b"" in reply.acquired:
+        leases += yield from _acquire_refused(unit, reply, returned, shared=shared)
+    if not leases:
+        return Acquired(returned.lane)
+    last = max([lease.slice.priority for lease in leases])
+    return Acquired(keys.lanes(unit.queue)[last], leases)
+
+
+def _acquire_refused(
+    unit: Unit, reply: Reply, returned: FollowUps, *, shared: bool
+) -> Operation[list[Lease]]:
+    """Acquires one by one with the tokens that the script could not acquire with."""
+    leases = list[Lease]()
+    for word, raw in zip(reply.tokens, reply.acquired, strict=True):
+        if not raw and parse(word) is not None:
+            acquired = yield from acquire(unit, [word], returned, unit.share, shared=shared)
+            leases += acquired.leases
+    return leases
