@@ -34,7 +34,8 @@ ROOMS = {
     "services": (
         *("embedded", "request", "queue", "aio"),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
-        *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker", "testing"),
+        *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker"),
+        *("tasks.executor", "testing"),
     ),
     "edges": (
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),

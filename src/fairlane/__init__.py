@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue, submit_request
     from fairlane.request import OpenRequest, Request
     from fairlane.tasks.app import App
-    from fairlane.tasks.executor import Executor
+    from fairlane.tasks.executor.executor import Executor
     from fairlane.tasks.hooks import TaskCall
     from fairlane.worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
@@ -54,7 +54,7 @@ _HOMES = {
     "Context": ".worker",
     "DataLost": ".errors",
     "DeadNotFound": ".errors",
-    "Executor": ".tasks.executor",
+    "Executor": ".tasks.executor.executor",
     "FairlaneError": ".errors",
     "HandlerNotFound": ".errors",
     "InvalidArgument": ".errors",

@@ -12,7 +12,15 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import acl, keys
 from fairlane.protocol.scripts import Dialect, library
-from tests.support.network.reach import Sent, commands_in, modules, sent_by, tree_of, used_by
+from tests.support.network.reach import (
+    FACES,
+    Sent,
+    commands_in,
+    modules,
+    sent_by,
+    tree_of,
+    used_by,
+)
 from tests.support.servers.users import servers_of, version_of
 
 if TYPE_CHECKING:
@@ -52,7 +60,7 @@ def server(redis_server: Any) -> Iterator[redis.Redis]:
 
 def what_it_sends(role: str) -> Sent:
     entries = [PARTS.get(name, (f"cli.commands.{name}", "*")) for name in acl.ROLES[role].runs]
-    entries += [("queue", f".{name}") for name in API.get(role, ())]
+    entries += [(face, f".{name}") for name in API.get(role, ()) for face in FACES]
     return sent_by(*entries)
 
 
@@ -106,7 +114,7 @@ def test_every_command_of_fairlane_is_for_some_role():
 
 
 def test_every_operation_that_a_face_offers_is_for_some_role():
-    faces = ["queue", "aio", *modules("cli")]
+    faces = [*FACES, "aio", *modules("cli")]
     offered = {place for face in faces for place in used_by(face) if is_operation(place[0])}
     reached = set().union(*(what_it_sends(role).seen for role in ROLES))
     assert {place for place in offered - reached if sends(place)} == set()
@@ -128,7 +136,7 @@ def sends(place: tuple[str, str]) -> bool:
 
 
 def is_operation(module: str) -> bool:
-    return module in {*modules("operations"), "results"}
+    return module in modules("operations")
 
 
 # ------------------------------------------------------------------ the Lua

@@ -29,8 +29,8 @@ from fairlane import (
     TaskError,
     WaitTimeout,
 )
-from fairlane.tasks import call_stream
-from fairlane.tasks.call_stream import Pace
+from fairlane.tasks.executor import call_stream
+from fairlane.tasks.executor.call_stream import Pace
 from fairlane.testing import run_tasks
 from tests.cli.program import finish
 from tests.support.wait import wait_until

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SRC = Path(fairlane.__file__).parent
 Place = tuple[str, str]  # a module and a name at its top; "*" = all names
-FACES = {"Queue", "Request"}
+FACES = {"queue": {"Queue"}, "request": {"Request", "OpenRequest"}}
 NOT_FOLLOWED = ("aio", "drivers", "embedded", "protocol.scripts")
 STEPS = {"Call", "Confirm", "Pop", "Subscribe"}
 # Commands that are known by their second word, too.
@@ -135,7 +135,7 @@ def _parsed(module: str) -> _Parsed | None:
             imports |= {alias.asname or alias.name: (home, alias.name) for alias in node.names}
     names: dict[str, ast.AST] = {}
     for node in tree.body:
-        if module == "queue" and isinstance(node, ast.ClassDef) and node.name in FACES:
+        if isinstance(node, ast.ClassDef) and node.name in FACES.get(module, ()):
             names |= {f".{one.name}": one for one in node.body if isinstance(one, ast.FunctionDef)}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names[node.name] = node
@@ -158,8 +158,8 @@ def _used(module: str, node: ast.AST) -> Iterator[Place]:
             if home is not None:
                 yield ".".join(part for part in home if part), one.attr
         is_call = isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
-        if is_call and module.split(".", maxsplit=1)[0] in ("cli", "queue"):
-            yield "queue", f".{one.func.attr}"  # type: ignore[attr-defined]
+        if is_call and module.split(".", maxsplit=1)[0] in ("cli", *FACES):
+            yield from ((face, f".{one.func.attr}") for face in FACES)  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------ scripts and commands

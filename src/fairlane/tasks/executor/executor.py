@@ -10,7 +10,7 @@ from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.options import policy_of
 from fairlane.tasks.batch import value_of
-from fairlane.tasks.call_stream import CallStream, OneCall
+from fairlane.tasks.executor.call_stream import CallStream, OneCall
 from fairlane.tasks.options import TaskOptions, executor_options
 from fairlane.tasks.task import Task
 

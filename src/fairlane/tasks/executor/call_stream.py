@@ -1,7 +1,7 @@
 """Sends an executor's calls to the workers, and gives each future its result.
 
-One thread sends the calls, as chunks of an open request. Another one reads the results while the
-request runs. The request is sealed when nothing is left to do for a moment, or when it has very
+One thread sends the calls, as chunks of an open request. Others read the results while the request
+runs. The request is sealed when nothing is left to do for a moment, or when it has very
 many calls; the next call then begins another one. So at most one request of an executor runs at
 any time, and its limit bounds all calls.
 """
@@ -9,6 +9,7 @@ any time, and its limit bounds all calls.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections import deque
@@ -23,6 +24,7 @@ from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, T
 from fairlane.operations.submit.open_request import open_request
 from fairlane.protocol import keys
 from fairlane.tasks.batch import ResultReader
+from fairlane.tasks.executor.reader_threads import ReaderThreads
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -71,10 +73,16 @@ class Pace:
 
 @dataclass(slots=True)
 class _Current:
-    """The request that runs: its id, the calls without a result by index, whether it has ended."""
+    """The request that runs: its id, and the calls without a result by their indexes.
+
+    `ending` is how many results are being set now. `is_sealed`: it takes no more calls. `is_over`:
+    it has ended.
+    """
 
     id: str
     sent: dict[int, OneCall] = field(default_factory=dict)
+    ending: int = 0
+    is_sealed: bool = False
     is_over: bool = False
 
 
@@ -83,23 +91,34 @@ class CallStream:
 
     def __init__(self, app: App, policy: Policy, max_wait_s: float) -> None:
         self._app, self._policy, self._max_wait_s = app, policy, max_wait_s
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begins without any call, also in a process that was forked: it has no thread of these."""
+        self._pid = os.getpid()
         self._changed = threading.Condition()  # guards everything below
         self._waiting: deque[OneCall] = deque()
         self._again: list[OneCall] = []  # whose request ended before it had them
         self._now = _Current("")
         self._pace = Pace()
         self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self._readers = ReaderThreads(self._receive)
         self._failure: BaseException | None = None
 
     def add(self, call: OneCall) -> None:
         """Takes a call. Raises RuntimeError and BrokenExecutor, see Executor.submit."""
+        if self._pid != os.getpid():
+            self._begin()
         with self._changed:
             self._check_open()
             self._waiting.append(call)
             if self._thread is None:
+                # Both threads start here: while the interpreter ends, none can start any more.
+                self._readers = ReaderThreads(self._receive)
+                self._readers.start_one()
                 self._thread = threading.Thread(
-                    target=self._run, name="fairlane-executor", daemon=True
+                    target=self._run, args=(self._readers,), name="fairlane-executor", daemon=True
                 )
                 _streams.add(self)
                 self._thread.start()
@@ -121,11 +140,17 @@ class CallStream:
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Returns when every call has ended."""
+        """Returns when every call has ended, and the callbacks of its future have run.
+
+        Raises RuntimeError in such a callback, which would wait for itself.
+        """
         with self._changed:
-            thread = self._thread
-        if thread is not None:
-            thread.join()
+            thread = self._thread if self._pid == os.getpid() else None
+        if thread is None:
+            return
+        if self._readers.is_current():
+            raise RuntimeError("shutdown in a callback of a future needs wait=False")
+        thread.join()
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -137,12 +162,14 @@ class CallStream:
 
     # The thread that sends.
 
-    def _run(self) -> None:
+    def _run(self, readers: ReaderThreads[_Current]) -> None:
         try:
             while first := self._first():
-                self._run_request(self._app.queue, first)
+                self._run_request(self._app.queue, first, readers)
         except BaseException as error:  # noqa: BLE001  raised by every future
             self._break(error)
+        finally:
+            readers.end()
 
     def _first(self) -> list[OneCall]:
         """Returns the calls that begin a request; without any, this thread must end."""
@@ -154,7 +181,9 @@ class CallStream:
                 self._thread = None  # the next call starts another one
             return calls
 
-    def _run_request(self, queue: Queue, first: list[OneCall]) -> None:
+    def _run_request(
+        self, queue: Queue, first: list[OneCall], readers: ReaderThreads[_Current]
+    ) -> None:
         """Sends calls to one request until it is sealed, and returns when all have ended."""
         now, bodies = self._now, [call.body for call in first]
         begun = open_request(now.id, self._policy, bodies, self._max_wait_s)
@@ -163,9 +192,7 @@ class CallStream:
         except (QueueFull, RedisFull) as error:
             self._refuse(first, error)
             return
-        threading.Thread(
-            target=self._receive, args=(queue, now), name="fairlane-results", daemon=True
-        ).start()
+        readers.read(now)
         try:
             self._send(queue, request)
         except RequestEnded:  # a person has cancelled it
@@ -175,25 +202,30 @@ class CallStream:
                 queue.driver.run(request.take_back(error))
             raise
         with self._changed:
-            while now.sent and self._failure is None:
+            now.is_sealed = True
+            while (now.sent or now.ending) and self._failure is None:
                 self._changed.wait()
 
     def _send(self, queue: Queue, request: Submission) -> None:
-        while request.total < _MOST_CALLS and (calls := self._next(request.total)):
+        while request.total < _MOST_CALLS:
+            calls = self._next(request.total)
+            if calls == []:
+                break
             try:
-                queue.driver.run(request.add([call.body for call in calls]))
+                queue.driver.run(request.add([call.body for call in calls or ()]))
             except RequestEnded:
-                self._again = self._withdraw(calls)
+                self._again = self._withdraw(calls or [])
                 raise
             except (QueueFull, RedisFull) as error:
-                self._refuse(calls, error)
+                self._refuse(calls or [], error)
         queue.driver.run(request.seal())
 
-    def _next(self, index: int) -> list[OneCall]:
+    def _next(self, index: int) -> list[OneCall] | None:
         """Waits for calls to send, and notes them as sent from `index` on.
 
         Returns none when the executor is closed, when no call runs and none came for a moment, and
-        when the request has ended before its time.
+        when the request has ended before its time. None: nothing came for so long that an empty
+        chunk must keep the request open.
         """
         with self._changed:
             now = self._now
@@ -206,8 +238,11 @@ class CallStream:
                 if self._is_closed and not self._waiting:
                     break
                 is_idle = not self._waiting and not now.sent
-                if not self._changed.wait(_IDLE_S if is_idle else None) and is_idle:
-                    break
+                if self._changed.wait(_IDLE_S if is_idle else settings.OPEN_MS / 4000):
+                    continue
+                if not is_idle:
+                    return None
+                break
             return []
 
     def _take(self) -> list[OneCall]:
@@ -255,35 +290,48 @@ class CallStream:
         for call in left:
             call.future.set_exception(error)
 
-    # The thread that reads.
+    # The threads that read.
 
-    def _receive(self, queue: Queue, now: _Current) -> None:
+    def _receive(self, now: _Current) -> None:
+        """Gives each call of a request its result."""
         try:
-            for result in queue.request(now.id).results("done"):
+            for result in self._app.queue.request(now.id).results("done"):
                 self._end(now, result)
         except BaseException as error:  # noqa: BLE001  raised by every future
-            if now.sent:  # else all results were read, and the executor may be on another request
+            with self._changed:
+                is_needed = bool(now.sent) or not now.is_sealed
+            if is_needed:  # else every result was read, and the executor may be on another request
                 self._break(error)
             return
         with self._changed:
             left, now.sent, now.is_over = now.sent, {}, True
+            now.ending += len(left)
             self._changed.notify_all()
         for index, call in left.items():
             reader = ResultReader[Any](call.signature, self._app.codec, now.id)
-            call.future.set_exception(reader.cancelled(index))
+            self._set(now, call.future, reader.cancelled(index))
 
     def _end(self, now: _Current, result: Result) -> None:
         with self._changed:
             call = now.sent.pop(result.index, None)
+            if call is None:  # a dead call that a person has requeued
+                return
+            now.ending += 1
             self._pace.add(clock.mono_s())
-            self._changed.notify_all()
-        if call is None:  # a dead call that a person has requeued
-            return
-        outcome: Any = ResultReader[Any](call.signature, self._app.codec, now.id).outcome(result)
-        if isinstance(outcome, TaskError):
-            call.future.set_exception(outcome)
-        else:
-            call.future.set_result(outcome)
+        reader = ResultReader[Any](call.signature, self._app.codec, now.id)
+        self._set(now, call.future, reader.outcome(result))
+
+    def _set(self, now: _Current, future: Future[Any], outcome: Any) -> None:
+        """Ends a future, which runs its callbacks."""
+        try:
+            if isinstance(outcome, TaskError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        finally:
+            with self._changed:
+                now.ending -= 1
+                self._changed.notify_all()
 
 
 _streams: weakref.WeakSet[CallStream] = weakref.WeakSet()
