@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import (
     ALL_COMPLETED,
@@ -28,11 +32,16 @@ from fairlane import (
     TaskCancelled,
     TaskError,
     WaitTimeout,
+    request,
+    settings,
 )
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
 from fairlane.tasks.executor import call_stream
 from fairlane.tasks.executor.call_stream import Pace
 from fairlane.testing import run_tasks
 from tests.cli.program import finish
+from tests.support.requests import once
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -82,10 +91,11 @@ def tasks(app: App) -> dict[str, Any]:
 
 
 @pytest.fixture
-def worker(program: Program) -> Iterator[Callable[[], None]]:
+def worker(app: App, program: Program) -> Iterator[Callable[[], None]]:
     """A worker of CODE; calling it opens the gate of `slow`."""
     program.file(CODE, "thecode.py")
     started = program.start("worker", "--app", "thecode:app", "--concurrency", "4")
+    wait_until(lambda: app.queue.status()["workers"], 20)
     yield (program.folder / "go").touch
     (program.folder / "go").touch()
     started.send_signal(signal.SIGTERM)
@@ -230,6 +240,108 @@ def test_calls_without_room_are_refused_and_later_ones_run(app: App, tasks: dict
     assert [future.result(20) for future in (*futures, again)] == [0, 2, 8]
 
 
+def test_a_request_stays_open_while_long_calls_run(
+    app: App, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(settings, "OPEN_MS", 200)
+    executor = Executor(app, limit=1)
+    future = executor.submit(tasks["double"], 1)
+    wait_until(lambda: app.queue.status()["requests"])
+    (request,) = app.queue.status()["requests"]
+    key = keys.request_hash(request.id)
+
+    def chunks() -> int:
+        return int(app.queue.driver.run(once(Command(b"HGET", key, b"chunks"))) or 1)
+
+    wait_until(lambda: chunks() >= 4)  # empty ones
+    run_until_done(app, future)
+    executor.shutdown()
+    assert future.result(0) == 2
+
+
+def test_shutdown_returns_after_the_callbacks_and_cannot_be_called_in_one(
+    app: App, tasks: dict[str, Any], worker: object
+):
+    seen: list[str] = []
+    executor = Executor(app)
+    future = executor.submit(tasks["double"], 1)
+
+    def callback(_: Future[int]) -> None:
+        with pytest.raises(RuntimeError, match="wait=False"):
+            executor.shutdown()
+        ended.wait(0.05)
+        seen.append("called")
+
+    ended = threading.Event()
+    future.add_done_callback(callback)
+    executor.shutdown()
+    assert seen == ["called"]
+
+
+def test_a_process_that_was_forked_has_an_executor_of_its_own(
+    app: App, tasks: dict[str, Any], worker: object
+):
+    executor = Executor(app)
+    assert executor.submit(tasks["double"], 1).result(20) == 2
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            os.write(theirs, b"%d" % executor.submit(tasks["double"], 21).result(20))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(ours, 9) == b"42"
+    executor.shutdown()
+
+
+def test_a_program_that_ends_waits_for_its_calls_and_callbacks(
+    app: App, program: Program, worker: Callable[[], None]
+):
+    """It never shuts the executor down, as with other executors."""
+    program.file(
+        b"import os\nfrom thecode import app, double\nfrom fairlane import Executor\n"
+        b"for n in range(30):\n"
+        b"    future = Executor(app).submit(double, n)\n"
+        b"    future.add_done_callback(lambda one: os.write(1, b'%d ' % one.result()))\n",
+        "main.py",
+    )
+    words = [sys.executable, "main.py"]
+    ended = subprocess.run(
+        words, cwd=program.folder, env=program.env, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(map(int, ended.stdout.split())) == [2 * n for n in range(30)]
+
+
+def test_an_error_of_reading_breaks_the_executor(
+    app: App, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    def broken(*_: Any, **__: Any) -> Iterator[Any]:
+        raise RedisUnreachable("not readable")
+
+    monkeypatch.setattr(request.Request, "results", broken)
+    executor = Executor(app)
+    future = executor.submit(tasks["double"], 1)
+    with pytest.raises(RedisUnreachable, match="not readable"):
+        future.result(20)
+    with pytest.raises(BrokenExecutor):
+        executor.submit(tasks["double"], 1)
+    executor.shutdown()
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_shutdown_ends_the_calls_of_a_map(
+    app: App, tasks: dict[str, Any], worker: object, *, cancels: bool
+):
+    executor = Executor(app, limit=1)
+    values = executor.map(tasks["double"], range(3_000 if cancels else 300))
+    executor.shutdown(cancel_futures=cancels)
+    (ending,) = app.queue.completions("0", follow=False)
+    assert (ending.state == "cancelled") == cancels
+    if not cancels:
+        assert next(values) == 0
+
+
 def test_without_redis_every_future_has_the_error():
     app = App("images", "redis://127.0.0.1:1")
     app.task(double)
@@ -284,6 +396,8 @@ def test_only_tasks_of_the_app_can_be_called(app: App, tasks: dict[str, Any], wa
         executor.submit(tasks["double"], m=1)
     with pytest.raises(InvalidArgument, match="chunksize 0"):
         executor.map(tasks["double"], [1], chunksize=0)
+    with pytest.raises(InvalidArgument, match="timeout 'x'"):
+        executor.map(tasks["double"], [1], timeout="x")  # type: ignore[arg-type]
     assert app.queue.status()["requests"] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -138,3 +139,28 @@ def test_an_executor_has_no_eager_mode(app: App):
             future.result(20)
     with pytest.raises(InvalidArgument, match="no app is named"), eager():
         pass
+
+
+def test_an_async_task_may_submit_another_one(app: App):
+    @app.task
+    async def inner(n: int) -> int:
+        return n + 1
+
+    @app.task
+    async def outer(n: int) -> int:
+        return inner.submit(n).result()
+
+    before = set(threading.enumerate())
+    with eager(app):
+        assert outer.submit(1).result() == 2
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, pytest.fail.Exception])
+def test_what_is_no_outcome_of_a_call_is_raised(app: App, raised: type[BaseException]):
+    @app.task
+    def stop() -> None:
+        raise raised("now")
+
+    with eager(app), pytest.raises(raised):
+        stop.submit()

@@ -176,3 +176,29 @@ def test_it_needs_an_app_with_tasks(app: App):
         run_tasks()
     with pytest.raises(InvalidArgument, match="app images has no task"):
         run_tasks(app)
+
+
+def test_a_call_that_waits_for_another_worker_does_not_move_the_clock(app: App):
+    newer = App("images", app.url)
+    newer.task(name="rotate")(lambda n: n).submit(1)
+
+    @app.task(deadline="5m")
+    def resize(n: int) -> int:
+        return n
+
+    run_tasks(app)
+    call = resize.submit(1)
+    assert run_tasks(app) == 1
+    assert call.result(timeout=0) == 1
+    newer.close()
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, pytest.fail.Exception])
+def test_what_is_no_outcome_of_a_call_ends_the_run(app: App, raised: type[BaseException]):
+    @app.task
+    def stop() -> None:
+        raise raised("now")
+
+    stop.submit()
+    with pytest.raises(raised):
+        run_tasks(app)

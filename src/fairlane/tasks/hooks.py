@@ -69,12 +69,20 @@ class ProcessLoop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def run(self, called: Awaitable[T], context: Context | None = None) -> T:
         """Runs a coroutine to its end and returns its result; raises what the coroutine raises.
 
-        The coroutine is cancelled soon after the context reports that its result is not wanted.
+        The coroutine is cancelled soon after the context reports that its result is not wanted. A
+        call from within this loop has a loop of its own, because it would wait for itself.
         """
+        if threading.current_thread() is self._thread:
+            nested = ProcessLoop()
+            try:
+                return nested.run(called, context)
+            finally:
+                nested.close()
         done = asyncio.run_coroutine_threadsafe(_outcome(called), self._running())
         while True:
             try:
@@ -89,12 +97,23 @@ class ProcessLoop:
                 raise error
             return value  # type: ignore[return-value]
 
+    def close(self) -> None:
+        """Ends the thread and the loop; another call starts them anew."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                name = "fairlane-tasks"
-                threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="fairlane-tasks", daemon=True
+                )
+                self._thread.start()
             return self._loop
 
 

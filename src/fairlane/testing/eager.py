@@ -14,7 +14,7 @@ from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.tasks.app import StandIn
 from fairlane.tasks.worker.calls import Calls
-from fairlane.worker.handler.handlers import shape_of
+from fairlane.testing.watched import WatchedHandler
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 
@@ -92,18 +92,20 @@ class EagerQueue:
     def close(self) -> None:
         """Runs the app's hooks of the end, if a call ran."""
         if self._handler is not None:
-            self._handler.fairlane_lifespan.stop()
+            self._handler.stop()
 
     def _run(self, request_id: str, policy: Policy, bodies: list[bytes]) -> EagerRequest:
         is_first, count = self._handler is None, len(self._app.tasks)
         if is_first or count != self._count:  # a task may be registered within the block
-            self._handler, self._count = Calls([self._app]).handler(is_async=False), count
+            self._handler, self._count = WatchedHandler(Calls([self._app])), count
         if is_first:
-            self._handler.fairlane_lifespan.start()
-        runner = Runner(shape_of(self._handler), LeaseBoard(1, 0).records[0])
+            self._handler.start()
+        handler = self._handler
+        runner = Runner(handler.shape, LeaseBoard(1, 0).records[0])
         request = EagerRequest(request_id, policy, len(bodies))
         for index, body in enumerate(bodies):
             request.add(index, body, *_attempts(runner, request_id, policy, index, body))
+            handler.check()
         return request
 
 

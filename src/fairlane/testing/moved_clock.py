@@ -14,28 +14,24 @@ _TIME = (b"TIME",)
 
 
 class MovedClock:
-    """The time of Redis, moved forward by some seconds."""
+    """The time of Redis, moved forward by `moved_ms`."""
 
     def __init__(self) -> None:
-        self._moved_ms = 0
+        self.moved_ms = 0
 
     def move(self, seconds: float) -> None:
         """Moves the clock forward."""
-        self._moved_ms += round(seconds * 1000)
-
-    def reset(self) -> None:
-        """Returns to the present."""
-        self._moved_ms = 0
+        self.moved_ms += round(seconds * 1000)
 
     def during(self, operation: Operation[T]) -> Operation[T]:
         """Performs an operation in the moved time: its scripts get it, and TIME returns it."""
-        if not self._moved_ms:
+        if not self.moved_ms:
             return (yield from operation)
         try:
             step = next(operation)
             while True:
                 seconds, micros = yield Command(*_TIME)
-                now_ms = int(seconds) * 1000 + int(micros) // 1000 + self._moved_ms
+                now_ms = int(seconds) * 1000 + int(micros) // 1000 + self.moved_ms
                 try:
                     reply = yield _at(step, now_ms)
                 except BaseException as error:  # noqa: BLE001  the operation's own to handle
@@ -54,7 +50,7 @@ class MovedClock:
         return reply
 
     def _moved(self, seconds: bytes, micros: bytes) -> list[bytes]:
-        moved_us = int(seconds) * 1_000_000 + int(micros) + self._moved_ms * 1000
+        moved_us = int(seconds) * 1_000_000 + int(micros) + self.moved_ms * 1000
         return [b"%d" % (moved_us // 1_000_000), b"%d" % (moved_us % 1_000_000)]
 
 

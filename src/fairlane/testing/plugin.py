@@ -44,6 +44,7 @@ def fairlane_app(request: pytest.FixtureRequest, fairlane_server: str) -> Iterat
     """Returns the first app of the setting `fairlane_app`, on a Redis that is empty."""
     from fairlane.errors import FairlaneError
     from fairlane.tasks.worker.serve import load_apps
+    from fairlane.testing.run import return_to_present
 
     names: list[str] = request.config.getini(_INI)
     if not names:
@@ -58,6 +59,7 @@ def fairlane_app(request: pytest.FixtureRequest, fairlane_server: str) -> Iterat
     for app in apps:
         app.connect_to(fairlane_server)
     apps[0].queue.driver.run(_flush())
+    return_to_present()
     yield apps[0]
     for app, url in zip(apps, before, strict=True):
         app.connect_to(url)

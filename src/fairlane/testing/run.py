@@ -14,8 +14,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from fairlane.tasks.worker.calls import Calls
 from fairlane.testing.moved_clock import MovedClock
-from fairlane.worker.handler.errors import GiveBack
-from fairlane.worker.handler.handlers import shape_of
+from fairlane.testing.watched import WatchedHandler
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.metrics import Metrics
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation
     from fairlane.tasks.app import App
-    from fairlane.worker.handler.handlers import Context
 
 T = TypeVar("T")
 _WORKER = "127.0.0.1:1"  # a name for the leases; no worker has this port
@@ -67,58 +65,55 @@ def run_tasks(*apps: App, skip: float | str = 0.0, raises: bool = False) -> int:
     return sum(run.attempts for run in runs)
 
 
+def return_to_present() -> None:
+    """Forgets how far clocks were moved, because the queues are empty now."""
+    _clocks.clear()
+
+
 class _Run:
     """One queue and the apps that share it."""
 
     def __init__(self, apps: Sequence[App], moved_s: float) -> None:
-        self._queue, self._calls = apps[0].queue, Calls(apps)
-        self._handler = self._calls.handler(is_async=False)
-        self._handler.fairlane_lifespan.start()
+        self._queue, self._handler = apps[0].queue, WatchedHandler(Calls(apps))
+        self._handler.start()
         self._clock = _clocks.setdefault((self._queue.driver.url, self._queue.name), MovedClock())
         self._clock.move(moved_s)
-        record = LeaseBoard(1, 0).records[0]
-        started = str(os.getpid())
-        name = self._queue.name
+        record, name = LeaseBoard(1, 0).records[0], self._queue.name
         sizer, metrics = Sizer(settings.SLICE_MS, 1), Metrics(name)
-        self._unit = Unit(name, _WORKER, started, record, sizer, metrics)
-        self._runner = Runner(shape_of(self._watched), record)
-        self.attempts = 0
-        self.first_error: BaseException | None = None
+        self._unit = Unit(name, _WORKER, str(os.getpid()), record, sizer, metrics)
+        self._runner = Runner(self._handler.shape, record)
 
-    def _watched(self, body: bytes, context: Context) -> Any:
-        try:
-            result = self._call(body, context)
-        except GiveBack:  # it waits for a worker that has its task
-            raise
-        except BaseException as error:
-            self.attempts += 1
-            self.first_error = self.first_error or error
-            raise
-        self.attempts += 1
-        return result
+    @property
+    def attempts(self) -> int:
+        """Returns how many attempts were made."""
+        return self._handler.attempts
 
-    def _call(self, body: bytes, context: Context) -> Any:
-        if shape_of(self._handler).wants_context:
-            return self._handler(body, context)
-        return self._handler(body)
+    @property
+    def first_error(self) -> BaseException | None:
+        """Returns the first error of a task."""
+        return self._handler.first_error
 
     def until_idle(self) -> bool:
         """Runs what waits, also what waits for its next attempt; returns False if nothing did."""
-        before, skips, seen = self.attempts, 0, self.attempts
+        before, skips, seen, moved_ms = self.attempts, 0, self.attempts, self._clock.moved_ms
         while skips < _MOST_SKIPS:
             self._perform(look_after(self._unit.queue))
             while self._perform(self._work()):
-                continue
-            skips, seen = (0, self.attempts) if self.attempts > seen else (skips + 1, seen)
+                self._handler.check()
+            if self.attempts > seen:
+                skips, seen, moved_ms = 0, self.attempts, self._clock.moved_ms
+            skips += 1
             if not self._perform(self._skip_pause()):
                 break
+        else:  # what still waits, waits for a task that is not here
+            self._clock.moved_ms = moved_ms
         return self.attempts > before
 
     def close(self) -> None:
         """Runs the hooks of the end. If nothing is left, the next run begins in the present."""
-        self._handler.fairlane_lifespan.stop()
+        self._handler.stop()
         if not self._perform(_one(Command(b"ZCARD", keys.active(self._unit.queue)))):
-            self._clock.reset()
+            self._clock.moved_ms = 0
 
     def _perform(self, operation: Operation[T]) -> T:
         driver = self._queue.driver

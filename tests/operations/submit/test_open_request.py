@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fairlane import (
     InvalidArgument,
     QueueFull,
+    RedisUnreachable,
     RequestClosed,
     RequestEnded,
     RequestExists,
@@ -18,7 +20,7 @@ from fairlane import (
     aio,
 )
 from fairlane.protocol import keys
-from tests.support.requests import next_slice, settle, work_off
+from tests.support.requests import next_slice, once, settle, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,18 +130,33 @@ def test_a_full_queue_refuses_and_a_repeat_adds_it_once(queue: Queue):
     assert bodies_of(request) == [b"done a", b"done b", b"done c", b"done d"]
 
 
-def test_a_reply_that_was_lost_adds_nothing_twice(queue: Queue):
-    """The producer could not know that its chunk is there, and adds it again."""
-    request = queue.open(id="lost")
-    submission = request._submission
-    before = (submission.new.digest.copy(), submission.chunks, submission.total)
-    request.add("a")
-    submission.new.digest, submission.chunks, submission.total = before
-    assert request.add("a") == 0
-    request.add("b")
+@pytest.mark.parametrize("lost", ["the call", "the reply", "the tokens"])
+def test_after_an_error_the_same_addition_adds_nothing_twice(queue: Queue, lost: str):
+    """Whatever Redis has of it. Lost tokens are the auditor's to find."""
+    request = queue.open(id="again")
+    own = request._submission.add([b"a"])
+    step = next(own)
+    if lost != "the call":
+        reply = queue.driver.run(once(step))
+    if lost == "the tokens":
+        own.send(reply)
+    with contextlib.suppress(StopIteration, RedisUnreachable):
+        own.throw(RedisUnreachable("no answer"))
+    assert request.added == (lost == "the tokens")
+    if not request.added:
+        assert request.add("a") == 0
+    assert request.add("b") == 1
     assert request.seal() == 2
-    work_off(queue.driver)
-    assert bodies_of(request) == [b"done a", b"done b"]
+
+
+def test_after_an_interrupt_the_same_addition_succeeds(queue: Queue):
+    request = queue.open(id="interrupted")
+    own = request._submission.add([b"a"])
+    queue.driver.run(once(next(own)))
+    with pytest.raises(KeyboardInterrupt):
+        own.throw(KeyboardInterrupt())
+    assert request.add("a") == 0
+    assert request.seal() == 1
 
 
 def test_a_request_that_was_cancelled_takes_nothing(queue: Queue):

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fairlane.model import Completion
     from fairlane.queue import Queue
 
-_PLACE = re.compile(r"0|\d{1,15}-\d{1,19}")
-_MOMENT_MS = re.compile(r"\d{12,15}")
+_PLACE = re.compile(r"0|[0-9]{1,15}-[0-9]{1,19}")
+_MOMENT_MS = re.compile(r"[0-9]{12,15}")
 _LATEST_MS = 253_402_300_799_000  # the end of the year 9999, the last that has a date
 
 

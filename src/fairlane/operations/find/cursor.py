@@ -31,6 +31,11 @@ def read_cursor(cursor: str, owner: str) -> list[Any]:
     return parts[1:]
 
 
+def is_number(text: str) -> bool:
+    """Returns True for a cursor of SCAN: a number of 64 bits."""
+    return text.isascii() and text.isdecimal() and int(text) < 1 << 64
+
+
 def invalid_cursor(cursor: object) -> InvalidArgument:
     """Returns the error for a text that no page ended with."""
     return InvalidArgument(

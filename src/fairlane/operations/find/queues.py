@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.errors import FairlaneError
 from fairlane.found import QueuePage, QueueSummary
 from fairlane.operations.batching import run_each
-from fairlane.operations.find.cursor import invalid_cursor, read_cursor, write_cursor
+from fairlane.operations.find.cursor import invalid_cursor, is_number, read_cursor, write_cursor
 from fairlane.operations.lease.shards import Shards, served
 from fairlane.operations.maintenance.dead_workers import LATEST_MS
 from fairlane.protocol import keys
@@ -91,7 +91,7 @@ def _begin(after: str) -> Operation[_Scan]:
     if not after:
         return _Scan(nodes)
     match read_cursor(after, _OWNER):
-        case [str(shown), str(scan)] if scan.isdecimal():
+        case [str(shown), str(scan)] if is_number(scan):
             left = [node for node in nodes if _shown(node) >= shown]
             if left and _shown(left[0]) == shown:
                 return _Scan(left, scan)

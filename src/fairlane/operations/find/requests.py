@@ -19,7 +19,7 @@ from fairlane.found import RequestPage
 from fairlane.model import Completion
 from fairlane.operations.control.request_state import completion
 from fairlane.operations.find import waiting
-from fairlane.operations.find.cursor import invalid_cursor, read_cursor, write_cursor
+from fairlane.operations.find.cursor import invalid_cursor, is_number, read_cursor, write_cursor
 from fairlane.operations.find.urgent import Unfinished, most_urgent, read_progress, unfinished
 from fairlane.operations.lease.shards import read_shards
 from fairlane.options import ENDED, RUNNING
@@ -37,7 +37,7 @@ _PART = 1_000  # entries of `active`, or of the log, that one call reads
 _CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
 _URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
 _BEFORE_ALL = (-1, 0, "")
-_LOG_ID = re.compile(r"(\d+-\d+)?")
+_LOG_ID = re.compile(r"([0-9]{1,15}-[0-9]{1,19})?")
 
 
 class _Place(NamedTuple):
@@ -187,7 +187,7 @@ def _read_place(cursor: str, queue: str) -> _Place:
     """Raises InvalidArgument."""
     match read_cursor(cursor, f"queue {queue}"):
         case [str(section), str(scan), [int(priority), int(born), str(name)], str(log_id)] if (
-            section in _SECTIONS and scan.isdecimal() and _LOG_ID.fullmatch(log_id)
+            section in _SECTIONS and is_number(scan) and _LOG_ID.fullmatch(log_id)
         ):
             return _Place(section, scan, (priority, born, name), log_id)
     raise invalid_cursor(cursor)

@@ -17,7 +17,7 @@ from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
 _FIELDS = (b"host", b"pid", b"started", b"holds")
-_LEASES = re.compile(r"(\d{1,9}) leases")
+_LEASES = re.compile(r"([0-9]{1,9}) leases")
 
 
 def list_workers(queue: str, limit: int = 1000) -> Operation[WorkerPage]:

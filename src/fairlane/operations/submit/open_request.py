@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.errors import (
+    FairlaneError,
     QueueFull,
     RedisFull,
     RedisUnreachable,
@@ -42,30 +44,38 @@ class Submission:
         self, new: NewRequest, chunks: int, total: int, *, is_sealed: bool = False
     ) -> None:
         self.new, self.chunks, self.total, self.is_sealed = new, chunks, total, is_sealed
+        self._last = new.digest  # over these chunks
         self._room = new.room or Admission(new.id, new.policy.queue, 0.0)
 
     def add(self, chunk: Chunk) -> Operation[None]:
         """Adds the next chunk; waits for room as the submission's `max_wait_s` allows.
 
-        After RedisFull, QueueFull and RedisUnreachable the same chunk may be added again: if Redis
-        has it already, that changes nothing. Raises RequestClosed (it is sealed), RequestEnded (it
+        After an error the same chunk may be added again: if Redis has it already, that changes
+        nothing. Raises RequestClosed (it is sealed), RequestEnded (it
         was cancelled), RequestLost and RequestExists (another producer adds to it).
         """
         if self.is_sealed:
             raise self._closed()
-        before = self.new.digest.copy()
-        self.new.digest.add(chunk)
+        digest = self._last.copy()
+        digest.add(chunk)
+        # A caller who is interrupted now may withdraw the request, with this chunk or without it.
+        self.new.digest = digest
         try:
             reply = yield from self._append(chunk)
-        except (RedisFull, QueueFull, RedisUnreachable):
-            self.new.digest = before
+        except FairlaneError:
+            self.new.digest = self._last
             raise
+        if reply.has_tokens:
+            self._last = digest
+            self.chunks += 1
+            self.total += len(chunk)
+            with suppress(RedisUnreachable):  # the chunk is there: the auditor finds its tokens
+                yield from self._dispatch(reply)
+            return
         yield from self._dispatch(reply)
         if reply.is_closed:
             raise self._closed()
         self._check_open(reply)
-        self.chunks += 1
-        self.total += len(chunk)
 
     def seal(self) -> Operation[int]:
         """Ends the submission; returns how many sub-requests it has. A repeat changes nothing.
@@ -73,6 +83,7 @@ class Submission:
         Raises RequestEnded, RequestLost and RequestExists as `add` does.
         """
         new = self.new
+        new.digest = self._last  # an addition may have been interrupted
         if self.is_sealed:
             return self.total
         seal = library().seal(keys.request_keys(new.id), chunks=self.chunks, chain=new.digest.hex)

@@ -44,6 +44,7 @@ class Executor(concurrent.futures.Executor):
         policy = dict(self._options)
         max_wait_s = policy.pop("max_wait_s", 0.0)
         self._limit = policy.get("limit", settings.DEFAULT_LIMIT)
+        self._batches: list[Batch[Any]] = []  # of `map`, not read to their ends
         self._calls = CallStream(app, policy_of(app.name, **policy), max_wait_s)
 
     @overload
@@ -79,20 +80,30 @@ class Executor(concurrent.futures.Executor):
         """
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise InvalidArgument(f"chunksize {chunksize!r} is not valid: write 1 or more")
+        if timeout is not None and not isinstance(timeout, (int, float)):
+            raise InvalidArgument(f"timeout {timeout!r} is not valid: seconds are expected")
         began, found = clock.mono_s(), self._task_of(fn)
         self._calls.check_open()
         task: Task[..., Any, Any] = Task(self.app, found.function, found.signature, self._options)
+        until = None if timeout is None else began + timeout
         batch = task.starmap(zip(*iterables, strict=False))
-        return _values(batch, None if timeout is None else began + timeout)
+        self._batches.append(batch)
+        return self._values(batch, until)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Takes no more calls. With `wait`, returns when every call that was submitted has ended.
 
-        With `cancel_futures`, the calls that are not sent yet are cancelled.
+        With `cancel_futures`, the calls of `submit` that are not sent yet are cancelled, and those
+        of `map` that have not begun. Raises RuntimeError in a callback of a future, with `wait`.
         """
         self._calls.close(cancel=cancel_futures)
+        for batch in self._batches if cancel_futures else ():
+            batch.cancel("its executor was shut down")
         if wait:
             self._calls.join()
+            while self._batches:
+                self._batches[-1].wait()
+                self._batches.pop()
 
     def _task_of(self, called: Any) -> Task[..., Any, Any]:
         """Returns the task that a caller means. Raises ArgumentsRefused."""
@@ -112,17 +123,18 @@ class Executor(concurrent.futures.Executor):
             "because a worker calls only functions that it has"
         )
 
+    def _values(self, batch: Batch[Any], until: float | None) -> Iterator[Any]:
+        left = None if until is None else max(0.0, until - clock.mono_s())
+        is_whole = False
+        try:
+            for outcome in batch.outcomes(left):
+                yield value_of(outcome)
+            is_whole = True
+        finally:
+            if not is_whole:
+                batch.cancel("its iteration ended early")
+            if batch in self._batches:
+                self._batches.remove(batch)
+
     def __repr__(self) -> str:
         return f"<Executor of app {self.app.name}, limit {self._limit}>"
-
-
-def _values(batch: Batch[Any], until: float | None) -> Iterator[Any]:
-    left = None if until is None else max(0.0, until - clock.mono_s())
-    is_whole = False
-    try:
-        for outcome in batch.outcomes(left):
-            yield value_of(outcome)
-        is_whole = True
-    finally:
-        if not is_whole:
-            batch.cancel("its iteration ended early")

@@ -222,6 +222,7 @@ class Calls:
         for app in reversed(self.apps):
             for hook in app.hooks.shutdown:
                 _finish(self._loop.run, hook)
+        self._loop.close()
 
     async def _astart(self) -> None:
         for app in self.apps:
