@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from fairlane import Queue
+from fairlane.cli.display.unknown_queue import unknown
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
@@ -46,3 +49,22 @@ def test_a_worker_logs_the_hint_and_works(program: Program):
     assert "never been used" not in ended.err
     ended = program("worker", "--queue", "images", "--until-idle")
     assert "never been used" not in ended.err
+
+
+def test_a_queue_that_is_used_meanwhile_gets_no_hint(queue: Queue):
+    """A worker starts, and the first request comes between its two looks."""
+    queue.submit_request([b"a"])
+    looks = 0
+
+    class Between:
+        """A driver to which the queue was not known at the first look."""
+
+        def run(self, operation: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            found = queue.driver.run(operation)
+            return False if looks == 1 else found
+
+    late = Queue(queue.driver, queue.name)
+    late.driver = Between()  # type: ignore[assignment]
+    assert unknown(late) == ""

@@ -31,7 +31,7 @@ def unknown(queue: Queue) -> str:
         near, others = queue.driver.run(similar_queues(queue.name))
     except FairlaneError:
         return ""
-    if not others:
+    if not others or queue.name in {*near, *others}:  # its first request has just come
         return ""
     hint = (
         f"did you mean {' or '.join(near)}?" if near else f"others on it are {join_names(others)}"
