@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 from fairlane import settings
 from fairlane.common.fingerprint import fingerprint_of
+from fairlane.common.rate import Rate, rates_text
 from fairlane.errors import InvalidArgument
 from fairlane.protocol.keys import LANES, check_name
 
 ENDED_STATES = frozenset({"done", "cancelled"})
 MAX_LIMIT = 10_000
+MAX_TAGS = 20
 _DAY_MS = 86_400_000
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999
 
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
@@ -51,7 +54,9 @@ class Policy:
 
     No sub-request starts later than `deadline_ms` after the submission. `time_limit_ms` is the
     longest that one call of the handler may take. `durable` is how many replicas must confirm a
-    write; 0 = none. `parent` is the request whose dead sub-requests these were.
+    write; 0 = none. `parent` is the request whose dead sub-requests these were. Nothing starts in
+    the first `delay_ms`, or before `start_ms`, a time since 1970. `rates` bound how many
+    sub-requests start. `tags` and `tenant` are names for choosing requests.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -65,6 +70,11 @@ class Policy:
     time_limit_ms: int = 0
     durable: int = 0
     parent: str = ""
+    delay_ms: int = 0
+    start_ms: int = 0
+    rates: tuple[Rate, ...] = ()
+    tags: tuple[str, ...] = ()
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -85,6 +95,34 @@ class Policy:
         _whole("durable (replicas)", self.durable, 0, 16)
         if self.parent:
             check_name("parent", self.parent)
+        self._check_extras()
+
+    def _check_extras(self) -> None:
+        _time("delay", self.delay_ms, 0, 366 * _DAY_MS)
+        _whole("start", self.start_ms, 0, _LAST_MS)
+        if self.delay_ms and self.start_ms:
+            raise InvalidArgument("delay and run_at are both given: name one of them")
+        if 0 < self.deadline_ms <= self.delay_ms:
+            raise InvalidArgument(
+                f"deadline {self.deadline_ms / 1000:g} s is not valid: it counts from the "
+                f"submission, and must be later than the delay of {self.delay_ms / 1000:g} s"
+            )
+        if self.tenant:
+            check_name("tenant", self.tenant)
+        if not isinstance(self.tags, tuple) or len(self.tags) > MAX_TAGS:
+            raise InvalidArgument(f"tags are not valid: at most {MAX_TAGS} names are expected")
+        for tag in self.tags:
+            check_name("tag", tag)
+
+    @property
+    def extras(self) -> str:
+        """Returns the other options, as lua/v1/lib/create/extras.lua reads them."""
+        found = {
+            "parent": self.parent, "tags": ",".join(self.tags), "tenant": self.tenant,
+            "delay": self.delay_ms, "start": self.start_ms,
+            "rates": rates_text(self.rates) if self.rates else "",
+        }  # fmt: skip
+        return "\n".join(f"{name}={value}" for name, value in found.items() if value)
 
 
 class Token(NamedTuple):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
+from fairlane import settings
+from fairlane.common.rate import OWN, rate_of
 from fairlane.errors import InvalidArgument
 from fairlane.model import Policy
+from fairlane.protocol.keys import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any, Unpack
 
 
@@ -21,6 +25,12 @@ class SharedOptions(TypedDict, total=False):
     lasts unless it is extended. `retain_s` is how long results are kept after the end. No
     sub-request starts later than `deadline_s` after the submission. A call of the handler may take
     `time_limit_s`; 0 means no limit for both. `durable` replicas must confirm each write.
+
+    Nothing starts in the first `delay` (seconds, a timedelta, or text such as "10m"), or before
+    `run_at` (a datetime with a zone, or ISO 8601 text with one). At most `rate` ("100/s", "30/m",
+    "5/h") sub-requests start in a time, after a pause `burst` together; each counts for `weight`.
+    Requests with the same `rate_key` share the rate. `tags` and `tenant` are names by which
+    requests are found and changed together.
     """
 
     priority: int
@@ -31,6 +41,14 @@ class SharedOptions(TypedDict, total=False):
     deadline_s: float
     time_limit_s: float
     durable: int
+    delay: float | timedelta | str
+    run_at: datetime | str
+    rate: str
+    burst: int
+    rate_key: str
+    weight: int
+    tags: Iterable[str]
+    tenant: str
 
 
 class RequestOptions(SharedOptions, total=False):
@@ -65,6 +83,7 @@ _TIMES = {
     "deadline_s": "deadline_ms",
     "time_limit_s": "time_limit_ms",
 }
+_RATE_PARTS = ("burst", "rate_key", "weight")
 _NAMES = frozenset(RequestOptions.__optional_keys__)
 
 
@@ -78,27 +97,59 @@ def policy_of(queue: str, **options: Unpack[RequestOptions]) -> Policy:
     for name, stored in _TIMES.items():
         if name in given:
             given[stored] = ms_of(name, given.pop(name))
+    _read_start(given)
+    _read_rate(given)
+    if "tags" in given:
+        given["tags"] = _tags(given["tags"])
     return Policy(queue=queue, **given)
 
 
-def options_of(policy: Policy) -> RequestOptions:
-    """Returns the options that make this policy."""
-    return {**shared_options_of(policy), "limit": policy.limit}
+def _read_start(given: dict[str, Any]) -> None:
+    """Replaces delay and run_at by what the policy has."""
+    if "delay" in given:
+        delay = given.pop("delay")
+        if isinstance(delay, timedelta):
+            delay = delay.total_seconds()
+        elif isinstance(delay, str):
+            delay = settings.duration_ms(delay) / 1000
+        given["delay_ms"] = ms_of("delay", delay)
+    if "run_at" in given:
+        given["start_ms"] = _moment_ms(given.pop("run_at"))
 
 
-def shared_options_of(policy: Policy) -> SharedOptions:
-    """Returns the options that make this policy, without the limit."""
-    low, high = policy.backoff_ms
-    return {
-        "priority": policy.priority,
-        "attempts": policy.attempts,
-        "backoff_s": (low / 1000, high / 1000),
-        "lease_s": policy.lease_ms / 1000,
-        "retain_s": policy.retain_ms / 1000,
-        "deadline_s": policy.deadline_ms / 1000,
-        "time_limit_s": policy.time_limit_ms / 1000,
-        "durable": policy.durable,
-    }
+def _moment_ms(moment: datetime | str) -> int:
+    """Returns a time as ms since 1970. Raises InvalidArgument."""
+    given: object = moment
+    try:
+        found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    except ValueError:
+        found = None
+    if not isinstance(found, datetime) or found.tzinfo is None:
+        raise InvalidArgument(
+            f"run_at {str(given)!r} is not valid: a time with a zone is expected, such as "
+            "2026-12-24T18:00+01:00"
+        )
+    return max(1, round(found.timestamp() * 1000))
+
+
+def _read_rate(given: dict[str, Any]) -> None:
+    """Replaces rate, burst, rate_key and weight by what the policy has."""
+    parts = {name: given.pop(name) for name in _RATE_PARTS if name in given}
+    if "rate" not in given:
+        if parts:
+            raise InvalidArgument(f"{next(iter(parts))} needs a rate: give rate, too, as 100/s")
+        return
+    bucket = OWN
+    if "rate_key" in parts:
+        bucket = "key/" + check_name("rate_key", parts["rate_key"])
+    rate = rate_of(given.pop("rate"), parts.get("burst"), bucket, parts.get("weight", 1))
+    given["rates"] = (rate,)
+
+
+def _tags(tags: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidArgument(f"tags {tags!r} is not valid: a list of names is expected")
+    return tuple(dict.fromkeys(tags))
 
 
 def ms_of(name: str, seconds: float) -> int:

@@ -16,6 +16,8 @@ ACTIVE, DELAYED, STATS = keys.active("req"), keys.delayed("req"), keys.stats("re
 WORKERS, RECORD, TAKEN = keys.workers("req"), keys.worker("req", "w:1"), keys.taken("req", "w:1")
 BOUND = CONF, LOADS = keys.bound("req")
 LANES = keys.lanes("req")
+BUCKET = keys.bucket("key/api")
+RATE = {"interval": 10_000, "burst": 5, "weight": 1}
 ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR]
 FIRST = f"{T0}-0"  # the entry of the first sub-request
 
@@ -45,7 +47,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
     running, new, ended = (keys.request_keys(name) for name in (RUNNING, NEW, ENDED))
     proof = {"k": held.k, "fence": held.fence, "op": held.op}
     born = {"born": lane.number("born"), "chain": lane.hash()["chain"], "before": "none"}
-    creation = {"queue": "req", "digest": "d1", "intent": lane.now, "open_ms": 0, "parent": ""}
+    creation = {"queue": "req", "digest": "d1", "intent": lane.now, "open_ms": 0, "extras": ""}
     creation |= dict.fromkeys(POLICY, 1) | {"shards": "", "over": 0, "bodies": [b"a"]}
     page = {"after": "", "count": 1}
     beat = {"id": "w:1", "started": 7, "ttl": HOUR}
@@ -79,6 +81,8 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN),
             beat | {"lock_ms": 5, "holds": "", "taken_ttl": HOUR, "died": ""},
         ),
+        "hold": Call(running, {"ms": 1}),
+        "hold_rate": Call((BUCKET,), RATE | {"ms": 1}),
         "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
         "list_dead": Call(running, page),
         "pause": Call(running, {}),
@@ -88,6 +92,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "register_worker": Call(
             (WORKERS, RECORD, CONF), beat | {"late": 5, "host": "box", "pid": 42}
         ),
+        "refund": Call((BUCKET,), RATE | {"unused": 1}),
         "report_backlog": Call((ACTIVE, *BOUND), {"rows": [RUNNING, 1, 2, 3]}),
         "requeue_dead": Call(running, {"op": "a" * 32, "ids": ["1-1"]}),
         "reschedule_active": Call((ACTIVE,), {"rows": [RUNNING, 1, 2]}),
@@ -102,12 +107,13 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
+        "take": Call((BUCKET,), RATE | {"want": 1, "waited": ""}),
     }
 
 
 def _shown(held: Held, op: str) -> dict[str, Any]:
     """The arguments of acquire with a token that is stale."""
-    worker = {"worker": "w:1", "started": "7", "shared": ""}
+    worker = {"worker": "w:1", "started": "7", "shared": "", "allowance": "", "wait": ""}
     return worker | {"k": held.k, "g": held.g, "op": op, "count": 1}
 
 

@@ -43,7 +43,7 @@ def test_enqueue_keeps_bodies_as_they_are(lane: Lane):
 def test_enqueue_stores_the_policy_as_its_producer_sends_it(lane: Lane):
     """But for the deadline, which becomes a moment; then the birth and the shards follow."""
     policy = Policy(limit=3, priority=7, attempts=2, deadline_ms=5_000, durable=1)
-    given = {"queue": lane.queue, "digest": "d1", "intent": lane.now, "open_ms": 0, "parent": ""}
+    given = {"queue": lane.queue, "digest": "d1", "intent": lane.now, "open_ms": 0, "extras": ""}
     text = policy_text(policy)
     lane.request("enqueue", policy=text, shards="1,2", over=0, bodies=[b"a"], **given)
     terms, deadline = text.rsplit(":", 1)
@@ -331,7 +331,7 @@ def test_enqueue_replaces_the_abandoned_life_that_it_names(lane: Lane):
 
 
 def test_enqueue_stores_whose_dead_sub_requests_these_were(lane: Lane):
-    lane.start(3, parent="r0")
+    lane.start(3, extras="parent=r0")
     assert lane.hash()["parent"] == "r0"
 
 

@@ -27,7 +27,7 @@ HOW: dict[str, Any] = {
     "deadline_ms": 0,
     "time_limit_ms": 0,
     "durable": 0,
-    "parent": "",
+    "extras": "",
 }
 
 
@@ -89,7 +89,16 @@ def forget(lane: Lane) -> None:
         (3, {"open_ms": HOUR}),
         ([], {"open_ms": HOUR}),
         ([], {}),
-        (2, {"deadline_ms": 5_000, "time_limit_ms": 7, "durable": 1, "parent": "r0", "grace": 9}),
+        (
+            2,
+            {
+                "deadline_ms": 5_000,
+                "time_limit_ms": 7,
+                "durable": 1,
+                "extras": "parent=r0",
+                "grace": 9,
+            },
+        ),
     ],
     ids=["one", "some", "bytes", "many", "open", "open and empty", "empty", "all terms"],
 )

@@ -252,7 +252,7 @@ class Lane:
             "deadline_ms": 0,
             "time_limit_ms": 0,
             "durable": 0,
-            "parent": "",
+            "extras": "",
             "shards": "",
             "over": 0,
             "bodies": numbered(bodies) if isinstance(bodies, int) else bodies,
@@ -284,19 +284,21 @@ class Lane:
         worker: str = "w:1",
         started: str = "7",
         shared: bool = False,
+        allowance: int | str = "",
+        wait: int | str = "",
     ) -> Held:
         """Show a token."""
         op = op or self.new_op()
         reply = self.request(
             "acquire", k=token.k, g=token.g, op=op, worker=worker, started=started, count=count,
-            shared="1" if shared else "",
+            shared="1" if shared else "", allowance=allowance, wait=wait,
         )  # fmt: skip
         held = Held(reply[0].decode(), token.k, token.g, op, worker, started, reply=reply)
         if held.word == "ok":
             held.fence, held.attempt, held.policy = reply[1].decode(), reply[2], reply[3]
             held.entries = [(entry_id, pair[1]) for entry_id, pair in reply[4]]
             held.tokens = toks(reply[5])
-        elif held.word in ("empty", "busy", "paused"):
+        elif held.word in ("empty", "busy", "paused", "limited"):
             held.tokens = toks(reply[1])
         return held
 

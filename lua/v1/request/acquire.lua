@@ -2,11 +2,14 @@
 -- Idempotent by op: a repeat returns the same reply. If g matches, every refusal parks the permit and mints, so
 -- that no refusal loses a token.
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
---   | alone
+--   | alone | limited tokens | rated rates size has_waited
 --   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable, and
 --   how many were not begun so far; entries = {id, {"b", body}}
 --   alone: shared, but a retry is due, and the death of its worker must be charged. Nothing has changed: the caller
 --   asks again, for this retry alone
+--   rated: the request has rates, and the caller has no allowance. Nothing has changed: the caller takes `size` from each
+--   bucket of `rates` and asks again; has_waited = 1 if the request has waited for its turn at the buckets
+--   limited: the allowance is 0; the request waits until the buckets have room
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -17,10 +20,12 @@ local worker = ARGV[5]  -- host:port
 local started = ARGV[6]  -- ms; differs after a restart of the worker
 local count = tonumber(ARGV[7])  -- the most sub-requests of the slice, 1..1000
 local shared = ARGV[8]  -- "1" = its holder has several leases: if the holder dies, no attempt is charged
+local allowance = ARGV[9]  -- "" = none was taken; else how many sub-requests the request's rates allow now
+local wait = ARGV[10]  -- ms until the rates allow some, if the allowance is 0
 -- @include lib/core/now_ms.lua
 -- @include lib/lease/acquire.lua
 
-local refused = acquire_error(count)
+local refused = acquire_error(count) or allowance_error(allowance, wait)
 if refused then
   return refused
 end
@@ -29,4 +34,5 @@ if over then
   return over
 end
 return acquire(state, now_ms(now),
-  {k = k, g = g, op = op, worker = worker, started = started, count = count, shared = shared})
+  {k = k, g = g, op = op, worker = worker, started = started, count = count, shared = shared,
+    allowance = tonumber(allowance), wait = tonumber(wait)})

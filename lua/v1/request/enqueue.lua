@@ -7,10 +7,10 @@
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
 local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua
-local digest = ARGV[4]  -- hex; over queue, policy, parent and the first chunk
+local digest = ARGV[4]  -- hex; over queue, policy, extras and the first chunk
 local intent = tonumber(ARGV[5])  -- the score this producer left in `active`
 local open_ms = tonumber(ARGV[6])  -- how long the request may stay open without a chunk; 0 = it is sealed
-local parent = ARGV[7]  -- the request whose dead sub-requests these were, or ""
+local extras = ARGV[7]  -- lines, see lib/create/extras.lua; "" = none
 local shards = ARGV[8]  -- where its permits' tokens go in turn: numbers with commas, "" = the queue's own lanes
 local over = tonumber(ARGV[9])  -- the start time of the abandoned life that this one replaces; 0 = none
 local bodies = 10  -- ARGV[10...]  the first chunk
@@ -21,6 +21,10 @@ if not intent or not over then
   return redis.error_reply("BADARGUMENT enqueue wants numbers for intent and over")
 end
 local terms, refused = read_policy(policy)
-local new = {queue = queue, policy = terms, digest = digest, open_ms = open_ms, parent = parent, shards = shards,
+if refused then
+  return refused
+end
+extras, refused = read_extras(extras)
+local new = {queue = queue, policy = terms, digest = digest, open_ms = open_ms, extras = extras, shards = shards,
   list = ARGV, first = bodies, last = #ARGV}
 return refused or enqueue_error(new) or enqueue(new, now_ms(now), intent, over)

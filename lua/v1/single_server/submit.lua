@@ -3,7 +3,7 @@
 -- the requests only, and their producer goes on.
 -- Says: (max_waiting shards submitted...)
 --   max_waiting, shards = what intend says; submitted = for each request score and former, as intend says, and what
---   enqueue says without the tokens that are in their lane already. "" instead: not enqueued, because it was only
+--   enqueue says without the tokens that are in their lane already, because they are due now. "" instead: not enqueued, because it was only
 --   announced, or an error refused it among several
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, shards, layout
@@ -12,7 +12,7 @@ local requests = 4  -- KEYS[4...]  req:{id}  hash  one for each request, 1..400;
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
 local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua
-local parent = ARGV[4]  -- the request whose dead sub-requests these were, or ""
+local extras = ARGV[4]  -- lines, see lib/create/extras.lua; "" = none
 local grace = tonumber(ARGV[5])  -- ms until the auditor looks
 local open_ms = tonumber(ARGV[6])  -- how long a request may stay open without a chunk; 0 = it is sealed
 local contents = 7  -- ARGV[7...]  for each request: digest (hex), number of bodies, bodies
@@ -23,11 +23,24 @@ local contents = 7  -- ARGV[7...]  for each request: digest (hex), number of bod
 -- @include lib/create/read_requests.lua
 local MOST_REQUESTS, MOST_TOKENS = 400, 1000
 
+-- Adds the tokens that are due now to `tokens`; returns the others as mint did.
+local function take_due(minted, id, tokens)
+  local later = {}
+  for i = 1, #minted, 3 do
+    if minted[i + 2] == 0 then
+      tokens[#tokens + 1] = id .. "#" .. minted[i + 1]
+    else
+      later[#later + 1], later[#later + 2], later[#later + 3] = minted[i], minted[i + 1], minted[i + 2]
+    end
+  end
+  return later
+end
+
 local count = #KEYS - requests + 1
 if not grace or not open_ms or count < 1 or count > MOST_REQUESTS then
   return redis.error_reply("BADARGUMENT submit wants two durations in ms, and 1 to 400 requests")
 end
-local all, refused = read_requests(ARGV, contents, count, {queue = queue, policy = policy, open_ms = open_ms, parent = parent})
+local all, refused = read_requests(ARGV, contents, count, {queue = queue, policy = policy, open_ms = open_ms, extras = extras})
 if refused then
   return refused
 end
@@ -56,10 +69,7 @@ for i, new in ipairs(all) do
     if not is_done then
       reply = ""
     elseif reply[1] == "ok" then
-      for j = 2, #reply[2], 3 do
-        tokens[#tokens + 1] = ids[i] .. "#" .. reply[2][j]
-      end
-      reply[2] = {}
+      reply[2] = take_due(reply[2], ids[i], tokens)
     end
   end
   submitted[3 * i], submitted[3 * i + 1], submitted[3 * i + 2] = score, announced[2 * i + 2], reply

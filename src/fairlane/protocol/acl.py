@@ -85,9 +85,9 @@ ROLES = {
         ("worker",),
         _words(
             "abandon acquire add_stats change_shards check complete confirm drop_active"
-            " exchange expire_leftovers expire_workers extend glance heartbeat"
+            " exchange expire_leftovers expire_workers extend glance heartbeat hold hold_rate"
             " insert_tokens promote push reap register_worker report_backlog"
-            " reschedule_active restore_active retire set_shards unregister_worker"
+            " refund reschedule_active restore_active retire set_shards take unregister_worker"
         ),
         _words(
             "exists getrange hget hgetall hincrby hmget hscan hset llen lpos lrange pexpire pttl"

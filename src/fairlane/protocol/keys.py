@@ -70,6 +70,11 @@ def queue_and_part(key: bytes) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
+def bucket(name: str) -> bytes:
+    """`rate:{<name>}`: the bucket of a rate. Its name is a request's id, or key/NAME."""
+    return f"rate:{{{name}}}".encode()
+
+
 def queue_keys(queue: str) -> list[bytes]:
     """Returns the keys of QUEUE_PARTS for one queue, in their order."""
     return [_dispatch(queue, part) for part in QUEUE_PARTS]
@@ -84,10 +89,10 @@ def staging_of(key: bytes) -> str | None:
 def every_key(queue: str | None) -> list[str]:
     """Returns patterns for the keys of all requests, and for the slots of one queue or all."""
     dispatch = ["{*}"] if queue is None else [f"{{{queue}}}", f"{{{queue}/[0-9]*}}"]
-    staging = ["begun:{*}", "ids:{*}", "stage:{*}:*", "txn:{*}*"]
+    others = ["begun:{*}", "ids:{*}", "rate:{*}", "stage:{*}:*", "txn:{*}*"]
     return [
         *(f"{part}:{{*}}" for part in REQUEST_PARTS),
-        *staging,
+        *others,
         *(f"{tag}:*" for tag in dispatch),
     ]
 

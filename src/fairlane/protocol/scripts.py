@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LAYOUT = "v1"
-FOLDERS = ("request", "dispatch", "staging", "single_server")  # of scripts; lib/ is for includes
+FOLDERS = (
+    "request",
+    "dispatch",
+    "rates",
+    "staging",
+    "single_server",
+)  # of scripts; lib/ is for includes
 _INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
 _FLAGS = re.compile(r"^-- @flags (\S+)$", re.MULTILINE)
 _ONE = re.compile(

@@ -1,6 +1,7 @@
 -- How a request comes into being.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
+-- @include lib/permits/gate.lua
 -- @include lib/permits/mint.lua
 -- @include lib/core/finish.lua
 -- @include lib/entries/add_entries.lua
@@ -25,7 +26,7 @@ local function is_abandoned(state)
   return state and state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
 end
 
--- `new` has, besides what enqueue_error reads: queue, policy, digest and parent. `intent`: the score in `active` that announced
+-- `new` has, besides what enqueue_error reads: queue, policy, digest and extras. `intent`: the score in `active` that announced
 -- the request. `over`: `born` of an abandoned life whose ending is in the log.
 local function enqueue(new, now, intent, over)
   local row = redis.call("HMGET", request, "state", "seen")
@@ -57,11 +58,9 @@ local function enqueue(new, now, intent, over)
   if state.open == 1 then
     redis.call("HSET", request, "open_until", now + new.open_ms)
   end
-  if new.parent ~= "" then
-    redis.call("HSET", request, "parent", new.parent)
-  end
   local tokens = mint(state, now)
-  save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest)
+  save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest,
+    unpack(extra_fields(new.extras, state)))
   if finish(state, now) then
     return {"ended", summary(state)}
   end

@@ -1,6 +1,7 @@
 -- How a request begins. `new` holds what its producer sent, see enqueue.
 -- @include lib/core/shards.lua
 -- @include lib/create/policy.lua
+-- @include lib/create/extras.lua
 local function new_state(new, now)
   local policy = new.policy
   return {state = "active", limit = policy.limit, priority = policy.priority, attempts = policy.attempts,
@@ -8,7 +9,8 @@ local function new_state(new, now)
     retain_ms = policy.retain_ms, time_limit_ms = policy.time_limit_ms, durable = policy.durable,
     deadline = policy.deadline_ms > 0 and now + policy.deadline_ms or 0, born = now, seq = 0, queued = 0, high = 0,
     fresh = 0, total = 0, done = 0, dead = 0, open = new.open_ms > 0 and 1 or 0, few = 0, max_body = 0, last_ms = 0,
-    sleep_due = 0, sleeper = "", free = "", held = 0, has_no_retries = true, shards = new.shards}
+    sleep_due = 0, sleeper = "", free = "", held = 0, has_no_retries = true, shards = new.shards,
+    opens = first_opening(new.extras, now), rates = new.extras.rates or ""}
 end
 
 -- Returns the policy as the request's hash has it. Requests that one call creates share it.

@@ -1,10 +1,15 @@
 -- Reads the requests that submit creates: for each, from args[at] on, its digest, the number of its bodies and the bodies.
 -- @include lib/create/policy.lua
+-- @include lib/create/extras.lua
 -- @include lib/entries/add_entries.lua
 
 -- Returns a list of what enqueue takes as `new`, or nil and the refusal. `terms`: what the requests have in common.
 local function read_requests(args, at, count, terms)
   local policy, refused = read_policy(terms.policy)
+  local extras
+  if policy then
+    extras, refused = read_extras(terms.extras)
+  end
   if refused then
     return nil, refused
   end
@@ -20,7 +25,7 @@ local function read_requests(args, at, count, terms)
       return nil, refused
     end
     found[i] = {queue = terms.queue, policy = policy, digest = args[at], open_ms = terms.open_ms,
-      parent = terms.parent, shards = "", list = args, first = at + 2, last = last}
+      extras = extras, shards = "", list = args, first = at + 2, last = last}
     at = last + 1
   end
   if at <= #args then

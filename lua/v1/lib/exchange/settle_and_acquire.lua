@@ -2,6 +2,7 @@
 -- @include lib/exchange/follow_ups.lua
 -- @include lib/lease/acquire.lua
 -- @include lib/lease/complete.lua
+-- @include lib/rates/take_all.lua
 -- id -> state of a request that was settled and goes on; its table is still the truth, because nothing else runs.
 local going_on = {}
 
@@ -35,6 +36,18 @@ local function count_measured(tokens, size_of)
   return count
 end
 
+-- Acquires again with what the request's buckets allow. `rated`: what acquire replied.
+local function acquire_rated(state, now, claim, rated)
+  local rates = rated[2]
+  claim.allowance, claim.wait = take_all(now, rates, rated[3], rated[4] == 1)
+  local reply = acquire(state, now, claim)
+  local unused = claim.allowance - (reply[1] == "ok" and #reply[5] or 0)
+  if unused > 0 then
+    refund_all(now, rates, unused)
+  end
+  return reply
+end
+
 local function acquire_one(now, token, claim, size_of, follow_ups)
   local id, k, g = string.match(token, TOKEN)
   if not id then
@@ -47,7 +60,11 @@ local function acquire_one(now, token, claim, size_of, follow_ups)
   end
   going_on[id] = nil
   claim.k, claim.g, claim.count = k, g, math.max(1, math.floor((size_of[id] or 1) / claim.share))
+  claim.allowance = nil
   reply = reply or acquire(state, now, claim)
+  if reply[1] == "rated" then
+    reply = acquire_rated(state, now, claim, reply)
+  end
   local word = reply[1]
   if word == "ended" then
     add_ending(follow_ups, now, id, reply[2])

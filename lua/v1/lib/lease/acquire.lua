@@ -2,6 +2,7 @@
 -- @include lib/core/state.lua
 -- @include lib/permits/first_permit.lua
 -- @include lib/permits/permits.lua
+-- @include lib/permits/gate.lua
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/permits/mint.lua
 -- @include lib/entries/retry_queue.lua
@@ -14,7 +15,26 @@ local function acquire_error(count)
   return nil
 end
 
--- `claim`: k, g, op, worker, started, count and shared, as acquire takes them.
+local function allowance_error(allowance, wait)
+  if allowance ~= "" and not (string.find(allowance, "^%d+$") and string.find(wait, "^%d+$")) then
+    return redis.error_reply("BADARGUMENT whole numbers are expected as allowance and wait")
+  end
+  return nil
+end
+
+-- Returns why no slice can be taken now, or "ok".
+local function refusal(state, now)
+  if state.state ~= "active" or is_overdue(state, now) then
+    return "paused"
+  elseif state.held >= state.limit then
+    return "busy"
+  elseif ready(state, now) == 0 then
+    return "empty"
+  end
+  return "ok"
+end
+
+-- `claim`: k, g, op, worker, started, count, shared, allowance and wait, as acquire takes them.
 local function acquire(state, now, claim)
   local k, g, op = claim.k, claim.g, claim.op
   local permit = k == "0" and is_first_waiting(state) and first_permit(state) or read_permit(k)
@@ -31,14 +51,20 @@ local function acquire(state, now, claim)
   if claim.shared == "1" and due and not is_uncharged then
     return {"alone"}
   end
-  local word = "ok"
+  local word = refusal(state, now)
+  if word == "ok" and state.rates ~= "" and not claim.allowance then
+    local most = due and not is_uncharged and 1 or math.ceil(ready(state, now) / state.limit)
+    return {"rated", state.rates, math.min(claim.count, most), state.opens > 0 and 1 or 0}
+  end
   unqueue(state, k)
-  if state.state ~= "active" or is_overdue(state, now) then
-    word = "paused"
-  elseif state.held >= state.limit then
-    word = "busy"
-  elseif ready(state, now) == 0 then
-    word = "empty"
+  if word == "ok" and claim.allowance == 0 then
+    word = "limited"
+    close_gate(state, now, now + claim.wait)
+  elseif word == "ok" and claim.allowance then
+    claim.count = math.min(claim.count, claim.allowance)
+    if state.opens > 0 then
+      set_gate(state, 0)
+    end
   end
   if word ~= "ok" then
     park(state, k)

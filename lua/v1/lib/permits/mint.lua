@@ -2,7 +2,12 @@
 -- their tokens for the caller to dispatch, three values for each: lane, "<k>.<g>", delay in ms (0 = now).
 -- @include lib/core/state.lua
 -- @include lib/permits/queue_permit.lua
+
+-- Returns how many sub-requests may be delivered now.
 local function ready(state, now)
+  if state.opens > now then
+    return 0
+  end
   return state.fresh + (state.has_no_retries and 0 or redis.call("ZCOUNT", retries, "-inf", now))
 end
 
@@ -17,11 +22,20 @@ local function unpark(state)
   return k
 end
 
--- Queues one sleeper, a permit whose token is due at the earliest retry. Called when no permit is awake and nothing
--- waits but future retries.
+-- Returns when the next sub-request may be delivered: when the gate opens, or when the earliest retry is due. Returns nil
+-- if nothing waits.
+local function next_due(state, now)
+  if state.opens > now and state.fresh > 0 then
+    return state.opens
+  end
+  local first = state.has_no_retries and {} or redis.call("ZRANGE", retries, 0, 0, "WITHSCORES")
+  return first[2] and math.max(tonumber(first[2]), state.opens)
+end
+
+-- Queues one sleeper, a permit whose token is due with the next sub-request. Called when no permit is awake and nothing
+-- may be delivered now.
 local function mint_sleeper(state, now, tokens)
-  local first = redis.call("ZRANGE", retries, 0, 0, "WITHSCORES")
-  local due = tonumber(first[2])
+  local due = next_due(state, now)
   if not due or (state.sleeper ~= "" and state.sleep_due <= due) then
     return
   end
@@ -40,6 +54,9 @@ local function mint(state, now)
   end
   local work = ready(state, now)
   local want = math.min(state.limit - state.held, work)
+  if state.rates ~= "" then
+    want = math.min(want, tonumber(string.match(state.rates, "^%d+")))
+  end
   while state.queued < want do
     local k = state.sleeper
     if k == "" then
@@ -50,7 +67,7 @@ local function mint(state, now)
     queue_permit(state, k, now, 0, tokens)
     state.queued = state.queued + 1
   end
-  if state.queued == 0 and work == 0 and not state.has_no_retries and state.held < state.limit then
+  if state.queued == 0 and work == 0 and state.held < state.limit and (state.opens > now or not state.has_no_retries) then
     mint_sleeper(state, now, tokens)
   end
   return tokens

@@ -10,7 +10,7 @@ local function queue_permit(state, k, now, due, tokens)
   if is_first_waiting(state) then  -- no longer as it was queued at creation
     write_queued("0", FIRST, state.born, lane_of(state, 0), 0)
   end
-  if state.seq < FIRST and now ~= state.born then
+  if state.seq < FIRST and (now ~= state.born or due > now) then
     state.seq = FIRST
   end
   state.seq = state.seq + 1

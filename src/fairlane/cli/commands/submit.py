@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlane.cli.submission.input_lines import Look, Source
+    from fairlane.options import RequestOptions
     from fairlane.queue import Queue
 
 _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
@@ -122,6 +123,29 @@ _WHY = ", as a request without its last lines is given up after an hour"
     metavar="TIME",
     help="A handler that takes longer is stopped, and the attempt fails.",
 )
+@click.option("--delay", metavar="TIME", help="Start nothing before this time is over, as 10m.")
+@click.option(
+    "--run-at",
+    metavar="TIME",
+    help="Start nothing before this time, as 2026-12-24T18:00+01:00.",
+)
+@click.option("--rate", metavar="RATE", help="Start at most so many in a time: 100/s, 30/m or 5/h.")
+@click.option(
+    "--burst",
+    type=int,
+    metavar="N",
+    help="After a pause, so many may start together.  [default: what the rate has in 0.1 s]",
+)
+@click.option("--rate-key", metavar="NAME", help="Share the rate with requests of the same key.")
+@click.option("--weight", type=int, metavar="N", help="A sub-request counts for N.  [default: 1]")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="NAME",
+    help="A name for choosing requests; may be repeated.",
+)
+@click.option("--tenant", metavar="NAME", help="The customer or team that the request belongs to.")
 @click.option(
     "--durable",
     type=int,
@@ -188,18 +212,26 @@ def _read_wish(
     queue: str, limit: int, *, priority: int, attempts: int, backoff: str, lease: str, retain: str,
     deadline: str | None, time_limit: str | None, durable: int, room: str | None,
     xid: str | None, wait: bool, watch: bool, timeout: str | None, out: str | None, as_json: bool,
+    tags: tuple[str, ...], **given: Any,
 ) -> SubmitOptions:  # fmt: skip
-    from fairlane.model import Policy
+    from fairlane.options import policy_of
     from fairlane.protocol.keys import check_name
 
-    policy = Policy(
-        queue=queue, priority=priority, limit=limit, attempts=attempts,
-        backoff_ms=range_ms("--backoff", backoff, "0s", "24h"), durable=durable,
-        lease_ms=time_ms("--lease", lease, "1s", "24h"),
-        retain_ms=time_ms("--retain", retain, "10m", "366d"),
-        deadline_ms=0 if deadline is None else time_ms("--deadline", deadline, "1ms", "366d"),
-        time_limit_ms=0 if time_limit is None else time_limit_ms(time_limit),
-    )  # fmt: skip
+    low, high = range_ms("--backoff", backoff, "0s", "24h")
+    options: dict[str, Any] = {
+        "priority": priority, "limit": limit, "attempts": attempts, "durable": durable,
+        "backoff_s": (low / 1000, high / 1000),
+        "lease_s": time_ms("--lease", lease, "1s", "24h") / 1000,
+        "retain_s": time_ms("--retain", retain, "10m", "366d") / 1000,
+        **{name: value for name, value in given.items() if value is not None},
+    }  # fmt: skip
+    if deadline is not None:
+        options["deadline_s"] = time_ms("--deadline", deadline, "1ms", "366d") / 1000
+    if time_limit is not None:
+        options["time_limit_s"] = time_limit_ms(time_limit) / 1000
+    if tags:
+        options["tags"] = tags
+    policy = policy_of(queue, **options)
     if xid is not None:
         check_name("request id", xid)
     waits = wait or watch or out is not None
@@ -208,7 +240,17 @@ def _read_wish(
     if out == "-":
         raise InvalidArgument("--out - is not possible: standard output carries the request's id")
     max_wait_s = 0.0 if room is None else time_ms("--wait-for-room", room, "0s", "40m", _WHY) / 1000
-    return SubmitOptions(policy, xid, as_json, watch, waits, timeout_s(timeout), out, max_wait_s)
+    return SubmitOptions(
+        policy,
+        xid,
+        as_json,
+        watch,
+        waits,
+        timeout_s(timeout),
+        out,
+        max_wait_s,
+        cast("RequestOptions", options),
+    )
 
 
 def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:

@@ -20,7 +20,6 @@ from fairlane.cli.submission.request import (
 from fairlane.cli.submission.requests_format import RequestLine, request_lines, rereadable
 from fairlane.common.text import of_queue
 from fairlane.errors import QueueFull, RedisFull, RedisUnreachable
-from fairlane.options import shared_options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -57,13 +56,12 @@ class _Sending:
     def all(self, lines: Iterable[RequestLine]) -> list[Request]:
         """Submits every line; returns the requests in their order."""
         for_bodies, for_ids, for_limits = tee(lines, 3)
-        options = shared_options_of(self._wish.policy)
         sent = self._queue.submit_each(
             (line.bodies for line in for_bodies),
             ids=self._ids(for_ids),
             limit=(line.limit for line in for_limits),
             max_wait_s=self._wish.max_wait_s,
-            **options,
+            **self._wish.shared_options,
         )
         try:
             return [self._printed(request) for request in sent]

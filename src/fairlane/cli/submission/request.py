@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import signal
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from fairlane import settings
 from fairlane.cli.output import write_json, write_line
 from fairlane.cli.results.writer import NDJSON, write_results
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable, RequestNotFound
-from fairlane.options import options_of
+from fairlane.options import RequestOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fairlane.cli.submission.input_lines import Look, Source
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Policy
+    from fairlane.options import SharedOptions
     from fairlane.request import Request
 
 
@@ -35,6 +36,13 @@ class SubmitOptions:
     timeout: float | None
     out: str | None
     max_wait_s: float = 0.0
+    options: RequestOptions = field(default_factory=RequestOptions)  # they make the policy
+
+    @property
+    def shared_options(self) -> SharedOptions:
+        """Returns the options that all requests of a file share: all but the limit."""
+        shared = {name: value for name, value in self.options.items() if name != "limit"}
+        return cast("SharedOptions", shared)
 
     @property
     def ndjson(self) -> bool:
@@ -61,7 +69,7 @@ def send(
     The lists of lines are chunks if they are sent `as_they_come`, else any part of the input.
     """
     queue, max_wait_s = request.queue, wish.max_wait_s
-    given = options_of(wish.policy)
+    given = wish.options
     try:
         if as_they_come:
             submitted = queue.submit_chunks(lines, id=request.id, max_wait_s=max_wait_s, **given)

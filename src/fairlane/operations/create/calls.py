@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Arg, Call
 
 _PER_CALL = 50  # of submit: the server works on one call while the next is made
-_SUBMIT = ("now", "queue", "policy", "parent", "grace", "open_ms")
-_ENQUEUE = ("now", "queue", "policy", "digest", "intent", "open_ms", "parent", "shards", "over")
+_SUBMIT = ("now", "queue", "policy", "extras", "grace", "open_ms")
+_ENQUEUE = ("now", "queue", "policy", "digest", "intent", "open_ms", "extras", "shards", "over")
 
 
 def read_enqueued(raw: Sequence[Any]) -> Reply:
@@ -53,10 +53,10 @@ def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
 def submit_call(part: Sequence[NewRequest]) -> Call:
     """Returns the call of submit for requests of the same policy."""
     first = part[0]
-    queue, policy, parent = terms(first.policy)
+    queue, policy, extras = terms(first.policy)
     home = first.policy.queue
     args: list[Arg] = [
-        b"", queue, policy, parent, b"%d" % grace_ms(first.policy), b"%d" % first.open_ms,
+        b"", queue, policy, extras, b"%d" % grace_ms(first.policy), b"%d" % first.open_ms,
     ]  # fmt: skip
     for new in part:
         args += (new.digest.hex, b"%d" % len(new.bodies), *new.bodies)
@@ -69,13 +69,13 @@ def submit_call(part: Sequence[NewRequest]) -> Call:
 def enqueue_calls(pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0) -> Iterator[Call]:
     """Yields the call of enqueue for each request; most requests of a group share a policy."""
     script, replaced = signed(library(), "enqueue", _ENQUEUE), b"%d" % over
-    policy, queue, text, parent = None, b"", b"", b""
+    policy, queue, text, extras = None, b"", b"", b""
     for new, intent in pairs:
         if new.policy is not policy:
             policy = new.policy
-            queue, text, parent = terms(policy)
+            queue, text, extras = terms(policy)
         args: list[Arg] = [
-            b"", queue, text, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms, parent,
+            b"", queue, text, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms, extras,
             intent.shards, replaced, *new.bodies,
         ]  # fmt: skip
         yield TextCall(script, keys.request_keys(new.id), args)

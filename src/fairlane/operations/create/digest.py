@@ -26,23 +26,23 @@ def policy_text(policy: Policy) -> str:
 
 @lru_cache(maxsize=128)
 def terms(policy: Policy) -> tuple[bytes, bytes, bytes]:
-    """Returns queue, policy and parent as enqueue.lua and submit.lua take them."""
-    return policy.queue.encode(), policy_text(policy).encode(), policy.parent.encode()
+    """Returns queue, policy and extras as enqueue.lua and submit.lua take them."""
+    return policy.queue.encode(), policy_text(policy).encode(), policy.extras.encode()
 
 
 class Digest:
-    """Hashes a request's queue, policy, parent and chunks; each chunk makes a new link of a chain.
+    """Hashes a request's queue, policy, extras and chunks; each chunk makes a new link of a chain.
 
     Two submissions of one id are the same request exactly if their digests are equal.
     The format is bytes of any language. N(x) is a netstring: the length in decimal digits, ":",
     x, ",". Text is UTF-8.
 
-        link 0 = N("fairlane request 1") N(queue) N(policy) N(parent)
+        link 0 = N("fairlane request 1") N(queue) N(policy) N(extras)
         link n = the first 16 bytes of the SHA-256 of: N(link n-1), the lengths of the bodies of
                  chunk n, these bodies
 
-    `policy` is the text of policy_text; a length takes four bytes, the lowest first. The digest is
-    the last link as hex digits.
+    `policy` is the text of policy_text, `extras` that of Policy.extras. A length takes four bytes,
+    the lowest first. The digest is the last link as hex digits.
     """
 
     __slots__ = ("_begun", "before", "hex")

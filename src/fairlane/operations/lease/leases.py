@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.model import Slice, Token, Verdict
+from fairlane.operations.lease.rates import Allowance, acquire_rated
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Library, Script, library
 from fairlane.protocol.steps import TextCall
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 
 # In the order of their signatures: a unit makes tens of thousands of these calls a second.
-_ACQUIRE = ("now", "k", "g", "op", "worker", "started", "count", "shared")
+_ACQUIRE = (
+    *("now", "k", "g", "op", "worker", "started", "count", "shared"),
+    *("allowance", "wait"),
+)
 _COMPLETE = ("now", "k", "fence", "op", "keep", "done")
 
 
@@ -77,21 +81,29 @@ def acquire(
     call = acquire_call(token, worker, started, count, op)
     call.away_s = settings.AWAY_S
     reply = yield from call.run()
+    if reply.is_rated:
+        again = partial(acquire_call, token, worker, started, count, op)
+        reply = yield from acquire_rated(
+            token.request_id, reply, lambda allowance: again(allowance=allowance)
+        )
     return reply, slice_of(token, op, reply)
 
 
 def acquire_call(
-    token: Token, worker: str, started: str, count: int, op: bytes, *, shared: bool = False
-) -> Call:
+    token: Token, worker: str, started: str, count: int, op: bytes, *, shared: bool = False,
+    allowance: Allowance | None = None,
+) -> Call:  # fmt: skip
     """The call that acquires; `shared`: with others by one unit, where no death is charged.
 
-    A retry's must be: then it says "alone", and the token stays valid.
+    A retry's must be: then it says "alone", and the token stays valid. A request with rates needs
+    an `allowance`: without one it says "rated", and the token stays valid, too.
     """
     script = signed(library(), "acquire", _ACQUIRE)
     is_shared = b"1" if shared else b""
+    allowed, wait = (b"", b"") if allowance is None else (b"%d" % number for number in allowance)
     return TextCall(
         script, keys.request_keys(token.request_id),
-        (b"", token.k, token.g, op, worker, started, b"%d" % count, is_shared),
+        (b"", token.k, token.g, op, worker, started, b"%d" % count, is_shared, allowed, wait),
     )  # fmt: skip
 
 

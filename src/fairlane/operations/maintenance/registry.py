@@ -217,7 +217,6 @@ def glances(
 ) -> Operation[dict[str, Reply | FairlaneError]]:
     """Returns what the script glance reports of each request, or its error.
 
-    With `grace_ms` each reply names the permits whose tokens have been on their way for longer.
     With `grace_ms`, each reply names the permits whose tokens have been on their way for longer.
     """
     ids = list(names)

@@ -11,13 +11,18 @@ class Retry(Exception):
     """Raised by a handler to be called again. Counts as an attempt: after the last one it is dead.
 
     `after` is the pause in seconds, 0 to a day; None uses the request's backoff. `reason` is kept
-    as the error's text. Raises InvalidArgument.
+    as the error's text. With `whole_request` the pause is for all sub-requests of the request, and
+    of the requests that share its rate key: the other side has asked for it, as with HTTP's 429.
+    Raises InvalidArgument.
     """
 
     after: float | None = None
     reason: str = ""
+    whole_request: bool = False
 
-    def __init__(self, after: float | None = None, reason: str = "") -> None:
+    def __init__(
+        self, after: float | None = None, reason: str = "", *, whole_request: bool = False
+    ) -> None:
         super().__init__(after, reason)
         if after is not None and not is_seconds(after):
             raise InvalidArgument(
@@ -25,7 +30,11 @@ class Retry(Exception):
             )
         if not isinstance(reason, str):
             raise InvalidArgument(f"Retry(reason={reason!r}) is not valid: text is expected")
-        self.after, self.reason = after, reason
+        if whole_request and not after:
+            raise InvalidArgument(
+                "Retry(whole_request=True) needs a pause: give after, in seconds from 0.001"
+            )
+        self.after, self.reason, self.whole_request = after, reason, whole_request
 
     def __str__(self) -> str:
         return self.reason or "the handler asked to be called again"

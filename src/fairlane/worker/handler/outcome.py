@@ -42,6 +42,7 @@ class Outcome:
     waited_ms: list[int] = field(default_factory=list)  # of each result
     ran_us: list[int] = field(default_factory=list)
     size: int = 0  # bytes of the results
+    hold_ms: int = 0  # nothing more of the request starts for so long
 
     def parts(self) -> Iterator[tuple[list[bytes], list[Arg], list[Verdict]]]:
         """Yields what must be settled, in calls of bounded size; at least one."""
@@ -81,6 +82,7 @@ class OutcomeBuilder:
         self._timeouts = 0
         self._waited_ms: list[int] = []
         self._ran_us: list[int] = []
+        self._hold_ms = 0
         self.is_over = False
 
     def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
@@ -145,7 +147,11 @@ class OutcomeBuilder:
         elif isinstance(error, Reject):
             self._settle(entry, "dead", 0, _reason_of(error))
         elif isinstance(error, Retry):
-            self._settle(entry, "retry", _pause_of(error), _reason_of(error))
+            pause = _pause_of(error)
+            self._settle(entry, "retry", pause, _reason_of(error))
+            if pause and getattr(error, "whole_request", False):
+                self._hold_ms = max(self._hold_ms, round(pause * 1000) or 1)
+                self.is_over = True
         else:
             self._settle(entry, "retry", None, _text_of(error))
 
@@ -185,8 +191,8 @@ class OutcomeBuilder:
         self._position += 1
 
     def is_time(self, now: int) -> bool:
-        """Returns True if the run took long or grew big, so that it should be settled now."""
-        return self._bytes > settings.FLUSH_BYTES or now - self._began > _FLUSH_NS
+        """Returns True if the run must stop, or took long or grew big: it is settled now."""
+        return self.is_over or self._bytes > settings.FLUSH_BYTES or now - self._began > _FLUSH_NS
 
     def outcome(self, now: int) -> Outcome:
         """Returns the outcome of the whole run."""
@@ -201,6 +207,7 @@ class OutcomeBuilder:
             self._waited_ms,
             self._ran_us,
             self._bytes,
+            self._hold_ms,
         )
 
 

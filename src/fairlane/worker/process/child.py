@@ -26,6 +26,7 @@ from fairlane.worker.handler.runner import Runner
 from fairlane.worker.log.repeats import Repeats
 from fairlane.worker.metrics import Metrics
 from fairlane.worker.process import signals, stack_dump
+from fairlane.worker.process.promoter import Promoter
 from fairlane.worker.unit.loop import serve
 from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
@@ -69,11 +70,12 @@ class Assignment:
         """Returns the units of this child; they share what they learn about requests."""
         sizer, measures = Sizer(self.slice_ms, self.tokens), Metrics(self.queue, self.failures)
         count = len(self.own)
+        promoter = Promoter(self.url, self.queue, lambda: tuple(self.own[0].shards) or (0,))
         is_alone = count == 1 and self.tokens > 1
         return [
             Unit(
                 self.queue, self.worker, self.started, record, sizer, measures,
-                self.spare[i::count], is_alone,
+                self.spare[i::count], is_alone, on_delay=promoter.after,
             )
             for i, record in enumerate(self.own)
         ]  # fmt: skip

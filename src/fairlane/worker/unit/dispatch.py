@@ -20,7 +20,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from fairlane.model import Token
     from fairlane.protocol.replies import Reply
@@ -41,6 +41,7 @@ class FollowUps:
     minted: list[tokens.Minted] = field(default_factory=list)
     endings: list[tokens.Ending] = field(default_factory=list)
     more: list[Command | Call] = field(default_factory=list)
+    on_delay: Callable[[int], None] | None = None  # called with the ms of the shortest delay
 
     def add(self, request_id: str, reply: Reply) -> None:
         """Adds what a reply contains: tokens, or the end of its request."""
@@ -58,12 +59,19 @@ class FollowUps:
         """Removes and returns all calls."""
         calls, self.more = self.more, []
         if self.minted:
+            if self.on_delay is not None and (delay := shortest_delay(self.minted)):
+                self.on_delay(delay)
             calls += tokens.insert_all(self.queue, self.minted)
             self.minted = []
         if self.endings:
             calls += tokens.retire_all(self.queue, self.endings)
             self.endings = []
         return calls
+
+
+def shortest_delay(minted: Iterable[tokens.Minted]) -> int:
+    """Returns the ms of the shortest delay among these tokens; 0 = none is delayed."""
+    return min((delay for _, flat in minted for delay in flat[2::3] if delay), default=0)
 
 
 def dispatch(unit: Unit, returned: FollowUps) -> Operation[None]:

@@ -11,6 +11,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
 from fairlane.operations.lease.leases import acquire_call, new_op, slice_of
+from fairlane.operations.lease.rates import acquire_rated
 from fairlane.operations.lease.tokens import parse
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, LazySteps, Operation
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.model import Slice, Token
+    from fairlane.operations.lease.rates import Allowance
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Command
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
@@ -143,7 +146,10 @@ def acquire(
         if count:  # a full Redis may refuse to note the tokens
             keep_unsent(unit, before, replies[:count])
             log_refusals(replies[:count])
-        return _note_all(unit, pending, replies[first:], sent, returned, shared=shared)
+        answers = replies[first:]
+        if any(map(_is_rated, answers)):
+            answers = yield from _ask_again(unit, pending, answers, shared=shared)
+        return _note_all(unit, pending, answers, sent, returned, shared=shared)
     except FairlaneError:
         forget(unit, [one.record for one in pending])
         raise
@@ -162,6 +168,39 @@ def _begin_all(unit: Unit, raw: list[bytes], share: float) -> list[PendingAcquir
         count = unit.sizer.entries(token.request_id, share)
         pending.append(PendingAcquire(token, op, record, count))
     return pending
+
+
+def _is_rated(raw: Any) -> bool:
+    return isinstance(raw, list) and raw[0] == b"rated"
+
+
+def _ask_again(
+    unit: Unit, pending: list[PendingAcquire], replies: Sequence[Any], *, shared: bool
+) -> Operation[list[Any]]:
+    """Repeats the acquires of requests with rates, one by one, with what their rates allow."""
+    read = library().acquire.reply
+    found = list[Any]()
+    for one, raw in zip(pending, replies, strict=True):
+        if not _is_rated(raw):
+            found.append(raw)
+            continue
+        try:
+            found.append((yield from _ask_with_allowance(unit, one, read(raw), shared=shared)))
+        except FairlaneError as error:  # the others were granted: their leases must be noted
+            found.append(error)
+    return found
+
+
+def _ask_with_allowance(
+    unit: Unit, one: PendingAcquire, rated: Reply, *, shared: bool
+) -> Operation[Reply]:
+    def ask(allowance: Allowance) -> Call:
+        return acquire_call(
+            one.token, unit.worker, unit.started, one.count, one.op, shared=shared,
+            allowance=allowance,
+        )  # fmt: skip
+
+    return (yield from acquire_rated(one.token.request_id, rated, ask))
 
 
 def _note_all(

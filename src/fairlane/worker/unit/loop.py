@@ -20,7 +20,7 @@ from fairlane.worker.unit.dispatch import (
 from fairlane.worker.unit.exchange import settle_and_acquire
 from fairlane.worker.unit.leases import Acquired, Lease, LeaseBatch, acquire, forget, take_all
 from fairlane.worker.unit.pipeline import may_prefetch, prefetch
-from fairlane.worker.unit.settle import observe
+from fairlane.worker.unit.settle import hold_requests, observe
 
 if TYPE_CHECKING:
     from fairlane.model import Token
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def serve(unit: Unit) -> Operation[None]:
     """Works until the worker drains."""
-    returned = FollowUps(unit.queue)
+    returned = FollowUps(unit.queue, on_delay=unit.on_delay)
     while not unit.record.is_draining:
         # What the last leases returned goes out in the same round trip as the next pop.
         most = unit.sizer.tokens(len(unit.free), unit.share)
@@ -118,6 +118,7 @@ def work(
             done, acquired, error = yield Handle(batch, beside)
             leases = take_all(batch.waiting) if batch.waiting else []
             observe(unit, done)
+            yield from hold_requests(unit, done)
             if error is not None:  # leases that were not begun are given back
                 done, leases, prefetches, failure = done + leases, [], False, error
             elif prefetches:

@@ -13,7 +13,7 @@ from fairlane.protocol.steps import Call, Command, Operation, UntilHandled
 from fairlane.worker.unit.dispatch import FollowUps, dispatch
 from fairlane.worker.unit.exchange import acquire_next, may_exchange
 from fairlane.worker.unit.leases import Acquired, acquire, forget, take_all
-from fairlane.worker.unit.settle import is_apart, observe, settle_together
+from fairlane.worker.unit.settle import hold_requests, is_apart, observe, settle_together
 
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Popped
@@ -38,7 +38,7 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
 
     It acquires from no later lane: the tokens of this lane may be in our hands, and return soon.
     """
-    returned, acquired = FollowUps(unit.queue, lane), Acquired(lane)
+    returned, acquired = FollowUps(unit.queue, lane, on_delay=unit.on_delay), Acquired(lane)
     left: list[Lease] = []
     try:
         acquired = yield from _settle_and_acquire(unit, done, returned)
@@ -48,6 +48,7 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
         # The handler takes long now. No other lease may wait for it, not even to be settled.
         handled = batch.take_done()
         observe(unit, handled)
+        yield from hold_requests(unit, handled)
         left = [*handled, *acquired.leases, *take_all(batch.waiting)]
         if left:
             yield from settle_together(unit, left, returned)

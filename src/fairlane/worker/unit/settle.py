@@ -10,6 +10,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import NodeAway
 from fairlane.operations.lease.leases import complete
+from fairlane.operations.lease.rates import hold
 from fairlane.operations.submit.durability import confirm_settled
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps, Operation
@@ -74,6 +75,16 @@ def fitting(unit: Unit, done: list[Lease], count: int) -> int:
     if seconds * count <= unit.sizer.slice_s * len(done):
         return count
     return int(unit.sizer.slice_s * len(done) / seconds)
+
+
+def hold_requests(unit: Unit, done: list[Lease]) -> Operation[None]:
+    """Starts nothing more of requests for the time that their handlers have asked for.
+
+    Before the leases are settled, because that would mint tokens for what is to wait.
+    """
+    for lease in done:
+        if lease.outcome is not None and lease.outcome.hold_ms:
+            yield from hold(unit.queue, lease.slice.request_id, lease.outcome.hold_ms)
 
 
 # ------------------------------------------------------------------ several

@@ -11,7 +11,7 @@ from fairlane.protocol.steps import Command
 from fairlane.worker.unit.lane_rotation import LaneRotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from fairlane.protocol.steps import Call
     from fairlane.worker.lease_board import LeaseRecord
@@ -25,6 +25,7 @@ class Unit:
 
     `spare` is where more leases than one stand. `is_alone`: no other unit is in its process, so it
     may acquire while it handles. `has_one_server`: as far as is known, one server has all keys.
+    `on_delay` is called with the ms for which tokens were delayed.
     """
 
     queue: str
@@ -36,6 +37,7 @@ class Unit:
     spare: tuple[LeaseRecord, ...] = ()
     is_alone: bool = False
     has_one_server: bool = True
+    on_delay: Callable[[int], None] | None = None
     unsent: list[Command | Call] = field(default_factory=list)  # for shards that were away
     quiet_until: float = 0.0  # when it may be logged again that a node is away
     free: list[LeaseRecord] = field(init=False)  # records of no lease

@@ -1,0 +1,49 @@
+-- What a producer asks for besides the policy, in one argument: lines "name=value", each name at most once.
+--   parent   the request whose dead sub-requests these were
+--   tags     names with commas between them; tenant: a name
+--   delay    ms from now, or start: ms of this server's clock, before which nothing starts
+--   rates    see lib/permits/gate.lua
+-- @include lib/permits/gate.lua
+local EXTRAS = {parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", delay = "^%d+$", start = "^%d+$",
+  rates = "^%d+ [%w_.:/=-]+ %d+ %d+ %d+[%w_.:/= -]*$"}
+local KEPT = {"parent", "tags", "tenant"}
+local NOTHING = {}
+
+-- Returns name -> value, or nil and the refusal.
+local function read_extras(text)
+  if text == "" then
+    return NOTHING
+  end
+  local found = {}
+  for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
+    local name, value = string.match(line, "^(%l+)=(.*)$")
+    if not name or not EXTRAS[name] or found[name] or not string.find(value, EXTRAS[name]) then
+      return nil, redis.error_reply("BADARGUMENT lines name=value are expected as extras")
+    end
+    found[name] = value
+  end
+  return found
+end
+
+-- Returns when the gate of a new request opens; 0 = it is open.
+local function first_opening(extras, now)
+  local opens = tonumber(extras.start) or extras.delay and now + tonumber(extras.delay) or 0
+  return opens > now and opens or 0
+end
+
+-- Returns the fields of the hash that hold the extras.
+local function extra_fields(extras, state)
+  if extras == NOTHING then
+    return NOTHING
+  end
+  local fields = {}
+  for _, name in ipairs(KEPT) do
+    if extras[name] then
+      fields[#fields + 1], fields[#fields + 2] = name, extras[name]
+    end
+  end
+  if state.opens > 0 or state.rates ~= "" then
+    fields[#fields + 1], fields[#fields + 2] = "gate", gate_text(state)
+  end
+  return fields
+end

@@ -1,0 +1,19 @@
+-- The gate of a request: before `opens` (ms) none of its sub-requests starts. It is closed at creation by a delay, and
+-- later whenever its rates leave no room. `rates` has the widest number of tokens that may be on their way, and four
+-- values for each bucket (lib/rates/bucket.lua): " <key> <interval> <burst> <weight>".
+-- @include lib/core/state.lua
+-- @include lib/permits/resize.lua
+local function gate_text(state)
+  return string.format("%d|%s", state.opens, state.rates)
+end
+
+local function set_gate(state, opens)
+  state.opens = opens
+  redis.call("HSET", request, "gate", gate_text(state))
+end
+
+-- Closes the gate until `opens`. The tokens that are on their way go stale; mint queues the sleeper.
+local function close_gate(state, now, opens)
+  set_gate(state, opens)
+  park_surplus(state, now, all_permits(state))
+end

@@ -1,0 +1,48 @@
+-- The bucket of a rate: a generic cell rate algorithm (GCRA), kept as "<tat>:<line>" in µs with a TTL. `tat` is the
+-- theoretical arrival time of the next sub-request. Who finds no room waits in line: `line` is when the last one that
+-- waits may ask again. So a thousand requests that share a bucket do not all ask whenever there is room for one.
+-- A rate has an interval (µs between two sub-requests), a burst (how many may come together), and a weight: how many
+-- each sub-request counts for.
+local LONGEST_WAIT = 30000  -- ms; then it asks again, because others before it in the line may have gone
+
+local function read_bucket(bucket, clock)
+  local tat, line = string.match(redis.call("GET", bucket) or "", "^(%d+):(%d+)$")
+  return math.max(tonumber(tat) or 0, clock), tonumber(line) or 0
+end
+
+local function write_bucket(bucket, clock, tat, line)
+  local rest = math.ceil((math.max(tat, line) - clock) / 1000) + 1000
+  redis.call("SET", bucket, string.format("%d:%d", tat, line), "PX", string.format("%d", rest))
+end
+
+-- Takes up to `want` sub-requests. Returns how many, and if there are none, the ms until the caller may ask again.
+-- `has_waited`: it has waited as long as it should.
+local function take(bucket, now, rate, want, has_waited)
+  local clock, step, depth = 1000 * now, rate.interval * rate.weight, rate.interval * rate.burst
+  local tat, line = read_bucket(bucket, clock)
+  local room = math.floor((depth - (tat - clock)) / step)
+  if room < 1 or (line > clock and not has_waited) then
+    local several = math.max(1, math.min(want, math.floor(rate.burst / rate.weight / 2)))
+    line = (line > clock and line or tat - depth) + several * step
+    write_bucket(bucket, clock, tat, line)
+    return 0, math.min(LONGEST_WAIT, math.max(1, math.ceil((line - clock) / 1000)))
+  end
+  local taken = math.min(room, want)
+  write_bucket(bucket, clock, tat + taken * step, line)
+  return taken, 0
+end
+
+-- Returns to the bucket what was taken and not used.
+local function refund(bucket, now, rate, count)
+  local clock = 1000 * now
+  local tat, line = read_bucket(bucket, clock)
+  write_bucket(bucket, clock, math.max(clock, tat - count * rate.interval * rate.weight), line)
+end
+
+-- Closes the bucket for `ms`; afterwards the rate goes on without a burst.
+local function hold(bucket, now, rate, ms)
+  local clock = 1000 * now
+  local tat, line = read_bucket(bucket, clock)
+  local opens = clock + 1000 * ms
+  write_bucket(bucket, clock, math.max(tat, opens + rate.interval * (rate.burst - rate.weight)), math.max(line, opens))
+end

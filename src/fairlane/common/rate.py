@@ -1,0 +1,88 @@
+"""Rates: at most so many sub-requests start in a time, with a burst."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from fairlane.errors import InvalidArgument
+
+OWN = "="  # the bucket of the request itself
+_UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)/([smh])")
+_MOST = 1_000_000  # a burst or a weight; and the most starts of a second
+_LONGEST_US = 86_400_000_000  # between two starts
+# A sub-request starts a little after Redis has granted it. So many starts of this time are kept
+# back from the burst, so that the handlers' own clocks see no more than burst + rate x time.
+_LAG_US = 50_000
+_WIDTH_US = 10_000  # so many tokens may be on their way as sub-requests may start in this time
+
+
+class Rate(NamedTuple):
+    """One rate: a sub-request counts for `weight`, and one unit may start each `interval_us`.
+
+    `burst` units may start together after a pause. Requests with the same `bucket` share it.
+    """
+
+    bucket: str
+    interval_us: int
+    burst: int
+    weight: int
+
+    @property
+    def text(self) -> str:
+        """Returns the four values as lua/v1/lib/rates/take_all.lua reads them."""
+        return f"{self.bucket} {self.interval_us} {self.burst} {self.weight}"
+
+    @property
+    def width(self) -> int:
+        """Returns how many tokens of a request may be on their way together."""
+        return max(1, math.ceil(_WIDTH_US / (self.interval_us * self.weight)))
+
+
+def rate_of(text: str, burst: int | None = None, bucket: str = OWN, weight: int = 1) -> Rate:
+    """Returns the rate for `"100/s"`, `"30/m"` or `"1000/h"`. Raises InvalidArgument.
+
+    The burst is by default what the rate allows in a tenth of a second, at least one sub-request.
+    """
+    match = _RATE.fullmatch(text) if isinstance(text, str) else None
+    number = float(match[1]) if match else 0.0
+    if match is None or not number:
+        raise InvalidArgument(
+            f"rate {text!r} is not valid: write a rate such as 100/s, 30/m or 5/h"
+        )
+    interval = round(_UNITS_US[match[2]] / number)
+    if not 1 <= interval <= _LONGEST_US:
+        raise InvalidArgument(f"rate {text!r} is not valid: 1/24h to 1,000,000/s is expected")
+    _whole("weight", weight)
+    if burst is None:
+        burst = max(weight, 100_000 // interval)
+    _whole("burst", burst)
+    if burst < weight:
+        raise InvalidArgument(
+            f"weight {weight} is not valid: with a burst of {burst} a sub-request of this weight "
+            "would never start; give it a burst of at least its weight"
+        )
+    kept = max(weight, burst - math.ceil(_LAG_US / interval))
+    return Rate(bucket, interval, kept, weight)
+
+
+def _whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+        raise InvalidArgument(
+            f"{name} {value!r} is not valid: a whole number from 1 to {_MOST:,} is expected"
+        )
+
+
+def rates_text(rates: tuple[Rate, ...]) -> str:
+    """Returns the rates of a request as its gate holds them."""
+    width = min(rate.width for rate in rates)
+    return " ".join([str(width), *(rate.text for rate in rates)])
+
+
+def parse_rates(text: str) -> tuple[Rate, ...]:
+    """Returns the rates that `rates_text` wrote."""
+    words = text.split()[1:]
+    rows = zip(*(iter(words),) * 4, strict=True)
+    return tuple(Rate(bucket, *map(int, numbers)) for bucket, *numbers in rows)

@@ -1,0 +1,93 @@
+"""Acquires for a request with rates: takes what its buckets allow, in their slots, and asks again.
+
+Where one server has all keys, exchange.lua does the same in one call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.common.rate import OWN, Rate, parse_rates
+from fairlane.operations.lease.follow_up import follow_up
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Call, Operation
+
+
+class Allowance(NamedTuple):
+    """How many sub-requests may start now; if none may, the ms until the caller may ask again."""
+
+    allowed: int
+    wait_ms: int
+
+
+def acquire_rated(
+    request_id: str, rated: Reply, ask: Callable[[Allowance], Call]
+) -> Operation[Reply]:
+    """Takes the allowance that a reply `rated` asks for; returns the reply to `ask` with it.
+
+    What the lease does not use is returned. If this stops in the middle, the request starts that
+    many sub-requests later; no rate is exceeded.
+    """
+    rates = parse_rates(rated.rates.decode())
+    allowance = yield from _take(request_id, rates, rated.size, is_next=bool(rated.has_waited))
+    reply = yield from ask(allowance).run()
+    unused = allowance.allowed - (len(reply.entries) if reply.is_ok else 0)
+    if unused:
+        yield from _refund(request_id, [(rate, unused) for rate in rates])
+    return reply
+
+
+def _take(
+    request_id: str, rates: Sequence[Rate], want: int, *, is_next: bool
+) -> Operation[Allowance]:
+    taken: list[tuple[Rate, int]] = []
+    for rate in rates:
+        call = library().take(
+            (_key(request_id, rate),), want=want, waited="1" if is_next else "", **_terms(rate)
+        )
+        reply = yield from call.run()
+        if not reply.taken:
+            yield from _refund(request_id, taken)
+            return Allowance(0, reply.wait)
+        taken.append((rate, reply.taken))
+        want = reply.taken
+    yield from _refund(request_id, [(rate, count - want) for rate, count in taken if count > want])
+    return Allowance(want, 0)
+
+
+def _refund(request_id: str, unused: Sequence[tuple[Rate, int]]) -> Operation[None]:
+    if unused:
+        yield Batch(
+            [
+                library().refund((_key(request_id, rate),), unused=count, **_terms(rate))
+                for rate, count in unused
+            ]
+        )
+
+
+def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
+    """Starts nothing of a request, and of those that share its rate keys, for so many ms."""
+    reply = yield from library().hold(keys.request_keys(request_id), ms=ms).run()
+    calls = follow_up(queue, (request_id, reply))
+    if reply.is_ok:
+        rates = parse_rates(reply.rates.decode())
+        calls += [
+            library().hold_rate((_key(request_id, rate),), ms=ms, **_terms(rate)) for rate in rates
+        ]
+    if calls:
+        yield Batch(calls)
+
+
+def _key(request_id: str, rate: Rate) -> bytes:
+    return keys.bucket(request_id if rate.bucket == OWN else rate.bucket)
+
+
+def _terms(rate: Rate) -> dict[str, int]:
+    return {"interval": rate.interval_us, "burst": rate.burst, "weight": rate.weight}

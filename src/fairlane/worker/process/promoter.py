@@ -1,0 +1,67 @@
+"""Moves tokens to their lanes when they are due, for the short delays of one process.
+
+The leading worker promotes what is due when a heartbeat reports it, which may be a second late. A
+retry after 100 ms, or a request with a rate, cannot wait so long. So the process that delayed a
+token promotes it, too. Its thread starts with the first short delay. If it fails, or the process
+ends, the leader is still there.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import FairlaneError
+from fairlane.operations.maintenance.registry import promote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_LONGEST_MS = 1.5 * settings.BEAT_MS  # the leader is in time for longer delays
+_AGAIN_S = 0.002  # after a promotion that came too early: the delay counts from the insertion
+_TRIES = 8
+_NEVER = float("inf")
+
+
+class Promoter:
+    """Promotes the tokens that this process has delayed. `shards` returns those of the queue."""
+
+    def __init__(self, url: str, queue: str, shards: Callable[[], Sequence[int]]) -> None:
+        self._url, self._queue, self._shards = url, queue, shards
+        self._due: set[float] = set()  # in seconds of clock.mono_s
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def after(self, delay_ms: float) -> None:
+        """Notes that a token was delayed for so long."""
+        if delay_ms > _LONGEST_MS:
+            return
+        with self._changed:
+            self._due.add(clock.mono_s() + delay_ms / 1000)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="promoter", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        driver = SyncDriver(self._url, patience_s=0)
+        while True:
+            self._wait()
+            try:
+                for _ in range(_TRIES):
+                    if driver.run(promote(self._queue, self._shards())):
+                        break
+                    clock.sleep(_AGAIN_S)
+            except FairlaneError:  # the leader reports an outage
+                clock.sleep(settings.BEAT_MS / 1000)
+
+    def _wait(self) -> None:
+        """Waits until a token is due; forgets all that are due."""
+        with self._changed:
+            while (first := min(self._due, default=_NEVER)) > clock.mono_s():
+                self._changed.wait(None if first == _NEVER else first - clock.mono_s())
+            now = clock.mono_s()
+            self._due = {due for due in self._due if due > now}

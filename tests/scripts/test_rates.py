@@ -1,0 +1,135 @@
+"""The bucket of a rate: never more than burst + rate x time, and nobody waits longer than needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from fairlane.protocol import keys
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
+
+BUCKET = keys.bucket("key/api")
+RATE = {"interval": 10_000, "burst": 5, "weight": 1}  # 100 a second
+
+
+def take(lane: Lane, want: int = 1, *, waited: bool = False, **rate: int) -> list[int]:
+    taken: list[int] = lane.call(
+        "take", (BUCKET,), want=want, waited="1" if waited else "", **RATE | rate
+    )
+    return taken
+
+
+def refund(lane: Lane, unused: int) -> Any:
+    return lane.call("refund", (BUCKET,), unused=unused, **RATE)
+
+
+def hold(lane: Lane, ms: int) -> Any:
+    return lane.call("hold_rate", (BUCKET,), ms=ms, **RATE)
+
+
+def test_a_full_bucket_gives_its_burst_and_then_one_each_interval(one: Lane):
+    assert take(one, 9) == [5, 0]
+    assert take(one) == [0, 10]
+    one.now += 10
+    assert take(one, waited=True) == [1, 0]
+
+
+def test_those_that_wait_are_given_one_interval_each(one: Lane):
+    take(one, 5)
+    assert [take(one) for _ in range(4)] == [[0, 10], [0, 20], [0, 30], [0, 40]]
+
+
+def test_who_comes_later_does_not_overtake_those_that_wait(one: Lane):
+    take(one, 5)
+    assert take(one) == [0, 10]
+    assert take(one) == [0, 20]
+    one.now += 10
+    assert take(one) == [0, 20]
+    assert take(one, waited=True) == [1, 0]
+
+
+def test_those_that_wait_and_do_not_come_keep_the_others_for_their_turn_only(one: Lane):
+    take(one, 5)
+    take(one)
+    one.now += 11
+    assert take(one) == [1, 0]
+
+
+def test_a_wait_for_several_lasts_until_half_the_burst_is_there(one: Lane):
+    take(one, 5)
+    assert take(one, 100) == [0, 20]
+    one.now += 20
+    assert take(one, 100, waited=True) == [2, 0]
+
+
+def test_a_long_line_asks_again_after_half_a_minute(one: Lane):
+    take(one, 5)
+    waits = [take(one)[1] for _ in range(3_100)]
+    assert max(waits) == 30_000
+
+
+def test_a_heavy_sub_request_counts_for_its_weight(one: Lane):
+    assert take(one, 9, weight=2) == [2, 0]
+    assert take(one, 9, weight=2) == [0, 10]
+
+
+def test_what_is_returned_may_be_taken_again_and_no_more(one: Lane):
+    take(one, 5)
+    refund(one, 3)
+    assert take(one, 9) == [3, 0]
+    refund(one, 900)
+    assert take(one, 9) == [5, 0]
+
+
+def test_a_held_bucket_gives_nothing_until_the_time_is_over(one: Lane):
+    hold(one, 30_000)
+    assert take(one)[0] == 0
+    one.now += 29_999
+    assert take(one, waited=True)[0] == 0
+    one.now += 1
+    assert take(one, 9, waited=True) == [1, 0]
+
+
+def test_a_second_hold_never_shortens_the_first(one: Lane):
+    hold(one, 30_000)
+    hold(one, 10)
+    one.now += 10_000
+    assert take(one, waited=True)[0] == 0
+
+
+def test_a_bucket_that_is_full_again_leaves_no_key(one: Lane):
+    take(one, 5)
+    assert 0 < one.client.pttl(BUCKET) <= 1_050
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"interval": 0}, {"interval": "x"}, {"burst": 0}, {"weight": 6}, {"weight": 0}]
+)
+@pytest.mark.parametrize("script", ["take", "refund", "hold_rate"])
+def test_a_rate_that_is_none_is_refused(one: Lane, script: str, wrong: dict[str, Any]):
+    rest = {"take": {"want": 1, "waited": ""}, "refund": {"unused": 1}, "hold_rate": {"ms": 1}}
+    with pytest.raises(InvalidArgument, match="BADARGUMENT an interval"):
+        one.call(script, (BUCKET,), **RATE | rest[script] | wrong)
+
+
+@pytest.mark.parametrize("number", [0, 1_001, "x"])
+def test_a_number_of_sub_requests_out_of_range_is_refused(one: Lane, number: Any):
+    with pytest.raises(InvalidArgument, match="BADCOUNT"):
+        take(one, number)
+    with pytest.raises(InvalidArgument, match="BADCOUNT"):
+        refund(one, number)
+
+
+@pytest.mark.parametrize("ms", [0, 86_400_001, "x"])
+def test_a_hold_out_of_range_is_refused(one: Lane, ms: Any):
+    with pytest.raises(InvalidArgument, match="BADARGUMENT 1 ms to a day"):
+        hold(one, ms)
+
+
+def test_what_is_damaged_counts_as_a_full_bucket(one: Lane):
+    one.client.set(BUCKET, b"nonsense")
+    assert take(one, 9) == [5, 0]
