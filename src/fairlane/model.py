@@ -228,6 +228,8 @@ class Progress:
     dead sub-requests these were. 0 or "" = none. `failures` counts failed attempts, also those of
     sub-requests that are done by now; `last_failure` is the last failed attempt. If a
     worker gave a sub-request back later, `given_back` stands in its place, with the reason.
+    Nothing starts before `opens_ms`, a time by the request's Redis: it is delayed, or waits for
+    its `rates`. `tags` and `tenant` are those of its options.
     """
 
     id: str
@@ -252,6 +254,10 @@ class Progress:
     failures: int = 0
     last_failure: FailedAttempt | None = None
     given_back: FailedAttempt | None = None
+    opens_ms: int = 0
+    rates: tuple[Rate, ...] = ()
+    tags: tuple[str, ...] = ()
+    tenant: str = ""
     detail: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

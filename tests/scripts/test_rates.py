@@ -1,4 +1,4 @@
-"""The bucket of a rate: never more than burst + rate x time, and nobody waits longer than needed."""
+"""The bucket of a rate: never more than burst + rate x time, and no longer waits than needed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,11 @@ def test_a_bucket_that_is_full_again_leaves_no_key(one: Lane):
 )
 @pytest.mark.parametrize("script", ["take", "refund", "hold_rate"])
 def test_a_rate_that_is_none_is_refused(one: Lane, script: str, wrong: dict[str, Any]):
-    rest = {"take": {"want": 1, "waited": ""}, "refund": {"unused": 1}, "hold_rate": {"ms": 1}}
+    rest: dict[str, dict[str, Any]] = {
+        "take": {"want": 1, "waited": ""},
+        "refund": {"unused": 1},
+        "hold_rate": {"ms": 1},
+    }
     with pytest.raises(InvalidArgument, match="BADARGUMENT an interval"):
         one.call(script, (BUCKET,), **RATE | rest[script] | wrong)
 

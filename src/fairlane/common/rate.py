@@ -36,6 +36,17 @@ class Rate(NamedTuple):
         return f"{self.bucket} {self.interval_us} {self.burst} {self.weight}"
 
     @property
+    def words(self) -> str:
+        """Returns the rate for people, as `100/s` or `30/m, shared as api`."""
+        unit, us = next(
+            ((unit, us) for unit, us in _UNITS_US.items() if self.interval_us <= us),
+            ("h", _UNITS_US["h"]),
+        )
+        shared = "" if self.bucket == OWN else f", shared as {self.bucket.partition('/')[2]}"
+        weight = f", each counts for {self.weight}" if self.weight > 1 else ""
+        return f"{us / self.interval_us:g}/{unit}{shared}{weight}"
+
+    @property
     def width(self) -> int:
         """Returns how many tokens of a request may be on their way together."""
         return max(1, math.ceil(_WIDTH_US / (self.interval_us * self.weight)))

@@ -19,7 +19,9 @@ PACKED: Mapping[str, tuple[str, ...]] = {
         *("seq", "queued", "high", "fresh", "total", "done", "dead", "open", "few"),
         *("max_body", "last_ms", "sleep_due", "sleeper", "free"),
     ),
+    "gate": ("opens", "rates"),
 }
+_SEPARATORS = {"gate": "|"}
 _HOME = {name: packed for packed, names in PACKED.items() for name in names}
 
 
@@ -28,7 +30,8 @@ def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
     found = {name: value for name, value in stored.items() if name not in PACKED}
     for packed, names in PACKED.items():
         if packed in stored:
-            found.update(zip(names, stored[packed].split(":"), strict=False))
+            values = stored[packed].split(_SEPARATORS.get(packed, ":"))
+            found.update(zip(names, values, strict=False))
     if "digest" in found:
         found.setdefault("chain", found["digest"])
         found.setdefault("chunks", "1")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fairlane import settings
 from fairlane.errors import ArgumentsRefused, InvalidArgument
 from fairlane.options import policy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime, timedelta
 
 Duration = float | str  # seconds, or text such as "500ms", "30s", "5m", "24h"
 
@@ -21,6 +25,11 @@ class TaskOptions(TypedDict, total=False):
     how long a lease lasts, and `retain` how long results are kept after the end. A submission for
     which there is no room waits for up to `max_wait`. `durable` is how many replicas must confirm a
     write.
+
+    No call starts in the first `delay`, or before `run_at`, a datetime with a zone. At most `rate`
+    ("100/s") calls start in a time, after a pause `burst` together, and each counts for `weight`.
+    All calls of the task share the rate, or those with the same `rate_key`. `tags` and `tenant` are
+    names by which requests are found and changed together.
     """
 
     priority: int
@@ -33,6 +42,14 @@ class TaskOptions(TypedDict, total=False):
     retain: Duration
     max_wait: Duration
     durable: int
+    delay: Duration | timedelta
+    run_at: datetime | str
+    rate: str
+    burst: int
+    rate_key: str
+    weight: int
+    tags: Iterable[str]
+    tenant: str
 
 
 class RequestOptions(TaskOptions, total=False):
@@ -53,17 +70,24 @@ def task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
 
     Raises ArgumentsRefused for an unknown option, and InvalidArgument for a bad value.
     """
-    return _checked(f"task {task}", given, _TASK)
+    return _with_rate_key(task, _checked(f"task {task}", given, _TASK))
 
 
 def request_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
     """Returns options of one request, also its `id`; raises the same."""
-    return _checked(f"task {task}", given, _REQUEST)
+    return _with_rate_key(task, _checked(f"task {task}", given, _REQUEST))
 
 
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:
     """Returns options of an Executor, which are those of a task; raises the same."""
     return _checked("executor", given, _TASK)
+
+
+def _with_rate_key(task: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Makes a rate that of all calls of the task, because most requests of a task have one call."""
+    if "rate" in found:
+        found.setdefault("rate_key", task)
+    return found
 
 
 def _checked(what: str, given: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

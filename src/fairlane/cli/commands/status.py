@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from fairlane.request import Request
 
 ROWS = 20  # requests of the table, and workers; --json has up to 1,000
-TERMS = ("timeouts", "deadline_ms", "time_limit_ms", "durable", "parent")
+TERMS = (
+    "timeouts",
+    "deadline_ms",
+    "time_limit_ms",
+    "durable",
+    "parent",
+    "opens_ms",
+    "tags",
+    "tenant",
+)
 # A queue in which all of these are empty has no rows.
 SHOWN = ("requests", "more", "lanes", "stale", "delayed", "beats", "logged", "max_waiting")
 POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
@@ -274,6 +283,15 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "durable", f"on {progress.durable} replica" + "s" * (progress.durable > 1)
     if progress.parent:
         yield "parent", progress.parent
+    if not progress.ended and progress.opens_ms > now_ms:
+        what = "its rate allows more" if progress.rates else "starts"
+        yield "waits", f"{what} in {ago(progress.opens_ms - now_ms)}"
+    for rate in progress.rates:
+        yield "rate", rate.words
+    if progress.tags:
+        yield "tags", ", ".join(progress.tags)
+    if progress.tenant:
+        yield "tenant", progress.tenant
 
 
 def _tokens(count: int) -> str:

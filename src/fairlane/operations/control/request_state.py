@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlane.common.rate import parse_rates
 from fairlane.errors import RequestNotFound
 from fairlane.model import Completion, FailedAttempt, Progress
 from fairlane.protocol import keys, permit_fields
@@ -69,6 +70,10 @@ def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
         failures=number(detail, "failures"),
         last_failure=_noted(detail.get("failure", ""), "x"),
         given_back=_noted(detail.get("failure", ""), "g"),
+        opens_ms=number(detail, "opens"),
+        rates=parse_rates(detail.get("rates", "")),
+        tags=tuple(filter(None, detail.get("tags", "").split(","))),
+        tenant=detail.get("tenant", ""),
         detail=detail,
     )
 

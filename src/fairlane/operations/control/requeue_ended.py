@@ -12,6 +12,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common.chunking import Chunker
+from fairlane.common.rate import parse_rates
 from fairlane.errors import RequestEnded, RequestExists
 from fairlane.model import Policy
 from fairlane.operations.control import dead_letters
@@ -201,6 +202,9 @@ def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
         time_limit_ms=number(fields, "time_limit_ms"),
         durable=number(fields, "durable"),
         parent=parent,
+        rates=parse_rates(fields.get("rates", "")),
+        tags=tuple(filter(None, fields.get("tags", "").split(","))),
+        tenant=fields.get("tenant", ""),
     )
 
 

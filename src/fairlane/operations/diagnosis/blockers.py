@@ -12,7 +12,7 @@ from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
 _MOST = 20  # requests read
-_FIELDS = ("state", "open", "fresh")
+_FIELDS = ("state", "open", "fresh", "opens", "rates")
 
 
 class Waits(NamedTuple):
@@ -53,7 +53,7 @@ def _one(request_id: str) -> Operation[Waits | None]:
             Command(b"TIME"),
         ]
     )
-    state, is_open, fresh = parse_fields(_FIELDS, row)
+    state, is_open, fresh, opens, rates = parse_fields(_FIELDS, row)
     if not state or state in ENDED_STATES or state == "abandoned":
         return None
     now, due = time_ms(time), int(float(first[1])) if first else 0
@@ -63,6 +63,10 @@ def _one(request_id: str) -> Operation[Waits | None]:
         return Waits(request_id, state, f"{state}: {what}")
     if held:
         return Waits(request_id, "held", "held by another worker")
+    if int(opens or 0) > now:
+        kind, what = ("rate", "its rates allow more") if rates else ("delay", "starts")
+        left = format_duration(int(opens) - now + 999)
+        return Waits(request_id, kind, f"{what} in {left}", int(opens))
     if due > now and not int(fresh or 0):
         return Waits(request_id, "retry", f"next retry in {format_duration(due - now + 999)}", due)
     if is_open == "1" and not first and not int(fresh or 0):
