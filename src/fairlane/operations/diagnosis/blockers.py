@@ -63,12 +63,13 @@ def _one(request_id: str) -> Operation[Waits | None]:
         return Waits(request_id, state, f"{state}: {what}")
     if held:
         return Waits(request_id, "held", "held by another worker")
-    if int(opens or 0) > now:
-        kind, what = ("rate", "its rates allow more") if rates else ("delay", "starts")
-        left = format_duration(int(opens) - now + 999)
-        return Waits(request_id, kind, f"{what} in {left}", int(opens))
-    if due > now and not int(fresh or 0):
-        return Waits(request_id, "retry", f"next retry in {format_duration(due - now + 999)}", due)
+    kind, what = ("rate", "its rates allow more") if rates else ("delay", "starts")
+    next_due = int(opens or 0)
+    if next_due <= now and not int(fresh or 0):
+        kind, what, next_due = "retry", "next retry", due
+    if next_due > now:
+        left = format_duration(next_due - now + 999)
+        return Waits(request_id, kind, f"{what} in {left}", next_due)
     if is_open == "1" and not first and not int(fresh or 0):
         return Waits(request_id, "open", "open: its producer is still sending, or gone")
     return Waits(request_id, "token", "its next token is on its way")
