@@ -16,6 +16,7 @@ from fairlane.protocol.keys import LANES, check_name
 ENDED_STATES = frozenset({"done", "cancelled"})
 MAX_LIMIT = 10_000
 MAX_TAGS = 20
+MAX_AFTER = 100
 _DAY_MS = 86_400_000
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999
 
@@ -56,7 +57,8 @@ class Policy:
     longest that one call of the handler may take. `durable` is how many replicas must confirm a
     write; 0 = none. `parent` is the request whose dead sub-requests these were. Nothing starts in
     the first `delay_ms`, or before `start_ms`, a time since 1970. `rates` bound how many
-    sub-requests start. `tags` and `tenant` are names for choosing requests.
+    sub-requests start. `tags` and `tenant` are names for choosing requests. If nothing has started
+    for `ageing_ms`, one slice goes first. It starts `after` other requests are done, or have ended.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -75,6 +77,9 @@ class Policy:
     rates: tuple[Rate, ...] = ()
     tags: tuple[str, ...] = ()
     tenant: str = ""
+    ageing_ms: int = 0
+    after: tuple[str, ...] = ()
+    after_any_end: bool = False
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -98,31 +103,50 @@ class Policy:
         self._check_extras()
 
     def _check_extras(self) -> None:
+        self._check_start()
+        if self.ageing_ms:
+            _time("ageing", self.ageing_ms, 1_000, _DAY_MS)
+        if self.tenant:
+            check_name("tenant", self.tenant)
+        _check_names("tag", self.tags, MAX_TAGS)
+        _check_names("request id", self.after, MAX_AFTER)
+
+    def _check_start(self) -> None:
         _time("delay", self.delay_ms, 0, 366 * _DAY_MS)
         _whole("start", self.start_ms, 0, _LAST_MS)
-        if self.delay_ms and self.start_ms:
-            raise InvalidArgument("delay and run_at are both given: name one of them")
+        given = {"after": self.after, "delay": self.delay_ms, "run_at": self.start_ms}
+        if len(both := [name for name, value in given.items() if value]) > 1:
+            raise InvalidArgument(f"{' and '.join(both)} are given together: name one of them")
+        if self.after_any_end and not self.after:
+            raise InvalidArgument("after_any_end needs after: name the requests to wait for")
         if 0 < self.deadline_ms <= self.delay_ms:
             raise InvalidArgument(
                 f"deadline {self.deadline_ms / 1000:g} s is not valid: it counts from the "
                 f"submission, and must be later than the delay of {self.delay_ms / 1000:g} s"
             )
-        if self.tenant:
-            check_name("tenant", self.tenant)
-        if not isinstance(self.tags, tuple) or len(self.tags) > MAX_TAGS:
-            raise InvalidArgument(f"tags are not valid: at most {MAX_TAGS} names are expected")
-        for tag in self.tags:
-            check_name("tag", tag)
 
     @property
     def extras(self) -> str:
         """Returns the other options, as lua/v1/lib/create/extras.lua reads them."""
+        mode = "end" if self.after_any_end else "done"
         found = {
-            "parent": self.parent, "tags": ",".join(self.tags), "tenant": self.tenant,
-            "delay": self.delay_ms, "start": self.start_ms,
+            "parent": self.parent,
+            "tags": ",".join(self.tags),
+            "tenant": self.tenant,
+            "delay": self.delay_ms,
+            "start": self.start_ms,
             "rates": rates_text(self.rates) if self.rates else "",
-        }  # fmt: skip
+            "ageing": self.ageing_ms,
+            "after": f"{mode}:{','.join(self.after)}" if self.after else "",
+        }
         return "\n".join(f"{name}={value}" for name, value in found.items() if value)
+
+
+def _check_names(kind: str, names: object, most: int) -> None:
+    if not isinstance(names, tuple) or len(names) > most:
+        raise InvalidArgument(f"{names!r} is not valid: at most {most} names are expected")
+    for name in names:
+        check_name(kind, name)
 
 
 class Token(NamedTuple):

@@ -30,7 +30,9 @@ class SharedOptions(TypedDict, total=False):
     `run_at` (a datetime with a zone, or ISO 8601 text with one). At most `rate` ("100/s", "30/m",
     "5/h") sub-requests start in a time, after a pause `burst` together; each counts for `weight`.
     Requests with the same `rate_key` share the rate. `tags` and `tenant` are names by which
-    requests are found and changed together.
+    requests are found and changed together. If nothing of it has started for `ageing_s`, one slice
+    goes before all others. It starts `after` the requests with these ids are done; if one of them
+    has dead sub-requests or was cancelled, it is cancelled, unless `after_any_end` is set.
     """
 
     priority: int
@@ -49,6 +51,9 @@ class SharedOptions(TypedDict, total=False):
     weight: int
     tags: Iterable[str]
     tenant: str
+    ageing_s: float
+    after: Iterable[str]
+    after_any_end: bool
 
 
 class RequestOptions(SharedOptions, total=False):
@@ -82,6 +87,7 @@ _TIMES = {
     "retain_s": "retain_ms",
     "deadline_s": "deadline_ms",
     "time_limit_s": "time_limit_ms",
+    "ageing_s": "ageing_ms",
 }
 _RATE_PARTS = ("burst", "rate_key", "weight")
 _NAMES = frozenset(RequestOptions.__optional_keys__)
@@ -99,8 +105,9 @@ def policy_of(queue: str, **options: Unpack[RequestOptions]) -> Policy:
             given[stored] = ms_of(name, given.pop(name))
     _read_start(given)
     _read_rate(given)
-    if "tags" in given:
-        given["tags"] = _tags(given["tags"])
+    for name in ("tags", "after"):
+        if name in given:
+            given[name] = _names(name, given[name])
     return Policy(queue=queue, **given)
 
 
@@ -146,10 +153,10 @@ def _read_rate(given: dict[str, Any]) -> None:
     given["rates"] = (rate,)
 
 
-def _tags(tags: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise InvalidArgument(f"tags {tags!r} is not valid: a list of names is expected")
-    return tuple(dict.fromkeys(tags))
+def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidArgument(f"{option} {names!r} is not valid: a list of names is expected")
+    return tuple(dict.fromkeys(names))
 
 
 def ms_of(name: str, seconds: float) -> int:

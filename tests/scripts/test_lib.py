@@ -32,6 +32,8 @@ def state_of(lib: Lib, **given: Any) -> Any:
         "sleep_due": 0,
         "deadline": 0,
         "shards": "",
+        "opens": 0,
+        "rates": "",
     }
     return lib.table(**(fields | given))
 

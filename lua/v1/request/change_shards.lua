@@ -5,7 +5,7 @@
 local now = ARGV[1]  -- ms, "" = server time
 local shards = ARGV[2]  -- numbers with commas, "" = the queue's own lanes
 -- @include lib/core/now_ms.lua
--- @include lib/core/shards.lua
+-- @include lib/create/shards.lua
 -- @include lib/permits/requeue_all.lua
 -- @include lib/permits/change_policy.lua
 

@@ -1,7 +1,8 @@
 -- glance: reports what maintenance a request needs, and changes nothing.
--- Says: ok look_ms late_permits | ended summary | foreign | gone
+-- Says: ok look_ms late_permits chore? | ended summary | foreign | gone
 --   look_ms = ms until a lease expires, the deadline passes, or an open request is given up, at least 2;
 --   1 = reap has something to do now; 0 = nothing will be due
+--   chore = "aged": hasten has something to do; or the requests that this one waits for, see lib/create/extras.lua
 --   late_permits = k, g and lane of each permit that was queued, and due, longer ago than the grace
 -- @flags no-writes
 -- @include lib/core/request_keys.lua
@@ -11,29 +12,8 @@ local grace = tonumber(ARGV[3])  -- ms; "" = no tokens are asked for
 -- @include lib/core/now_ms.lua
 -- @include lib/core/state.lua
 -- @include lib/permits/mint.lua
-
--- Returns true if reap must act: on a lease, a deadline or damage. A lease that ends later than a new one would is from
--- before the clock went back.
-local function needs_reap(state, at, open_until, first)
-  local last = first and tonumber(redis.call("ZRANGE", leases, -1, -1, "WITHSCORES")[2])
-  if last and last > at + state.lease_ms then
-    return true
-  end
-  if first and first <= at or state.state == "expiring" or state.few == 2 and state.held == 0 then
-    return true
-  end
-  if state.open == 1 and open_until < at and state.state ~= "cancelling" or state.state == "cancelling" and state.held == 0 then
-    return true
-  end
-  if is_overdue(state, at) and (state.state == "active" or state.state == "paused") then
-    return true
-  end
-  local sleeping = state.sleeper ~= "" and 1 or 0
-  if count_fields(state) < state.queued + state.held + sleeping then
-    return true
-  end
-  return state.state == "active" and state.held + state.queued + sleeping == 0 and ready(state, at) > 0
-end
+-- @include lib/check/needs_reap.lua
+-- @include lib/gate/chore.lua
 
 -- Returns k, g and lane of the permits that were queued, and due, before `at`. A time in the future means that the
 -- permit was queued before the clock went back.
@@ -56,7 +36,7 @@ local state = load_state()
 if not state then
   return {"gone"}
 end
-local row = redis.call("HMGET", request, "queue", "open_until")
+local row = redis.call("HMGET", request, "queue", "open_until", "after", "ageing", "aged")
 if queue ~= "" and row[1] ~= queue then
   return {"foreign"}
 end
@@ -66,6 +46,7 @@ end
 now = now_ms(now)
 local open_until = tonumber(row[2]) or 0
 local first = tonumber(redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")[2])
+local chore, wait = chore_of(state, now, row[3], row[4], row[5])
 local look = 1
 if not needs_reap(state, now, open_until, first) then
   local next = first or math.huge
@@ -75,6 +56,7 @@ if not needs_reap(state, now, open_until, first) then
   if state.open == 1 and state.state ~= "cancelling" then
     next = math.min(next, open_until + 1)
   end
-  look = next < math.huge and math.max(2, next - now) or 0
+  next = math.min(next, now + wait)
+  look = next < math.huge and math.max(2, math.floor(next - now)) or 0
 end
-return {"ok", look, grace and queued_before(state, now - grace, now) or {}}
+return {"ok", look, grace and queued_before(state, now - grace, now) or {}, chore}

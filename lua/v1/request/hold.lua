@@ -1,13 +1,13 @@
 -- hold: starts no sub-request of a request for a time. What runs goes on; then the request goes on by itself.
 -- Says: ok tokens rates | ended summary | gone
---   tokens = the token that is due after this time; rates = see lib/permits/gate.lua, "" = none
+--   tokens = the token that is due after this time; rates = see lib/gate/gate.lua, "" = none
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local ms = tonumber(ARGV[2])  -- how long, 1 ms to a day; if it waits for longer already, that stands
 -- @include lib/core/now_ms.lua
 -- @include lib/core/state.lua
--- @include lib/permits/gate.lua
+-- @include lib/gate/gate.lua
 -- @include lib/permits/mint.lua
 
 if not ms or ms < 1 or ms > 86400000 then

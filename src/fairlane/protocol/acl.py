@@ -84,9 +84,9 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire add_stats change_shards check complete confirm drop_active"
-            " exchange expire_leftovers expire_workers extend glance heartbeat hold hold_rate"
-            " insert_tokens promote push reap register_worker report_backlog"
+            "abandon acquire add_stats cancel change_shards check complete confirm drop_active"
+            " exchange expire_leftovers expire_workers extend glance hasten heartbeat hold"
+            " hold_rate insert_tokens open_gate promote push reap register_worker report_backlog"
             " refund reschedule_active restore_active retire set_shards take unregister_worker"
         ),
         _words(

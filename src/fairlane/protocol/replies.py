@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SAYS = re.compile(r"^-- Says: (.+(?:\n--   \|.+)*)$", re.MULTILINE)
 _PLAIN = re.compile(r"= [a-z_]+$")
 _LIST = re.compile(r"\(([a-z_]+(?: [a-z_]+)*(?:\?|\.\.\.)?)\)$")
-_WORDS = re.compile(r"[a-z]+(?: [a-z_]+)*$")
+_WORDS = re.compile(r"[a-z]+(?: [a-z_]+)*\??$")
 CANCELLED = frozenset({b"cancelling", b"cancelled"})  # states
 _TAKEN = {"count", "fields", "has_tokens", "index", "word"}  # names that every Reply has
 

@@ -29,7 +29,9 @@ class TaskOptions(TypedDict, total=False):
     No call starts in the first `delay`, or before `run_at`, a datetime with a zone. At most `rate`
     ("100/s") calls start in a time, after a pause `burst` together, and each counts for `weight`.
     All calls of the task share the rate, or those with the same `rate_key`. `tags` and `tenant` are
-    names by which requests are found and changed together.
+    names by which requests are found and changed together. If nothing of a request has started for
+    `ageing`, one slice goes before all others. A request starts `after` others are done; if one has
+    dead sub-requests or was cancelled, it is cancelled, unless `after_any_end` is set.
     """
 
     priority: int
@@ -50,6 +52,9 @@ class TaskOptions(TypedDict, total=False):
     weight: int
     tags: Iterable[str]
     tenant: str
+    ageing: Duration
+    after: Iterable[str]
+    after_any_end: bool
 
 
 class RequestOptions(TaskOptions, total=False):
@@ -61,7 +66,7 @@ class RequestOptions(TaskOptions, total=False):
     id: str
 
 
-_DURATIONS = ("time_limit", "deadline", "lease", "retain", "max_wait")
+_DURATIONS = ("time_limit", "deadline", "lease", "retain", "max_wait", "ageing")
 _TASK, _REQUEST = TaskOptions.__annotations__, RequestOptions.__annotations__
 
 

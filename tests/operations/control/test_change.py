@@ -117,7 +117,7 @@ def test_progress_reports_what_was_asked_for(queue: Queue, lane: Lane):
     plain = queue.submit_request(["a"], id="r0").progress()
     assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (0, 0, 0, 0)
     assert plain.parent == ""
-    given = {"deadline_ms": 60_000, "time_limit_ms": 2_000, "parent": "r0"}
+    given = {"deadline_ms": 60_000, "time_limit_ms": 2_000, "extras": "parent=r0"}
     (token,) = lane.start(1, **given)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "timeout", 0)])

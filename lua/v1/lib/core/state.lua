@@ -3,7 +3,8 @@
 -- fields, because each field costs more memory and time than all of these:
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
--- Only a request that must wait for a time or a rate has a third field: gate = opens|rates, see lib/permits/gate.lua.
+-- Only a request that must wait for a time or a rate has a third field: gate = opens|rates, see lib/gate/gate.lua.
+-- @include lib/core/summary.lua
 local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
 local GATE = "^(%d+)|(.*)$"
@@ -53,25 +54,6 @@ end
 -- Writes the counts, and the fields and values `...`.
 local function save_state(s, ...)
   redis.call("HSET", request, "state", s.state, "counts", counts_text(s), ...)
-end
-
--- Nothing of a request starts after its deadline; reap makes the rest of it dead.
-local function is_overdue(state, now)
-  return state.deadline > 0 and now >= state.deadline
-end
-
-local function is_ended(state)
-  return state.state == "done" or state.state == "cancelled"
-end
-
--- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms.
-local function summary(state)
-  local cancelled, ended, reason = state.cancelled, state.ended, ""
-  if state.was ~= "active" then  -- it ended before, or was stopped, and that has a reason
-    cancelled, ended, reason = unpack(redis.call("HMGET", request, "cancelled", "ended", "reason"))
-  end
-  return {state.state, state.born, state.total, state.done, state.dead, tonumber(cancelled) or 0, tonumber(ended) or 0,
-    state.priority, reason or "", state.retain_ms}
 end
 
 -- Returns the state of a request that has not ended, or nil and what the script returns instead.

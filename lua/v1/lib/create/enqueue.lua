@@ -1,7 +1,7 @@
 -- How a request comes into being.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
--- @include lib/permits/gate.lua
+-- @include lib/gate/gate.lua
 -- @include lib/permits/mint.lua
 -- @include lib/core/finish.lua
 -- @include lib/entries/add_entries.lua

@@ -2,11 +2,14 @@
 --   parent   the request whose dead sub-requests these were
 --   tags     names with commas between them; tenant: a name
 --   delay    ms from now, or start: ms of this server's clock, before which nothing starts
---   rates    see lib/permits/gate.lua
--- @include lib/permits/gate.lua
+--   rates    see lib/gate/gate.lua
+--   ageing   ms: if nothing has started for so long, one slice goes first, see lib/gate/ageing.lua
+--   after    "done:" or "end:" and ids with commas between them: the request starts when all of these are done, or ended
+-- @include lib/gate/gate.lua
 local EXTRAS = {parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", delay = "^%d+$", start = "^%d+$",
+  ageing = "^[1-9]%d*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
   rates = "^%d+ [%w_.:/=-]+ %d+ %d+ %d+[%w_.:/= -]*$"}
-local KEPT = {"parent", "tags", "tenant"}
+local KEPT = {"parent", "tags", "tenant", "ageing", "after"}
 local NOTHING = {}
 
 -- Returns name -> value, or nil and the refusal.
@@ -27,6 +30,9 @@ end
 
 -- Returns when the gate of a new request opens; 0 = it is open.
 local function first_opening(extras, now)
+  if extras.after then
+    return NEVER
+  end
   local opens = tonumber(extras.start) or extras.delay and now + tonumber(extras.delay) or 0
   return opens > now and opens or 0
 end

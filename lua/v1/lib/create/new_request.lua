@@ -1,5 +1,5 @@
 -- How a request begins. `new` holds what its producer sent, see enqueue.
--- @include lib/core/shards.lua
+-- @include lib/create/shards.lua
 -- @include lib/create/policy.lua
 -- @include lib/create/extras.lua
 local function new_state(new, now)

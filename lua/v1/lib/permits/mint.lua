@@ -2,6 +2,7 @@
 -- their tokens for the caller to dispatch, three values for each: lane, "<k>.<g>", delay in ms (0 = now).
 -- @include lib/core/state.lua
 -- @include lib/permits/queue_permit.lua
+local NEVER = 9007199254740991  -- when the gate of a request opens that waits for others
 
 -- Returns how many sub-requests may be delivered now.
 local function ready(state, now)
@@ -25,8 +26,8 @@ end
 -- Returns when the next sub-request may be delivered: when the gate opens, or when the earliest retry is due. Returns nil
 -- if nothing waits.
 local function next_due(state, now)
-  if state.opens > now and state.fresh > 0 then
-    return state.opens
+  if state.opens > now and (state.fresh > 0 or state.opens == NEVER) then
+    return state.opens < NEVER and state.opens or nil
   end
   local first = state.has_no_retries and {} or redis.call("ZRANGE", retries, 0, 0, "WITHSCORES")
   return first[2] and math.max(tonumber(first[2]), state.opens)

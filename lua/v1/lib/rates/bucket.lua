@@ -27,9 +27,9 @@ local function take(bucket, now, rate, want, has_waited)
     write_bucket(bucket, clock, tat, line)
     return 0, math.min(LONGEST_WAIT, math.max(1, math.ceil((line - clock) / 1000)))
   end
-  local taken = math.min(room, want)
-  write_bucket(bucket, clock, tat + taken * step, line)
-  return taken, 0
+  local granted = math.min(room, want)
+  write_bucket(bucket, clock, tat + granted * step, line)
+  return granted, 0
 end
 
 -- Returns to the bucket what was taken and not used.

@@ -20,26 +20,26 @@ end
 
 -- Returns how many sub-requests all buckets allow, up to `want`, and else the ms until the caller may ask again.
 local function take_all(now, rates, want, has_waited)
-  local taken, allowed = {}, want
+  local got, allowed = {}, want
   for i, rate in ipairs(each_rate(rates)) do
     local wait
-    taken[i], wait = take(rate.key, now, rate, allowed, has_waited)
-    if taken[i] == 0 then
+    got[i], wait = take(rate.key, now, rate, allowed, has_waited)
+    if got[i] == 0 then
       allowed = 0
     end
-    allowed = math.min(allowed, taken[i])
+    allowed = math.min(allowed, got[i])
     if allowed == 0 then
       for j, other in ipairs(each_rate(rates)) do
         if j < i then
-          refund(other.key, now, other, taken[j])
+          refund(other.key, now, other, got[j])
         end
       end
       return 0, wait
     end
   end
   for i, rate in ipairs(each_rate(rates)) do
-    if taken[i] > allowed then
-      refund(rate.key, now, rate, taken[i] - allowed)
+    if got[i] > allowed then
+      refund(rate.key, now, rate, got[i] - allowed)
     end
   end
   return allowed, 0

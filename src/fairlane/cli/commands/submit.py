@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -14,14 +14,13 @@ from fairlane.cli.options import (
     json_option,
     open_queue,
     queue_option,
-    range_ms,
     redis_option,
-    time_limit_ms,
     time_ms,
     timeout_option,
     timeout_s,
 )
 from fairlane.cli.output import note, write_line
+from fairlane.cli.submission.options import read_options, request_options
 from fairlane.cli.submission.request import (
     SubmitOptions,
     announce,
@@ -36,27 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlane.cli.submission.input_lines import Look, Source
-    from fairlane.options import RequestOptions
     from fairlane.queue import Queue
 
-_RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
 _WHY = ", as a request without its last lines is given up after an hour"
 
 
 @click.command("submit", short_help="Submit the lines of FILE as one request and print its id.")
 @click.argument("file", metavar="FILE", type=FILE)
-@click.option(
-    "--priority",
-    type=int,
-    default=settings.DEFAULT_PRIORITY,
-    show_default=True,
-    help="Lane 0 (first) to 99.",
-)
-@click.option(
-    "--limit",
-    type=int,
-    help=f"At most so many workers at the same time.  [default: {settings.DEFAULT_LIMIT}]",
-)
+@request_options
 @queue_option
 @click.option(
     "--id",
@@ -85,74 +71,6 @@ _WHY = ", as a request without its last lines is given up after an hour"
     help="Wait, and write the results to RESULTS in input order; JSON if it ends in .ndjson.",
 )
 @json_option
-@click.option(
-    "--attempts",
-    type=int,
-    default=settings.DEFAULT_ATTEMPTS,
-    show_default=True,
-    help="Deliveries of a sub-request until it is dead.",
-)
-@click.option(
-    "--backoff",
-    metavar="TIME",
-    default=_RANGE,
-    show_default=True,
-    help="Pause before another attempt, shortest..longest; 1s means 1s..1s.",
-)
-@click.option(
-    "--lease",
-    metavar="TIME",
-    default="30s",
-    show_default=True,
-    help="How long a worker that sends no heartbeat keeps its work.",
-)
-@click.option(
-    "--retain",
-    metavar="TIME",
-    default="24h",
-    show_default=True,
-    help="How long results stay after the end, from 10m to 366d.",
-)
-@click.option(
-    "--deadline",
-    metavar="TIME",
-    help="A sub-request that has not started by then is dead, as 10m or 2h.",
-)
-@click.option(
-    "--time-limit",
-    metavar="TIME",
-    help="A handler that takes longer is stopped, and the attempt fails.",
-)
-@click.option("--delay", metavar="TIME", help="Start nothing before this time is over, as 10m.")
-@click.option(
-    "--run-at",
-    metavar="TIME",
-    help="Start nothing before this time, as 2026-12-24T18:00+01:00.",
-)
-@click.option("--rate", metavar="RATE", help="Start at most so many in a time: 100/s, 30/m or 5/h.")
-@click.option(
-    "--burst",
-    type=int,
-    metavar="N",
-    help="After a pause, so many may start together.  [default: what the rate has in 0.1 s]",
-)
-@click.option("--rate-key", metavar="NAME", help="Share the rate with requests of the same key.")
-@click.option("--weight", type=int, metavar="N", help="A sub-request counts for N.  [default: 1]")
-@click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="NAME",
-    help="A name for choosing requests; may be repeated.",
-)
-@click.option("--tenant", metavar="NAME", help="The customer or team that the request belongs to.")
-@click.option(
-    "--durable",
-    type=int,
-    default=0,
-    metavar="N",
-    help="Wait until N replicas have each acknowledged write.  [default: 0]",
-)
 @click.option(
     "--wait-for-room",
     "room",
@@ -209,28 +127,13 @@ def command(
 
 
 def _read_wish(
-    queue: str, limit: int, *, priority: int, attempts: int, backoff: str, lease: str, retain: str,
-    deadline: str | None, time_limit: str | None, durable: int, room: str | None,
-    xid: str | None, wait: bool, watch: bool, timeout: str | None, out: str | None, as_json: bool,
-    tags: tuple[str, ...], **given: Any,
+    queue: str, limit: int, *, room: str | None, xid: str | None, wait: bool, watch: bool,
+    timeout: str | None, out: str | None, as_json: bool, **given: Any,
 ) -> SubmitOptions:  # fmt: skip
     from fairlane.options import policy_of
     from fairlane.protocol.keys import check_name
 
-    low, high = range_ms("--backoff", backoff, "0s", "24h")
-    options: dict[str, Any] = {
-        "priority": priority, "limit": limit, "attempts": attempts, "durable": durable,
-        "backoff_s": (low / 1000, high / 1000),
-        "lease_s": time_ms("--lease", lease, "1s", "24h") / 1000,
-        "retain_s": time_ms("--retain", retain, "10m", "366d") / 1000,
-        **{name: value for name, value in given.items() if value is not None},
-    }  # fmt: skip
-    if deadline is not None:
-        options["deadline_s"] = time_ms("--deadline", deadline, "1ms", "366d") / 1000
-    if time_limit is not None:
-        options["time_limit_s"] = time_limit_ms(time_limit) / 1000
-    if tags:
-        options["tags"] = tags
+    options = read_options(limit=limit, **given)
     policy = policy_of(queue, **options)
     if xid is not None:
         check_name("request id", xid)
@@ -240,17 +143,8 @@ def _read_wish(
     if out == "-":
         raise InvalidArgument("--out - is not possible: standard output carries the request's id")
     max_wait_s = 0.0 if room is None else time_ms("--wait-for-room", room, "0s", "40m", _WHY) / 1000
-    return SubmitOptions(
-        policy,
-        xid,
-        as_json,
-        watch,
-        waits,
-        timeout_s(timeout),
-        out,
-        max_wait_s,
-        cast("RequestOptions", options),
-    )
+    stop_s = timeout_s(timeout)
+    return SubmitOptions(policy, xid, as_json, watch, waits, stop_s, out, max_wait_s, options)
 
 
 def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:

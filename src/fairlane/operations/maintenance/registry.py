@@ -12,6 +12,7 @@ from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import reap
 from fairlane.operations.lease.tokens import count_stop, drop_active, push, reschedule_active
+from fairlane.operations.maintenance.chores import do_chore
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation
@@ -151,6 +152,8 @@ def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) ->
         try:
             if isinstance(reply, FairlaneError):
                 raise reply
+            if reply.is_ok and reply.chore:
+                yield from do_chore(queue, name, reply.chore.decode())
             if reply.is_ok and reply.look_ms != NOW:
                 due = _not_before(score, now, now + _until_next(name, reply.look_ms, calm_ms))
                 rows += [name, score, seen_to_exist(due)]

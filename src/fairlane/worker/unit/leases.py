@@ -171,7 +171,7 @@ def _begin_all(unit: Unit, raw: list[bytes], share: float) -> list[PendingAcquir
 
 
 def _is_rated(raw: Any) -> bool:
-    return isinstance(raw, list) and raw[0] == b"rated"
+    return not isinstance(raw, Exception) and library().acquire.reply(raw).is_rated
 
 
 def _ask_again(

@@ -20,7 +20,7 @@ from fairlane.worker.unit.dispatch import (
 from fairlane.worker.unit.exchange import settle_and_acquire
 from fairlane.worker.unit.leases import Acquired, Lease, LeaseBatch, acquire, forget, take_all
 from fairlane.worker.unit.pipeline import may_prefetch, prefetch
-from fairlane.worker.unit.settle import hold_requests, observe
+from fairlane.worker.unit.settle import note_handled
 
 if TYPE_CHECKING:
     from fairlane.model import Token
@@ -117,8 +117,7 @@ def work(
             beside = prefetch(unit, batch, done, returned.lane) if prefetches else None
             done, acquired, error = yield Handle(batch, beside)
             leases = take_all(batch.waiting) if batch.waiting else []
-            observe(unit, done)
-            yield from hold_requests(unit, done)
+            yield from note_handled(unit, done)
             if error is not None:  # leases that were not begun are given back
                 done, leases, prefetches, failure = done + leases, [], False, error
             elif prefetches:

@@ -13,7 +13,7 @@ from fairlane.protocol.steps import Call, Command, Operation, UntilHandled
 from fairlane.worker.unit.dispatch import FollowUps, dispatch
 from fairlane.worker.unit.exchange import acquire_next, may_exchange
 from fairlane.worker.unit.leases import Acquired, acquire, forget, take_all
-from fairlane.worker.unit.settle import hold_requests, is_apart, observe, settle_together
+from fairlane.worker.unit.settle import is_apart, note_handled, settle_together
 
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Popped
@@ -47,8 +47,7 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
             return acquired
         # The handler takes long now. No other lease may wait for it, not even to be settled.
         handled = batch.take_done()
-        observe(unit, handled)
-        yield from hold_requests(unit, handled)
+        yield from note_handled(unit, handled)
         left = [*handled, *acquired.leases, *take_all(batch.waiting)]
         if left:
             yield from settle_together(unit, left, returned)

@@ -77,16 +77,6 @@ def fitting(unit: Unit, done: list[Lease], count: int) -> int:
     return int(unit.sizer.slice_s * len(done) / seconds)
 
 
-def hold_requests(unit: Unit, done: list[Lease]) -> Operation[None]:
-    """Starts nothing more of requests for the time that their handlers have asked for.
-
-    Before the leases are settled, because that would mint tokens for what is to wait.
-    """
-    for lease in done:
-        if lease.outcome is not None and lease.outcome.hold_ms:
-            yield from hold(unit.queue, lease.slice.request_id, lease.outcome.hold_ms)
-
-
 # ------------------------------------------------------------------ several
 
 
@@ -198,7 +188,18 @@ def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[
 # ------------------------------------------------------------------ what it teaches
 
 
-def observe(unit: Unit, done: list[Lease]) -> None:
+def note_handled(unit: Unit, done: list[Lease]) -> Operation[None]:
+    """Learns from leases whose turn is over, and holds requests whose handlers have asked for it.
+
+    Before the leases are settled, because that would mint tokens for what is to wait.
+    """
+    _observe(unit, done)
+    for lease in done:
+        if lease.outcome is not None and lease.outcome.hold_ms:
+            yield from hold(unit.queue, lease.slice.request_id, lease.outcome.hold_ms)
+
+
+def _observe(unit: Unit, done: list[Lease]) -> None:
     """Learns sizes from leases whose turn is over, before they are settled.
 
     A lease that goes on is not over yet, and one that was not begun teaches nothing.

@@ -1,5 +1,6 @@
 -- The gate of a request: before `opens` (ms) none of its sub-requests starts. It is closed at creation by a delay, and
--- later whenever its rates leave no room. `rates` has the widest number of tokens that may be on their way, and four
+-- later whenever its rates leave no room. A request that waits for others has a gate that opens NEVER, until the leading
+-- worker has found that they ended. `rates` has the widest number of tokens that may be on their way, and four
 -- values for each bucket (lib/rates/bucket.lua): " <key> <interval> <burst> <weight>".
 -- @include lib/core/state.lua
 -- @include lib/permits/resize.lua

@@ -1,0 +1,27 @@
+-- Whether a request needs reap.
+-- @include lib/core/state.lua
+-- @include lib/permits/first_permit.lua
+-- @include lib/permits/mint.lua
+
+-- Returns true if reap must act: on a lease, a deadline or damage. A lease that ends later than a new one would is from
+-- before the clock went back.
+local function needs_reap(state, at, open_until, first)
+  local last = first and tonumber(redis.call("ZRANGE", leases, -1, -1, "WITHSCORES")[2])
+  if last and last > at + state.lease_ms then
+    return true
+  end
+  if first and first <= at or state.state == "expiring" or state.few == 2 and state.held == 0 then
+    return true
+  end
+  if state.open == 1 and open_until < at and state.state ~= "cancelling" or state.state == "cancelling" and state.held == 0 then
+    return true
+  end
+  if is_overdue(state, at) and (state.state == "active" or state.state == "paused") then
+    return true
+  end
+  local sleeping = state.sleeper ~= "" and 1 or 0
+  if count_fields(state) < state.queued + state.held + sleeping then
+    return true
+  end
+  return state.state == "active" and state.held + state.queued + sleeping == 0 and ready(state, at) > 0
+end

@@ -1,0 +1,155 @@
+"""The options of `rq-submit` that become options of the request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from fairlane import settings
+from fairlane.cli.options import range_ms, time_limit_ms, time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.options import RequestOptions
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+_RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
+_OPTIONS = (
+    click.option(
+        "--priority",
+        type=int,
+        default=settings.DEFAULT_PRIORITY,
+        show_default=True,
+        help="Lane 0 (first) to 99.",
+    ),
+    click.option(
+        "--limit",
+        type=int,
+        help=f"At most so many workers at the same time.  [default: {settings.DEFAULT_LIMIT}]",
+    ),
+    click.option(
+        "--attempts",
+        type=int,
+        default=settings.DEFAULT_ATTEMPTS,
+        show_default=True,
+        help="Deliveries of a sub-request until it is dead.",
+    ),
+    click.option(
+        "--backoff",
+        metavar="TIME",
+        default=_RANGE,
+        show_default=True,
+        help="Pause before another attempt, shortest..longest; 1s means 1s..1s.",
+    ),
+    click.option(
+        "--lease",
+        metavar="TIME",
+        default="30s",
+        show_default=True,
+        help="How long a worker that sends no heartbeat keeps its work.",
+    ),
+    click.option(
+        "--retain",
+        metavar="TIME",
+        default="24h",
+        show_default=True,
+        help="How long results stay after the end, from 10m to 366d.",
+    ),
+    click.option(
+        "--deadline",
+        metavar="TIME",
+        help="A sub-request that has not started by then is dead, as 10m or 2h.",
+    ),
+    click.option(
+        "--time-limit",
+        metavar="TIME",
+        help="A handler that takes longer is stopped, and the attempt fails.",
+    ),
+    click.option("--delay", metavar="TIME", help="Start nothing before this time is over, as 10m."),
+    click.option(
+        "--run-at",
+        metavar="TIME",
+        help="Start nothing before this time, as 2026-12-24T18:00+01:00.",
+    ),
+    click.option(
+        "--rate", metavar="RATE", help="Start at most so many in a time: 100/s, 30/m or 5/h."
+    ),
+    click.option(
+        "--burst",
+        type=int,
+        metavar="N",
+        help="After a pause, so many may start together.  [default: what the rate has in 0.1 s]",
+    ),
+    click.option(
+        "--rate-key", metavar="NAME", help="Share the rate with requests of the same key."
+    ),
+    click.option(
+        "--weight", type=int, metavar="N", help="A sub-request counts for N.  [default: 1]"
+    ),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="NAME",
+        help="A name for choosing requests; may be repeated.",
+    ),
+    click.option(
+        "--tenant", metavar="NAME", help="The customer or team that the request belongs to."
+    ),
+    click.option(
+        "--ageing",
+        metavar="TIME",
+        help="If nothing of it has started for this time, one slice goes first, as 10m.",
+    ),
+    click.option(
+        "--after",
+        multiple=True,
+        metavar="ID",
+        help="Start when this request is done; may be repeated.",
+    ),
+    click.option("--after-any-end", is_flag=True, help="... or has ended in any other way."),
+    click.option(
+        "--durable",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Wait until N replicas have each acknowledged write.  [default: 0]",
+    ),
+)
+
+
+def request_options(command: F) -> F:
+    """Adds the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def read_options(
+    *, limit: int, backoff: str, lease: str, retain: str, deadline: str | None,
+    time_limit: str | None, ageing: str | None, tags: tuple[str, ...], after: tuple[str, ...],
+    after_any_end: bool, **given: Any,
+) -> RequestOptions:  # fmt: skip
+    """Returns the options as Queue.submit_request takes them. Raises InvalidArgument."""
+    low, high = range_ms("--backoff", backoff, "0s", "24h")
+    found: dict[str, Any] = {
+        "limit": limit,
+        "backoff_s": (low / 1000, high / 1000),
+        "lease_s": time_ms("--lease", lease, "1s", "24h") / 1000,
+        "retain_s": time_ms("--retain", retain, "10m", "366d") / 1000,
+        **{name: value for name, value in given.items() if value is not None},
+    }
+    if deadline is not None:
+        found["deadline_s"] = time_ms("--deadline", deadline, "1ms", "366d") / 1000
+    if time_limit is not None:
+        found["time_limit_s"] = time_limit_ms(time_limit) / 1000
+    if ageing is not None:
+        found["ageing_s"] = time_ms("--ageing", ageing, "1s", "24h") / 1000
+    if tags:
+        found["tags"] = tags
+    if after or after_any_end:
+        found |= {"after": after, "after_any_end": after_any_end}
+    return cast("RequestOptions", found)
