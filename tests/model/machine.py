@@ -43,6 +43,7 @@ def options(draw: st.DrawFn) -> Options:
         attempts=draw(st.sampled_from((2, 1, 3))),
         backoff_min=draw(st.sampled_from((1_000, 0, 4_000))),
         deadline_ms=draw(st.sampled_from((0, 0, 20_000, 5 * MINUTE))),
+        extras=draw(st.sampled_from(("", "", "", "delay=7000"))),
     )
 
 
@@ -261,7 +262,7 @@ class QueueMachine(RuleBasedStateMachine):
         """A copy of any token there ever was, or one that was never made."""
         copy = pick(self.player.copies, n)
         proof = {"op": self.player.new_op(), "worker": worker[0], "started": worker[1]}
-        proof["shared"] = "1" if n % 2 else ""
+        proof |= {"shared": "1" if n % 2 else "", "allowance": "", "wait": ""}
         self.player.call("acquire", copy.id, k=copy.k, g=copy.g + g, count=count, **proof)
 
     @precondition(has_held)
@@ -270,7 +271,7 @@ class QueueMachine(RuleBasedStateMachine):
         """The reply was lost."""
         lease = pick(self.standing(), n)
         who = {"op": lease.op, "worker": lease.worker, "started": lease.started}
-        self.player.call("acquire", lease.id, k=lease.k, g=lease.g, count=1, shared="", **who)
+        self.player.call("acquire", lease.id, k=lease.k, g=lease.g, count=1, shared="", **who | {"allowance": "", "wait": ""})
 
     @precondition(has_held)
     @step(n=which, chosen=fates, delay=delays, keep=st.sampled_from("0u1"))
@@ -437,6 +438,12 @@ class QueueMachine(RuleBasedStateMachine):
     @step(n=which, limit=limits)
     def set_limit(self, n: int, limit: int) -> None:
         self.player.call("set_limit", self.some(n), limit=limit)
+
+    @precondition(has_live)
+    @step(n=which, ms=st.sampled_from((3_000, 30_000)))
+    def hold(self, n: int, ms: int) -> None:
+        """The other side asks to be called later."""
+        self.player.call("hold", self.some(n), ms=ms)
 
     @precondition(has_live)
     @step(n=which, priority=lanes)

@@ -225,7 +225,7 @@ class Player:
         pop = self.wire.pack("RPOP", keys.lanes(QUEUE)[lane])
         proof = {"op": self.new_op(), "worker": worker[0], "started": worker[1], "count": count}
         popped, reply, *_ = self.call(
-            "acquire", copy.id, pop, k=copy.k, g=copy.g, shared="", **proof
+            "acquire", copy.id, pop, k=copy.k, g=copy.g, shared="", allowance="", wait="", **proof
         )
         agree(popped, copy.text.encode(), f"what comes from lane {lane}")
         return bytes(reply[0])

@@ -32,6 +32,7 @@ class Request:
         self.options, self.born = options, now
         self.limit, self.priority = options.limit, options.priority
         self.deadline = now + options.deadline_ms if options.deadline_ms else 0
+        self.opens = now + options.delay_ms  # nothing starts before
         self.digest = self.chain = digest
         self.chunks = 1
         self.is_open, self.open_until = open_ms > 0, now + open_ms
@@ -87,6 +88,8 @@ class Request:
         return [sub for sub in self.subs if sub.state == "waiting" and sub.due == 0]
 
     def ready(self, now: int) -> int:
+        if self.opens > now:
+            return 0
         return self.count("fresh") + len(self.due(now))
 
     def standing(self, state: str) -> list[Permit]:
@@ -130,7 +133,9 @@ class Request:
         missing = min(self.limit - held, ready) - len(awake)
         if missing > 0:
             return [(k, 0) for k in (sleepers + [None] * missing)[:missing]]
-        waiting = [sub.due for sub in self.subs if sub.state == "waiting"]
+        waiting = [max(sub.due, self.opens) for sub in self.subs if sub.state == "waiting"]
+        if self.opens > now:
+            waiting += [self.opens] * self.count("fresh")
         if ready or awake or held >= self.limit or not waiting:
             return []
         if not sleepers:
@@ -159,6 +164,18 @@ class Request:
         for token, (k, due) in zip(tokens, wanted, strict=True):
             self.queue(token, k, due, now)
             self.permits[token.k].asleep = due > now
+
+    def hold(self, now: int, reply: Reply, *, ms: int) -> list[Token]:
+        """Nothing more starts for a time; what is on its way goes stale."""
+        if now + ms > self.opens:
+            self.opens = now + ms
+            for permit in self.standing("queued"):
+                if not permit.asleep:
+                    permit.park()
+        agree([reply[0], reply[2]], [b"ok", b""], "a hold")
+        tokens = tokens_of(reply[1])
+        self.mint(now, tokens)
+        return tokens
 
     def stop(self, state: str, reason: str) -> None:
         """Nothing more starts."""
@@ -268,7 +285,10 @@ class Request:
         started: str,
         count: int,
         shared: str,
+        allowance: str,
+        wait: str,
     ) -> list[Token]:
+        agree((allowance, wait), ("", ""), "a request without rates")
         permit = self.permits.get(k)
         if permit and permit.state == "held" and (permit.op, permit.g) == (op, g):
             return self._acquire_again(now, reply, permit)

@@ -48,8 +48,13 @@ class Options(NamedTuple):
     deadline_ms: int = 0
     time_limit_ms: int = 0
     durable: int = 0
-    parent: str = ""
+    extras: str = ""
     shards: str = ""
+
+    @property
+    def delay_ms(self) -> int:
+        """How long nothing starts."""
+        return int(self.extras.removeprefix("delay=") or 0)
 
 
 @dataclass(slots=True)
