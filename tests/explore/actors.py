@@ -12,7 +12,7 @@ from fairlane import settings
 from fairlane.model import Policy, Slice
 from fairlane.operations.control import change, requeue
 from fairlane.operations.create.intents import Intent, seen_to_exist
-from fairlane.operations.lease import leases, shards
+from fairlane.operations.lease import leases, rates, shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit.stream import submit
@@ -166,6 +166,9 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         attempts=role.option("attempts", 2),
         backoff_ms=(1000, 1000),
         deadline_ms=role.option("deadline_ms", 0),
+        delay_ms=role.option("delay_ms", 0),
+        ageing_ms=role.option("ageing_ms", 0),
+        rates=role.option("rates", ()),
         durable=role.option("durable", 0),
     )
     return submit(REQUEST, policy)
@@ -193,7 +196,10 @@ def _cancel(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 def _change(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     """One live change after the other: operations of control.change, with arguments."""
     for word, *given in role.option("changes"):
-        yield from getattr(change, word)(REQUEST, *given)
+        if word == "hold":
+            yield from rates.hold(QUEUE, REQUEST, *given)
+        else:
+            yield from getattr(change, word)(REQUEST, *given)
 
 
 @kind("requeuer", again=True)

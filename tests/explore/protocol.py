@@ -181,6 +181,8 @@ class Fairlane(Protocol):
     def adds(self, word: Any) -> bool:
         """A key of another request than the first."""
         found = keys.part_and_id(word) if isinstance(word, bytes) else None
+        if word == keys.bucket(REQUEST):
+            found = ("rate", REQUEST)
         if found is None:
             return False
         self._names.append(found)

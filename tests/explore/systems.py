@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlane.common.rate import Rate
 from tests.explore.actors import Role
 from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
@@ -22,6 +23,9 @@ def producer(
     breaks: bool = False,
     comings: int = 1,
     durable: int = 0,
+    delay_ms: int = 0,
+    ageing_ms: int = 0,
+    rates: tuple[Rate, ...] = (),
 ) -> Role:
     """Submits chunks of so many sub-requests each; `one_server` if one server has all keys.
 
@@ -29,7 +33,8 @@ def producer(
     """
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
     flags = {"one_server": one_server, "breaks": breaks, "comings": comings, "durable": durable}
-    return Role(name, "producer", (*options.items(), *flags.items()))
+    gate = {"delay_ms": delay_ms, "ageing_ms": ageing_ms, "rates": rates}
+    return Role(name, "producer", (*options.items(), *flags.items(), *gate.items()))
 
 
 def changer(*changes: tuple[Any, ...]) -> Role:
@@ -59,6 +64,9 @@ FAILS = ("all done", "first fails")
 BAD = ("all done", "first is bad")
 ALL = ("all done", "first fails", "first is bad", "stops", "in parts", "drains")
 
+# One sub-request in twenty seconds.
+SLOW: dict[str, Any] = {"limit": 1, "rates": (Rate("=", 20_000_000, 1, 1),)}
+
 SMALL = (  # a few seconds: in every test run
     System("one worker", (producer(1), W1)),
     System("an empty request", (producer(),), (1, 1, 0)),
@@ -66,6 +74,8 @@ SMALL = (  # a few seconds: in every test run
     System("open", (producer(1, 1), W1)),
     System("a failing handler", (producer(1), W1), hows=FAILS),
     System("open, one server", (producer(1, 1, one_server=True), W1)),
+    System("a delay", (producer(1, delay_ms=20_000), W1)),
+    System("hold", (producer(1), W1, changer(("hold", 20_000)))),
     System("exchange", (producer(2), ON1)),
 )
 MIDDLE = (
@@ -87,6 +97,16 @@ MIDDLE = (
     System("one server, a late copy", (producer(1, one_server=True), W1), COPY),
     System("one server, a crash", (producer(1, one_server=True), W1), CRASH),
     System("one server, by two", (producer(1, one_server=True), producer(1, name="q"), W1)),
+    System("a rate", (producer(2, **SLOW), W1)),
+    System("a rate, a crash", (producer(2, **SLOW), W1), CRASH),
+    System("a rate, a lost reply", (producer(2, **SLOW), W1), LOST),
+    System("exchange, a rate", (producer(2, **SLOW), ON1)),
+    System("a delay, a crash", (producer(1, delay_ms=20_000), W1), CRASH),
+    System("a delay, a lost reply", (producer(1, delay_ms=20_000), W1), LOST),
+    System("a delay, cancel", (producer(1, delay_ms=20_000), W1, CANCEL)),
+    System("hold, a lost reply", (producer(1), W1, changer(("hold", 20_000))), LOST),
+    System("hold, fails", (producer(1), W1, changer(("hold", 20_000))), hows=FAILS),
+    System("exchange, hold", (producer(2), ON1, changer(("hold", 20_000)))),
     System("exchange, a crash", (producer(2), ON1), CRASH),
     System("exchange, a lost reply", (producer(2), ON1), LOST),
     System("exchange, a late copy", (producer(2), ON1), COPY),

@@ -271,7 +271,15 @@ class QueueMachine(RuleBasedStateMachine):
         """The reply was lost."""
         lease = pick(self.standing(), n)
         who = {"op": lease.op, "worker": lease.worker, "started": lease.started}
-        self.player.call("acquire", lease.id, k=lease.k, g=lease.g, count=1, shared="", **who | {"allowance": "", "wait": ""})
+        self.player.call(
+            "acquire",
+            lease.id,
+            k=lease.k,
+            g=lease.g,
+            count=1,
+            shared="",
+            **who | {"allowance": "", "wait": ""},
+        )
 
     @precondition(has_held)
     @step(n=which, chosen=fates, delay=delays, keep=st.sampled_from("0u1"))
