@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fairlane.common.xid import distinct, xid
     from fairlane.errors import (
         ArgumentsRefused,
         DataLost,
@@ -87,8 +88,10 @@ _HOMES = {
     "WorkerRefused": ".errors",
     "batch_handler": ".worker",
     "content_id": ".operations.submit.content_id",
+    "distinct": ".common.xid",
     "submit_request": ".queue",
     "time_limit": ".worker",
+    "xid": ".common.xid",
 }
 
 __all__ = [
@@ -132,8 +135,10 @@ __all__ = [
     "__version__",
     "batch_handler",
     "content_id",
+    "distinct",
     "submit_request",
     "time_limit",
+    "xid",
 ]
 
 

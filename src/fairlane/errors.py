@@ -51,6 +51,14 @@ class RequestExists(InvalidArgument):
     """The id belongs to a request with other content, options or queue."""
 
 
+class RequestKept(RequestExists):
+    """The id has another request, which stays. It has `total` sub-requests so far."""
+
+    def __init__(self, request_id: str, total: int) -> None:
+        super().__init__(f"request {request_id} is there already")
+        self.total = total
+
+
 class HandlerNotFound(InvalidArgument):
     """`module:function` cannot be imported or is not callable."""
 
@@ -172,7 +180,12 @@ class RedisFull(RedisError):
 
 
 class QueueFull(RedisError):
-    """As many sub-requests wait as the queue's bound allows; nothing was written."""
+    """As many sub-requests wait as the queue's bound allows; nothing was written.
+
+    After `retry_after_s` seconds what waits is counted anew, so a repeat may find room.
+    """
+
+    retry_after_s = 1.0  # settings.RECOUNT_MS
 
 
 class NotDurable(RedisError):

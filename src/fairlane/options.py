@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 from fairlane import settings
 from fairlane.common.rate import OWN, rate_of
 from fairlane.errors import InvalidArgument
-from fairlane.model import Policy
+from fairlane.policy import Policy
 from fairlane.protocol.keys import check_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class SharedOptions(TypedDict, total=False):
     requests are found and changed together. If nothing of it has started for `ageing_s`, one slice
     goes before all others. It starts `after` the requests with these ids are done; if one of them
     has dead sub-requests or was cancelled, it is cancelled, unless `after_any_end` is set.
+
+    `on_duplicate` is what happens if the id has another request, which runs or began less than
+    `window_s` ago: "keep" submits nothing, "replace" cancels that one, "debounce" cancels it if it
+    has not started, so that the `delay` begins anew. Without it, a repeat of the same content finds
+    the request, and other content raises RequestExists.
     """
 
     priority: int
@@ -54,6 +60,8 @@ class SharedOptions(TypedDict, total=False):
     ageing_s: float
     after: Iterable[str]
     after_any_end: bool
+    on_duplicate: str
+    window_s: float
 
 
 class RequestOptions(SharedOptions, total=False):
@@ -88,6 +96,7 @@ _TIMES = {
     "deadline_s": "deadline_ms",
     "time_limit_s": "time_limit_ms",
     "ageing_s": "ageing_ms",
+    "window_s": "window_ms",
 }
 _RATE_PARTS = ("burst", "rate_key", "weight")
 _NAMES = frozenset(RequestOptions.__optional_keys__)
@@ -108,6 +117,8 @@ def policy_of(queue: str, **options: Unpack[RequestOptions]) -> Policy:
     for name in ("tags", "after"):
         if name in given:
             given[name] = _names(name, given[name])
+    if given.get("on_duplicate"):
+        given["nonce"] = secrets.token_hex(8)
     return Policy(queue=queue, **given)
 
 

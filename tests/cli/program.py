@@ -15,10 +15,11 @@ import pytest
 import fairlane
 from fairlane import settings
 from fairlane.errors import InvalidArgument
-from fairlane.model import Policy, Token, Verdict
+from fairlane.model import Token, Verdict
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue

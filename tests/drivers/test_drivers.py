@@ -12,10 +12,10 @@ from fairlane.drivers.sync import background
 from fairlane.drivers.wire import encoding
 from fairlane.drivers.wire.fitness import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
-from fairlane.model import Policy
 from fairlane.operations.control import request_state
 from fairlane.operations.lease import tokens
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.steps import (

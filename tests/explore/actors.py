@@ -9,13 +9,14 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.model import Policy, Slice
+from fairlane.model import Slice
 from fairlane.operations.control import change, requeue
 from fairlane.operations.create.intents import Intent, seen_to_exist
 from fairlane.operations.lease import leases, rates, shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import (

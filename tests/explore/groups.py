@@ -6,10 +6,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError
-from fairlane.model import Policy
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import create
 from fairlane.operations.create.new_request import NewRequest
+from fairlane.policy import Policy
 from tests.explore.actors import Role, kind
 from tests.explore.protocol import REQUEST, Facts, Fairlane
 

@@ -1,9 +1,8 @@
-"""One request as a plain object: what each script must do to it and say.
+"""One request as a plain object: what each script must do to it and reply.
 
-Written from the design's words. Every method takes the moment, what Redis has said and what was
-asked; it raises Disagreement when the answer is not the one that follows, changes the model, and
-returns the tokens to dispatch. Where Redis is free to choose (the number of a permit, of a
-generation, of a fence) the model takes over its choice, if it is a permitted one.
+Every method takes the time, Redis's reply and the arguments. It raises Disagreement for a wrong
+reply, changes the model, and returns the tokens to dispatch. Where Redis may choose (the number of
+a permit, a generation, a fence), the model takes over its choice.
 """
 
 from __future__ import annotations
@@ -169,13 +168,17 @@ class Request:
         """Nothing more starts for a time; what is on its way goes stale."""
         if now + ms > self.opens:
             self.opens = now + ms
-            for permit in self.standing("queued"):
-                if not permit.asleep:
-                    permit.park()
+            self._park_awake(room=0)
         agree([reply[0], reply[2]], [b"ok", b""], "a hold")
         tokens = tokens_of(reply[1])
         self.mint(now, tokens)
         return tokens
+
+    def _park_awake(self, room: int) -> None:
+        """The newest tokens that have no room go stale."""
+        awake = [permit for permit in self.standing("queued") if not permit.asleep]
+        for permit in sorted(awake, key=lambda one: one.g)[room:]:
+            permit.park()
 
     def stop(self, state: str, reason: str) -> None:
         """Nothing more starts."""
@@ -543,9 +546,7 @@ class Request:
             if permit.k >= limit:
                 permit.park()
         room = max(0, min(limit - len(self.held), self.ready(now)))
-        awake = [permit for permit in self.standing("queued") if not permit.asleep]
-        for permit in sorted(awake, key=lambda one: one.g)[room:]:
-            permit.park()
+        self._park_awake(room)
         agree(reply[0], b"ok", "a new limit")
         tokens = tokens_of(reply[1])
         self.mint(now, tokens)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import FairlaneError, RequestEnded
-from fairlane.model import Policy, Slice, Verdict, result_head
+from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.create import admission, intents
 from fairlane.operations.diagnosis.walk import Walk
@@ -22,6 +22,7 @@ from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.queue import Queue

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.model import Policy
 from fairlane.operations.create.digest import policy_text
+from fairlane.policy import Policy
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, listening, numbered, stored, toks
 
 if TYPE_CHECKING:

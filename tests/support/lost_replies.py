@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import FairlaneError
-from fairlane.model import Policy, Slice, Token, Verdict, result_head
+from fairlane.model import Slice, Token, Verdict, result_head
 from fairlane.operations.control import completion, completion_log, request_state
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Confirm, Nodes, OnNode, SingleServer
 from fairlane.queue import Queue

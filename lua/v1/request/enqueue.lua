@@ -1,8 +1,9 @@
 -- enqueue: creates a request with its first chunk of sub-requests.
 -- Idempotent by id and digest: the reply to a repeat describes what is there already, so that the producer resumes.
--- An abandoned life of the id is replaced only if the caller names it in `over`, because its ending must be logged first.
+-- A former life of the id is replaced only if the caller names it in `over`, because its ending must be logged first.
 -- Says: ok tokens born | ended summary | exists chunks chain open summary tokens | conflict summary | late seen
---   | abandoned summary
+--   | abandoned summary | kept summary
+--   kept: the id has another request, and the producer asks for none then
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name

@@ -60,13 +60,18 @@ class TaskOptions(TypedDict, total=False):
 class RequestOptions(TaskOptions, total=False):
     """The options of one request: those of a task, and the request's `id`.
 
-    With an `id`, a repeat of the same submission adds nothing new.
+    With an `id`, a repeat of the same submission adds nothing new. `on_duplicate` is what happens
+    if the id has another request, which runs or began less than `window` ago: "keep" submits
+    nothing, "replace" cancels that one, "debounce" cancels it if it has not started, so that the
+    `delay` begins anew.
     """
 
     id: str
+    on_duplicate: str
+    window: Duration
 
 
-_DURATIONS = ("time_limit", "deadline", "lease", "retain", "max_wait", "ageing")
+_DURATIONS = ("time_limit", "deadline", "lease", "retain", "max_wait", "ageing", "window")
 _TASK, _REQUEST = TaskOptions.__annotations__, RequestOptions.__annotations__
 
 

@@ -20,7 +20,8 @@ from fairlane.cli.progress.view import Lines, Meter, Pace, Reading, describe, wa
 from fairlane.cli.submission.input_lines import open_source
 from fairlane.cli.submission.request import SubmitOptions, await_end
 from fairlane.errors import RedisUnreachable, RequestLost
-from fairlane.model import Policy, Progress
+from fairlane.model import Progress
+from fairlane.policy import Policy
 from fairlane.queue import Queue
 from tests.cli.program import (
     Dead,

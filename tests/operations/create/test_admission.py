@@ -12,10 +12,10 @@ import pytest
 from fairlane import aio, settings
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RequestExists
-from fairlane.model import Policy
 from fairlane.operations.create import admission
 from fairlane.operations.maintenance import registry
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue

@@ -8,12 +8,12 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisFull
-from fairlane.model import Policy
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import create_each
 from fairlane.operations.create.intents import announce
 from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk, Pause
 from tests.support.drivers import both, run

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.model import Policy
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import create_each
 from fairlane.operations.create.intents import Intent, announce, restore, withdraw
 from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.lease.tokens import drop_active
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from tests.support.requests import once
 

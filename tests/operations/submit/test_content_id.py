@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import fairlane
 from fairlane.errors import InvalidArgument, RequestExists
-from fairlane.model import Policy
 from fairlane.operations.submit.content_id import ContentId, content_id
+from fairlane.policy import Policy
 from tests.support.requests import numbered, work_off
 
 if TYPE_CHECKING:

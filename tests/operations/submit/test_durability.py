@@ -12,13 +12,13 @@ import pytest
 from fairlane import aio, settings
 from fairlane.drivers.wire import encoding, fitness
 from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestEnded, RequestLost
-from fairlane.model import Policy
 from fairlane.operations.create import intents
 from fairlane.operations.lease import leases
 from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit import durability
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Confirm, Confirmed, NextChunk
 from fairlane.queue import Queue

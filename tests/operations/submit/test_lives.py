@@ -10,12 +10,12 @@ import pytest
 
 from fairlane import aio, settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists
-from fairlane.model import Policy
 from fairlane.operations.create import admission
 from fairlane.operations.lease import leases
 from fairlane.operations.lease.tokens import drop_active
 from fairlane.operations.maintenance.registry import look_after, look_at
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk
 from tests.support.requests import cut, next_slice, numbered, once, settle, take_slice, work_off

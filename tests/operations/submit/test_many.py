@@ -10,12 +10,12 @@ import pytest
 
 from fairlane import aio
 from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RedisUnfit, RequestExists
-from fairlane.model import Policy
 from fairlane.operations.create import admission
 from fairlane.operations.create.group import GROUP
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.maintenance.registry import look_after
 from fairlane.operations.submit.many import Many
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, SingleServer
 from fairlane.queue import Queue

@@ -8,8 +8,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded, RequestExists, RequestLost
-from fairlane.model import Policy
 from fairlane.operations.control.change import cancel
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Pause
 from fairlane.spark.operations.commit import seal, seal_all

@@ -20,10 +20,18 @@ local function enqueue_error(new)
   return entry_error(new.first, new.last)
 end
 
--- Returns true if the id's last life was abandoned, so that a new one may replace it. The new life needs higher fences,
--- and a later `born`, because the log distinguishes endings by `born`.
-local function is_abandoned(state)
-  return state and state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
+-- Returns true if a new life may replace the id's last one: that was abandoned; or it ended, and the producer asks for no
+-- more than that it was cancelled or began so long ago. The new life needs higher fences, and a later `born`, because the log
+-- distinguishes endings by `born`.
+local function may_follow(state, new, now)
+  if not state or not is_ended(state) then
+    return false
+  end
+  local window = string.match(new.extras.unique or "", "^%d+")
+  if window and (state.state == "cancelled" or now >= state.born + tonumber(window)) then
+    return true
+  end
+  return state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
 end
 
 -- `new` has, besides what enqueue_error reads: queue, policy, digest and extras. `intent`: the score in `active` that announced
@@ -31,14 +39,15 @@ end
 local function enqueue(new, now, intent, over)
   local row = redis.call("HMGET", request, "state", "seen")
   local state, former = row[1] and load_state(), nil
-  if is_abandoned(state) then
+  local is_repeat = state and redis.call("HGET", request, "digest") == new.digest
+  if not (is_repeat and new.extras.unique) and may_follow(state, new, now) then
     if state.born ~= over then
       return {"abandoned", summary(state)}
     end
     former = state
   elseif state then
-    if redis.call("HGET", request, "digest") ~= new.digest then
-      return {"conflict", summary(state)}
+    if not is_repeat then
+      return {new.extras.unique and "kept" or "conflict", summary(state)}
     end
     local chunks, chain = chain_of()
     return {"exists", chunks, chain, state.open, summary(state), queued_tokens(state, now)}

@@ -6,7 +6,8 @@
 --   ageing   ms: if nothing has started for so long, one slice goes first, see lib/gate/ageing.lua
 --   after    "done:" or "end:" and ids with commas between them: the request starts when all of these are done, or ended
 -- @include lib/gate/gate.lua
-local EXTRAS = {parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", delay = "^%d+$", start = "^%d+$",
+--   unique   ms and a random text of the submission: another life may follow an ended one that began so long ago
+local EXTRAS = {unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", delay = "^%d+$", start = "^%d+$",
   ageing = "^[1-9]%d*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
   rates = "^%d+ [%w_.:/=-]+ %d+ %d+ %d+[%w_.:/= -]*$"}
 local KEPT = {"parent", "tags", "tenant", "ageing", "after"}

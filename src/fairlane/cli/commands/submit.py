@@ -91,9 +91,9 @@ def command(
 ) -> int:
     """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id.
 
-    A pipe is submitted while it is read. Its first lines are submitted when more lines follow, or
-    when it ends. With --id, each part has up to 1,000 lines and 1 MiB. With --id or --watch, the id
-    of a pipe is printed before anything is submitted.
+    A pipe is submitted while it is read, and its id is printed before anything is submitted. Its
+    first lines are submitted when more lines follow, or when it ends. With --id, each part has up
+    to 1,000 lines and 1 MiB.
     """
     if form == "requests" and limit is not None:
         raise InvalidArgument(
@@ -166,7 +166,7 @@ def _submit_one(wish: SubmitOptions, source: Source, queue: Queue, out: BinaryIO
     from fairlane.protocol.keys import new_id
 
     request = queue.request(wish.id or new_id())
-    is_first = not source.is_file and not wish.as_json and (wish.id is not None or wish.watch)
+    is_first = not source.is_file and not wish.as_json
     if is_first:  # a pipe may take long, and its request can be looked at meanwhile
         write_line(request.id)
     with shown(wish, source, f"request {request.id}", "submitting") as look:

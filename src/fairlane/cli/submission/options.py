@@ -110,6 +110,12 @@ _OPTIONS = (
         metavar="ID",
         help="Start when this request is done; may be repeated.",
     ),
+    click.option(
+        "--on-duplicate",
+        type=click.Choice(["keep", "replace", "debounce"]),
+        help="What to do if --id has another request that runs, or began less than --window ago.",
+    ),
+    click.option("--window", metavar="TIME", help="See --on-duplicate.  [default: 0s]"),
     click.option("--after-any-end", is_flag=True, help="... or has ended in any other way."),
     click.option(
         "--durable",
@@ -131,7 +137,7 @@ def request_options(command: F) -> F:
 def read_options(
     *, limit: int, backoff: str, lease: str, retain: str, deadline: str | None,
     time_limit: str | None, ageing: str | None, tags: tuple[str, ...], after: tuple[str, ...],
-    after_any_end: bool, **given: Any,
+    after_any_end: bool, window: str | None, **given: Any,
 ) -> RequestOptions:  # fmt: skip
     """Returns the options as Queue.submit_request takes them. Raises InvalidArgument."""
     low, high = range_ms("--backoff", backoff, "0s", "24h")
@@ -148,6 +154,8 @@ def read_options(
         found["time_limit_s"] = time_limit_ms(time_limit) / 1000
     if ageing is not None:
         found["ageing_s"] = time_ms("--ageing", ageing, "1s", "24h") / 1000
+    if window is not None:
+        found["window_s"] = time_ms("--window", window, "0s", "366d") / 1000
     if tags:
         found["tags"] = tags
     if after or after_any_end:

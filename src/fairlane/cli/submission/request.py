@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from fairlane.cli.submission.input_lines import Look, Source
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.model import Policy
     from fairlane.options import SharedOptions
+    from fairlane.policy import Policy
     from fairlane.request import Request
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument, RequestEnded
-from fairlane.model import check_limit, check_priority
 from fairlane.operations.control.request_state import not_found
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
+from fairlane.policy import check_limit, check_priority
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from fairlane.common.chunking import Chunker
 from fairlane.common.rate import parse_rates
 from fairlane.errors import RequestEnded, RequestExists
-from fairlane.model import Policy
 from fairlane.operations.control import dead_letters
 from fairlane.operations.control.completion import read_results
 from fairlane.operations.control.dead_letters import ALL, Chosen, choose, none_with, page_size
 from fairlane.operations.control.request_state import not_found, number
 from fairlane.operations.submit.durability import confirm_submission
 from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, read, unpacked
 from fairlane.protocol.scripts import library

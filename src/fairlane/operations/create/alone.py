@@ -15,6 +15,7 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.create.calls import enqueue_calls, read_enqueued
 from fairlane.operations.create.intents import announce, restore, withdraw
 from fairlane.operations.create.one_server import submit_on_one_server
+from fairlane.operations.create.others import make_way
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import retire
 from fairlane.protocol import keys
@@ -62,6 +63,9 @@ def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> Operati
             given_up = reply.seen
         elif reply.is_abandoned:
             over = yield from _log_abandoned(new.id, reply.summary)
+        elif reply.is_kept:
+            yield from _restore_found(new, reply.summary, intent)
+            yield from make_way(new, reply.summary)
         else:
             break
         intent, reply = None, None

@@ -19,6 +19,7 @@ from fairlane.operations.create.calls import enqueue_calls, read_enqueued
 from fairlane.operations.create.intents import announce, restore, withdraw
 from fairlane.operations.create.new_request import Begun
 from fairlane.operations.create.one_server import submit_on_one_server
+from fairlane.operations.create.others import check_others
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import retire_all
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps
@@ -47,6 +48,8 @@ def create(
     """
     pending: list[Pending] = [(new, None) for new in group]
     bound = 0
+    if group[0].policy.after:
+        yield from check_others(group)
     if len(group) > 1:
         with contextlib.suppress(RedisFull):  # then each is tried alone, and its room waited for
             bound, pending = yield from _create_group(group)

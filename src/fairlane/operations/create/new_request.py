@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fairlane.model import Policy
     from fairlane.operations.create.admission import Admission
     from fairlane.operations.create.digest import Chunk, Digest
     from fairlane.operations.create.intents import Intent
+    from fairlane.policy import Policy
     from fairlane.protocol.replies import Reply
 
 

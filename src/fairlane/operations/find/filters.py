@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument
-from fairlane.model import check_priority
 from fairlane.options import ENDED, RUNNING, STATE_GROUPS, RequestFilters, ms_of
+from fairlane.policy import check_priority
 
 if TYPE_CHECKING:
     from typing import Any, Unpack

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from fairlane import settings
 from fairlane.common.chunking import split, split_async
-from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable, type_of
+from fairlane.errors import (
+    FairlaneError,
+    InvalidArgument,
+    RedisUnreachable,
+    RequestKept,
+    type_of,
+)
 from fairlane.operations.create.admission import Admission, check_max_wait
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import GROUP, create
@@ -22,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from fairlane.common.chunking import Body
-    from fairlane.model import Policy
     from fairlane.operations.create.digest import Chunk
     from fairlane.options import SharedOptions
+    from fairlane.policy import Policy
     from fairlane.protocol.steps import Operation
 
 B = TypeVar("B")
@@ -214,7 +220,9 @@ class Many:
         if not group:
             return
         for new, created in zip(group, (yield from create(group, self.max_wait_s)), strict=True):
-            if isinstance(created, FairlaneError):
+            if isinstance(created, RequestKept):
+                self._count_up(new.id, created.total)
+            elif isinstance(created, FairlaneError):
                 errors.append(created)
             elif not new.is_complete:
                 try:

@@ -27,8 +27,8 @@ from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
 
 if TYPE_CHECKING:
-    from fairlane.model import Policy
     from fairlane.operations.create.digest import Chunk
+    from fairlane.policy import Policy
     from fairlane.protocol.replies import Reply, Summary
     from fairlane.protocol.steps import Operation
 

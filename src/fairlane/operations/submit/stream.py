@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestClosed
+from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestClosed, RequestKept
 from fairlane.operations.create.admission import Admission, check_max_wait
 from fairlane.operations.create.alone import already_exists
 from fairlane.operations.create.digest import Digest
@@ -18,9 +18,9 @@ from fairlane.operations.submit.open_request import Submission
 from fairlane.protocol.steps import Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
-    from fairlane.model import Policy
     from fairlane.operations.create.digest import Chunk
     from fairlane.operations.create.new_request import Created
+    from fairlane.policy import Policy
 
 
 def submit(
@@ -37,7 +37,10 @@ def submit(
     """
     room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
     new = NewRequest(request_id, policy, Digest(policy), [], room=room, takes_back=takes_back)
-    return (yield from _confirmed(new, _submit(new)))
+    try:
+        return (yield from _confirmed(new, _submit(new)))
+    except RequestKept as kept:
+        return kept.total
 
 
 def submit_chunk(new: NewRequest) -> Operation[int]:

@@ -29,8 +29,9 @@ from fairlane.tasks.executor.reader_threads import ReaderThreads
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from fairlane.model import Policy, Result
+    from fairlane.model import Result
     from fairlane.operations.submit.open_request import Submission
+    from fairlane.policy import Policy
     from fairlane.queue import Queue
     from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature

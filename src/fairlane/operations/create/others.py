@@ -1,0 +1,86 @@
+"""Other requests that matter to a new one: one under its id, and those that it starts after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlane.errors import InvalidArgument, RequestExists, RequestKept, RequestNotFound
+from fairlane.model import ENDED_STATES
+from fairlane.operations.batching import run_all
+from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.lease.tokens import count_stop
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import read
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlane.operations.create.new_request import NewRequest
+    from fairlane.protocol.replies import Summary
+    from fairlane.protocol.steps import Operation
+
+_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # while what was cancelled ends
+
+
+def make_way(new: NewRequest, other: Summary) -> Operation[None]:
+    """Returns when the new request may be tried again, because the other one was cancelled.
+
+    Raises RequestKept if the other one stays, and RequestExists if it does not end soon.
+    """
+    if other.state.decode() in ENDED_STATES:  # it began less than the window ago
+        raise RequestKept(new.id, other.total)
+    if new.policy.on_duplicate == "keep":
+        raise RequestKept(new.id, other.total)
+    if new.policy.on_duplicate == "debounce" and (yield from _has_started(new.id)):
+        raise RequestKept(new.id, other.total)
+    yield from _cancel(new)
+
+
+def _has_started(request_id: str) -> Operation[bool]:
+    """Returns True if a worker had a part of the request, or its delay is over."""
+    held = yield Command(b"ZCARD", keys.leases(request_id))
+    opens, done, dead = yield from read(request_id, "opens", "done", "dead")
+    is_open = not int(opens or 0)
+    return bool(held) or is_open or int(done or 0) + int(dead or 0) > 0
+
+
+def _cancel(new: NewRequest) -> Operation[None]:
+    names, queue = keys.request_keys(new.id), new.policy.queue
+    for pause_s in (0.0, *_PAUSES_S):
+        if pause_s:
+            yield Pause(pause_s)
+        reply = yield from library().cancel(names, reason="replaced").run()
+        if calls := follow_up(queue, (new.id, reply)):
+            yield Batch(calls)
+        if not reply.is_ok:  # ended, or gone
+            return
+        yield from count_stop(queue)
+    raise RequestExists(
+        f"request {new.id} is being cancelled, and workers still hold a part of it: "
+        "submit it again when it has ended"
+    )
+
+
+def check_others(group: Sequence[NewRequest]) -> Operation[None]:
+    """Raises RequestNotFound for a request that does not exist, InvalidArgument for a circle.
+
+    A repeat of a submission that is there already is not checked: the others may have expired.
+    """
+    others = group[0].policy.after
+    for new in group:
+        if new.id in others:
+            raise InvalidArgument(f"request {new.id} cannot start after itself")
+    names = [new.id for new in group]
+    states = yield from run_all(
+        [Command(b"HGET", keys.request_hash(name), b"state") for name in (*others, *names)]
+    )
+    if all(states[len(others) :]):
+        return
+    for name, state in zip(others, states, strict=False):
+        if state is None or state == b"abandoned":
+            raise RequestNotFound(
+                f"there is no request {name}, after which request {names[0]} is to start: "
+                "submit that one first"
+            )

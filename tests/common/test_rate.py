@@ -1,0 +1,73 @@
+"""Rates as text, and what is kept back from a burst."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane import InvalidArgument
+from fairlane.common.rate import OWN, Rate, parse_rates, rate_of, rates_text
+
+
+@pytest.mark.parametrize(
+    ("text", "interval_us"),
+    [("100/s", 10_000), ("30/m", 2_000_000), ("5/h", 720_000_000), ("0.5/s", 2_000_000)],
+)
+def test_a_rate_has_an_interval(text: str, interval_us: int):
+    assert rate_of(text).interval_us == interval_us
+
+
+def test_a_twentieth_of_a_second_of_the_rate_is_kept_back_from_the_burst():
+    assert rate_of("100/s", 10).burst == 5
+    assert rate_of("100/s", 3).burst == 1
+    assert rate_of("1/s", 10).burst == 9
+
+
+def test_the_burst_is_by_default_what_a_tenth_of_a_second_allows():
+    assert rate_of("1000/s").burst == 50
+    assert rate_of("5/h").burst == 1
+
+
+def test_a_faster_rate_has_more_tokens_on_their_way():
+    assert [rate_of(text).width for text in ("100/s", "101/s", "1000/s", "5/h")] == [1, 2, 10, 1]
+    assert rate_of("1000/s", 100, weight=5).width == 2
+
+
+def test_rates_survive_as_text():
+    rates = (rate_of("100/s", 10), Rate("key/api", 7, 5, 2))
+    assert rates_text(rates) == "1 = 10000 5 1 key/api 7 5 2"
+    assert parse_rates(rates_text(rates)) == rates
+    assert parse_rates("") == ()
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [
+        (rate_of("100/s"), "100/s"),
+        (rate_of("30/m", bucket="key/api"), "30/m, shared as api"),
+        (rate_of("5/h", 9, OWN, 2), "5/h, each counts for 2"),
+    ],
+)
+def test_rates_are_shown_to_people(rate: Rate, words: str):
+    assert rate.words == words
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (("5",), "write a rate such as 100/s, 30/m or 5/h"),
+        (("0/s",), "write a rate such as"),
+        (("-1/s",), "write a rate such as"),
+        ((5,), "write a rate such as"),
+        (("2000000/s",), "1/24h to 1,000,000/s"),
+        (("0.01/h",), "1/24h to 1,000,000/s"),
+        (("5/s", 0), "burst 0 is not valid"),
+        (("5/s", True), "burst True is not valid"),
+        (("5/s", 3, OWN, 4), "weight 4 is not valid: with a burst of 3"),
+        (("5/s", 3, OWN, 0), "weight 0 is not valid"),
+    ],
+)
+def test_what_is_no_rate_is_refused(given: Any, sentence: str):
+    with pytest.raises(InvalidArgument, match=sentence):
+        rate_of(*given)

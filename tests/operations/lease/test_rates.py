@@ -1,0 +1,94 @@
+"""A worker acquires for a request with rates: in steps on a cluster, in one call elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.common.rate import rate_of
+from fairlane.operations.lease import rates
+from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.lease.leases import acquire
+from fairlane.operations.lease.tokens import parse
+from fairlane.operations.submit.stream import submit
+from fairlane.policy import Policy
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch
+from tests.support.requests import once
+
+if TYPE_CHECKING:
+    from fairlane.model import Slice
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+HOUR: Any = {"rate": "5/h", "burst": 3}
+
+
+def next_slice(lane: Lane, count: int = 1000) -> tuple[str, Slice | None]:
+    """Pops the next token and shows it; dispatches what comes back."""
+    raw = lane.client.rpop(keys.lanes("req")[5])
+    token = parse(raw)
+    assert token is not None
+    reply, held = lane.run(acquire(token, "w:1", "7", count))
+    if calls := follow_up("req", (token.request_id, reply)):
+        lane.driver.run(once(Batch(calls)))
+    return reply.word, held
+
+
+def test_a_slice_has_no_more_than_the_rate_allows(lane: Lane, queue: Queue):
+    queue.submit_request(["a"] * 50, id="r1", limit=2, **HOUR)
+    word, held = next_slice(lane)
+    assert word == "ok"
+    assert held is not None
+    assert len(held.entries) == 2
+
+
+def test_a_request_without_room_waits_and_its_token_is_not_lost(lane: Lane, queue: Queue):
+    queue.submit_request(["a"], id="r1", rate="5/h", burst=1, rate_key="api")
+    queue.submit_request(["a"], id="r2", rate="5/h", burst=1, rate_key="api")
+    assert next_slice(lane)[0] == "ok"
+    assert next_slice(lane)[0] == "limited"
+    progress = queue.request("r2").progress()
+    assert (progress.held, progress.opens_ms > progress.submitted_ms) == (0, True)
+    assert lane.client.zcard(keys.delayed("req")) == 1
+
+
+def test_what_a_lease_does_not_use_is_returned(lane: Lane, queue: Queue):
+    """Three may start; two requests of one and one more use exactly these."""
+    for name in ("r1", "r2", "r3", "r4"):
+        queue.submit_request(["a"], id=name, rate_key="api", **HOUR)
+    assert [next_slice(lane)[0] for _ in range(4)] == ["ok", "ok", "limited", "limited"]
+
+
+def test_a_request_with_two_rates_takes_from_both_or_from_none(lane: Lane):
+    both = (rate_of("5/h", 3), rate_of("5/h", 1, "key/api"))
+    for name in ("r1", "r2"):
+        policy = Policy(limit=1, rates=both)
+        lane.driver.run(submit(name, policy), iter([[b"a"] * 20]))
+    assert [next_slice(lane)[0] for _ in range(2)] == ["ok", "limited"]
+    lane.client.delete(keys.bucket("key/api"))
+    assert lane.client.exists(keys.bucket("r2")) == 1
+
+
+def test_a_hold_closes_the_shared_bucket_too(lane: Lane, queue: Queue):
+    queue.submit_request(["a"], id="r1", rate_key="api", **HOUR)
+    queue.submit_request(["a"], id="r2", rate_key="api", **HOUR)
+    lane.run(rates.hold("req", "r1", 60_000))
+    assert next_slice(lane)[0] == "stale"
+    assert next_slice(lane)[0] == "limited"
+    assert queue.request("r1").progress().opens_ms > 0
+
+
+def test_a_hold_of_a_request_that_ended_does_nothing(lane: Lane, queue: Queue):
+    queue.submit_request([], id="r1")
+    lane.run(rates.hold("req", "r1", 60_000))
+    assert lane.client.exists(keys.bucket("r1")) == 0
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_a_worker_asks_for_no_more_than_it_may_handle(lane: Lane, queue: Queue, wanted: int):
+    queue.submit_request(["a"] * 50, id="r1", limit=1, **HOUR)
+    _, held = next_slice(lane, wanted)
+    assert held is not None
+    assert len(held.entries) == wanted
