@@ -23,7 +23,7 @@ LUA = ROOT / "lua"
 # A module is in the room with the longest name that its own begins with. It may import from its own
 # room and from those before it in this list, so no two rooms import each other.
 ROOMS = {
-    "leaves": ("errors", "settings", "common", "protocol", "policy", "model", "found", "options"),
+    "leaves": ("errors", "settings", "common", "protocol", "options", "model", "found"),
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.maintenance", "operations.control", "operations.find"),

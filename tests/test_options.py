@@ -13,12 +13,12 @@ from mypy import api
 import fairlane
 from fairlane import InvalidArgument, Queue, Worker, aio, content_id, submit_request
 from fairlane.options import (
+    Policy,
     RequestOptions,
     SharedOptions,
     ms_of,
     policy_of,
 )
-from fairlane.policy import Policy
 
 ROOT = Path(__file__).parents[1]
 SUBMITTERS = ("submit_request", "submit_chunks", "submit_many", "submit_each")

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
     from types import TracebackType
 
-    from fairlane.found import RequestErrors, RequestPage, WorkerPage
+    from fairlane.found import RequestErrors, RequestFilters, RequestPage, WorkerPage
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.submit.open_request import Submission
-    from fairlane.options import RequestFilters, RequestOptions, SharedOptions
+    from fairlane.options import RequestOptions, SharedOptions
     from fairlane.protocol.steps import Operation
 
 

@@ -1,13 +1,35 @@
-"""What is found: pages of requests, workers and queues, and the failures of one request."""
+"""What is looked for and found: requests, workers, queues, and the failures of one request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlane.model import Completion, DeadGroup, FailedAttempt, Progress
     from fairlane.operations.control.call_progress import CallProgress
+
+
+RUNNING = ("active", "paused", "cancelling", "expiring")
+ENDED = ("done", "cancelled", "lost")
+STATE_GROUPS = {"running": RUNNING, "ended": ENDED}  # words for several states
+
+
+class RequestFilters(TypedDict, total=False):
+    """What a list of requests shows; each keyword may be left out, and then excludes nothing.
+
+    `states` are active, paused, cancelling, expiring, done, cancelled and lost, or the words
+    running and ended for several of them. `priorities` are 0 to 99. `id_prefix` is how the id
+    begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
+    """
+
+    states: Iterable[str]
+    priorities: Iterable[int]
+    id_prefix: str
+    older_s: float
+    newer_s: float
 
 
 class RequestPage(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.fingerprint import fingerprint_of
 from fairlane.errors import InvalidArgument
-from fairlane.policy import check_whole
+from fairlane.options import check_whole
 
 if TYPE_CHECKING:
     from fairlane.common.rate import Rate

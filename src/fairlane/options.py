@@ -1,21 +1,29 @@
-"""The options of a request, and of a list, in the API: typed keywords; times are in seconds."""
+"""The options of a request: typed keywords of the API, and the policy that Redis stores."""
 
 from __future__ import annotations
 
 import math
 import secrets
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
 from fairlane import settings
-from fairlane.common.rate import OWN, rate_of
+from fairlane.common.rate import OWN, Rate, rate_of, rates_text
 from fairlane.errors import InvalidArgument
-from fairlane.policy import Policy
-from fairlane.protocol.keys import check_name
+from fairlane.protocol.keys import LANES, check_name
 
 if TYPE_CHECKING:
     from typing import Any, Unpack
+
+
+MAX_LIMIT = 10_000
+MAX_TAGS = 20
+MAX_AFTER = 100
+ON_DUPLICATE = ("keep", "replace", "debounce")
+_DAY_MS = 86_400_000
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999
 
 
 class SharedOptions(TypedDict, total=False):
@@ -68,26 +76,6 @@ class RequestOptions(SharedOptions, total=False):
     """The options of one request; `limit` is the most workers that hold parts of it."""
 
     limit: int
-
-
-RUNNING = ("active", "paused", "cancelling", "expiring")
-ENDED = ("done", "cancelled", "lost")
-STATE_GROUPS = {"running": RUNNING, "ended": ENDED}  # words for several states
-
-
-class RequestFilters(TypedDict, total=False):
-    """What a list of requests shows; each keyword may be left out, and then excludes nothing.
-
-    `states` are active, paused, cancelling, expiring, done, cancelled and lost, or the words
-    running and ended for several of them. `priorities` are 0 to 99. `id_prefix` is how the id
-    begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
-    """
-
-    states: Iterable[str]
-    priorities: Iterable[int]
-    id_prefix: str
-    older_s: float
-    newer_s: float
 
 
 _TIMES = {
@@ -194,3 +182,158 @@ def _wrong_name(name: str) -> str:
     near = get_close_matches(name, sorted(_NAMES), n=1)
     hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(sorted(_NAMES))}"
     return f"option {name} is not valid: {hint}"
+
+
+# ------------------------------------------------------------------ what is stored
+
+
+def check_whole(name: str, value: object, low: int, high: int) -> int:
+    """Returns a whole number of this range. Raises InvalidArgument."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidArgument(
+            f"{name} {value!r} is not valid: a whole number from {low} to {high} is expected"
+        )
+    return value
+
+
+def _time(name: str, ms: object, low: int, high: int) -> None:
+    """Raises InvalidArgument, with seconds, unless `ms` is a whole number of the range."""
+    is_whole = isinstance(ms, int) and not isinstance(ms, bool)
+    if not is_whole or not low <= ms <= high:  # type: ignore[operator]
+        shown = f"{ms / 1000:g} s" if is_whole else repr(ms)  # type: ignore[operator]
+        raise InvalidArgument(
+            f"{name} {shown} is not valid: {low / 1000:g} to {high / 1000:,.0f} s is expected"
+        )
+
+
+def check_priority(priority: int) -> int:
+    """Returns a lane, 0 (first) to 99. Raises InvalidArgument."""
+    return check_whole("priority", priority, 0, LANES - 1)
+
+
+def check_limit(limit: int) -> int:
+    """Returns the most workers of a request, 1 to 10,000. Raises InvalidArgument."""
+    return check_whole("limit", limit, 1, MAX_LIMIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The options of a request; durations in ms. Raises InvalidArgument as Lua would.
+
+    No sub-request starts later than `deadline_ms` after the submission. `time_limit_ms` is the
+    longest that one call of the handler may take. `durable` is how many replicas must confirm a
+    write; 0 = none. `parent` is the request whose dead sub-requests these were. Nothing starts in
+    the first `delay_ms`, or before `start_ms`, a time since 1970. `rates` bound how many
+    sub-requests start. `tags` and `tenant` are names for choosing requests. If nothing has started
+    for `ageing_ms`, one slice goes first. It starts `after` other requests are done, or have ended.
+    `on_duplicate` is keep, replace or debounce: what happens if its id has another request, which
+    did not end or began less than `window_ms` ago. A repeated call has the same `nonce`.
+    """
+
+    queue: str = settings.DEFAULT_QUEUE
+    priority: int = settings.DEFAULT_PRIORITY
+    limit: int = settings.DEFAULT_LIMIT
+    attempts: int = settings.DEFAULT_ATTEMPTS
+    backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS
+    lease_ms: int = settings.DEFAULT_LEASE_MS
+    retain_ms: int = settings.DEFAULT_RETAIN_MS
+    deadline_ms: int = 0
+    time_limit_ms: int = 0
+    durable: int = 0
+    parent: str = ""
+    delay_ms: int = 0
+    start_ms: int = 0
+    rates: tuple[Rate, ...] = ()
+    tags: tuple[str, ...] = ()
+    tenant: str = ""
+    ageing_ms: int = 0
+    after: tuple[str, ...] = ()
+    after_any_end: bool = False
+    on_duplicate: str = ""
+    window_ms: int = 0
+    nonce: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.queue)
+        check_priority(self.priority)
+        check_limit(self.limit)
+        check_whole("attempts", self.attempts, 1, 100)
+        if not isinstance(self.backoff_ms, tuple) or len(self.backoff_ms) != 2:  # noqa: PLR2004
+            raise InvalidArgument(
+                f"backoff {self.backoff_ms!r} is not valid: two numbers of ms are expected"
+            )
+        low, high = self.backoff_ms
+        _time("backoff", low, 0, _DAY_MS)
+        _time("backoff", high, low, _DAY_MS)
+        _time("lease", self.lease_ms, 1_000, _DAY_MS)
+        _time("retain", self.retain_ms, settings.LEAST_RETAIN_MS, 366 * _DAY_MS)
+        _time("deadline", self.deadline_ms, 0, 366 * _DAY_MS)
+        _time("time limit", self.time_limit_ms, 0, _DAY_MS)
+        check_whole("durable (replicas)", self.durable, 0, 16)
+        if self.parent:
+            check_name("parent", self.parent)
+        self._check_extras()
+
+    def _check_extras(self) -> None:
+        self._check_start()
+        self._check_duplicates()
+        if self.ageing_ms:
+            _time("ageing", self.ageing_ms, 1_000, _DAY_MS)
+        if self.tenant:
+            check_name("tenant", self.tenant)
+        _check_names("tag", self.tags, MAX_TAGS)
+        _check_names("request id", self.after, MAX_AFTER)
+
+    def _check_duplicates(self) -> None:
+        if self.on_duplicate not in {"", *ON_DUPLICATE}:
+            raise InvalidArgument(
+                f"on_duplicate {self.on_duplicate!r} is not valid: write {', '.join(ON_DUPLICATE)}"
+            )
+        if self.window_ms and not self.on_duplicate:
+            raise InvalidArgument("window needs on_duplicate: write keep, replace or debounce")
+        _time("window", self.window_ms, 0, 366 * _DAY_MS)
+        if self.window_ms > self.retain_ms:
+            raise InvalidArgument(
+                f"window {self.window_ms / 1000:g} s is longer than the retention of "
+                f"{self.retain_ms / 1000:g} s: a request is not known for longer than that"
+            )
+        if self.on_duplicate == "debounce" and not self.delay_ms:
+            raise InvalidArgument("debounce needs a delay: give delay, as it begins anew each time")
+
+    def _check_start(self) -> None:
+        _time("delay", self.delay_ms, 0, 366 * _DAY_MS)
+        check_whole("start", self.start_ms, 0, _LAST_MS)
+        given = {"after": self.after, "delay": self.delay_ms, "run_at": self.start_ms}
+        if len(both := [name for name, value in given.items() if value]) > 1:
+            raise InvalidArgument(f"{' and '.join(both)} are given together: name one of them")
+        if self.after_any_end and not self.after:
+            raise InvalidArgument("after_any_end needs after: name the requests to wait for")
+        if 0 < self.deadline_ms <= self.delay_ms:
+            raise InvalidArgument(
+                f"deadline {self.deadline_ms / 1000:g} s is not valid: it counts from the "
+                f"submission, and must be later than the delay of {self.delay_ms / 1000:g} s"
+            )
+
+    @property
+    def extras(self) -> str:
+        """Returns the other options, as lua/v1/lib/create/extras.lua reads them."""
+        mode = "end" if self.after_any_end else "done"
+        found = {
+            "parent": self.parent,
+            "tags": ",".join(self.tags),
+            "tenant": self.tenant,
+            "delay": self.delay_ms,
+            "start": self.start_ms,
+            "rates": rates_text(self.rates) if self.rates else "",
+            "ageing": self.ageing_ms,
+            "unique": f"{self.window_ms}:{self.nonce}" if self.on_duplicate else "",
+            "after": f"{mode}:{','.join(self.after)}" if self.after else "",
+        }
+        return "\n".join(f"{name}={value}" for name, value in found.items() if value)
+
+
+def _check_names(kind: str, names: object, most: int) -> None:
+    if not isinstance(names, tuple) or len(names) > most:
+        raise InvalidArgument(f"{names!r} is not valid: at most {most} names are expected")
+    for name in names:
+        check_name(kind, name)

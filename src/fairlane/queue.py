@@ -23,11 +23,11 @@ from fairlane.request import OpenRequest, Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairlane.found import RequestPage, WorkerPage
+    from fairlane.found import RequestFilters, RequestPage, WorkerPage
     from fairlane.model import Completion
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
-    from fairlane.options import RequestFilters, RequestOptions, SharedOptions
+    from fairlane.options import RequestOptions, SharedOptions
 
 
 def resolve_url(url: str | None) -> str:

@@ -19,7 +19,7 @@ from fairlane.model import Token, Verdict
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue

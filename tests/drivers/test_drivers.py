@@ -15,7 +15,7 @@ from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.operations.control import request_state
 from fairlane.operations.lease import tokens
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.steps import (

@@ -16,7 +16,7 @@ from fairlane.operations.lease import leases, rates, shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import (

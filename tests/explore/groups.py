@@ -9,7 +9,7 @@ from fairlane.errors import FairlaneError
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import create
 from fairlane.operations.create.new_request import NewRequest
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from tests.explore.actors import Role, kind
 from tests.explore.protocol import REQUEST, Facts, Fairlane
 

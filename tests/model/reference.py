@@ -9,19 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.model.words import Permit, Result, Sub, Token, agree, tokens_of
+from tests.model.words import DIED, LATE, Permit, Result, Sub, Token, agree, place, tokens_of
 
 if TYPE_CHECKING:
     from tests.model.words import Options
 
 Reply = list[Any]
-LATE = b"the request's deadline passed before it could start"
-DIED = b"the worker died or let its lease expire"
-
-
-def _place(grave: bytes) -> tuple[int, ...]:
-    """Where a dead one stands among the others."""
-    return tuple(map(int, grave.split(b"-")))
 
 
 class Request:
@@ -277,20 +270,9 @@ class Request:
     # ------------------------------------------------------------------ a worker
 
     def acquire(
-        self,
-        now: int,
-        reply: Reply,
-        *,
-        k: int,
-        g: int,
-        op: str,
-        worker: str,
-        started: str,
-        count: int,
-        shared: str,
-        allowance: str,
-        wait: str,
-    ) -> list[Token]:
+        self, now: int, reply: Reply, *, k: int, g: int, op: str, worker: str, started: str,
+        count: int, shared: str, allowance: str, wait: str,
+    ) -> list[Token]:  # fmt: skip
         agree((allowance, wait), ("", ""), "a request without rates")
         permit = self.permits.get(k)
         if permit and permit.state == "held" and (permit.op, permit.g) == (op, g):
@@ -575,10 +557,10 @@ class Request:
     def kept(self) -> list[Sub]:
         """The dead whose bodies are kept, in the order in which they died."""
         found = [sub for sub in self.subs if sub.state == "dead" and not sub.is_dropped]
-        return sorted(found, key=lambda sub: _place(sub.grave))
+        return sorted(found, key=lambda sub: place(sub.grave))
 
     def list_dead(self, reply: Reply, after: bytes, count: int) -> None:
-        kept = [sub for sub in self.kept() if _place(sub.grave) > _place(after or b"0-0")]
+        kept = [sub for sub in self.kept() if place(sub.grave) > place(after or b"0-0")]
         result_of = {one.number: one for group in self.results for one in group}
         page = [
             (

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+LATE = b"the request's deadline passed before it could start"
+DIED = b"the worker died or let its lease expire"
+
 
 class Disagreement(AssertionError):
     """Redis and the model say different things: one of them is wrong."""
@@ -119,3 +122,8 @@ class Result(NamedTuple):
     attempt: int
     worker: str
     body: bytes
+
+
+def place(grave: bytes) -> tuple[int, ...]:
+    """Where a dead one stands among the others."""
+    return tuple(map(int, grave.split(b"-")))

@@ -22,7 +22,7 @@ from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.queue import Queue

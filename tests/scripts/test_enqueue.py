@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.operations.create.digest import policy_text
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, listening, numbered, stored, toks
 
 if TYPE_CHECKING:

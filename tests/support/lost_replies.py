@@ -15,7 +15,7 @@ from fairlane.operations.lease import leases, tokens
 from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Confirm, Nodes, OnNode, SingleServer
 from fairlane.queue import Queue

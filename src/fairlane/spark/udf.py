@@ -15,7 +15,7 @@ from pyspark.sql import functions as sql
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, WaitTimeout
-from fairlane.policy import Policy, check_limit, check_priority
+from fairlane.options import Policy, check_limit, check_priority
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.spark.data_source import FORMAT, register

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
     from fairlane.common.chunking import Bodies, Body
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
     from fairlane.tasks.app import App
     from fairlane.worker.handler.outcome import Outcome
 

@@ -21,7 +21,7 @@ from fairlane.cli.submission.input_lines import open_source
 from fairlane.cli.submission.request import SubmitOptions, await_end
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.model import Progress
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.queue import Queue
 from tests.cli.program import (
     Dead,

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.cli.submission.request import SubmitOptions, send
 from fairlane.errors import RedisUnreachable
-from fairlane.policy import Policy
+from fairlane.options import Policy
 
 
 def cut_off(*_: Any, **__: Any) -> Any:

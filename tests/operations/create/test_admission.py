@@ -15,7 +15,7 @@ from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RequestExists
 from fairlane.operations.create import admission
 from fairlane.operations.maintenance import registry
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue

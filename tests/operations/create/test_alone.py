@@ -13,7 +13,7 @@ from fairlane.operations.create.group import create_each
 from fairlane.operations.create.intents import announce
 from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk, Pause
 from tests.support.drivers import both, run

@@ -11,7 +11,7 @@ from fairlane.operations.create.group import create_each
 from fairlane.operations.create.intents import Intent, announce, restore, withdraw
 from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.lease.tokens import drop_active
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.support.requests import once
 

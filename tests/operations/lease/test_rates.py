@@ -12,7 +12,7 @@ from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import acquire
 from fairlane.operations.lease.tokens import parse
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
 from tests.support.requests import once

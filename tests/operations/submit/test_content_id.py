@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import fairlane
 from fairlane.errors import InvalidArgument, RequestExists
 from fairlane.operations.submit.content_id import ContentId, content_id
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from tests.support.requests import numbered, work_off
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit import durability
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Confirm, Confirmed, NextChunk
 from fairlane.queue import Queue

@@ -15,7 +15,7 @@ from fairlane.operations.lease import leases
 from fairlane.operations.lease.tokens import drop_active
 from fairlane.operations.maintenance.registry import look_after, look_at
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk
 from tests.support.requests import cut, next_slice, numbered, once, settle, take_slice, work_off

@@ -15,7 +15,7 @@ from fairlane.operations.create.group import GROUP
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.maintenance.registry import look_after
 from fairlane.operations.submit.many import Many
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, SingleServer
 from fairlane.queue import Queue

@@ -15,7 +15,7 @@ from fairlane.errors import InvalidArgument, RedisFull, RequestEnded, RequestExi
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.lease.tokens import drop_active
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.support.requests import HOUR, MINUTE, cut, numbered, once, settle, take_slice, work_off

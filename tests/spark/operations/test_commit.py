@@ -11,7 +11,7 @@ from fairlane import settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists, RequestLost
 from fairlane.operations.control.change import cancel
 from fairlane.operations.create import admission
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Pause, SingleServer
 from fairlane.spark.operations import commit as commit_module

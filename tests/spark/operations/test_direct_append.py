@@ -9,7 +9,7 @@ import pytest
 from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded, RequestExists, RequestLost
 from fairlane.operations.control.change import cancel
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Pause
 from fairlane.spark.operations.commit import seal, seal_all

@@ -18,8 +18,8 @@ from fairlane.cli.options import (
     time_ms,
 )
 from fairlane.cli.output import note, write_json, write_styled
+from fairlane.found import ENDED, RUNNING, STATE_GROUPS, RequestFilters
 from fairlane.model import Completion, Progress
-from fairlane.options import ENDED, RUNNING, STATE_GROUPS, RequestFilters
 
 if TYPE_CHECKING:
     from fairlane.found import RequestPage

@@ -32,7 +32,7 @@ def command(
     has ended; 3: there is no such request.
     """
     from fairlane.cli.exit_status import summary
-    from fairlane.policy import check_limit, check_priority
+    from fairlane.options import check_limit, check_priority
 
     if limit is None and priority is None:
         raise InvalidArgument("there is nothing to set: give --limit N or --priority P")

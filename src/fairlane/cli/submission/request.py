@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from fairlane.cli.submission.input_lines import Look, Source
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.options import SharedOptions
-    from fairlane.policy import Policy
+    from fairlane.options import Policy, SharedOptions
     from fairlane.request import Request
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from fairlane.cli.submission.input_lines import BLOCK, Source
 from fairlane.errors import InvalidArgument
-from fairlane.policy import MAX_LIMIT
+from fairlane.options import MAX_LIMIT
 from fairlane.settings import MAX_BODY
 
 if TYPE_CHECKING:

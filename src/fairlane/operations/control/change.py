@@ -8,7 +8,7 @@ from fairlane.errors import InvalidArgument, RequestEnded
 from fairlane.operations.control.request_state import not_found
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
-from fairlane.policy import check_limit, check_priority
+from fairlane.options import check_limit, check_priority
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command

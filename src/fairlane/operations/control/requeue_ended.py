@@ -20,7 +20,7 @@ from fairlane.operations.control.dead_letters import ALL, Chosen, choose, none_w
 from fairlane.operations.control.request_state import not_found, number
 from fairlane.operations.submit.durability import confirm_submission
 from fairlane.operations.submit.stream import submit
-from fairlane.policy import Policy
+from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, read, unpacked
 from fairlane.protocol.scripts import library

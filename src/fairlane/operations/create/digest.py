@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
 
 Chunk = list[bytes]
 _DIGITS = 32  # of a link, hex: 128 bits

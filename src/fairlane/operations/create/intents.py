@@ -17,7 +17,7 @@ from fairlane.protocol.scripts import library
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
     from fairlane.protocol.steps import Call, Operation
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fairlane.operations.create.admission import Admission
     from fairlane.operations.create.digest import Chunk, Digest
     from fairlane.operations.create.intents import Intent
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
     from fairlane.protocol.replies import Reply
 
 

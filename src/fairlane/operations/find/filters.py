@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument
-from fairlane.options import ENDED, RUNNING, STATE_GROUPS, RequestFilters, ms_of
-from fairlane.policy import check_priority
+from fairlane.found import ENDED, RUNNING, STATE_GROUPS, RequestFilters
+from fairlane.options import check_priority, ms_of
 
 if TYPE_CHECKING:
     from typing import Any, Unpack

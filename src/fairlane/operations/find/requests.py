@@ -15,14 +15,13 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import InvalidArgument
-from fairlane.found import RequestPage
+from fairlane.found import ENDED, RUNNING, RequestPage
 from fairlane.model import Completion
 from fairlane.operations.control.request_state import completion
 from fairlane.operations.find import waiting
 from fairlane.operations.find.cursor import invalid_cursor, is_number, read_cursor, write_cursor
 from fairlane.operations.find.urgent import Unfinished, most_urgent, read_progress, unfinished
 from fairlane.operations.lease.shards import read_shards
-from fairlane.options import ENDED, RUNNING
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command

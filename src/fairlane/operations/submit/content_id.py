@@ -13,8 +13,7 @@ from fairlane.options import policy_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlane.options import RequestOptions
-    from fairlane.policy import Policy
+    from fairlane.options import Policy, RequestOptions
 
 ID_DIGITS = 40  # hex: 160 bits of SHA-256
 

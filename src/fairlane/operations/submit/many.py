@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from fairlane.common.chunking import Body
     from fairlane.operations.create.digest import Chunk
-    from fairlane.options import SharedOptions
-    from fairlane.policy import Policy
+    from fairlane.options import Policy, SharedOptions
     from fairlane.protocol.steps import Operation
 
 B = TypeVar("B")

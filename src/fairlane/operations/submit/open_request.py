@@ -28,7 +28,7 @@ from fairlane.protocol.steps import Batch
 
 if TYPE_CHECKING:
     from fairlane.operations.create.digest import Chunk
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
     from fairlane.protocol.replies import Reply, Summary
     from fairlane.protocol.steps import Operation
 

@@ -20,7 +20,7 @@ from fairlane.protocol.steps import Hurry, NextChunk, Operation
 if TYPE_CHECKING:
     from fairlane.operations.create.digest import Chunk
     from fairlane.operations.create.new_request import Created
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
 
 
 def submit(

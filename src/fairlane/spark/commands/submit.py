@@ -77,7 +77,7 @@ def command(
     Text has a row a line; csv has its columns' names in the first line. Prints the request's id,
     with --key those of all. Exit code 2: nothing was submitted; 5: Redis cannot be used.
     """
-    from fairlane.policy import check_limit, check_priority
+    from fairlane.options import check_limit, check_priority
     from fairlane.protocol.keys import check_name, new_id
 
     if key is not None and xid is not None:

@@ -31,7 +31,7 @@ from fairlane.spark.operations.manifest import (
 )
 
 if TYPE_CHECKING:
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
 
 _LONGEST_PAUSE_S = 1.0
 _GIVEN_UP = b"-"  # the mark of an abort, in the set of begun requests

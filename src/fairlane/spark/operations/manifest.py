@@ -28,7 +28,7 @@ from fairlane.spark.operations.staging import CHECKS, Area
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
     from fairlane.protocol.replies import Reply
 
 WINDOW = 8  # chunks in flight: a server works on one while the next is on its way

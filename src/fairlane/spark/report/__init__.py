@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument
-from fairlane.policy import check_priority
+from fairlane.options import check_priority
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

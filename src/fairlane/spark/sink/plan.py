@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from fairlane import settings
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.policy import Policy, check_limit, check_priority
+from fairlane.options import Policy, check_limit, check_priority
 from fairlane.protocol import keys
 from fairlane.spark.operations.manifest import Txn
 from fairlane.spark.options import NO_CATALOG

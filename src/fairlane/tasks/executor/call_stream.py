@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from fairlane.model import Result
     from fairlane.operations.submit.open_request import Submission
-    from fairlane.policy import Policy
+    from fairlane.options import Policy
     from fairlane.queue import Queue
     from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature
