@@ -59,7 +59,7 @@ def test_seconds_and_ms_are_the_same_time_in_both_directions(ms: int):
 
 
 def test_every_part_of_a_policy_has_an_option():
-    parts = {name.removesuffix("_ms") for name in Policy.__slots__} - {"queue", "parent"}
+    parts = {name.removesuffix("_ms") for name in Policy.__slots__} - {"queue", "parent", "nonce"}
     options = {name.removesuffix("_s") for name in RequestOptions.__optional_keys__}
     made_of = {"start": {"run_at"}, "rates": {"rate", "burst", "rate_key", "weight"}}
     assert options == {one for part in parts for one in made_of.get(part, {part})}
@@ -70,7 +70,7 @@ def test_every_part_of_a_policy_has_an_option():
     [
         ("limt", "option limt is not valid: did you mean limit?"),
         ("lease_ms", "option lease_ms is not valid: did you mean lease_s?"),
-        ("zzz", "option zzz is not valid: the options are attempts, backoff_s, "),
+        ("zzz", "option zzz is not valid: the options are after, after_any_end, "),
     ],
 )
 def test_a_wrong_name_is_a_type_error_with_a_hint(wrong: str, sentence: str):
