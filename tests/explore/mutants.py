@@ -59,10 +59,6 @@ EXCEPTIONS = {
     ("lib/check/count_state.lua", 'permit.kind == "q"'): (
         "in `check` itself: a sleeper that is not queued breaks another of its sentences, too"
     ),
-    (
-        "lib/permits/mint.lua",
-        "not state.has_no_retries",
-    ): "saves a call: nothing stands in `retry` then",
     ("lib/lease/settle_results.lua", "#kept == count and acknowledge"): (
         "saves calls: one by one they are settled the same"
     ),
@@ -95,7 +91,7 @@ EXCEPTIONS = {
         "the arguments before the verdicts would be verdicts then, and are refused as such"
     ),
     ("lib/lease/acquire.lua", 'permit.kind == "h"'): "only a held permit has an op",
-    ("lib/lease/acquire.lua", 'state.state ~= "active"'): (
+    ("lib/gate/refusal.lua", 'state.state ~= "active"'): (
         "what makes a request inactive parks its queued permits: their tokens are stale before"
     ),
     ("lib/entries/take_slice.lua", "#read == 0"): (

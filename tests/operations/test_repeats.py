@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.common.rate import OWN, Rate
 from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.create import admission, intents
 from fairlane.operations.diagnosis.walk import Walk
-from fairlane.operations.lease import leases, shards, tokens
+from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, registry
@@ -287,6 +288,38 @@ def changes(driver: Any) -> None:
         driver.run(change.pause("r1"))
 
 
+def holds(driver: Any) -> None:
+    put(driver)
+    driver.run(rates.hold("req", "r1", 1))
+
+
+def has_rates(driver: Any) -> None:
+    """More may start than repeated calls take."""
+    put(driver, 2, rates=(Rate(OWN, 1_000, 1_000, 1), Rate("key/api", 1_000, 1_000, 1)))
+    for _ in range(2):
+        settle(driver, take(driver, 5))
+    bucket = (keys.bucket("key/api"),)
+    driver.do(library().refund(bucket, interval=1_000, burst=1_000, weight=1, unused=1))
+
+
+def has_rates_and_is_held(driver: Any) -> None:
+    put(driver, 1, rates=(Rate("key/api", 1_000, 1_000, 1),))
+    driver.run(rates.hold("req", "r1", 1))
+
+
+def ages(driver: Any) -> None:
+    put(driver, ageing_ms=1_000)
+    reply = driver.do(library().hasten(keys.request_keys("r1"), now=2_000_000_000_000))
+    insert(driver, "req", "r1", reply[1] if reply[0] == b"ok" else [])
+
+
+def follows_another(driver: Any) -> None:
+    put(driver, 0, name="r0")
+    put(driver, after=("r0",))
+    driver.client.zadd(keys.active("req"), {"r1": 1.5})
+    driver.run(registry.look_after("req"))
+
+
 def requeues(driver: Any) -> None:
     put(driver)
     settle(driver, take(driver), verdict="dead")
@@ -360,7 +393,8 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
+    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another,
+    spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
     rolls, joins,
 ]  # fmt: skip
 

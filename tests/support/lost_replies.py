@@ -188,7 +188,11 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "waiting": int(client.hget(keys.conf("req"), "waiting") or 0),
         "workers": client.zrange(keys.workers("req"), 0, -1),
         "delayed": client.zcard(keys.delayed("req")),
-        "kept": sorted(part_and_id(key) for key in dump(client) if not key.startswith(b"{req}:")),
+        "kept": sorted(
+            part_and_id(key)
+            for key in dump(client)
+            if not key.startswith((b"{req}:", b"rate:"))  # buckets expire by themselves
+        ),
     }
 
 
