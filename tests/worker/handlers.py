@@ -11,7 +11,7 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from fairlane.worker import batch_handler
+from fairlane.worker import Retry, batch_handler
 from tests.support.wait import wait_until
 from tests.support.workers import END_S, Folder
 
@@ -252,4 +252,14 @@ def hold_999(body: bytes) -> bytes:
         folder = Folder.of_handler()
         folder.note("began")
         folder.pass_gate()
+    return body
+
+
+def busy_once(body: bytes, context: Context) -> bytes:
+    """The other side asks for a pause at the first call of all."""
+    folder = Folder.of_handler()
+    folder.note("called", body.decode(), time.time())
+    if not folder.is_open("busy"):
+        folder.open_gate("busy")
+        raise Retry(after=1, reason="429", whole_request=True)
     return body

@@ -55,6 +55,32 @@ def test_the_pause_before_the_next_attempt_doubles_up_to_the_longest(
     assert low <= outcome.verdicts[0].delay_ms <= high
 
 
+def test_a_pause_for_the_whole_request_stops_the_slice(run: Run):
+    """The rest of it goes back, not begun."""
+
+    def busy(body: bytes) -> bytes:
+        if body == b"1":
+            raise Retry(after=30, reason="429", whole_request=True)
+        return body
+
+    outcome = run(busy, slice_of(b"0", b"1", b"2"))
+    assert (indexes(outcome.ids), outcome.position, outcome.is_over) == ([0], 2, True)
+    assert (outcome.hold_ms, outcome.verdicts[0].delay_ms) == (30_000, 30_000)
+
+
+def test_a_pause_for_one_sub_request_holds_no_other(run: Run):
+    def busy(body: bytes) -> bytes:
+        raise Retry(after=30)
+
+    assert run(busy, slice_of(b"0", b"1")).hold_ms == 0
+
+
+@pytest.mark.parametrize("after", [None, 0])
+def test_a_pause_for_the_whole_request_needs_a_time(after: float | None):
+    with pytest.raises(InvalidArgument, match="needs a pause: give after"):
+        Retry(after=after, whole_request=True)
+
+
 @pytest.mark.parametrize("length", [10_000, 10_000_000])
 def test_a_long_traceback_keeps_its_beginning_and_its_end(run: Run, length: int):
     """4,096 characters: where it was raised, and the end of the exception's text."""
