@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 QUEUE, REQUEST = "req", "r"
 TAKEN_BY = "w:1"  # whose notes are read by the worker that holds it for dead
 T0 = 1_700_000_000_000  # when all begins, ms
-LANES = (5, 9)
+LANES = (0, 5, 9)
 FIRST_SEQ = 7_000_000  # so that a fence looks like no other number
 # Written once and never read by a decision, or the same in every state.
 _DULL = {b"seq", b"last_ms", b"total", b"max_body", b"queue", b"digest"}
