@@ -171,3 +171,17 @@ def test_an_allowance_that_is_no_number_is_refused(
         return
     with pytest.raises(InvalidArgument, match="whole numbers are expected as allowance"):
         lane.acquire(token, allowance=allowance, wait=wait)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 8])
+def test_a_request_that_is_limited_again_and_again_needs_no_more_permits(lane: Lane, limit: int):
+    (token,) = lane.start(50, limit=limit, extras=RATES)
+    for _ in range(10):
+        (sleeper,) = lane.acquire(token, allowance=0, wait=40).tokens
+        lane.now += 40
+        held = lane.acquire(sleeper, count=1, allowance=1, wait=0)
+        _, _, tokens = lane.complete(held)
+        (token,) = [*held.tokens, *toks(tokens)][-1:]
+        assert lane.check() == []
+    assert lane.number("high") <= limit
+    assert lane.number("queued") == 1

@@ -34,7 +34,6 @@ local function acquire(state, now, claim)
   unqueue(state, k)
   if word == "ok" and claim.allowance == 0 then
     word = "limited"
-    close_gate(state, now, now + claim.wait)
   elseif word == "ok" and claim.allowance then
     claim.count = math.min(claim.count, claim.allowance)
     if state.opens > 0 then
@@ -43,6 +42,9 @@ local function acquire(state, now, claim)
   end
   if word ~= "ok" then
     park(state, k)
+    if word == "limited" then  -- the permit is parked before the others are looked at
+      close_gate(state, now, now + claim.wait)
+    end
     local tokens = mint(state, now)
     save_state(state)
     return {word, tokens}
