@@ -26,13 +26,14 @@ ROOMS = {
     "leaves": ("errors", "settings", "common", "protocol", "options", "model", "found"),
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
-        *("operations.maintenance", "operations.control", "operations.find"),
+        *("operations.schedules", "operations.maintenance", "operations.control"),
+        "operations.find",
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
     "services": (
-        *("embedded", "request", "queue", "aio"),
+        *("embedded", "request", "schedules", "queue", "aio"),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker"),
         *("tasks.executor", "testing"),

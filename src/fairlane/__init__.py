@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         RequestExists,
         RequestLost,
         RequestNotFound,
+        ScheduleNotFound,
         SparkMissing,
         TaskCancelled,
         TaskError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         WorkerRefused,
     )
     from fairlane.model import Completion, Progress, Result
+    from fairlane.operations.schedules.schedule import Schedule
     from fairlane.operations.submit.content_id import content_id
     from fairlane.options import RequestOptions, SharedOptions
     from fairlane.queue import Queue, submit_request
@@ -78,6 +80,8 @@ _HOMES = {
     "RequestOptions": ".options",
     "Result": ".model",
     "Retry": ".worker",
+    "Schedule": ".operations.schedules.schedule",
+    "ScheduleNotFound": ".errors",
     "SharedOptions": ".options",
     "SparkMissing": ".errors",
     "TaskCall": ".tasks.hooks",
@@ -124,6 +128,8 @@ __all__ = [
     "RequestOptions",
     "Result",
     "Retry",
+    "Schedule",
+    "ScheduleNotFound",
     "SharedOptions",
     "SparkMissing",
     "TaskCall",

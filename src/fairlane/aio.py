@@ -30,6 +30,7 @@ from fairlane.operations.submit.stream import submit
 from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.queue import resolve_url
+from fairlane.schedules.awaited import AsyncSchedules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
@@ -317,6 +318,11 @@ class Queue:
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """Returns the recurring work of this queue; see fairlane.queue.Queue.schedules."""
+        return AsyncSchedules(self.driver, self.name)
 
     async def completions(
         self, since: str | None = None, *, follow: bool = True

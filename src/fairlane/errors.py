@@ -11,6 +11,7 @@ FairlaneError
  │    └── RequestLost     the request, or some of its results, are gone    exit 3
  ├── DataLost             endings or results are gone and were not read    exit 1
  ├── DeadNotFound         no dead sub-request has that index or fingerprint exit 3
+ ├── ScheduleNotFound     the queue has no schedule of this name            exit 3
  ├── RequestClosed        the request is sealed: too late to add         exit 1
  ├── RequestEnded         the request ended: too late to add or change     exit 1
  ├── TaskError            a call of a task is dead                         exit 1
@@ -91,6 +92,12 @@ class DataLost(FairlaneError):
 
 class DeadNotFound(FairlaneError, LookupError):
     """The request has no dead sub-request with this index or fingerprint."""
+
+    exit_code = 3
+
+
+class ScheduleNotFound(FairlaneError, LookupError):
+    """The queue has no schedule of this name."""
 
     exit_code = 3
 

@@ -19,6 +19,7 @@ from fairlane.operations.submit.stream import submit
 from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.request import OpenRequest, Request
+from fairlane.schedules.blocking import Schedules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -181,6 +182,11 @@ class Queue:
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Returns the recurring work of this queue: `add`, `list`, `pause`, `resume`, `remove`."""
+        return Schedules(self.driver, self.name)
 
     def completions(self, since: str | None = None, *, follow: bool = True) -> Iterator[Completion]:
         """Yields endings from the durable log, oldest first, each with a `log_id` to resume after.

@@ -110,6 +110,16 @@ REBUILD_S = 3600.0
 WIPED_S = 10.0
 PRIMARIES_S = 5.0  # how often the leader reads the primaries of a cluster: one may be new
 
+# ------------------------------------------------------------------ schedules
+
+MAX_SCHEDULE = 64 * 1024  # bytes of all bodies of one schedule: the leader reads many schedules
+LATE_TICK_MS = 10_000  # a tick that is later than this was missed: no worker lived
+MISSED_MOST = 1_000  # missed ticks that one schedule may submit
+SCHEDULES_PAGE = 100  # schedules of one pass; between two passes the leader may end
+SCHEDULES_AGAIN_S = (
+    5.0  # a tick for which there was no room, or an error, is tried again after this
+)
+
 # ------------------------------------------------------------------ the environment
 
 REDIS_VARIABLE = "FAIRLANE_REDIS"

@@ -11,6 +11,7 @@ ALLOWED = {
     "cli.commands.doctor": "diagnosis",
     "cli.commands.queues": "the queues of a whole Redis",
     "cli.commands.queue": "a queue's settings as they are stored",
+    "cli.commands.schedule": "a definition that is checked before it connects",
     "cli.commands.scripts": "deployment",
     "cli.commands.stats": "the reset of measurements",
     "cli.commands.status": "holders, retries and Redis's clock",

@@ -11,6 +11,7 @@ import pytest
 
 from fairlane.cli.registry import COMMANDS
 from fairlane.common import terminal
+from fairlane.operations.schedules.schedule import define
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.cli.program import Dead, settle
@@ -58,6 +59,9 @@ def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
     raw.zadd(keys.delayed("req"), {EVIL: 1, f"5|{EVIL}": 1})
     raw.lpush(keys.lanes("req")[5], EVIL)
     raw.zadd(keys.workers("req"), {EVIL: 1})
+    recurring = define(cron="* * * * *", bodies=[b"a"]).encode()
+    raw.hset(keys.schedules("req")[0], EVIL, recurring)
+    raw.zadd(keys.schedules("req")[1], {EVIL: 1})
     record = dict.fromkeys(("host", "pid", "started", "renewed", "holds"), EVIL)
     raw.hset(keys.worker("req", EVIL), mapping=record)
     raw.hset(keys.conf("req"), mapping={"lock": EVIL, "left": EVIL})
@@ -69,7 +73,8 @@ def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
 
 
 # The word EVIL stands for the text.
-SHOWING = (  # what the fixture wrote, or their argument
+SHOWING = (
+    "schedule list",  # what the fixture wrote, or their argument
     *("status", "status cancelled", "status held", "status paused", "status strange"),
     *("status EVIL", "wait cancelled", "results cancelled", "pause strange", "resume strange"),
     *("dead list", "dead list dead", "dead list dead --each"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.common.rate import OWN, Rate
-from fairlane.errors import FairlaneError, RequestEnded
+from fairlane.errors import FairlaneError, RequestEnded, ScheduleNotFound
 from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.create import admission, intents
@@ -21,6 +21,9 @@ from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.operations.schedules import change as change_schedule
+from fairlane.operations.schedules.fire import fire
+from fairlane.operations.schedules.schedule import define
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
@@ -388,6 +391,23 @@ def joins(driver: Any) -> None:
         driver.run(seal(name, "req"))
 
 
+def recurs(driver: Any) -> None:
+    """A schedule is added, changed, paused, resumed and due; another one is removed."""
+    for cron in ("0 0 1 1 *", "0 0 1 2 *"):
+        driver.run(change_schedule.put("req", "s", define(cron=cron, bodies=[b"a", b"b"])))
+    driver.run(change_schedule.put("req", "t", define(cron="0 0 1 1 *", bodies=[b"a"])))
+    driver.run(change_schedule.pause("req", "s"))
+    driver.run(change_schedule.resume("req", "s"))
+    driver.client.zadd(keys.schedules("req")[1], {"s": 1})  # the latest February
+    driver.run(fire("req"))
+    driver.client.zadd(keys.schedules("req")[1], {"s": 1})
+    driver.run(fire("req"))
+    with contextlib.suppress(ScheduleNotFound):  # a repeat, after a reply that was lost
+        driver.run(change_schedule.remove("req", "t"))
+    driver.run(change_schedule.pause("req", "s"))
+    work_on(driver)
+
+
 SCENARIOS: list[Scenario] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
@@ -395,7 +415,7 @@ SCENARIOS: list[Scenario] = [
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, ages, follows_another,
     spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
-    rolls, joins,
+    rolls, joins, recurs,
 ]  # fmt: skip
 
 
@@ -412,7 +432,7 @@ def test_a_lost_reply_changes_nothing(scenario: Scenario, driver: SyncDriver, re
 
 
 # Not repeated here: reads; confirm (below); tally, which counts measurements and may count twice.
-APART = {"check", "confirm", "list_dead", "add_stats"}
+APART = {"check", "confirm", "due_schedules", "list_dead", "add_stats"}
 
 
 @ON_SINGLE

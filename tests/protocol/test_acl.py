@@ -39,6 +39,7 @@ API = {
 # What else a `fairlane` command is called in its file.
 PARTS = {
     "dead list": ("cli.commands.dead", "list_"),
+    "schedule list": ("cli.commands.schedule", "list_"),
     "scripts load": ("cli.commands.scripts", "load"),
 }
 PARTS["scripts verify"] = ("cli.commands.scripts", "verify")

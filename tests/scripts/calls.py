@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 RUNNING, NEW, ENDED = "r1", "r2", "r3"
 ACTIVE, DELAYED, STATS = keys.active("req"), keys.delayed("req"), keys.stats("req")
 WORKERS, RECORD, TAKEN = keys.workers("req"), keys.worker("req", "w:1"), keys.taken("req", "w:1")
+SCHEDULES = keys.schedules("req")
 BOUND = CONF, LOADS = keys.bound("req")
 LANES = keys.lanes("req")
 BUCKET = keys.bucket("key/api")
@@ -75,19 +76,24 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "enqueue": Call(new, creation),
         "expire_leftovers": Call(running, {"ttl": HOUR}),
         "expire_workers": Call((WORKERS,), {"ttl": HOUR}),
+        "due_schedules": Call(SCHEDULES, {"skip": 0, "most": 1}),
         "extend": Call(running, proof),
         "glance": Call(running, {"queue": "req", "grace": ""}),
         "heartbeat": Call(
-            (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN),
+            (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, SCHEDULES[1]),
             beat | {"lock_ms": 5, "holds": "", "taken_ttl": HOUR, "died": ""},
         ),
         "hold": Call(running, {"ms": 1}),
         "hold_rate": Call((BUCKET,), RATE | {"ms": 1}),
         "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
         "list_dead": Call(running, page),
+        "move_tick": Call(SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}),
         "pause": Call(running, {}),
         "promote": Call((DELAYED, *LANES), {"most": 10}),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
+        "put_schedule": Call(
+            SCHEDULES, {"schedule": "s", "found": "", "definition": "{}", "tick": 1}
+        ),
         "reap": Call(running, _expired()),
         "register_worker": Call(
             (WORKERS, RECORD, CONF), beat | {"late": 5, "host": "box", "pid": 42}

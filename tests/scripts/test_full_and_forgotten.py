@@ -104,13 +104,14 @@ def test_workers_live_on_a_full_redis(lane: Lane):
     with full(lane.client):
         words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
         assert lane.call("register_worker", (workers, record, CONF), **words) == [b"ok"]
-        names = (workers, record, ACTIVE, DELAYED, keys.conf("req"), keys.taken("req", "w:1"))
+        taken, ticks = keys.taken("req", "w:1"), keys.schedules("req")[1]
+        names = (workers, record, ACTIVE, DELAYED, CONF, taken, ticks)
         words = {"id": "w:1", "started": 7, "ttl": 60_000, "lock_ms": 5_000, "holds": ""}
         words |= {"taken_ttl": 600_000, "died": "1"}
         assert lane.call("heartbeat", names, **words)[:2] == [b"ok", 1]
         assert lane.call("expire_workers", (workers,), ttl=60_000) == []
         assert (
-            lane.call("unregister_worker", (workers, record, *names[4:]), id="w:1", started=7) == 1
+            lane.call("unregister_worker", (workers, record, CONF, taken), id="w:1", started=7) == 1
         )
         assert lane.abandon(5) == [b"ok"]
         seen = lane.now + 1

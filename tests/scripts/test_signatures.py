@@ -32,10 +32,10 @@ REQUEST_NAMES = sorted(
 )
 GROWING = {
     *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
-    *("enqueue", "intend", "pin_manifest", "requeue_dead", "stage", "submit"),
+    *("enqueue", "intend", "pin_manifest", "put_schedule", "requeue_dead", "stage", "submit"),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
-READING = {"check", "glance", "list_dead"}
+READING = {"check", "due_schedules", "glance", "list_dead"}
 ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 

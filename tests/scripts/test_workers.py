@@ -36,7 +36,8 @@ def register_two(lane: Lane) -> None:
 
 
 def beat(lane: Lane, name: str = "w:1", started: int = 7, **given: Any) -> list:
-    names = (WORKERS, record(name), keys.active("req"), keys.delayed("req"), CONF, taken(name))
+    slot = (keys.active("req"), keys.delayed("req"), CONF)
+    names = (WORKERS, record(name), *slot, taken(name), keys.schedules("req")[1])
     given = {"ttl": TTL, "lock_ms": LOCK, "holds": "", "taken_ttl": TAKEN_TTL, "died": ""} | given
     return list(lane.call("heartbeat", names, id=name, started=started, **given))
 
@@ -110,13 +111,15 @@ def test_a_beat_renews_the_worker(lane: Lane):
 def test_a_beat_brings_what_is_due_next(lane: Lane):
     """The earliest of active and of delayed, 0 for nothing, and the oldest beat of all workers."""
     register(lane)
-    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b"", 0]
+    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b"", 0, 0]
     lane.client.zadd(keys.active("req"), {"r1": 900, "r2": 800})
     lane.client.zadd(keys.delayed("req"), {"5|r1#0.1": 700})
     lane.client.zadd(WORKERS, {"w:2": 600})
     lane.client.hset(keys.conf("req"), mapping={"shards": "1,7", "left": "0"})
-    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0", 0]
+    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0", 0, 0]
     lane.client.delete(keys.active("req"), keys.delayed("req"))
+    lane.client.zadd(keys.schedules("req")[1], {"late": 9, "early": 8})
+    assert beat(lane)[-1] == 8
 
 
 def test_a_worker_whose_record_was_deleted_drains(lane: Lane):
@@ -156,12 +159,12 @@ def test_a_beat_reports_a_death_to_the_leader(lane: Lane):
     """Each beat returns when the last death was reported; without another one that stays."""
     register_two(lane)
     died = lane.now
-    assert beat(lane, "w:2", died="1")[-1] == died
+    assert beat(lane, "w:2", died="1")[-2] == died
     for _ in range(2):
         lane.later(1_000)
-        assert beat(lane, "w:1")[-1] == died
-    assert beat(lane, "w:2", died="1")[-1] == lane.now
-    assert beat(lane, "w:2", died="0")[-1] == beat(lane, "w:1")[-1] == lane.now
+        assert beat(lane, "w:1")[-2] == died
+    assert beat(lane, "w:2", died="1")[-2] == lane.now
+    assert beat(lane, "w:2", died="0")[-2] == beat(lane, "w:1")[-2] == lane.now
 
 
 @pytest.mark.parametrize("word", [b"drain", b"unknown", b"replaced"])

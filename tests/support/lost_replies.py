@@ -188,6 +188,8 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "waiting": int(client.hget(keys.conf("req"), "waiting") or 0),
         "workers": client.zrange(keys.workers("req"), 0, -1),
         "delayed": client.zcard(keys.delayed("req")),
+        "schedules": client.hgetall(keys.schedules("req")[0]),
+        "ticks": client.zrange(keys.schedules("req")[1], 0, -1),
         "kept": sorted(
             part_and_id(key)
             for key in dump(client)

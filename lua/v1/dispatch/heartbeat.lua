@@ -1,7 +1,7 @@
 -- heartbeat: renews a worker's record, renews or passes on the maintenance lock, and returns what is due next. So
 -- workers need no other poll.
--- Says: ok leads now active_due delayed_due oldest_beat shards left died | drain | unknown | replaced
---   active_due, delayed_due = 0: nothing is due; shards, left = as in set_shards
+-- Says: ok leads now active_due delayed_due oldest_beat shards left died tick_due | drain | unknown | replaced
+--   active_due, delayed_due, tick_due = 0: nothing is due; shards, left = as in set_shards
 --   died = when a beat last reported that tokens may be lost, 0 = never
 --   drain: the worker's record was deleted; unknown: it is gone or has expired, so the worker registers again
 --   replaced: another process has the name
@@ -12,6 +12,7 @@ local active = KEYS[3]  -- {queue}:active  zset  request -> when to look at it n
 local delayed = KEYS[4]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local conf = KEYS[5]  -- {queue}:conf  hash  lock, lock_until, shards, left, died
 local taken = KEYS[6]  -- {queue}:taken:<host:port>  hash  unit -> the tokens it took last
+local ticks = KEYS[7]  -- {queue}:ticks  zset  schedule -> its next tick, ms
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- host:port
 local started = ARGV[3]  -- ms
@@ -58,5 +59,6 @@ end
 local first = redis.call("ZRANGE", active, 0, 0, "WITHSCORES")
 local next = redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES")
 local oldest = redis.call("ZRANGE", workers, 0, 0, "WITHSCORES")
+local tick = redis.call("ZRANGE", ticks, 0, 0, "WITHSCORES")
 return {"ok", leads and 1 or 0, now, tonumber(first[2]) or 0, tonumber(next[2]) or 0, tonumber(oldest[2]),
-  lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0}
+  lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0, tonumber(tick[2]) or 0}

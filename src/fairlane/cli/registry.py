@@ -29,6 +29,7 @@ COMMANDS = (
     "completions",
     "stats",
     "queue",
+    "schedule",
     "spark",
     "doctor",
     "scripts",

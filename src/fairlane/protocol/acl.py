@@ -84,14 +84,15 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire add_stats cancel change_shards check complete confirm drop_active"
-            " exchange expire_leftovers expire_workers extend glance hasten heartbeat hold"
-            " hold_rate insert_tokens open_gate promote push reap register_worker report_backlog"
-            " refund reschedule_active restore_active retire set_shards take unregister_worker"
+            "abandon acquire add_stats admit cancel change_shards check complete confirm"
+            " drop_active due_schedules enqueue exchange expire_leftovers expire_workers extend"
+            " glance hasten heartbeat hold hold_rate insert_tokens intend move_tick open_gate"
+            " promote push put_schedule reap refund register_worker report_backlog"
+            " reschedule_active restore_active retire set_shards submit take unregister_worker"
         ),
         _words(
-            "exists getrange hget hgetall hincrby hmget hscan hset llen lpos lrange pexpire pttl"
-            " scan set time unlink xinfo|groups xrange zcard zcount zrange zrem zscan zscore"
+            "exists getrange hexists hget hgetall hincrby hmget hscan hset llen lpos lrange pexpire"
+            " pttl scan set time unlink xinfo|groups xrange zcard zcount zrange zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -102,13 +103,14 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set", "dead"),
             *("errors", "list", "workers", "queues", "completions", "stats", "queue", "doctor"),
+            "schedule",
         ),
         _words(
             "abandon admit append cancel change_shards check claim_dead confirm discard"
-            " drop_active drop_dead enqueue expire_leftovers expire_workers glance"
-            " insert_tokens intend list_dead pause reap report_backlog requeue_dead"
-            " reschedule_active restore_active resume retire seal set_limit"
-            " set_max_waiting set_priority set_shards submit"
+            " drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
+            " expire_workers glance insert_tokens intend list_dead move_tick pause put_schedule"
+            " reap report_backlog requeue_dead reschedule_active restore_active resume retire"
+            " seal set_limit set_max_waiting set_priority set_shards submit"
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
@@ -123,9 +125,9 @@ ROLES = {
         "looks, and changes nothing",
         (
             *("status", "errors", "list", "workers", "queues", "completions", "stats", "queue"),
-            *("dead list", "doctor"),
+            *("dead list", "doctor", "schedule list"),
         ),
-        _words("check glance list_dead"),
+        _words("check due_schedules glance list_dead"),
         _words(
             "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"
             " pttl scan script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount"

@@ -253,6 +253,11 @@ def bound(queue: str) -> tuple[bytes, bytes]:
     return _dispatch(queue, "conf"), _dispatch(queue, "load")
 
 
+def schedules(queue: str) -> tuple[bytes, bytes]:
+    """The hash schedule -> its definition, and the zset schedule -> its next tick, ms."""
+    return _dispatch(queue, "schedules"), _dispatch(queue, "ticks")
+
+
 def fleets(queue: str) -> bytes:
     """Zset: fleet -> when its stop was requested, in microseconds."""
     return _dispatch(queue, "fleets")

@@ -22,13 +22,15 @@ from typing import (
     overload,
 )
 
-from fairlane import aio
+from fairlane import aio, settings
 from fairlane.errors import InvalidArgument, type_of
+from fairlane.operations.schedules.schedule import DEFAULT_MISSED, Definition, Missed
 from fairlane.protocol.keys import check_name
 from fairlane.queue import Queue
 from fairlane.tasks.codec import codec_named
 from fairlane.tasks.hooks import DeadHook, Hook, Hooks, Middleware
 from fairlane.tasks.options import TaskOptions, task_options
+from fairlane.tasks.schedules import scheduler
 from fairlane.tasks.signature import TaskSignature
 from fairlane.tasks.task import Task
 
@@ -43,6 +45,7 @@ Awaited = Coroutine[Any, Any, R]
 H = TypeVar("H", bound=Hook)
 D = TypeVar("D", bound=DeadHook)
 M = TypeVar("M", bound=Middleware)
+T = TypeVar("T", bound=Task[..., Any, Any])
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _UNKNOWN = ("wait", "dead")
 
@@ -95,6 +98,7 @@ class App:
         self.unknown_tasks = unknown_tasks
         self.url = url
         self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.schedules: dict[str, Definition] = {}
         self.hooks = Hooks()
         self._lock = threading.Lock()
         self.stand_in: StandIn | None = None
@@ -158,6 +162,28 @@ class App:
         task: Task[..., Any, Any] = Task(self, function, signature, task_options(name, options))
         self.tasks[name] = task
         return task
+
+    def cron(
+        self,
+        line: str,
+        /,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        missed: Missed = DEFAULT_MISSED,
+        most: int = settings.MISSED_MOST,
+    ) -> Callable[[T], T]:
+        """Returns a decorator that makes a task recur: `@app.cron("0 7 * * mon-fri")`.
+
+        Workers of this app add the schedule when they start. Each tick submits one call, with
+        `args` and `kwargs`, and with the task's options. `name` is the schedule's name, by default
+        that of the task. `tz`, `missed` and `most` as in Queue.schedules.add. Raises
+        InvalidArgument and ArgumentsRefused.
+        """
+        given = {"cron": line, "tz": tz, "missed": missed, "most": most}
+        return scheduler(self, name, args, kwargs, given)
 
     def on_startup(self, hook: H) -> H:
         """Registers a function that runs once in each process of a worker, before its first call.

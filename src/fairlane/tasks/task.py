@@ -59,6 +59,15 @@ class Task(Generic[P, R, C]):
         chosen = {**self._options, **request_options(self.name, dict(options))}
         return Task(self.app, self.function, self.signature, chosen)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Returns the options of its requests, as Queue.submit_request takes them."""
+        return dict(self._options)
+
+    def encode_call(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
+        """Returns the body of one call. Raises ArgumentsRefused."""
+        return self._body(args, kwargs)
+
     # A request of one call.
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Submitted[R]:

@@ -12,6 +12,7 @@ import redis
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnfit
 from fairlane.operations.lease import leases, tokens
+from fairlane.operations.schedules.fire import fire
 from fairlane.protocol import acl, keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Command
@@ -211,6 +212,24 @@ def test_a_user_of_one_queue_sees_only_the_names_of_others(users: Users, program
         ["other", "-", "-", "-", "-"],
         ["req", "1", "1", "0", "0"],
     ]
+
+
+def test_any_worker_may_submit_what_schedules_owe(
+    as_role: As, users: Users, redis_client: redis.Redis
+):
+    """It may be the leader; the queue has no room at first."""
+    as_role("deployer", "scripts", "load")
+    as_role("maintenance", "schedule", "add", "daily", "0 7 * * *", "--body", "x")
+    as_role("maintenance", "queue", "--max-waiting", 1)
+    as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n")
+    redis_client.zadd(keys.schedules("req")[1], {"daily": 1_000})
+    with closing(SyncDriver(users.add("worker"))) as driver:
+        assert driver.run(fire("req")).is_full
+        redis_client.hdel(keys.conf("req"), "max_waiting")
+        assert driver.run(fire("req")).requests == 1
+    listed = as_role("monitor", "schedule", "list", "--json")
+    assert json.loads(listed)["state"] == "active"
+    redis_client.flushall()
 
 
 # ------------------------------------------------------------------ where something is refused

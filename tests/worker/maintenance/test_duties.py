@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.errors import RedisUnreachable
+from fairlane.errors import FairlaneError, QueueFull, RedisUnreachable
 from fairlane.operations.maintenance.dead_workers import Late
+from fairlane.operations.schedules.fire import Fired
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER, Beat
 from fairlane.worker.maintenance.leader import Maintenance
@@ -107,10 +108,15 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def lead(
-    upkeep: Maintenance, active: int = 0, delayed: int = 0, oldest: int = NOW, died: int = 0
+    upkeep: Maintenance,
+    active: int = 0,
+    delayed: int = 0,
+    oldest: int = NOW,
+    died: int = 0,
+    tick: int = 0,
 ) -> None:
     """A beat of the leader at second 1,000 of the server's clock."""
-    upkeep.on_beat_as_leader(Beat(NOW, active, delayed, oldest, died))
+    upkeep.on_beat_as_leader(Beat(NOW, active, delayed, oldest, died, tick))
 
 
 def threads() -> set[str]:
@@ -153,6 +159,50 @@ def test_one_duty_that_takes_long_delays_no_other(slow: SlowDriver, upkeep: Main
     lead(upkeep, active=1, delayed=1, oldest=1)
     wanted = {"look_after", "Audit.run", "promote", "late_workers"}
     wait_until(lambda: wanted <= set(slow.began), why="all of them are under way")
+
+
+def test_a_tick_is_due_at_its_time_and_the_next_one_without_a_beat(
+    quick: SlowDriver, upkeep: Maintenance, now: list[float]
+):
+    quick.answers["fire"] = Fired(NOW, NOW + 3_000)
+    lead(upkeep, tick=NOW + 2_000)
+    assert upkeep.fire.at == now[0] + 2
+    assert upkeep._fire() == now[0] + 3
+    lead(upkeep)
+    assert upkeep.fire.at == NEVER, "its schedule was removed"
+
+
+def test_a_pass_follows_the_other_until_nothing_moves(quick: SlowDriver, upkeep: Maintenance):
+    passes = [Fired(NOW, 0, has_moved=True), Fired(NOW, 0, has_moved=True), Fired(NOW, 0)]
+    quick.answers["fire"] = lambda: passes.pop(0)
+    assert upkeep._fire() == NEVER
+    assert passes == []
+
+
+def test_a_tick_that_cannot_be_submitted_is_tried_again_after_a_pause(
+    quick: SlowDriver, upkeep: Maintenance, now: list[float], caplog: pytest.LogCaptureFixture
+):
+    """It is overdue, so each beat would make it due; the ticks of other schedules do not wait."""
+    refused: dict[str, FairlaneError] = {"daily": QueueFull("no room")}
+    quick.answers["fire"] = Fired(NOW, NOW + 60_000, is_full=True, waiting=refused)
+    assert upkeep._fire() == now[0] + settings.SCHEDULES_AGAIN_S
+    assert caplog.messages == ["schedule daily: no room; trying again"]
+    lead(upkeep, tick=NOW - 1_000)
+    assert upkeep.fire.at == now[0] + settings.SCHEDULES_AGAIN_S
+    quick.answers["fire"] = Fired(NOW, NOW + 2_000, waiting=refused)
+    assert upkeep._fire() == now[0] + 2
+    lead(upkeep, tick=NOW - 1_000)
+    assert upkeep.fire.at == now[0] + 2
+    now[0] += settings.SCHEDULES_AGAIN_S
+    lead(upkeep, tick=NOW - 1_000)
+    assert upkeep.fire.at == now[0]
+
+
+def test_a_follower_submits_no_tick(upkeep: Maintenance, now: list[float]):
+    lead(upkeep, tick=NOW)
+    assert upkeep.fire.at == now[0]
+    upkeep.on_beat_as_follower(Beat(NOW, 0, 0, NOW, 0, NOW))
+    assert upkeep.fire.at == NEVER
 
 
 def test_nothing_is_started_while_nothing_is_due(slow: SlowDriver, upkeep: Maintenance):

@@ -63,7 +63,7 @@ class Beats:
         operation.close()
         if not self.is_up:
             raise RedisUnreachable("no answer")
-        return library().heartbeat.reply([b"ok", 0, 0, 0, 0, 0, b"0", b"", 0])
+        return library().heartbeat.reply([b"ok", 0, 0, 0, 0, 0, b"0", b"", 0, 0])
 
 
 def test_a_worker_that_is_not_in_the_registry_logs_it_and_registers(
@@ -72,9 +72,10 @@ def test_a_worker_that_is_not_in_the_registry_logs_it_and_registers(
     """It may have lost everything, so a person must see it."""
     driver: Any = Emptied()
     heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))
+    heartbeat.on_registered = lambda: driver.began.append("schedules of its apps")
     now[0] = 200.0
     heartbeat.tick(often=False)
-    assert driver.began == ["heartbeat", "register_worker"]
+    assert driver.began == ["heartbeat", "register_worker", "schedules of its apps"]
     assert not heartbeat.must_drain
     assert caplog.messages == [
         "worker w:1 is not in the registry any more (was Redis emptied?): it registers anew"

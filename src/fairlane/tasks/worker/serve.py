@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 import warnings
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from fairlane.errors import FairlaneError, HandlerNotFound, InvalidArgument, type_of
 from fairlane.queue import Queue
 from fairlane.tasks.app import App
+from fairlane.tasks.schedules import register_schedules, schedules_of
 from fairlane.tasks.task import Task
 from fairlane.tasks.worker.calls import Calls
 from fairlane.worker import termination
@@ -73,7 +75,10 @@ def workers_of(
         for app in members:  # a task may submit others to its own app
             app.url = opened.driver.url
         own = None if id is None else _next_port(id, number)
-        workers.append(Worker(opened, handler, id=own, **options))
+        worker = Worker(opened, handler, id=own, **options)
+        wanted = schedules_of(members)
+        worker.on_registered = partial(register_schedules, queue=queue, wanted=wanted)
+        workers.append(worker)
     return workers
 
 

@@ -25,6 +25,7 @@ class Beat(NamedTuple):
     delayed_due: int
     oldest_beat: int
     died_ms: int
+    tick_due: int = 0
 
     def moment(self, due_ms: int) -> float:
         """Returns a time of the server's clock in seconds of clock.mono_s; NEVER for 0."""

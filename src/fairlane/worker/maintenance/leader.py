@@ -31,8 +31,10 @@ from fairlane.operations.diagnosis.walk import Walk, primaries
 from fairlane.operations.lease import shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.schedules.fire import fire
 from fairlane.worker.health_port import split_id
 from fairlane.worker.host_identity import is_loopback, whereabouts
+from fairlane.worker.log.repeats import Repeats
 from fairlane.worker.maintenance.duty import NEVER, Beat, Duty
 
 if TYPE_CHECKING:
@@ -77,16 +79,20 @@ class Maintenance:
         self._audited_at = -NEVER  # when the next regular audit is due
         self._died_ms = 0  # the last death that a beat reported, in ms of the server's clock
         self._grace_ends = NEVER  # when tokens that were lost with this death are looked for
+        self._schedule_errors = Repeats(outage)
+        self._next_tick_at, self._tried_at = NEVER, -NEVER  # of schedules; tried: again after this
         self.on_death: Callable[[], None] = lambda: None  # reports a death with the next beat
         duty = partial(Duty, outage=outage)
         self.promote = duty("promoter", self._next_promote, self._promote, follows_beats=True)
         self.look = duty("reaper", self._next_look, self._look, follows_beats=True)
+        self.fire = duty("scheduler", self._next_fire, self._fire, follows_beats=True)
         self.move = duty("shards", self._next_move, self._move)
         self.audit = duty("auditor", self._next_audit, self._audit)
         self.take_over = duty("take-over", self._next_take_over, self._take_over)
         self.primaries = duty("primaries", self._next_primaries, self._look_for_new_primaries)
         self.walk = duty("walk", self._next_walk, self._walk)
-        self._of_leader = (self.promote, self.look, self.move, self.audit, self.primaries)
+        often = (self.promote, self.look, self.fire)
+        self._of_leader = (*often, self.move, self.audit, self.primaries)
         self._duties = (*self._of_leader, self.take_over, self.walk)
 
     def spread(self, numbers: Sequence[int], *, is_moving: bool) -> None:
@@ -154,6 +160,12 @@ class Maintenance:
     def _next_look(self, beat: Beat) -> float:
         return beat.moment(beat.active_due)
 
+    def _next_fire(self, beat: Beat) -> float:
+        """Makes the scheduler due with the first tick; one that has just failed waits a moment."""
+        if clock.mono_s() < self._tried_at:
+            return min(self._tried_at, self._next_tick_at)
+        return beat.moment(beat.tick_due)
+
     def _next_move(self, _: Beat) -> float:
         return clock.mono_s() if self._is_moving else NEVER
 
@@ -199,6 +211,22 @@ class Maintenance:
         self._log_once(failed)
         self._driver.run(admission.recount(self._queue))
         return NEVER
+
+    def _fire(self) -> float:
+        """Submits the requests of due ticks, a bounded number of schedules in each call."""
+        waiting: dict[str, FairlaneError] = {}
+        while True:
+            fired = self._driver.run(fire(self._queue, len(waiting)))
+            waiting |= fired.waiting
+            if fired.is_full or not fired.has_moved or self.fire.pause(0):
+                break
+        now = clock.mono_s()
+        soon = (fired.next_ms - fired.now_ms) / 1000 if fired.next_ms else NEVER
+        self._next_tick_at = now + soon
+        self._tried_at = now + settings.SCHEDULES_AGAIN_S if waiting else -NEVER
+        for name, error in waiting.items():
+            self._schedule_errors.failed(error, f"schedule {name}: ")
+        return min(self._next_tick_at, self._tried_at) if waiting else self._next_tick_at
 
     def _audit(self) -> float:
         began = clock.mono_s()

@@ -20,6 +20,8 @@ from fairlane.worker.maintenance.duty import Beat
 from fairlane.worker.maintenance.leader import Maintenance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation
@@ -55,6 +57,7 @@ class Heartbeat:
         self._outage = outage or Repeats()
         self._maintenance = Maintenance(driver.url, queue, worker, outage=self._outage.outage)
         self._maintenance.on_death = self.on_process_death
+        self.on_registered: Callable[[], None] = lambda: None  # again after Redis lost the record
         driver.on_cut = self._cut
 
     @property
@@ -73,6 +76,7 @@ class Heartbeat:
             if reply.is_ok:
                 self._beat()
                 self._succeed(former)
+                self.on_registered()
                 return
             clock.sleep(pause)
         where = f"pid {reply.pid.decode()} on {hostname_of(reply.host.decode())}"
@@ -169,6 +173,7 @@ class Heartbeat:
                 self._worker,
             )
             self._driver.run(self._registration())
+            self.on_registered()
         elif not self.must_drain:
             _log.warning(
                 "worker %s drains: its record was %s",
@@ -181,7 +186,10 @@ class Heartbeat:
         self.is_idle, self._leads = reply.active_due == 0, bool(reply.leads)
         self._shards = served(reply.shards, reply.left)
         self._board.spread(self._shards)
-        beat = Beat(reply.now, reply.active_due, reply.delayed_due, reply.oldest_beat, reply.died)
+        beat = Beat(
+            *(reply.now, reply.active_due, reply.delayed_due, reply.oldest_beat),
+            *(reply.died, reply.tick_due),
+        )
         if self._leads:
             self._maintenance.spread(self._shards, is_moving=bool(reply.left))
             self._maintenance.on_beat_as_leader(beat)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
@@ -95,6 +96,7 @@ class Worker:
         self._spare = min(each * concurrency, _SPARE_MOST)
         self._board = self._new_board()
         self._woken = False
+        self.on_registered: Callable[[SyncDriver], None] = lambda _: None
 
     def _new_board(self) -> LeaseBoard:
         return LeaseBoard(self._concurrency * self._processes, self._spare * self._processes)
@@ -151,6 +153,7 @@ class Worker:
         """Makes the parts that keep this worker and its leases alive."""
         name, outage = self.queue.name, Repeats()
         self._heartbeat = Heartbeat(driver, name, self.id, self._board, outage)
+        self._heartbeat.on_registered = partial(self.on_registered, driver)
         started = self._heartbeat.started
         self._keeper = LeaseKeeper(driver, name, self.id, started, self._board, outage)
 

@@ -1,0 +1,1 @@
+"""The recurring work of a queue in the API."""

@@ -1,0 +1,54 @@
+"""The schedules of a queue in the asyncio API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from fairlane import settings
+from fairlane.operations.schedules import change
+from fairlane.operations.schedules.schedule import DEFAULT_MISSED, Missed, Schedule, define
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlane.common.chunking import Body
+    from fairlane.drivers.aio.driver import AsyncDriver
+    from fairlane.options import RequestOptions
+
+
+class AsyncSchedules:
+    """The schedules of a queue for asyncio; aio.Queue.schedules returns it. See Schedules."""
+
+    def __init__(self, driver: AsyncDriver, queue: str) -> None:
+        self._driver, self._queue = driver, queue
+
+    async def add(
+        self,
+        name: str,
+        *,
+        cron: str,
+        bodies: Iterable[Body],
+        tz: str = "UTC",
+        missed: Missed = DEFAULT_MISSED,
+        most: int = settings.MISSED_MOST,
+        **options: Unpack[RequestOptions],
+    ) -> Schedule:
+        """Adds a schedule, or changes the one of this name; see Schedules.add."""
+        wanted = define(cron=cron, bodies=bodies, tz=tz, missed=missed, most=most, **options)
+        return await self._driver.run(change.put(self._queue, name, wanted))
+
+    async def list(self) -> list[Schedule]:
+        """Returns all schedules, the next one first, paused ones last."""
+        return await self._driver.run(change.list_schedules(self._queue))
+
+    async def pause(self, name: str) -> Schedule:
+        """Pauses a schedule; see Schedules.pause."""
+        return await self._driver.run(change.pause(self._queue, name))
+
+    async def resume(self, name: str) -> Schedule:
+        """Resumes a schedule; see Schedules.resume."""
+        return await self._driver.run(change.resume(self._queue, name))
+
+    async def remove(self, name: str) -> None:
+        """Removes a schedule; see Schedules.remove."""
+        await self._driver.run(change.remove(self._queue, name))

@@ -1,0 +1,61 @@
+"""The schedules of a queue in the blocking API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from fairlane import settings
+from fairlane.operations.schedules import change
+from fairlane.operations.schedules.schedule import DEFAULT_MISSED, Missed, Schedule, define
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlane.common.chunking import Body
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.options import RequestOptions
+
+
+class Schedules:
+    """The schedules of a queue; Queue.schedules returns it. Workers of the queue keep them."""
+
+    def __init__(self, driver: SyncDriver, queue: str) -> None:
+        self._driver, self._queue = driver, queue
+
+    def add(
+        self,
+        name: str,
+        *,
+        cron: str,
+        bodies: Iterable[Body],
+        tz: str = "UTC",
+        missed: Missed = DEFAULT_MISSED,
+        most: int = settings.MISSED_MOST,
+        **options: Unpack[RequestOptions],
+    ) -> Schedule:
+        """Adds a schedule, or changes the one of this name: each tick submits one request.
+
+        `cron` has five fields, `0 7 * * mon-fri`, or six with seconds first, in the zone `tz`.
+        `bodies` are those of each request, up to 64 KiB together; `options` are those of
+        submit_request. `missed` is for ticks while no worker lived: "skip", "one" (the latest), or
+        "all", at most the latest `most`. An unchanged line keeps its next tick, and a paused
+        schedule stays paused. Raises InvalidArgument, RedisError, and TypeError for a wrong option.
+        """
+        wanted = define(cron=cron, bodies=bodies, tz=tz, missed=missed, most=most, **options)
+        return self._driver.run(change.put(self._queue, name, wanted))
+
+    def list(self) -> list[Schedule]:
+        """Returns all schedules, the next one first, paused ones last."""
+        return self._driver.run(change.list_schedules(self._queue))
+
+    def pause(self, name: str) -> Schedule:
+        """Pauses a schedule: it submits nothing until it is resumed. Raises ScheduleNotFound."""
+        return self._driver.run(change.pause(self._queue, name))
+
+    def resume(self, name: str) -> Schedule:
+        """Resumes a schedule; what was due meanwhile is not submitted. Raises ScheduleNotFound."""
+        return self._driver.run(change.resume(self._queue, name))
+
+    def remove(self, name: str) -> None:
+        """Removes a schedule; requests of earlier ticks stay. Raises ScheduleNotFound."""
+        self._driver.run(change.remove(self._queue, name))

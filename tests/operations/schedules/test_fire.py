@@ -1,0 +1,361 @@
+"""Due ticks: exactly one request for each, whatever is missed, crashes or runs twice."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import settings
+from fairlane.errors import InvalidArgument, QueueFull
+from fairlane.operations.create import admission
+from fairlane.operations.schedules import change
+from fairlane.operations.schedules.fire import Fired, fire, owed, plan
+from fairlane.operations.schedules.schedule import define, request_id
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Call, SingleServer
+from fairlane.queue import Queue
+from tests.support.requests import once
+from tests.support.servers import backends
+from tests.support.stepping import apart, cut_off
+from tests.support.upkeep import server_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.operations.schedules.schedule import Definition
+    from fairlane.protocol.steps import Operation
+
+BERLIN = "Europe/Berlin"
+SCHEDULES, TICKS = keys.schedules("req")
+DAY, HOUR, MINUTE = 86_400_000, 3_600_000, 60_000
+
+
+def ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def iso(tick: int) -> str:
+    return request_id("q", "n", tick).rpartition(":")[2]
+
+
+def daily(missed: str = "one", **given: Any) -> Definition:
+    given = {"cron": "30 2 * * *", "tz": BERLIN, "bodies": [b"go"], "missed": missed} | given
+    return define(**given)
+
+
+def at(now: int, operation: Operation[Any]) -> Operation[Any]:
+    """The operation, while the clock of the dispatch slot is at this time for its schedules."""
+    reply: Any = None
+    while True:
+        try:
+            step = operation.send(reply)
+        except StopIteration as end:
+            return end.value
+        for call in step.steps if isinstance(step, Batch) else [step]:
+            if isinstance(call, Call) and call.script.name.endswith("due_schedules"):
+                call.args = (now, *call.args[1:])
+        reply = yield step
+
+
+class Ticking:
+    """The schedules of a queue, at the time `now`."""
+
+    def __init__(self, driver: SyncDriver, client: Any) -> None:
+        self.driver, self.client = driver, client
+        self.now = ms("2026-11-23T12:00+01:00")
+
+    def run(self, operation: Operation[Any]) -> Any:
+        return self.driver.run(at(self.now, operation))
+
+    def put(self, name: str = "s", **given: Any) -> None:
+        self.run(change.put("req", name, daily(**given)))
+
+    def fire(self, skip: int = 0) -> Fired:
+        fired = self.run(fire("req", skip))
+        assert isinstance(fired, Fired)
+        return fired
+
+    def requests(self) -> list[str]:
+        """The ids of all requests."""
+        found = [name.decode() for name in self.client.scan_iter(match=b"req:{*}", count=1000)]
+        return sorted(name.removeprefix("req:{").removesuffix("}") for name in found)
+
+    def tick(self, name: str = "s") -> float | None:
+        return self.client.zscore(TICKS, name)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def ticking(driver: SyncDriver, redis_client: Any) -> Iterator[Ticking]:
+    """A queue whose schedules have a clock of their own."""
+    yield Ticking(driver, redis_client)
+    redis_client.flushall()
+
+
+# ------------------------------------------------------------------ which ticks are owed
+
+
+def test_a_tick_of_a_few_seconds_ago_was_not_missed():
+    tick = ms("2026-11-23T02:30+01:00")
+    for missed in ("skip", "one", "all"):
+        assert owed(daily(missed), tick, tick + settings.LATE_TICK_MS) == [tick]
+
+
+def test_of_missed_ticks_each_policy_has_its_own():
+    tick, now = ms("2026-11-20T02:30+01:00"), ms("2026-11-23T12:00+01:00")
+    assert owed(daily("skip"), tick, now) == []
+    assert owed(daily("one"), tick, now) == [tick + 3 * DAY]
+    assert owed(daily("all"), tick, now) == [tick + day * DAY for day in range(4)]
+    assert owed(daily("all", most=2), tick, now) == [tick + 2 * DAY, tick + 3 * DAY]
+
+
+def test_beside_a_tick_of_now_no_older_one_is_owed_by_one():
+    tick, now = ms("2026-11-20T02:30+01:00"), ms("2026-11-23T02:30:05+01:00")
+    assert owed(daily("one"), tick, now) == [tick + 3 * DAY]
+    assert owed(daily("skip"), tick, now) == [tick + 3 * DAY]
+
+
+def test_ticks_that_are_not_missed_do_not_count_as_missed_ones():
+    each = define(cron="* * * * * *", bodies=[b"x"], missed="all", most=1)
+    assert owed(each, 1_000, 5_000) == [1_000, 2_000, 3_000, 4_000, 5_000]
+
+
+@pytest.mark.parametrize(
+    ("tick", "now", "expected"),
+    [
+        ("2026-03-28T02:30+01:00", "2026-03-30T12:00+02:00", ["0328T013000Z", "0329T010000Z"]),
+        ("2026-10-24T02:30+02:00", "2026-10-26T01:00+01:00", ["1024T003000Z", "1025T003000Z"]),
+    ],
+    ids=["spring", "autumn"],
+)
+def test_missed_ticks_are_right_where_clocks_change(tick: str, now: str, expected: list[str]):
+    """At 02:30, which does not come in spring, and comes twice in autumn."""
+    found = [iso(one) for one in owed(daily("all"), ms(tick), ms(now))]
+    assert found[:2] == [f"2026{one}" for one in expected]
+    assert len(found) == (3 if "03-30" in now else 2)
+
+
+def test_many_missed_ticks_are_submitted_part_by_part():
+    """A leader that ends goes on at the next part."""
+    definition = define(cron="* * * * *", bodies=[b"x"], missed="all", most=1000)
+    moves = plan("req", "s", definition.encode(), 0, 999 * MINUTE)
+    assert [len(move.ticks) for move in moves] == [400, 400, 200]
+    assert [move.expected for move in moves] == [0, 400 * MINUTE, 800 * MINUTE]
+    assert [move.next for move in moves] == [400 * MINUTE, 800 * MINUTE, 1000 * MINUTE]
+
+
+def test_a_part_has_no_more_bytes_than_one_call_carries():
+    large = define(cron="* * * * *", bodies=[b"x" * 65_536], missed="all", most=40)
+    moves = plan("req", "s", large.encode(), 0, 39 * MINUTE)
+    assert [len(move.ticks) for move in moves] == [15, 15, 10]
+
+
+# ------------------------------------------------------------------ one request a tick
+
+
+def test_a_due_tick_submits_one_request_and_the_next_tick_is_set(ticking: Ticking):
+    ticking.put(priority=3, limit=2)
+    assert ticking.fire().requests == 0
+    ticking.now = ms("2026-11-24T02:30:01+01:00")
+    fired = ticking.fire()
+    assert (fired.requests, fired.waiting) == (1, {})
+    assert ticking.requests() == ["req:s:20261124T013000Z"]
+    assert ticking.tick() == ms("2026-11-25T02:30+01:00")
+    assert ticking.fire().next_ms == ticking.tick()
+    progress = Queue(ticking.driver).request("req:s:20261124T013000Z").progress()
+    assert (progress.limit, progress.priority, progress.total) == (2, 3, 1)
+
+
+@pytest.mark.parametrize("in_cluster", [False, True], ids=["usual", "as in a cluster"])
+def test_a_leader_that_dies_anywhere_leaves_one_request_a_tick(ticking: Ticking, in_cluster: bool):
+    """Its successor repeats the pass; the ticks of three schedules, one of them missed twice."""
+
+    def passes() -> Operation[Any]:
+        operation = at(ticking.now, fire("req"))
+        return apart(operation) if in_cluster else operation
+
+    for steps in range(1, 30):
+        ticking.client.flushall()
+        ticking.now = ms("2026-11-23T12:00+01:00")
+        ticking.put("a")
+        ticking.put("b", missed="all", cron="0 */12 * * *", tz="UTC")
+        ticking.put("c", cron="30 4 * * *")
+        ticking.now = ms("2026-11-24T12:00:01+00:00")
+        was_over = cut_off(ticking.driver, passes(), steps)
+        ticking.driver.run(passes())
+        assert ticking.requests() == [
+            "req:a:20261124T013000Z",
+            "req:b:20261123T120000Z",
+            "req:b:20261124T000000Z",
+            "req:b:20261124T120000Z",
+            "req:c:20261124T033000Z",
+        ]
+        assert not ticking.fire().has_moved
+        assert [ticking.tick(name) for name in "abc"] == [
+            *(ms("2026-11-25T02:30+01:00"), ms("2026-11-25T00:00+00:00")),
+            ms("2026-11-25T04:30+01:00"),
+        ]
+        if was_over:
+            break
+    assert was_over
+    assert steps > 2
+
+
+MOST_STEPS = 5  # of one pass with one schedule, in a cluster
+
+
+def orders() -> Iterator[str]:
+    """Every order of the first steps of leaders a and b, each of which may end anywhere."""
+    for ours, theirs in product(range(MOST_STEPS + 1), repeat=2):
+        for places in combinations(range(ours + theirs), ours):
+            yield "".join("a" if place in places else "b" for place in range(ours + theirs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+def test_two_leaders_in_any_order_give_each_tick_one_request(ticking: Ticking):
+    """The clock of the second one is a day ahead, so that another tick is due. A third one follows.
+
+    Each may end at any step, with the reply lost.
+    """
+    ticks = ["2026-11-24T02:30+01:00", "2026-11-25T02:30+01:00", "2026-11-26T02:30+01:00"]
+    before, first, second = ms("2026-11-23T12:00+01:00"), *(ms(tick) + 1_000 for tick in ticks[:2])
+    played = 0
+    for order in orders():
+        ticking.client.flushall()
+        ticking.now = before
+        ticking.put(missed="all")
+        leaders = {
+            name: Stepped(ticking.driver, apart_steps(at(now, fire("req"))))
+            for name, now in (("a", first), ("b", second))
+        }
+        if not all(leaders[name].step() for name in order):
+            continue  # a leader had ended before: another order has the same steps
+        played += 1
+        ticking.now = second
+        while ticking.fire().has_moved:
+            pass
+        assert ticking.requests() == [request_id("req", "s", ms(tick)) for tick in ticks[:2]], order
+        assert ticking.tick() == ms(ticks[2]), order
+    assert played > 200
+
+
+class Stepped:
+    """A pass that is run step by step."""
+
+    def __init__(self, driver: SyncDriver, operation: Operation[Any]) -> None:
+        self._driver, self._operation, self._reply = driver, operation, None
+
+    def step(self) -> bool:
+        """Runs a step; returns False if there is none."""
+        try:
+            step = self._operation.send(self._reply)
+        except StopIteration:
+            return False
+        self._reply = self._driver.run(once(step))
+        return True
+
+
+def apart_steps(operation: Operation[Any]) -> Operation[Any]:
+    """The operation as in a cluster, where the creation of a request has three steps."""
+    reply: Any = None
+    while True:
+        try:
+            step = operation.send(reply)
+        except StopIteration:
+            return
+        reply = None if isinstance(step, SingleServer) else (yield step)
+
+
+def test_a_schedule_that_is_paused_submits_nothing_and_owes_nothing_later(ticking: Ticking):
+    ticking.put(missed="all")
+    paused = ticking.run(change.pause("req", "s"))
+    assert (paused.state, paused.next(5)) == ("paused", [])
+    ticking.now += 3 * DAY
+    assert not ticking.fire().has_moved
+    resumed = ticking.run(change.resume("req", "s"))
+    assert resumed.next()[0].isoformat() == "2026-11-27T02:30:00+01:00"
+    assert not ticking.fire().has_moved
+    assert ticking.requests() == []
+
+
+def test_a_leader_that_read_a_schedule_before_it_was_paused_does_not_resume_it(ticking: Ticking):
+    ticking.put()
+    ticking.now += DAY
+    first = at(ticking.now, fire("req"))
+    reply = ticking.driver.run(once(next(first)))
+    ticking.run(change.pause("req", "s"))
+    try:
+        while True:
+            reply = ticking.driver.run(once(first.send(reply)))
+    except StopIteration:
+        pass
+    assert ticking.tick() is None
+
+
+def test_a_thousand_schedules_of_one_second_are_submitted_in_bounded_passes(ticking: Ticking):
+    for number in range(250):
+        ticking.put(f"s{number}")
+    ticking.now += DAY
+    passes = []
+    while (fired := ticking.fire()).has_moved:
+        passes.append(fired.requests)
+    assert passes == [100, 100, 50]
+    assert len(ticking.requests()) == 250
+
+
+# ------------------------------------------------------------------ what can't be submitted
+
+
+def test_without_room_a_tick_waits_and_is_submitted_later(ticking: Ticking):
+    ticking.driver.run(admission.set_max_waiting("req", 1))
+    Queue(ticking.driver).submit_request([b"there before"], id="r1")
+    ticking.put("a")
+    ticking.put("b")
+    ticking.now += DAY
+    fired = ticking.fire()
+    assert fired.is_full
+    assert isinstance(fired.waiting["a"], QueueFull)
+    ticking.driver.run(admission.set_max_waiting("req", 0))
+    ticking.fire()
+    assert ticking.requests() == ["r1", "req:a:20261124T013000Z", "req:b:20261124T013000Z"]
+
+
+def test_a_definition_that_cannot_be_read_does_not_stop_the_others(ticking: Ticking):
+    ticking.put("a")
+    ticking.put("b")
+    ticking.put("later")
+    ticking.client.hset(SCHEDULES, "a", b'{"cron":7}')
+    newer = daily().encode().replace(b'"options":{}', b'"options":{"later_s":1}')
+    ticking.client.hset(SCHEDULES, "later", newer)
+    ticking.now += DAY
+    fired = ticking.fire()
+    assert "option later_s is not valid" in str(fired.waiting["later"])
+    assert str(fired.waiting["a"]) == (
+        "its definition cannot be read (Expected `str`, got `int` - at `$.cron`): "
+        "a newer release may have written it"
+    )
+    assert ticking.requests() == ["req:b:20261124T013000Z"]
+    assert not ticking.fire(skip=2).has_moved
+    with pytest.raises(InvalidArgument, match="schedule a: its definition cannot be read"):
+        ticking.run(change.list_schedules("req"))
+
+
+def test_a_tick_whose_request_a_person_cancelled_is_not_submitted_again(ticking: Ticking):
+    ticking.put()
+    ticking.now += DAY
+    ticking.fire()
+    Queue(ticking.driver).request("req:s:20261124T013000Z").cancel("no")
+    ticking.client.zadd(TICKS, {"s": ms("2026-11-24T02:30+01:00")})
+    fired = ticking.fire()
+    assert (fired.requests, fired.waiting, fired.has_moved) == (0, {}, True)
+    assert ticking.tick() == ms("2026-11-25T02:30+01:00")
+
+
+def test_the_clock_is_that_of_the_server(driver: SyncDriver, redis_client: Any):
+    before = server_ms(redis_client)
+    fired = driver.run(fire("req"))
+    assert before <= fired.now_ms <= server_ms(redis_client)
