@@ -52,14 +52,6 @@ class RequestExists(InvalidArgument):
     """The id belongs to a request with other content, options or queue."""
 
 
-class RequestKept(RequestExists):
-    """The id has another request, which stays. It has `total` sub-requests so far."""
-
-    def __init__(self, request_id: str, total: int) -> None:
-        super().__init__(f"request {request_id} is there already")
-        self.total = total
-
-
 class HandlerNotFound(InvalidArgument):
     """`module:function` cannot be imported or is not callable."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlane.errors import RequestExists
+
 if TYPE_CHECKING:
     from fairlane.operations.create.admission import Admission
     from fairlane.operations.create.digest import Chunk, Digest
@@ -56,6 +58,14 @@ class NewRequest:
             return
         self.born = reply.born if reply.is_ok else reply.summary.born
         self.created = Created(1, self.digest.hex, self.open_ms > 0, len(self.bodies))
+
+
+class RequestKept(RequestExists):
+    """The id has another request, which stays. It has `total` sub-requests so far."""
+
+    def __init__(self, request_id: str, total: int) -> None:
+        super().__init__(f"request {request_id} is there already")
+        self.total = total
 
 
 class Begun(NamedTuple):

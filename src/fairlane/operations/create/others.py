@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.errors import InvalidArgument, RequestExists, RequestKept, RequestNotFound
+from fairlane.errors import InvalidArgument, RequestExists, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
+from fairlane.operations.create.new_request import RequestKept
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
 from fairlane.protocol import keys

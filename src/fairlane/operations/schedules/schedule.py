@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairlane import settings
@@ -26,6 +26,7 @@ DEFAULT_MISSED: Missed = "one"
 _TICK = "%Y%m%dT%H%M%SZ"
 _TICK_LENGTH = len("20261224T180000Z")
 _LONGEST_ID = 128
+_ONCE = {"run_at", "after", "after_any_end", "on_duplicate", "window_s"}  # of a single request
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,11 @@ def define(
         raise InvalidArgument(
             f"most {most!r} is not valid: 1 to {settings.MISSED_MOST:,} missed ticks are expected"
         )
+    if given := sorted(_ONCE & options.keys()):
+        raise InvalidArgument(f"{given[0]} has no meaning in a schedule: leave it out")
     policy_of(settings.DEFAULT_QUEUE, **options)
+    if isinstance(options.get("delay"), timedelta):
+        options["delay"] = options["delay"].total_seconds()
     found: list[bytes] = []
     for chunk in chunks(bodies):
         found += chunk

@@ -13,13 +13,12 @@ from fairlane.errors import (
     FairlaneError,
     InvalidArgument,
     RedisUnreachable,
-    RequestKept,
     type_of,
 )
 from fairlane.operations.create.admission import Admission, check_max_wait
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import GROUP, create
-from fairlane.operations.create.new_request import NewRequest
+from fairlane.operations.create.new_request import NewRequest, RequestKept
 from fairlane.operations.submit.stream import complete, submit, submit_chunk
 from fairlane.options import policy_of
 from fairlane.protocol import keys

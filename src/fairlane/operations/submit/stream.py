@@ -6,12 +6,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestClosed, RequestKept
+from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestClosed
 from fairlane.operations.create.admission import Admission, check_max_wait
 from fairlane.operations.create.alone import already_exists
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import create_one
-from fairlane.operations.create.new_request import NewRequest
+from fairlane.operations.create.new_request import NewRequest, RequestKept
 from fairlane.operations.submit.discard import discard
 from fairlane.operations.submit.durability import check_replicas, confirm_submission
 from fairlane.operations.submit.open_request import Submission
