@@ -23,6 +23,7 @@ from fairlane.operations.create import admission
 from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
+from fairlane.operations.maintenance import queue_pause
 from fairlane.operations.results import flow
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.open_request import open_request
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from fairlane.found import RequestErrors, RequestFilters, RequestPage, WorkerPage
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
+    from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.operations.submit.open_request import Submission
     from fairlane.options import RequestOptions, SharedOptions
     from fairlane.protocol.steps import Operation
@@ -373,6 +375,14 @@ class Queue:
         await self.driver.run(shards.read_shards(self.name))
         wanted = shards.choose(self.name, count, self.driver.servers.homes)
         return await self.driver.run(shards.set_shards(self.name, wanted))
+
+    async def pause(self, *, for_s: float | None = None) -> QueuePause:
+        """Pauses this queue; see fairlane.queue.Queue.pause."""
+        return await self.driver.run(queue_pause.pause_queue(self.name, for_s))
+
+    async def resume(self) -> bool:
+        """Ends the pause of this queue; returns False if it was not paused."""
+        return await self.driver.run(queue_pause.resume_queue(self.name))
 
     async def close(self) -> None:
         """Closes the idle connections."""

@@ -75,7 +75,8 @@ class QueueSummary:
     """What is in one queue: tokens in its lanes, unfinished requests, live workers, endings.
 
     `waiting` is how many more leases workers could take now; tokens due later are not counted.
-    A number is None if this user of Redis may not read it.
+    A number is None if this user of Redis may not read it. `paused_until` is in ms by the Redis of
+    the queue; None: the queue is not paused, or until it is resumed.
     """
 
     name: str
@@ -84,6 +85,8 @@ class QueueSummary:
     workers: int | None = None
     ended: int | None = None
     shards: tuple[int, ...] = ()
+    paused: bool = False
+    paused_until: int | None = None
 
 
 class QueuePage(NamedTuple):

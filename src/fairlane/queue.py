@@ -13,6 +13,7 @@ from fairlane.operations.create import admission
 from fairlane.operations.find import filters, overview, requests, workers
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
+from fairlane.operations.maintenance import queue_pause
 from fairlane.operations.submit.many import Many, checked_requests
 from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fairlane.model import Completion
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
+    from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -250,6 +252,18 @@ class Queue:
         self.driver.run(shards.read_shards(self.name))
         wanted = shards.choose(self.name, count, self.driver.servers.homes)
         return self.driver.run(shards.set_shards(self.name, wanted))
+
+    def pause(self, *, for_s: float | None = None) -> QueuePause:
+        """Pauses this queue: workers finish what they hold and take nothing; submissions go on.
+
+        After `for_s` seconds (at most a year) it resumes without a call; None = at `resume`. Each
+        worker uses this within a second. Returns until when. Raises InvalidArgument.
+        """
+        return self.driver.run(queue_pause.pause_queue(self.name, for_s))
+
+    def resume(self) -> bool:
+        """Ends the pause of this queue; returns False if it was not paused."""
+        return self.driver.run(queue_pause.resume_queue(self.name))
 
     def close(self) -> None:
         """Closes the idle connections."""

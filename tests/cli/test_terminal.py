@@ -81,12 +81,12 @@ SHOWING = (
     *("dead requeue dead --fingerprint EVIL", "dead drop dead --fingerprint EVIL"),
     *("list", "list --after EVIL", "workers", "completions", "completions --since EVIL"),
     *("errors dead", "errors EVIL"),
-    *("queue --queue EVIL", "doctor", "doctor --repair", "submit EVIL", "acl EVIL"),
+    *("queue show --queue EVIL", "doctor", "doctor --repair", "submit EVIL", "acl EVIL"),
     *("completion EVIL", "scripts load --watch EVIL", "worker --id EVIL", "worker --handler EVIL"),
 )
 HIDING = (
     *("results dead", "cancel cancelled", "cancel held --reason EVIL", "set strange --limit 2"),
-    *("stats", "queue", "queues", "scripts verify"),
+    *("stats", "queue show", "queues", "scripts verify"),
 )
 
 

@@ -76,7 +76,7 @@ def test_the_command_line_reads_a_replica_and_does_not_write_to_it(pair: Pair, t
         ("pause", request_id),
         ("cancel", request_id),
         ("set", request_id, "--limit", 2),
-        ("queue", "--max-waiting", 9),
+        ("queue", "set", "--max-waiting", 9),
         ("worker", "--until-idle", "--handler", "builtins:repr"),
     ):
         here(*words).refused(5, SENTENCE, str(pair.replica.port))

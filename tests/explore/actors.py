@@ -56,7 +56,8 @@ END, FAILED = "end", "failed"  # what an operation that is over does next
 class StillRecord:
     """A worker's record that never says stop."""
 
-    is_draining = False
+    is_draining = is_paused = False
+    takes_work = True
     deadline = 30.0  # its lease has always just begun, because its clock never moves
     unit = 0
     shards = b""

@@ -94,3 +94,6 @@ def check_repaired(printed: Printed) -> None:
     assert printed.by("fairlane wait forgotten").startswith("done\nok      workers ")
     assert printed.by("--max-waiting 400").endswith("first\nexit code 5\n")
     assert printed.by("fairlane cancel first") == "cancelled\nsecond\n"
+    paused = printed.by("fairlane queue pause --queue day")
+    assert re.match(r"queue day is paused until .* UTC \(in 30 min\)\nqueue     day\n", paused)
+    assert re.search(r"^paused    until 20.* UTC\nqueue day is resumed\n$", paused, re.MULTILINE)

@@ -20,7 +20,7 @@ from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
-from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.operations.maintenance import dead_workers, queue_pause, registry
 from fairlane.operations.schedules import change as change_schedule
 from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
@@ -349,6 +349,12 @@ def spreads(driver: Any) -> None:
         driver.run(shards.move("req"))
 
 
+def pauses_the_queue(driver: Any) -> None:
+    """And resumes it."""
+    driver.run(queue_pause.pause_queue("req", 60))
+    driver.run(queue_pause.resume_queue("req"))
+
+
 def checks_everything(driver: Any) -> None:
     put(driver)
     driver.client.delete(keys.active("req"))
@@ -413,7 +419,7 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another,
+    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, pauses_the_queue,
     spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
     rolls, joins, recurs,
 ]  # fmt: skip

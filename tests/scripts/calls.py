@@ -89,6 +89,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "list_dead": Call(running, page),
         "move_tick": Call(SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}),
         "pause": Call(running, {}),
+        "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
         "promote": Call((DELAYED, *LANES), {"most": 10}),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
         "put_schedule": Call(

@@ -75,6 +75,8 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("put_schedule", "BADARGUMENT", [{"definition": ""}, {"tick": ""}, {"tick": "soon"}]),
     ("register_worker", "BADARGUMENT", [{"ttl": "x"}, {"late": "x"}]),
     ("report_backlog", "BADARGUMENT", each("rows", ["r1", 1, 2], ["r1", 1, 2, "x"])),
+    ("pause_queue", "BADARGUMENT", each("period", -1, 1.5, "x", "", 10**9)),
+    ("pause_queue", "BADARGUMENT", each("longest", "", "x")),
     ("report_backlog", "BADARGUMENT", each("rows", ["r1", 1, 2, 3] * 251)),
     ("requeue_dead", "an op of hex digits", [{"op": "x.*"}]),
     ("requeue_dead", "dead entries", each("ids", ["x"], ["1"], ["1-1", "+"], ["1-1"] * 1001)),

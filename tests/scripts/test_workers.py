@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tests.support.requests import Lane
 
 WORKERS, CONF = keys.workers("req"), keys.conf("req")
+DIED, PAUSED = -3, -1  # places in the reply to a beat
 TTL, LATE, LOCK, TAKEN_TTL = 60_000, 2_000, 5_000, 600_000
 WORDS = {"ttl": TTL, "late": LATE, "host": "box", "pid": 42, "started": 7}
 
@@ -159,12 +160,12 @@ def test_a_beat_reports_a_death_to_the_leader(lane: Lane):
     """Each beat returns when the last death was reported; without another one that stays."""
     register_two(lane)
     died = lane.now
-    assert beat(lane, "w:2", died="1")[-2] == died
+    assert beat(lane, "w:2", died="1")[DIED] == died
     for _ in range(2):
         lane.later(1_000)
-        assert beat(lane, "w:1")[-2] == died
-    assert beat(lane, "w:2", died="1")[-2] == lane.now
-    assert beat(lane, "w:2", died="0")[-2] == beat(lane, "w:1")[-2] == lane.now
+        assert beat(lane, "w:1")[DIED] == died
+    assert beat(lane, "w:2", died="1")[DIED] == lane.now
+    assert beat(lane, "w:2", died="0")[DIED] == beat(lane, "w:1")[DIED] == lane.now
 
 
 @pytest.mark.parametrize("word", [b"drain", b"unknown", b"replaced"])
@@ -175,6 +176,24 @@ def test_a_beat_that_renews_nothing_reports_no_death(lane: Lane, word: bytes):
         lane.client.delete(record("w:1"), *([WORKERS] if word == b"unknown" else []))
     assert beat(lane, died="1") == [word]
     assert lane.client.hget(CONF, "died") is None
+
+
+def test_a_beat_reports_a_pause_until_its_end(lane: Lane):
+    """Exactly at its end the queue is not paused any more."""
+    register(lane)
+    assert beat(lane)[PAUSED] == 0
+    lane.call("pause_queue", (CONF,), period=2_000, longest=10**15)
+    assert beat(lane)[PAUSED] == lane.now + 2_000
+    lane.later(1_999)
+    assert beat(lane)[PAUSED] == lane.now + 1
+    lane.later(1)
+    assert beat(lane)[PAUSED] == 0
+
+
+def test_a_beat_takes_a_pause_that_is_no_number_for_none(lane: Lane):
+    register(lane)
+    lane.client.hset(CONF, "paused_until", "soon")
+    assert beat(lane)[PAUSED] == 0
 
 
 def test_a_beat_keeps_what_the_worker_took(lane: Lane):

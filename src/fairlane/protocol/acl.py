@@ -108,9 +108,9 @@ ROLES = {
         _words(
             "abandon admit append cancel change_shards check claim_dead confirm discard"
             " drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
-            " expire_workers glance insert_tokens intend list_dead move_tick pause put_schedule"
-            " reap report_backlog requeue_dead reschedule_active restore_active resume retire"
-            " seal set_limit set_max_waiting set_priority set_shards submit"
+            " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
+            " put_schedule reap report_backlog requeue_dead reschedule_active restore_active"
+            " resume retire seal set_limit set_max_waiting set_priority set_shards submit"
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
@@ -124,8 +124,8 @@ ROLES = {
     "monitor": Role(
         "looks, and changes nothing",
         (
-            *("status", "errors", "list", "workers", "queues", "completions", "stats", "queue"),
-            *("dead list", "doctor", "schedule list"),
+            *("status", "errors", "list", "workers", "queues", "completions", "stats"),
+            *("dead list", "doctor", "queue show", "schedule list"),
         ),
         _words("check due_schedules glance list_dead"),
         _words(

@@ -210,6 +210,16 @@ class LeaseRecord:
         return bool(self._worker.is_draining)
 
     @property
+    def is_paused(self) -> bool:
+        """Returns True while the queue is paused."""
+        return bool(self._worker.is_paused)
+
+    @property
+    def takes_work(self) -> bool:
+        """Returns True unless the worker drains or the queue is paused."""
+        return not (self._worker.is_draining or self._worker.is_paused)
+
+    @property
     def deadline(self) -> float:
         """Returns when the lease held now ends unless it is extended again."""
         return self._extension(self._version, self._deadline)
@@ -343,6 +353,10 @@ class LeaseBoard:
     def is_draining(self) -> bool:
         """Returns True after `drain`."""
         return bool(self._worker.is_draining)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Makes every unit take nothing new, or lets the units take work again."""
+        self._worker.is_paused = is_paused
 
     def spread(self, shards: Sequence[int]) -> None:
         """Sets the shards that may have tokens. A unit that reads a half-written list pops none."""

@@ -43,6 +43,7 @@ class WorkerFields(Structure):
 
     _fields_ = (
         ("is_draining", c_bool),
+        ("is_paused", c_bool),
         ("has_lost_connection", c_bool),
         ("shard_count", c_uint64),
         ("shards", c_uint8 * SHARDS_MOST),

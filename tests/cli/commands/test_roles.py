@@ -81,7 +81,7 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     for words in (["list"], ["workers"], ["queues"], ["completions"], ["errors", "r1"]):
         as_role("monitor", *words)
         as_role("maintenance", *words)
-    for words in (["status"], ["status", "r1"], ["stats"], ["queue"], ["dead", "list"]):
+    for words in (["status"], ["status", "r1"], ["stats"], ["queue", "show"], ["dead", "list"]):
         as_role("monitor", *words)
     assert b"ValueError" in as_role("monitor", "dead", "list", "r1")
     checks = as_role("monitor", "doctor").decode()
@@ -97,7 +97,7 @@ def test_maintenance_does_what_a_person_does(as_role: As):
     as_role(role, "pause", "r1")
     as_role(role, "set", "r1", "--priority", 1, "--limit", 9)
     as_role(role, "resume", "r1")
-    as_role(role, "queue", "--max-waiting", 100)
+    as_role(role, "queue", "set", "--max-waiting", 100)
     as_role(role, "submit", "-", "--id", "r2", stdin=b"a\n")
     as_role(role, "cancel", "r2")
     as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
@@ -106,7 +106,7 @@ def test_maintenance_does_what_a_person_does(as_role: As):
     as_role(role, "wait", again, code=1)
     as_role(role, "dead", "drop", again, "--all")
     as_role(role, "stats", "--reset")
-    as_role(role, "queue", "--max-waiting", 0)
+    as_role(role, "queue", "set", "--max-waiting", 0)
     as_role(role, "doctor")
 
 

@@ -40,7 +40,7 @@ def test_a_queue_with_more_to_show_has_its_rows(has: str, program: Program, redi
     if has == "worker":
         register(redis_client, "host:1")
     elif has == "bound":
-        program("queue", "--max-waiting", "10")
+        program("queue", "set", "--max-waiting", "10")
     else:
         program("submit", "-")
     said = program("status").out.decode().splitlines()

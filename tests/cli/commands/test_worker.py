@@ -113,6 +113,8 @@ def test_a_call_beyond_its_time_limit_is_ended_and_logged(program: Program):
         (("--tokens", "129"), "tokens 129"),
         (("--time-limit", "0s"), "--time-limit 0s is no time"),
         (("--time-limit", "2d"), "--time-limit 2d is not valid: a time from 1ms to 24h"),
+        (("--cancel-grace", "-1s"), "--cancel-grace: '-1s' is not a duration"),
+        (("--cancel-grace", "2d"), "--cancel-grace 2d is not valid: a time from 0s to 24h"),
         (("--time-limit", "soon"), "'soon' is not a duration"),
         (("--id", "nonsense"), "nonsense"),
         (("--id", "127.0.0.1:99999"), "99999"),

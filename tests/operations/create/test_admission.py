@@ -70,7 +70,7 @@ def test_a_submission_above_the_bound_is_refused_and_leaves_no_trace(queue: Queu
     assert caught.value.exit_code == 5
     assert str(caught.value) == (
         "queue req has 8 waiting sub-requests, 3 more would pass its bound of 10: wait until "
-        "workers have caught up, or raise it with fairlane queue --queue req --max-waiting"
+        "workers have caught up, or raise it with fairlane queue set --queue req --max-waiting"
     )
     queue.submit_request(numbered(2), id="r2")
     assert waiting(queue) == 10

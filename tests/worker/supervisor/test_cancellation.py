@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import settings
-from fairlane.errors import NodeAway, RedisUnreachable
+from fairlane.errors import InvalidArgument, NodeAway, RedisUnreachable
 from fairlane.operations.control.change import cancel
 from fairlane.protocol import keys
 from fairlane.worker import Reject, Worker, batch_handler
@@ -18,6 +19,7 @@ from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.cancellation import CancellationWatch
 from tests.support.wait import wait_until
+from tests.support.workers import Folder
 from tests.worker.parts import ON_SINGLE, OP, slice_of
 
 if TYPE_CHECKING:
@@ -27,9 +29,10 @@ if TYPE_CHECKING:
 
     from fairlane.errors import FairlaneError
     from fairlane.queue import Queue
+    from fairlane.worker import Context
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
-    from tests.support.workers import Folder, Workers
+    from tests.support.workers import Workers
 
 SOON_S = 2.0  # a second, and one more for a machine that is busy
 LEASE_S = 30.0
@@ -128,6 +131,88 @@ def test_an_async_handler_is_cancelled_within_a_second(
     assert len(folder.noted("began")) == 1
     assert (request.state(), other.state()) == ("cancelled", "done")
     assert (request.progress().cancelled, request.progress().failures) == (3, 0)
+
+
+# ------------------------------------------------------------------ the grace
+
+
+def go_on(body: bytes, context: Context) -> bytes:
+    """Ignores the cancel."""
+    folder = Folder.of_handler()
+    folder.note("began", context.index, context.attempt)
+    if body == b"deaf":
+        threading.Event().wait()
+    folder.pass_gate()
+    return body
+
+
+@ON_SINGLE
+def test_a_sync_handler_that_ignores_a_cancel_is_ended_after_the_grace(
+    queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Uncharged, as are other leases of its process: these run again and are done."""
+    monkeypatch.setenv("FAIRLANE_TEST_FOLDER", str(folder.path))
+    deaf = queue.submit_request([b"deaf"] * 3, limit=1, attempts=1)
+    other = queue.submit_request([b"other"], limit=1, attempts=1)
+    times: list[float] = []
+
+    def watch(_: dict[str, int]) -> bool:
+        if not times and len(folder.noted("began")) == 2:
+            deaf.cancel()
+            times.append(time.monotonic())
+        if len(times) == 1 and deaf.state() == "cancelled":
+            times.append(time.monotonic())
+            folder.open_gate()
+        return False
+
+    worker = Worker(queue, go_on, slice_s=0, concurrency=2, cancel_grace_s=0.5)
+    worker.run(until_idle=True, watch=watch)
+    assert 0.5 <= times[1] - times[0] < 0.5 + SOON_S
+    progress = deaf.progress()
+    assert (deaf.state(), progress.cancelled, progress.failures) == ("cancelled", 3, 0)
+    assert (other.state(), other.progress().failures) == ("done", 0)
+    assert [result.attempt for result in other.results()] == [1]
+    assert "sub-request 0 of request" in caplog.text
+    assert "went on for 0.5 s after the cancel; no attempt is charged" in caplog.text
+    assert worker_crashes(caplog) == 0
+
+
+def worker_crashes(caplog: pytest.LogCaptureFixture) -> int:
+    return sum("ended by signal" in line for line in caplog.messages)
+
+
+@ON_SINGLE
+def test_without_a_grace_a_handler_may_finish_after_a_cancel(
+    queue: Queue, workers: Workers, folder: Folder
+):
+    request = queue.submit_request([b"a"] * 3, limit=1)
+    worker = workers.start("hold", slice_s=0)
+    folder.wait_noted("began")
+    request.cancel()
+    last = worker.health()
+    wait_until(lambda: worker.health() != last or request.state() == "cancelling")
+    folder.open_gate()
+    assert request.wait(timeout=20) == "cancelled"
+    assert (request.progress().done, worker.health()["restarts"]) == (1, 0)
+
+
+@ON_SINGLE
+def test_a_handler_that_ends_within_the_grace_is_not_killed(
+    queue: Queue, workers: Workers, folder: Folder
+):
+    request = queue.submit_request([b"never"], limit=1)
+    worker = workers.start("until_cancelled", cancel_grace_s=30)
+    folder.wait_noted("began")
+    request.cancel()
+    assert request.wait(timeout=20) == "cancelled"
+    assert len(folder.noted("cancelled")) == 1
+    assert worker.health()["restarts"] == 0
+
+
+@pytest.mark.parametrize("grace_s", [-1, float("nan"), 86_401, True, "5s"])
+def test_a_grace_that_is_not_valid_is_refused(queue: Queue, grace_s: Any):
+    with pytest.raises(InvalidArgument, match=r"cancel_grace_s .* is not valid: 0 to 86,400 sec"):
+        Worker(queue, quick, cancel_grace_s=grace_s)
 
 
 # ------------------------------------------------------------------ what the supervisor reads

@@ -12,6 +12,7 @@ from fairlane.model import Verdict
 from fairlane.protocol import keys
 from fairlane.protocol.steps import (
     Call,
+    Pause,
     Popped,
 )
 from fairlane.worker.handler.outcome import Outcome
@@ -53,6 +54,33 @@ def test_nothing_popped_pops_again():
     loop, _ = begin(unit_of_its_own())
     for _ in range(3):
         assert names_of(loop.send([None])) == ["pop"]
+
+
+def test_a_unit_of_a_paused_queue_waits_without_a_command():
+    """And pops again when the queue is resumed."""
+    unit = unit_of_its_own()
+    unit.record._worker.is_paused = True
+    loop = serve(unit)
+    for step in (next(loop), loop.send(None)):
+        assert seconds_of(step) == settings.PAUSED_S
+    unit.record._worker.is_paused = False
+    assert names_of(loop.send(None)) == ["pop"]
+
+
+def test_what_was_returned_goes_out_though_the_queue_is_paused():
+    """The tokens of a lease that ended after the pause are dispatched, without a pop."""
+    unit = unit_of_its_own()
+    loop, _ = begin(unit)
+    loop.send([POPPED])
+    unit.record._worker.is_paused = True
+    assert names_of(loop.send([b"empty", MORE])) == ["insert_tokens"]
+    assert seconds_of(loop.send([1])) == settings.PAUSED_S
+
+
+def seconds_of(step: Any) -> float:
+    """How long a unit waits without Redis."""
+    assert isinstance(step, Pause)
+    return step.seconds
 
 
 @pytest.mark.parametrize(

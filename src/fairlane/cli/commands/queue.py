@@ -1,17 +1,44 @@
-"""`fairlane queue`: the settings of a whole queue."""
+"""`fairlane queue`: shows, sets, pauses and resumes a whole queue."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import write_json, write_line
+from fairlane.cli.display.unknown_queue import note_unknown
+from fairlane.cli.options import (
+    json_option,
+    open_queue,
+    queue_option,
+    redis_option,
+    time_ms,
+)
+from fairlane.cli.output import note, write_json, write_line
+from fairlane.cli.registry import Group
 from fairlane.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
 
-@click.command("queue", short_help="Show or change the settings of a whole queue.")
+
+@click.group("queue", cls=Group, short_help="Show, set, pause or resume a whole queue.")
+def command() -> None:
+    """Show a queue's settings, set them, or pause and resume the queue."""
+
+
+@command.command("show", short_help="Show the settings of a queue.")
+@queue_option
+@json_option
+@redis_option
+def show(redis: str | None, queue: str, as_json: bool) -> int:
+    """Show a queue's bound on waiting sub-requests, its shards, and whether it is paused."""
+    with open_queue(redis, queue) as opened:
+        _show(opened, as_json=as_json)
+    return 0
+
+
+@command.command("set", short_help="Set a queue's bound on what waits, or its shards.")
 @queue_option
 @click.option(
     "--max-waiting",
@@ -27,18 +54,19 @@ from fairlane.errors import InvalidArgument
 )
 @json_option
 @redis_option
-def command(
+def set_(
     redis: str | None, queue: str, max_waiting: int | None, shards: int | None, as_json: bool
 ) -> int:
-    """Show a queue's settings, or set its bound on waiting sub-requests or its shards.
+    """Set a queue's bound on waiting sub-requests or its shards, and show its settings.
 
     Each shard is on a primary of its own, as far as there are enough primaries. Workers use a
     change within a second, and waiting work is moved. After the cluster was resharded, run the
     same command again: it chooses the shards anew.
     """
-    from fairlane.operations.create.admission import MOST, read_bounds
-    from fairlane.operations.lease.shards import read_shards
+    from fairlane.operations.create.admission import MOST
 
+    if max_waiting is None and shards is None:
+        raise InvalidArgument("nothing to set: name --max-waiting or --shards")
     if max_waiting is not None and not 0 <= max_waiting <= MOST:
         raise InvalidArgument(
             f"--max-waiting {max_waiting} is not valid: a whole number from 0 (no bound) "
@@ -49,23 +77,83 @@ def command(
             opened.set_max_waiting(max_waiting)
         if shards is not None:
             opened.set_shards(shards)
-        bounds = opened.driver.run(read_bounds(queue))
-        spread = opened.driver.run(read_shards(queue))
+        _show(opened, as_json=as_json)
+    return 0
+
+
+@command.command("pause", short_help="Let workers finish what they hold and take nothing more.")
+@queue_option
+@click.option(
+    "--for",
+    "for_",
+    metavar="TIME",
+    help="Resume after this time, as 10m or 2h, at most 365d.  [default: fairlane queue resume]",
+)
+@json_option
+@redis_option
+def pause(redis: str | None, queue: str, for_: str | None, as_json: bool) -> int:
+    """Pause a queue: what runs ends, nothing more of it starts, and submissions go on.
+
+    Every worker uses the change within a second. Other queues go on.
+    """
+    for_s = None
+    if for_ is not None:
+        for_s = time_ms("--for", for_, "1ms", "365d") / 1000
+    with open_queue(redis, queue) as opened:
+        note_unknown(opened)
+        found = opened.pause(for_s=for_s)
+    if as_json:
+        write_json({"queue": queue, "paused": True, "paused_until": found.until_ms})
+    else:
+        write_line(f"queue {queue} is {found.text}")
+    return 0
+
+
+@command.command("resume", short_help="Let workers take from a paused queue again.")
+@queue_option
+@json_option
+@redis_option
+def resume(redis: str | None, queue: str, as_json: bool) -> int:
+    """Resume a queue; workers take from it within a second. Fine if it is not paused."""
+    with open_queue(redis, queue) as opened:
+        was_paused = opened.resume()
+        if not was_paused:
+            note_unknown(opened)
+    if as_json:
+        write_json({"queue": queue, "paused": False, "was_paused": was_paused})
+    elif was_paused:
+        write_line(f"queue {queue} is resumed")
+    else:
+        note(f"queue {queue} was not paused")
+    return 0
+
+
+def _show(opened: Queue, *, as_json: bool) -> None:
+    from fairlane.operations.create.admission import read_bounds
+    from fairlane.operations.lease.shards import read_shards
+    from fairlane.operations.maintenance.queue_pause import read_pause
+
+    bounds = opened.driver.run(read_bounds(opened.name))
+    spread = opened.driver.run(read_shards(opened.name))
+    pause = opened.driver.run(read_pause(opened.name))
     has_bound = bounds.max_waiting > 0
     found = {
-        "queue": queue,
+        "queue": opened.name,
         "max_waiting": bounds.max_waiting if has_bound else None,
         "waiting": bounds.waiting if has_bound else None,
         "shards": list(spread.present.numbers),
         "moving_from": list(spread.left.numbers),
+        "paused": pause.is_paused,
+        "paused_until": pause.until_ms,
     }
     if as_json:
         write_json(found)
-    else:
-        write_line(f"{'queue':<9} {queue}")
-        write_line(f"{'waiting':<9} {as_words(found)}")
-        write_line(f"{'shards':<9} {_shards_as_words(found)}")
-    return 0
+        return
+    write_line(f"{'queue':<9} {opened.name}")
+    write_line(f"{'waiting':<9} {as_words(found)}")
+    write_line(f"{'shards':<9} {_shards_as_words(found)}")
+    if pause.is_paused:
+        write_line(f"{'paused':<9} {until_words(found)}")
 
 
 def _shards_as_words(found: dict[str, Any]) -> str:
@@ -79,3 +167,13 @@ def as_words(found: dict[str, Any]) -> str:
     if not found["max_waiting"]:
         return "any number of sub-requests"
     return f"{found['waiting']:,} of at most {found['max_waiting']:,} sub-requests"
+
+
+def until_words(found: dict[str, Any]) -> str:
+    """Returns until when a queue is paused, in words."""
+    from fairlane.common.text import of_queue
+    from fairlane.operations.maintenance.queue_pause import time_text
+
+    if found["paused_until"] is None:
+        return f"until fairlane queue resume{of_queue(found['queue'])}"
+    return f"until {time_text(found['paused_until'])}"

@@ -26,7 +26,8 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
 
     WAITING are tokens in the lanes: how many more leases workers could take now. REQUESTS are those
     that have not ended, WORKERS those that are alive, ENDED the endings that the completion log
-    keeps. The names are found among the names of all keys, about 1,000,000 keys a page.
+    keeps. If a queue is paused, PAUSED is until when. The names are found among the names of all
+    keys, about 1,000,000 keys a page.
     """
     from fairlane.operations.find.queues import list_queues
 
@@ -37,7 +38,9 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
         write_json({"queues": rows, "after": page.after or None})
         return 0
     if page.queues:
-        for line in table(_HEAD, map(_row, page.queues)):
+        is_any_paused = any(queue.paused for queue in page.queues)
+        head = (*_HEAD, "PAUSED") if is_any_paused else _HEAD
+        for line in table(head, (_row(queue)[: len(head)] for queue in page.queues)):
             write_styled(line)
     elif not page.after:
         note("no queue was used on this Redis yet; --redis URL names another one")
@@ -48,4 +51,14 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
 
 def _row(queue: QueueSummary) -> tuple[str, ...]:
     counts = (queue.waiting, queue.requests, queue.workers, queue.ended)
-    return queue.name, *("-" if count is None else f"{count:,}" for count in counts)
+    shown = ("-" if count is None else f"{count:,}" for count in counts)
+    return queue.name, *shown, _paused(queue)
+
+
+def _paused(queue: QueueSummary) -> str:
+    """Returns until when a queue is paused; "" if it is not."""
+    if not queue.paused:
+        return ""
+    from fairlane.operations.maintenance.queue_pause import time_text
+
+    return "yes" if queue.paused_until is None else f"until {time_text(queue.paused_until)}"

@@ -45,7 +45,17 @@ TERMS = (
     "tenant",
 )
 # A queue in which all of these are empty has no rows.
-SHOWN = ("requests", "more", "lanes", "stale", "delayed", "beats", "logged", "max_waiting")
+SHOWN = (
+    "requests",
+    "more",
+    "lanes",
+    "stale",
+    "delayed",
+    "beats",
+    "logged",
+    "max_waiting",
+    "paused",
+)
 POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
 
@@ -103,6 +113,7 @@ def _queue_frame(queue: Queue, *, as_json: bool) -> Frame:
 
 def _in_short(found: dict[str, Any]) -> str:
     """Returns a queue on one line."""
+    from fairlane.cli.commands.queue import until_words
     from fairlane.common.text import plural
 
     tokens = _tokens(sum(found["lanes"].values()))
@@ -110,6 +121,7 @@ def _in_short(found: dict[str, Any]) -> str:
     return (
         f"queue {found['queue']}: {_states(found)}; {tokens} in lanes, "
         f"{_tokens(found['delayed'])} delayed; {workers}; {found['logged']:,} ended"
+        + ("; paused " + until_words(found) if found["paused"] else "")
     )
 
 
@@ -121,7 +133,7 @@ def _states(found: dict[str, Any]) -> str:
 
 
 def _queue_lines(found: dict[str, Any]) -> Iterator[str]:
-    from fairlane.cli.commands.queue import as_words
+    from fairlane.cli.commands.queue import as_words, until_words
 
     lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found["lanes"].items())
     stale = f"{_tokens(found['stale'])} are left over: workers discard them"
@@ -134,6 +146,7 @@ def _queue_lines(found: dict[str, Any]) -> Iterator[str]:
         *zip(chain(["workers"], repeat("")), _workers(found), strict=False),
         ("ended", f"{found['logged']:,} in the log"),
         *([("waiting", as_words(found))] if found["max_waiting"] else []),
+        *([("paused", until_words(found))] if found["paused"] else []),
     ]
     for name, value in rows:
         yield row_line(name, value)

@@ -77,6 +77,12 @@ if TYPE_CHECKING:
     help="A call of the handler that takes longer is ended, as 30s or 5m.  [default: none]",
 )
 @click.option(
+    "--cancel-grace",
+    metavar="TIME",
+    help="End a handler that goes on for so long after its request was cancelled, uncharged.  "
+    "[default: it may finish]",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -102,6 +108,7 @@ def command(
     until_idle: bool,
     worker_id: str | None,
     time_limit: str | None,
+    cancel_grace: str | None,
     slice_: str | None,
     log_level: str,
     log_format: Literal["text", "json"],
@@ -113,10 +120,7 @@ def command(
     from fairlane.worker import Worker
 
     chosen = {name: value for name, value in given.items() if value is not None}
-    if time_limit is not None:
-        chosen["time_limit_s"] = time_limit_ms(time_limit) / 1000
-    if slice_ is not None:
-        chosen["slice_s"] = time_ms("--slice", slice_, "0s", "10s") / 1000
+    chosen |= _times(time_limit, cancel_grace, slice_)
     _look_here()
     log = partial(log_to_stderr, log_level, log_format)
     if apps:
@@ -130,6 +134,20 @@ def command(
         if handler is None:
             note(f"no --handler: prints each sub-request of queue {queue} and marks it as done")
         return worker.run(until_idle=until_idle)
+
+
+def _times(
+    time_limit: str | None, cancel_grace: str | None, slice_: str | None
+) -> dict[str, float]:
+    """Returns the durations that were given, as options of Worker. Raises InvalidArgument."""
+    found = {}
+    if time_limit is not None:
+        found["time_limit_s"] = time_limit_ms(time_limit) / 1000
+    if cancel_grace is not None:
+        found["cancel_grace_s"] = time_ms("--cancel-grace", cancel_grace, "0s", "24h") / 1000
+    if slice_ is not None:
+        found["slice_s"] = time_ms("--slice", slice_, "0s", "10s") / 1000
+    return found
 
 
 def _log_unknown(queue: Queue) -> None:

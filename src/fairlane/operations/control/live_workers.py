@@ -1,4 +1,4 @@
-"""Which workers of a queue beat, and the remedy where none does."""
+"""Which workers of a queue beat, and the remedy where none does or the queue is paused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fairlane import settings
 from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError
 from fairlane.operations.maintenance.dead_workers import is_late
+from fairlane.operations.maintenance.queue_pause import QueuePause, read_until, remedy
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
@@ -17,16 +18,23 @@ if TYPE_CHECKING:
 
 
 def unserved(queue: str) -> Operation[str]:
-    """Returns the remedy for a queue without a worker; "" if it has one.
+    """Returns the remedy for a queue that is paused or has no worker; "" for any other.
 
     Also "" if the workers cannot be read, because the caller reports something more important.
     """
     key = keys.workers(queue)
-    asked = [Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"), Command(b"TIME")]
+    asked = [
+        Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"),
+        Command(b"HGET", keys.conf(queue), b"paused_until"),
+        Command(b"TIME"),
+    ]
     try:
-        workers, time = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
+        workers, until, time = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
     except FairlaneError:
         return ""
+    pause = QueuePause(read_until(until), time_ms(time))
+    if pause.is_paused:
+        return remedy(queue, pause)
     ages = beat_ages(workers, time_ms(time))
     if not all(is_late(age_ms) for age_ms in ages.values()):
         return ""

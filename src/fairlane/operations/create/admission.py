@@ -96,7 +96,7 @@ class Admission:
             raise QueueFull(
                 f"queue {self.queue} has {reply.waiting:,} waiting sub-requests, {count:,} more "
                 f"would pass its bound of {reply.max_waiting:,}: wait until workers have caught "
-                f"up, or raise it with fairlane queue --queue {self.queue} --max-waiting"
+                f"up, or raise it with fairlane queue set --queue {self.queue} --max-waiting"
             )
 
     def _admit(self, chunk: int, count: int) -> Call:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fairlane.common.text import format_duration
 from fairlane.model import ENDED_STATES
+from fairlane.operations.maintenance.queue_pause import QueuePause, read_until, remedy
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
@@ -29,21 +30,22 @@ def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]
 
     Raises FairlaneError if they can't be read.
     """
-    names, count = yield Batch(
+    names, count, until = yield Batch(
         [
             Command(b"ZRANGE", keys.active(queue), 0, most - 1),
             Command(b"ZCARD", keys.active(queue)),
+            Command(b"HGET", keys.conf(queue), b"paused_until"),
         ]
     )
     found = []
     for name in names:
-        one = yield from _one(name.decode("utf-8", "replace"))
+        one = yield from _one(queue, name.decode("utf-8", "replace"), read_until(until))
         if one is not None:
             found.append(one)
     return found, max(0, count - len(names))
 
 
-def _one(request_id: str) -> Operation[Waits | None]:
+def _one(queue: str, request_id: str, paused_until: int) -> Operation[Waits | None]:
     leases, retries = keys.leases(request_id), keys.retries(request_id)
     row, held, first, time = yield Batch(
         [
@@ -72,4 +74,7 @@ def _one(request_id: str) -> Operation[Waits | None]:
         return Waits(request_id, kind, f"{what} in {left}", next_due)
     if is_open == "1" and not first and not int(fresh or 0):
         return Waits(request_id, "open", "open: its producer is still sending, or gone")
-    return Waits(request_id, "token", "its next token is on its way")
+    pause = QueuePause(paused_until, now)
+    kind = "queue" if pause.is_paused else "token"
+    why = remedy(queue, pause) if pause.is_paused else "its next token is on its way"
+    return Waits(request_id, kind, why, paused_until if pause.is_paused else 0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.common.text import format_duration, join_names, plural
+from fairlane.common.text import format_duration, join_names, of_queue, plural
 from fairlane.operations.diagnosis.finding import BAD, NOTE, OK, WARN, Finding, once
 from fairlane.operations.diagnosis.size_checks import retention, small_requests
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.maintenance.dead_workers import is_late
+from fairlane.operations.maintenance.queue_pause import read_pause
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.server_info import time_ms
@@ -58,6 +59,15 @@ def workers(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
     return found
 
 
+def pause(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+    """Finds that the queue is paused."""
+    found = yield from read_pause(queue)
+    if not found.is_paused:
+        return []
+    what, resumes = f"the queue is {found.text}", f"fairlane queue resume{of_queue(queue)}"
+    return [Finding("pause", WARN, what, f"{resumes} lets workers take from it")]
+
+
 def upkeep(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
     """Finds that no leader handles what is due in `active` and in every `delayed`."""
     spread = yield from read_shards(queue)
@@ -86,4 +96,4 @@ def endings(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
     return [Finding("endings", WARN, what, remedy)]
 
 
-QUEUE = (workers, upkeep, endings, small_requests, retention)
+QUEUE = (workers, pause, upkeep, endings, small_requests, retention)

@@ -5,16 +5,20 @@ It only reads. The cost is bounded, however many requests and tokens wait.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlane.operations.control.live_workers import beat_ages
 from fairlane.operations.find import waiting
 from fairlane.operations.find.urgent import most_urgent, read_progress
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.maintenance.dead_workers import is_late
+from fairlane.operations.maintenance.queue_pause import QueuePause, read_until
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
@@ -25,6 +29,7 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
     `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
     those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
     `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None.
+    `paused_until` is in ms by the Redis of the queue; None: not paused, or until it is resumed.
     """
     spread = yield from read_shards(queue)
     tokens = yield from waiting.read_waiting(queue, spread.served)
@@ -35,7 +40,7 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
             Command(b"ZCARD", keys.active(queue)),
             Command(b"ZRANGE", keys.active(queue), 0, waiting.MOST_READ - 1),
             Command(b"XLEN", keys.completed(queue)),
-            Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting"),
+            Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting", b"paused_until"),
         ]
     )
     beats = beat_ages(replies[0], time_ms(replies[1]))
@@ -54,6 +59,17 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
         "requests": requests,
         "more": max(0, active - most),
         "logged": logged,
-        "max_waiting": int(bound[0]) if bound[0] else None,
-        "waiting": int(bound[1] or 0) if bound[0] else None,
+        **_settings(bound, time_ms(replies[1])),
+    }
+
+
+def _settings(conf: Sequence[bytes | None], now_ms: int) -> dict[str, Any]:
+    """Returns the bound, the count of what waits, and the pause."""
+    most, waits, until = conf
+    pause = QueuePause(read_until(until), now_ms)
+    return {
+        "max_waiting": int(most) if most else None,
+        "waiting": int(waits or 0) if most else None,
+        "paused": pause.is_paused,
+        "paused_until": pause.until_ms,
     }

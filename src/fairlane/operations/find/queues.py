@@ -16,6 +16,7 @@ from fairlane.operations.batching import run_each
 from fairlane.operations.find.cursor import invalid_cursor, is_number, read_cursor, write_cursor
 from fairlane.operations.lease.shards import Shards, served
 from fairlane.operations.maintenance.dead_workers import LATEST_MS
+from fairlane.operations.maintenance.queue_pause import QueuePause, read_until
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
@@ -117,16 +118,21 @@ def _summaries(node: Any, names: list[str]) -> Operation[list[QueueSummary]]:
         if any(isinstance(reply, FairlaneError) for reply in row):
             found.append(QueueSummary(name))
             continue
-        (present, left), requests, workers, ended = row
+        (present, left, until), requests, workers, ended = row
         waiting = yield from _tokens(name, served(present or b"", left or b""))
         shards = Shards.of(present or b"").numbers
-        found.append(QueueSummary(name, waiting, requests, workers, ended, shards))
+        pause = QueuePause(read_until(until), now_ms)
+        found.append(
+            QueueSummary(
+                name, waiting, requests, workers, ended, shards, pause.is_paused, pause.until_ms
+            )
+        )
     return found
 
 
 def _counts(name: str, now_ms: int) -> list[Command]:
     return [
-        Command(b"HMGET", keys.conf(name), b"shards", b"left"),
+        Command(b"HMGET", keys.conf(name), b"shards", b"left", b"paused_until"),
         Command(b"ZCARD", keys.active(name)),
         Command(b"ZCOUNT", keys.workers(name), now_ms - LATEST_MS, b"+inf"),
         Command(b"XLEN", keys.completed(name)),

@@ -36,6 +36,7 @@ class WorkerOptions(TypedDict, total=False):
     slice_s: float
     tokens: int
     time_limit_s: float | None
+    cancel_grace_s: float | None
 
 
 def load_apps(names: Iterable[str]) -> list[App]:

@@ -16,7 +16,7 @@ from fairlane.worker.process.child import Assignment, start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.worker.held import Running
+    from fairlane.worker.held import Held, Running
     from fairlane.worker.lease_board import LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
@@ -39,6 +39,7 @@ class Child:
     born: float
     asked: list[Running] = field(default_factory=list)  # calls whose stacks it was asked for
     late: list[Running] = field(default_factory=list)  # calls for which it was killed
+    unwanted: list[Held] = field(default_factory=list)  # cancelled leases for which it was killed
     how: str = ""  # its end, as `signal 9 (SIGKILL)`, with the place in the code if known
 
 
@@ -125,18 +126,20 @@ class ProcessPool:
         os.close(child.pipe)
         if status or restart:
             kill_group(pid)
-        if not child.late:  # the signal for its stacks may have ended it before the kill
+        if not (
+            child.late or child.unwanted
+        ):  # the signal for its stacks may have ended it before the kill
             running = [record.running() for record in child.records]
             child.late = [call for call in child.asked if call in running]
         lived = clock.mono_s() - child.born
         if restart:
-            if child.late or lived > _STEADY_S:
+            if child.late or child.unwanted or lived > _STEADY_S:
                 self._pause[child.index] = 0.0
             else:
                 self._pause[child.index] = min(_SLOWEST_S, max(0.1, self._pause[child.index] * 2))
             self._due[child.index] = clock.mono_s() + self._pause[child.index]
         try:
-            if child.late:
+            if child.late or child.unwanted:
                 yield child
             elif status or restart or any(record.is_holding for record in child.records):
                 self.crashes += 1

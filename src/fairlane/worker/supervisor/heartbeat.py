@@ -14,6 +14,7 @@ from fairlane.errors import FairlaneError, WorkerRefused
 from fairlane.operations.control.call_progress import holds_text
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.operations.maintenance.queue_pause import QueuePause
 from fairlane.worker.host_identity import hostname_of, whereabouts
 from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.maintenance.duty import Beat
@@ -52,7 +53,7 @@ class Heartbeat:
         self.is_idle = False
         self.is_away = False  # True if Redis did not answer the last beat
         self._beaten = self._answered = clock.mono_s()
-        self._leads = self._has_died = False
+        self._leads = self._has_died = self._is_paused = False
         self._shards: tuple[int, ...] = (0,)
         self._outage = outage or Repeats()
         self._maintenance = Maintenance(driver.url, queue, worker, outage=self._outage.outage)
@@ -111,7 +112,7 @@ class Heartbeat:
         return True
 
     def wake(self) -> None:
-        """Wakes the idle units of a draining worker, so that no pop has to time out."""
+        """Wakes the idle units, because the worker drains or the queue is paused."""
         try:
             units = self._board.units
             self._driver.run(registry.wake(self._queue, self._worker, units, self._shards))
@@ -182,10 +183,23 @@ class Heartbeat:
             )
             self.must_drain = True
 
+    def _pause(self, pause: QueuePause) -> None:
+        """Passes a pause of the queue, or its end, to the units."""
+        if pause.is_paused == self._is_paused:
+            return
+        self._is_paused = pause.is_paused
+        self._board.pause(is_paused=pause.is_paused)
+        if pause.is_paused:
+            _log.info("queue %s is %s: this worker takes nothing", self._queue, pause.text)
+            self.wake()  # otherwise a unit that waits in a pop would take the next token
+        else:
+            _log.info("queue %s is resumed", self._queue)
+
     def _on_beat(self, reply: Reply) -> None:
         self.is_idle, self._leads = reply.active_due == 0, bool(reply.leads)
         self._shards = served(reply.shards, reply.left)
         self._board.spread(self._shards)
+        self._pause(QueuePause(reply.paused_until, reply.now))
         beat = Beat(
             *(reply.now, reply.active_due, reply.delayed_due, reply.oldest_beat),
             *(reply.died, reply.tick_due),

@@ -50,11 +50,15 @@ class LeaseKeeper:
         # By unit and version, while Redis is unreachable: leases not taken back, and not settled.
         self._left: dict[tuple[int, int], Held] = {}
         self._unsettled: dict[tuple[int, int], Held] = {}
+        self.cancelled: dict[tuple[int, int], float] = {}  # since when, by unit and version
         self.unanswered = UnansweredAcquires(driver, queue, worker, started, board)
 
     def tick(self) -> None:
         """Extends the leases that are due, and takes back late grants. Raises no error of Redis."""
         all_held = self._board.held()
+        if self.cancelled:
+            still = {(held.unit, held.version) for held in all_held}
+            self.cancelled = {at: since for at, since in self.cancelled.items() if at in still}
         self._extend(all_held, only_due=not self._cancels.are_new(all_held))
         self.unanswered.take_granted_late()
 
@@ -90,6 +94,8 @@ class LeaseKeeper:
             reply, record = call.reply(raw), self._board.records[held.unit]
             if reply.is_ok or reply.is_cancelled:
                 record.extended(held, now + held.lease_s)
+            if reply.is_cancelled:
+                self.cancelled.setdefault((held.unit, held.version), now)
             if not reply.is_ok:
                 record.stop(held)
 

@@ -29,6 +29,7 @@ from fairlane.worker.log.repeats import Repeats
 from fairlane.worker.process.child import Assignment
 from fairlane.worker.process.pool import Child, ProcessPool
 from fairlane.worker.process.signals import Signals
+from fairlane.worker.supervisor.cancellation import CancelGrace, check_grace
 from fairlane.worker.supervisor.heartbeat import Heartbeat
 from fairlane.worker.supervisor.idle_report import IdleReport
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
@@ -54,8 +55,9 @@ class Worker:
     many seconds one lease's work should take; 0 means one sub-request a lease. `tokens` is the most
     leases that one unit holds while the handler is quick; 1 means one lease at a time.
     `time_limit_s` is the longest time of one call of the handler. The smallest of three limits
-    counts: this, the handler's own (see time_limit) and the request's. Raises InvalidArgument,
-    HandlerNotFound.
+    counts: this, the handler's own (see time_limit) and the request's. `cancel_grace_s`: a handler
+    that goes on for so many seconds after its request was cancelled is ended with its process,
+    uncharged; None = it may finish. Raises InvalidArgument, HandlerNotFound.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Worker:
         slice_s: float = settings.SLICE_MS / 1000,
         tokens: int = settings.TOKENS_MOST,
         time_limit_s: float | None = None,
+        cancel_grace_s: float | None = None,
     ) -> None:
         for name, value, most in (
             ("concurrency", concurrency, 1000),
@@ -88,6 +91,7 @@ class Worker:
         self.queue = queue
         self.id = "{}:{}".format(*own_address(full_id(id, queue.driver.url)))
         self._shape = shape_of(handler).limited(time_limit_s)
+        self._cancel_grace_s = check_grace(cancel_grace_s)
         self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_s * 1000
         # Each lease of a unit that holds several stands on a record of its own.
         self._tokens = tokens
@@ -162,6 +166,7 @@ class Worker:
         self._children = ProcessPool(self._assignments(), [port.close, signals.forget])
         signals.groups = self._children.running
         self._time_limits = TimeLimits(self._children, self._keeper, is_async=self._shape.is_async)
+        self._grace = CancelGrace(self._children, self._keeper, self._cancel_grace_s)
         self._stalled = StalledLeases(self._board, self._keeper, self._slice_ms)
         try:
             with selectors.DefaultSelector() as selector:
@@ -206,8 +211,7 @@ class Worker:
 
     def _tick(self, *, until_idle: bool) -> None:
         for child in self._children.collect(restart=not self._board.is_draining):
-            settle = self._time_limits.settle if child.late else self._take_back
-            if settle(child):  # none was charged
+            if self._settle(child):  # none was charged
                 self._children.alone(child.records)
             self._keeper.unanswered.put_back(child.records)
             self._heartbeat.on_process_death()
@@ -218,6 +222,7 @@ class Worker:
         else:
             self._keeper.report_left()
         self._time_limits.look()
+        self._grace.look()
         self._stalled.look()
         self._failures.look()
         self._keeper.tick()
@@ -230,6 +235,12 @@ class Worker:
         if self._board.is_draining and not self._woken:
             self._woken = True
             self._heartbeat.wake()
+
+    def _settle(self, child: Child) -> bool:
+        """Takes back what a dead process held; True if several leases ran and none was charged."""
+        if child.unwanted:
+            return self._grace.settle(child)
+        return self._time_limits.settle(child) if child.late else self._take_back(child)
 
     def _look(self) -> None:
         """Passes the counts to `watch`, which may drain the worker."""

@@ -16,6 +16,7 @@ from fairlane.worker.unit.dispatch import (
     keep_unsent,
     log_refusals,
     note_away,
+    send,
 )
 from fairlane.worker.unit.exchange import settle_and_acquire
 from fairlane.worker.unit.leases import Acquired, Lease, LeaseBatch, acquire, forget, take_all
@@ -32,6 +33,9 @@ def serve(unit: Unit) -> Operation[None]:
     """Works until the worker drains."""
     returned = FollowUps(unit.queue, on_delay=unit.on_delay)
     while not unit.record.is_draining:
+        if unit.record.is_paused:
+            yield from _rest(unit, returned)
+            continue
         # What the last leases returned goes out in the same round trip as the next pop.
         most = unit.sizer.tokens(len(unit.free), unit.share)
         popped = yield from _pop(unit, [*_outgoing(unit, returned), *unit.measures.due()], most)
@@ -39,6 +43,13 @@ def serve(unit: Unit) -> Operation[None]:
             yield from take(unit, popped, most, returned)
     if outgoing := [*_outgoing(unit, returned), *unit.measures.rest()]:
         yield Batch(outgoing)
+
+
+def _rest(unit: Unit, returned: FollowUps) -> Operation[None]:
+    """Dispatches what the last leases returned, and waits a moment, because the queue is paused."""
+    if outgoing := [*_outgoing(unit, returned), *unit.measures.due()]:
+        yield from send(unit, outgoing)
+    yield Pause(settings.PAUSED_S)
 
 
 def _outgoing(unit: Unit, returned: FollowUps) -> list[Command | Call]:

@@ -27,7 +27,7 @@ def may_prefetch(unit: Unit, leases: list[Lease], done: list[Lease]) -> bool:
         bool(leases)
         and unit.is_alone
         and unit.sizer.is_quick
-        and not unit.record.is_draining
+        and unit.record.takes_work
         and not any(lease.slice.durable for lease in leases)
         and not any(map(is_apart, done))
     )

@@ -1,0 +1,55 @@
+"""The pause of a queue through the library, blocking and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import aio
+from fairlane.errors import InvalidArgument
+from fairlane.operations.maintenance.queue_pause import QueuePause, read_pause
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+
+
+def test_a_queue_is_paused_and_resumed(queue: Queue):
+    pause = queue.pause(for_s=600)
+    assert (pause.is_paused, pause.until_ms) == (True, pause.now_ms + 600_000)
+    assert queue.driver.run(read_pause("req")).paused_until == pause.paused_until
+    assert queue.pause().until_ms is None
+    assert (queue.status()["paused"], queue.status()["paused_until"]) == (True, None)
+    assert [queue.resume(), queue.resume()] == [True, False]
+    assert not queue.driver.run(read_pause("req")).is_paused
+
+
+def test_an_asyncio_program_pauses_and_resumes(redis_url: str):
+    async def go() -> tuple[bool, bool, bool]:
+        async with aio.Queue.from_url(redis_url) as queue:
+            pause = await queue.pause(for_s=0.5)
+            return pause.is_paused, await queue.resume(), await queue.resume()
+
+    assert asyncio.run(go()) == (True, True, False)
+
+
+@pytest.mark.parametrize("for_s", [0, -1, nan, inf, 366 * 86_400, True, "10m"])
+def test_a_period_that_is_not_valid_is_refused_before_anything_is_written(queue: Queue, for_s: Any):
+    with pytest.raises(InvalidArgument, match=r"for_s .* is not valid: more than 0 seconds"):
+        queue.pause(for_s=for_s)
+    assert not queue.status()["paused"]
+
+
+@pytest.mark.parametrize(
+    ("until", "text"),
+    [
+        (0, "not paused"),
+        (1_000, "not paused"),
+        (10**15, "paused until it is resumed"),
+        (61_000, "paused until 1970-01-01 00:01:01 UTC (in 60 s)"),
+    ],
+)
+def test_a_pause_is_named_for_people(until: int, text: str):
+    assert QueuePause(until, 1_000).text == text
