@@ -45,6 +45,13 @@ _LONGEST_SLICE_S = 10
 _SPARE_MOST = 255  # spare records of one process, for more than one lease a unit
 
 
+def _check_count(name: str, value: object, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidArgument(
+            f"{name} {value!r} is not valid: a whole number from 1 to {most} is expected"
+        )
+
+
 class Worker:
     """Works on a queue: `processes` child processes with `concurrency` units each.
 
@@ -73,15 +80,9 @@ class Worker:
         time_limit_s: float | None = None,
         cancel_grace_s: float | None = None,
     ) -> None:
-        for name, value, most in (
-            ("concurrency", concurrency, 1000),
-            ("processes", processes, 256),
-            ("tokens", tokens, settings.TOKENS_MOST),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise InvalidArgument(
-                    f"{name} {value!r} is not valid: a whole number from 1 to {most} is expected"
-                )
+        _check_count("concurrency", concurrency, 1000)
+        _check_count("processes", processes, 256)
+        _check_count("tokens", tokens, settings.TOKENS_MOST)
         if not isinstance(slice_s, (int, float)) or not 0 <= slice_s <= _LONGEST_SLICE_S:
             raise InvalidArgument(
                 f"slice_s {slice_s!r} is not valid: 0 to {_LONGEST_SLICE_S} seconds are expected"
