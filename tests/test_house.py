@@ -27,7 +27,7 @@ ROOMS = {
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.schedules", "operations.maintenance", "operations.control"),
-        "operations.find",
+        *("operations.find", "operations.many"),
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
@@ -40,6 +40,7 @@ ROOMS = {
     ),
     "edges": (
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
+        "cli.selection",
         *("cli.commands", "cli.main"),
         *("__main__", "spark"),
     ),

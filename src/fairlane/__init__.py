@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         RequestEnded,
         RequestExists,
         RequestLost,
+        RequestNotEnded,
         RequestNotFound,
         ScheduleNotFound,
         SparkMissing,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         WorkerRefused,
     )
     from fairlane.model import Completion, Progress, Result
+    from fairlane.operations.many.change import Change
     from fairlane.operations.schedules.schedule import Schedule
     from fairlane.operations.submit.content_id import content_id
     from fairlane.options import RequestOptions, SharedOptions
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "App": ".tasks.app",
     "ArgumentsRefused": ".errors",
+    "Change": ".operations.many.change",
     "Completion": ".model",
     "Context": ".worker",
     "DataLost": ".errors",
@@ -76,6 +79,7 @@ _HOMES = {
     "RequestEnded": ".errors",
     "RequestExists": ".errors",
     "RequestLost": ".errors",
+    "RequestNotEnded": ".errors",
     "RequestNotFound": ".errors",
     "RequestOptions": ".options",
     "Result": ".model",
@@ -101,6 +105,7 @@ _HOMES = {
 __all__ = [
     "App",
     "ArgumentsRefused",
+    "Change",
     "Completion",
     "Context",
     "DataLost",
@@ -124,6 +129,7 @@ __all__ = [
     "RequestEnded",
     "RequestExists",
     "RequestLost",
+    "RequestNotEnded",
     "RequestNotFound",
     "RequestOptions",
     "Result",

@@ -24,11 +24,13 @@ from fairlane.operations.find import failures, filters, overview, requests, work
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
+from fairlane.operations.many import selection
+from fairlane.operations.many.apply import apply
 from fairlane.operations.results import flow
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
-from fairlane.options import policy_of
+from fairlane.options import ms_of, policy_of
 from fairlane.protocol import keys
 from fairlane.queue import resolve_url
 from fairlane.schedules.awaited import AsyncSchedules
@@ -37,10 +39,19 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
     from types import TracebackType
 
-    from fairlane.found import RequestErrors, RequestFilters, RequestPage, WorkerPage
+    from fairlane.found import (
+        ChangeReport,
+        RequestChoice,
+        RequestErrors,
+        RequestFilters,
+        RequestPage,
+        WorkerPage,
+    )
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.maintenance.queue_pause import QueuePause
+    from fairlane.operations.many.change import Change
+    from fairlane.operations.many.selection import Selection
     from fairlane.operations.submit.open_request import Submission
     from fairlane.options import RequestOptions, SharedOptions
     from fairlane.protocol.steps import Operation
@@ -109,6 +120,10 @@ class Request:
     async def set_priority(self, priority: int) -> None:
         """Moves tokens of the request to the lane `priority`; see queue.Request.set_priority."""
         await self.queue.driver.run(change.set_priority(self.id, priority))
+
+    async def set_deadline(self, deadline_s: float) -> None:
+        """Starts nothing after so many seconds from now; see queue.Request.set_deadline."""
+        await self.queue.driver.run(change.set_deadline(self.id, ms_of("deadline_s", deadline_s)))
 
     async def errors(self) -> RequestErrors:
         """Returns how sub-requests failed; see queue.Request.errors."""
@@ -356,6 +371,16 @@ class Queue:
         """Returns a page of requests; see fairlane.queue.Queue.list_requests."""
         chosen = filters.filter_of(**wanted)
         return await self.driver.run(requests.list_requests(self.name, chosen, limit, after))
+
+    async def select(
+        self, change: Change, ids: Iterable[str] | None = None, **wanted: Unpack[RequestChoice]
+    ) -> Selection:
+        """Returns the requests that `change` would change; see fairlane.queue.Queue.select."""
+        return await self.driver.run(selection.choose(self.name, change, ids, **wanted))
+
+    async def change(self, selected: Selection, report: ChangeReport | None = None) -> ChangeReport:
+        """Makes the change in batches; see fairlane.queue.Queue.change."""
+        return await self.driver.run(apply(selected, report))
 
     async def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats; see fairlane.queue.Queue.workers."""

@@ -14,6 +14,7 @@ FairlaneError
  ├── ScheduleNotFound     the queue has no schedule of this name            exit 3
  ├── RequestClosed        the request is sealed: too late to add         exit 1
  ├── RequestEnded         the request ended: too late to add or change     exit 1
+ ├── RequestNotEnded      the request has not ended: too early to delete   exit 1
  ├── TaskError            a call of a task is dead                         exit 1
  │    └── TaskCancelled   its request was cancelled before                 exit 1
  ├── WaitTimeout          the caller's timeout is over                     exit 4
@@ -96,6 +97,10 @@ class ScheduleNotFound(FairlaneError, LookupError):
 
 class RequestEnded(FairlaneError):
     """The request has ended, or was cancelled: it cannot be submitted or changed any more."""
+
+
+class RequestNotEnded(FairlaneError):
+    """The request has not ended, or its dead sub-requests are being requeued: it stays."""
 
 
 class RequestClosed(FairlaneError):

@@ -1,13 +1,14 @@
-"""What is looked for and found: requests, workers, queues, and the failures of one request."""
+"""What is looked for, found or changed: requests, workers, queues, failures, a change's report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fairlane.errors import FairlaneError
     from fairlane.model import Completion, DeadGroup, FailedAttempt, Progress
     from fairlane.operations.control.call_progress import CallProgress
 
@@ -23,6 +24,7 @@ class RequestFilters(TypedDict, total=False):
     `states` are active, paused, cancelling, expiring, done, cancelled and lost, or the words
     running and ended for several of them. `priorities` are 0 to 99. `id_prefix` is how the id
     begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
+    A request is listed if it has all of `tags`, and one of `tenants`.
     """
 
     states: Iterable[str]
@@ -30,6 +32,14 @@ class RequestFilters(TypedDict, total=False):
     id_prefix: str
     older_s: float
     newer_s: float
+    tags: Iterable[str]
+    tenants: Iterable[str]
+
+
+class RequestChoice(RequestFilters, total=False):
+    """Which requests a change is for: those that the filters accept, or `everything`."""
+
+    everything: bool
 
 
 class RequestPage(NamedTuple):
@@ -94,6 +104,24 @@ class QueuePage(NamedTuple):
 
     queues: list[QueueSummary]
     after: str
+
+
+@dataclass(slots=True)
+class ChangeReport:
+    """What became of the requests of a change so far: `Queue.change` counts in it.
+
+    `ended` had ended or were gone meanwhile, or are about to end, so nothing was changed. `failed`
+    has the error of each request that could not be changed.
+    """
+
+    changed: int = 0
+    ended: int = 0
+    failed: dict[str, FairlaneError] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> int:
+        """Returns how many requests the change has reached."""
+        return self.changed + self.ended + len(self.failed)
 
 
 class RequestErrors(NamedTuple):

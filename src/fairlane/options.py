@@ -216,6 +216,12 @@ def check_limit(limit: int) -> int:
     return check_whole("limit", limit, 1, MAX_LIMIT)
 
 
+def check_deadline(deadline_ms: int) -> int:
+    """Returns a deadline in ms, 0 (none) to 366 days. Raises InvalidArgument."""
+    _time("deadline", deadline_ms, 0, 366 * _DAY_MS)
+    return deadline_ms
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The options of a request; durations in ms. Raises InvalidArgument as Lua would.
@@ -266,8 +272,8 @@ class Policy:
         _time("backoff", low, 0, _DAY_MS)
         _time("backoff", high, low, _DAY_MS)
         _time("lease", self.lease_ms, 1_000, _DAY_MS)
-        _time("retain", self.retain_ms, settings.LEAST_RETAIN_MS, 366 * _DAY_MS)
-        _time("deadline", self.deadline_ms, 0, 366 * _DAY_MS)
+        _time("retain", self.retain_ms, 0, 366 * _DAY_MS)
+        check_deadline(self.deadline_ms)
         _time("time limit", self.time_limit_ms, 0, _DAY_MS)
         check_whole("durable (replicas)", self.durable, 0, 16)
         if self.parent:

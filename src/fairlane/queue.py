@@ -14,6 +14,8 @@ from fairlane.operations.find import filters, overview, requests, workers
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
+from fairlane.operations.many import selection
+from fairlane.operations.many.apply import apply
 from fairlane.operations.submit.many import Many, checked_requests
 from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
@@ -25,11 +27,13 @@ from fairlane.schedules.blocking import Schedules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairlane.found import RequestFilters, RequestPage, WorkerPage
+    from fairlane.found import ChangeReport, RequestChoice, RequestFilters, RequestPage, WorkerPage
     from fairlane.model import Completion
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.maintenance.queue_pause import QueuePause
+    from fairlane.operations.many.change import Change
+    from fairlane.operations.many.selection import Selection
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -225,6 +229,23 @@ class Queue:
         """
         chosen = filters.filter_of(**wanted)
         return self.driver.run(requests.list_requests(self.name, chosen, limit, after))
+
+    def select(
+        self, change: Change, ids: Iterable[str] | None = None, **wanted: Unpack[RequestChoice]
+    ) -> Selection:
+        """Returns the requests that `change` would change; its len() is how many. It only reads.
+
+        They are named by `ids`, or chosen in this queue by `wanted`, the filters of list_requests.
+        `everything` is required if there is neither. Raises InvalidArgument, RequestNotFound.
+        """
+        return self.driver.run(selection.choose(self.name, change, ids, **wanted))
+
+    def change(self, selected: Selection, report: ChangeReport | None = None) -> ChangeReport:
+        """Makes the change, a hundred requests in a batch; returns what became of them.
+
+        After an error or Ctrl-C, `report` shows how far it came; a repeat is safe.
+        """
+        return self.driver.run(apply(selected, report))
 
     def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats, at most `limit`, those alive first."""

@@ -13,6 +13,7 @@ from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
 from fairlane.operations.control import change, completion, dead_letters, request_state, requeue
 from fairlane.operations.find import failures
 from fairlane.operations.results import flow
+from fairlane.options import ms_of
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -109,6 +110,14 @@ class Request:
     def set_priority(self, priority: int) -> None:
         """Moves waiting tokens to the lane `priority`, 0 to 99; raises the same as set_limit."""
         self.queue.driver.run(change.set_priority(self.id, priority))
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Starts no sub-request later than so many seconds from now; 0 = no deadline any more.
+
+        Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
+        """
+        deadline_ms = ms_of("deadline_s", deadline_s)
+        self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
 
     def errors(self) -> RequestErrors:
         """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""

@@ -19,6 +19,7 @@ ALLOWED = {
     "cli.display.unknown_queue": "names like a mistyped one",
     "cli.exit_status": "how many dead sub-requests are kept, and a wait that looks for a worker",
     "cli.progress.view": "a watch that shows an outage",
+    "cli.selection.control": "whether options filter at all, before there is a connection",
     "cli.stall_notice": "the remedy for a queue without a worker",
 }
 

@@ -14,6 +14,7 @@ from tests.explore.explorer import TooLarge, Violation
 from tests.explore.runs import explore
 from tests.explore.systems import (
     BY_NAME,
+    DELETED,
     DURABLES,
     HUGE,
     LARGE,
@@ -36,6 +37,7 @@ GROUPS = {
     "large": LARGE,
     "shared": SHARED,
     "requeues": REQUEUES,
+    "deletions": DELETED,
     "sharded": SHARDED,
     "durables": DURABLES,
     "huge": HUGE,

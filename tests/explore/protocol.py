@@ -415,6 +415,8 @@ def _read_request(raw: Any) -> tuple[Any, str]:
     canonical[b"first"] = b"%d" % _is_first_waiting(said)
     if b"seen" in said:
         canonical[b"seen"] = b"S" + said[b"seen"]
+    if b"over" in said:
+        canonical[b"over"] = _life(said[b"over"]).encode()
     if b"born" in said:
         canonical[b"born"] = _life(said[b"born"]).encode()
     return said, repr(canonical)

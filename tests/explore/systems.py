@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlane.common.rate import Rate
 from tests.explore.actors import Role
+from tests.explore.deletions import DELETER, Deletions
 from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
 from tests.explore.groups import Groups, group_producer
@@ -77,6 +78,7 @@ SMALL = (  # a few seconds: in every test run
     System("a delay", (producer(1, delay_ms=20_000), W1)),
     System("hold", (producer(1), W1, changer(("hold", 20_000)))),
     System("exchange", (producer(2), ON1)),
+    System("delete", (producer(1), W1, DELETER), protocol=Deletions),
 )
 MIDDLE = (
     System("two workers", (producer(1), W1, W2)),
@@ -196,6 +198,21 @@ GROUPS = (
     System("no room for a group, one server", (BY_SCRIPT,), FULL, **TOGETHER),
     System("a group by two", (BY_SCRIPT, group_producer("q", one_server=True)), **TOGETHER),
 )
+# An ended request is deleted, and its id may have another life.
+GOES: dict[str, Any] = {"protocol": Deletions}
+DELETED = (
+    System("delete, a new life", (producer(1), producer(1, name="q"), W1, DELETER), **GOES),
+    System("delete, a crash", (producer(1), W1, DELETER), CRASH, **GOES),
+    System("delete, a lost reply", (producer(1), W1, DELETER), LOST, **GOES),
+    System("delete, a late copy", (producer(1), W1, DELETER), COPY, **GOES),
+    System("delete, cancelled", (producer(1), W1, CANCEL, DELETER), **GOES),
+    System("delete, dead ones", (producer(1), W1, DELETER), hows=BAD, **GOES),
+    System("another deadline", (producer(1), W1, changer(("set_deadline", 20_000)))),
+    System(
+        "a deadline, then none",
+        (producer(1, deadline_ms=20_000), W1, changer(("set_deadline", 0))),
+    ),
+)
 # A queue over several shards, which change.
 ONE_SHARD: dict[str, Any] = {"before": (spreader(1),), "protocol": Spread}
 MOVED: dict[str, Any] = {"before": (spreader(1),), "protocol": OneMoves, "keepers": 0}
@@ -245,7 +262,10 @@ HUGE = (  # only by name: most have more than three million states
     System("every ending of a handler", (producer(2), worker(1, 2)), hows=ALL),
     System("two producers, a crash", (producer(1), producer(1, name="q"), W1), CRASH),
 )
-EVERY = (*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *SHARDED, *DURABLES, *HUGE)
+EVERY = (
+    *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
+    *(*SHARDED, *DURABLES, *HUGE),
+)
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
     BY_NAME[name]

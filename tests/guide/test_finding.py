@@ -45,6 +45,12 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
         "fairlane: queue shp has never been used on this Redis; did you mean shop?\n"
     )
     assert "\n1 ValueError: bad amount\n" in by("from fairlane import Queue")
+    assert by("fairlane pause") == (
+        "fairlane: 1 request would be paused: order-2; give --yes to do it\n"
+        "exit code 2\n1 request changed\n1 request cancelled\n"
+    )
+    assert by("fairlane delete") == "4 requests deleted\nreport-2\n"
+    assert by("import Change") == "1 chosen: report-2\n1 0 {}\n"
 
 
 def also_stderr(block: object) -> str:

@@ -17,10 +17,14 @@ from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.create import admission, intents
 from fairlane.operations.diagnosis.walk import Walk
+from fairlane.operations.find.filters import RequestFilter
 from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, queue_pause, registry
+from fairlane.operations.many.apply import apply
+from fairlane.operations.many.change import Change
+from fairlane.operations.many.selection import select, select_ids
 from fairlane.operations.schedules import change as change_schedule
 from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
@@ -341,6 +345,25 @@ def drops_the_dead(driver: Any) -> None:
     driver.run(requeue.drop_dead("r1"))
 
 
+def changes_many(driver: Any) -> None:
+    for name in ("r1", "r2"):
+        put(driver, name=name)
+    changed = (Change.pause(), Change.resume(), Change.set(limit=3, priority=7, deadline_s=3600))
+    for change_of_all in (*changed, Change.cancel("why")):
+        chosen = driver.run(select("req", change_of_all, RequestFilter()))
+        assert driver.run(apply(chosen)).reached == 2
+
+
+def deletes(driver: Any) -> None:
+    """One that ended but was not logged, and one that is cancelled first; then a new life."""
+    for name in ("r1", "r2"):
+        put(driver, name=name)
+    driver.do(library().cancel(keys.request_keys("r1"), reason="why"))
+    chosen = driver.run(select_ids(Change.delete(cancel=True), ["r1", "r2"]))
+    assert driver.run(apply(chosen)).changed == 2
+    put(driver, name="r1")
+
+
 def spreads(driver: Any) -> None:
     """And back: what is left in the end is taken from the queue's own lanes."""
     put(driver)
@@ -421,7 +444,7 @@ SCENARIOS: list[Scenario] = [
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, pauses_the_queue,
     spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
-    rolls, joins, recurs,
+    rolls, joins, recurs, changes_many, deletes,
 ]  # fmt: skip
 
 

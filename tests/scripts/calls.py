@@ -67,6 +67,10 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             running, proof | {"keep": "0", "done": 1, "verdicts": [FIRST, "0:d:1:0:0", "result"]}
         ),
         "confirm": Call(running, {}),
+        "delete": Call(
+            (*ended, keys.unique_ids(ENDED), keys.owner(ENDED)),
+            {"born": T0, "seen": 1, "ttl": HOUR},
+        ),
         "discard": Call(running, born | {"reason": "why", "seen": 0, "ttl": HOUR}),
         "drop_active": Call(
             (ACTIVE, keys.completed("req"), *BOUND),
@@ -110,6 +114,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             {"least": 1, "longest": 1, "most": 10, "endings": ENDING},
         ),
         "seal": Call(running, {"chunks": 1, "chain": lane.hash()["chain"]}),
+        "set_deadline": Call(running, {"deadline_ms": HOUR}),
         "set_limit": Call(running, {"limit": 2}),
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),

@@ -252,13 +252,15 @@ def test_abandon_renews_the_time_of_a_marker(lane: Lane):
 
 
 def test_abandon_leaves_a_request_alone(lane: Lane):
-    """There is a request: the auditor was too slow. Also after its end."""
+    """There is a request: the auditor was too slow. After its end only the mark is added."""
     (token,) = lane.start(1)
     with lane.unchanged():
         assert lane.abandon(lane.now) == [b"exists"]
     lane.complete(lane.take(token))
-    with lane.unchanged():
-        assert lane.abandon(lane.now) == [b"over"]
+    ended, left_ms = lane.hash(), lane.client.pttl(lane.names[2])
+    assert lane.abandon(lane.now) == [b"over", lane.number("born")]
+    assert lane.hash() == ended | {"seen": str(lane.now)}
+    assert 0 < lane.client.pttl(lane.names[2]) <= left_ms
 
 
 def test_abandon_marks_an_abandoned_life(lane: Lane):
@@ -273,12 +275,12 @@ def test_abandon_marks_an_abandoned_life(lane: Lane):
     assert lane.enqueue(1, intent=lane.now + 1, over=summary[1])[0] == b"ok"
 
 
-def test_abandon_marks_no_life_that_a_person_cancelled(lane: Lane):
-    """No other may follow it."""
+def test_abandon_names_a_life_that_a_person_cancelled_over(lane: Lane):
+    """Another one may follow it only after a deletion, which keeps the mark."""
     lane.start(1)
     lane.cancel("because")
-    with lane.unchanged():
-        assert lane.abandon(lane.now) == [b"over"]
+    assert lane.abandon(lane.now) == [b"over", lane.number("born")]
+    assert lane.number("seen") == lane.now
 
 
 def test_enqueue_begins_anew_where_only_the_hash_of_another_life_is_gone(lane: Lane):

@@ -47,6 +47,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
         ("complete", "BADVERDICT", [{"done": 0, "verdicts": verdict}])
         for verdict in WRONG_VERDICTS
     ),
+    ("delete", "BADARGUMENT", [{"born": "x"}, {"seen": ""}, {"ttl": "x"}, {"ttl": 0}]),
     ("discard", "born", [{"born": "x"}]),
     ("discard", "seen", [{"seen": "x"}]),
     ("discard", "ttl", [{"ttl": "x"}]),
@@ -88,6 +89,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("retire", "BADARGUMENT", each("endings", [], ENDING + ENDING[:10], ENDING * 81)),
     ("retire", "BADARGUMENT", each("endings", [*ENDING, *ENDING[:10], "x"])),
     ("seal", "BADARGUMENT", [{"chunks": "many"}]),
+    ("set_deadline", "BADARGUMENT", each("deadline_ms", "", "x", -1, 0.5, 366 * 86_400_000 + 1)),
     ("set_limit", "BADLIMIT a whole number from 1 to 10000", each("limit", *LIMITS)),
     ("set_max_waiting", "BADARGUMENT", each("most", -1, 1.5, "x")),
     ("set_priority", "BADPRIORITY a whole number from 0 to 99", each("priority", *PRIORITIES)),

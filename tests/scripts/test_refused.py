@@ -244,6 +244,7 @@ CASES = [
     Case("pause", started("paused", "pause")),
     Case("resume", resumed),
     *(Case("set_limit", made) for made in (limited, raised)),
+    Case("set_deadline", started("dated", "request", "set_deadline", deadline_ms=86_400_000)),
     Case("set_priority", started("urgent", "set_priority", 0)),
     Case("change_shards", started("spread", "request", "change_shards", shards="1,2")),
     *(Case("enqueue", made, is_worker=False) for made in (submitted, submitted_late)),

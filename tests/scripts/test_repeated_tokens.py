@@ -18,6 +18,7 @@ CALLS: dict[str, Callable[[Lane], list[Tok]]] = {
     "append": lambda lane: toks(lane.append(1, chunk=2)[1]),
     "seal": lambda lane: toks(lane.seal(2)[1]),
     "resume": lambda lane: toks(lane.resume()[2]),
+    "set_deadline": lambda lane: toks(lane.request("set_deadline", deadline_ms=0)[1]),
     "set_limit": lambda lane: toks(lane.set_limit(3)[1]),
     "set_priority": lambda lane: toks(lane.set_priority(5)[1]),
     "change_shards": lambda lane: toks(lane.request("change_shards", shards="")[1]),

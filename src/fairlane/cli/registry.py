@@ -20,6 +20,7 @@ COMMANDS = (
     "resume",
     "set",
     "cancel",
+    "delete",
     "dead",
     "errors",
     "status",

@@ -101,16 +101,17 @@ ROLES = {
     "maintenance": Role(
         "submits, and does to requests and queues what a person does",
         (
-            *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set", "dead"),
-            *("errors", "list", "workers", "queues", "completions", "stats", "queue", "doctor"),
-            "schedule",
+            *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
+            *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
+            *("queue", "doctor", "schedule"),
         ),
         _words(
-            "abandon admit append cancel change_shards check claim_dead confirm discard"
+            "abandon admit append cancel change_shards check claim_dead confirm delete discard"
             " drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
             " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
             " put_schedule reap report_backlog requeue_dead reschedule_active restore_active"
-            " resume retire seal set_limit set_max_waiting set_priority set_shards submit"
+            " resume retire seal set_deadline set_limit set_max_waiting set_priority set_shards"
+            " submit"
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"

@@ -8,6 +8,9 @@ local function left_of(state)
   return state.left
 end
 
+-- A call may be repeated for minutes, so the hash stays at least so long: settings.LEAST_TOMBSTONE_MS.
+local LEAST_TOMBSTONE = 600000
+
 -- Ends a request if nothing is left to do, if it is cancelled and nothing is held, or if its deadline has passed and all
 -- the rest is dead. Only this function ends requests and publishes the end. It leaves no key without a TTL. It writes the
 -- end before it deletes anything: if Redis refuses a command in between, expire_leftovers does the rest.
@@ -24,12 +27,18 @@ local function finish(state, now)
   state.state = state.was == "cancelling" and "cancelled" or "done"
   state.open, state.queued, state.fresh, state.high, state.few, state.sleeper, state.free = 0, 0, 0, 0, 0, "", ""
   save_state(state, "cancelled", state.cancelled, "ended", string.format("%d", now))
-  redis.call("PEXPIRE", request, string.format("%d", state.retain_ms))
-  redis.call("PEXPIRE", results, string.format("%d", state.retain_ms))
+  redis.call("PEXPIRE", request, string.format("%d", math.max(state.retain_ms, LEAST_TOMBSTONE)))
+  if state.retain_ms > 0 then
+    redis.call("PEXPIRE", results, string.format("%d", state.retain_ms))
+    if not was_few then
+      redis.call("PEXPIRE", dead, string.format("%d", state.retain_ms))
+    end
+  else
+    redis.call("UNLINK", results, dead)
+  end
   if was_few then  -- it never had more
     redis.call("UNLINK", permits, leases, few, counter)
   else
-    redis.call("PEXPIRE", dead, string.format("%d", state.retain_ms))
     redis.call("UNLINK", stream, counter, permits, leases, retries)
   end
   redis.call("PUBLISH", "done:" .. string.sub(request, 5), state.state)

@@ -37,7 +37,7 @@ end
 -- `new` has, besides what enqueue_error reads: queue, policy, digest and extras. `intent`: the score in `active` that announced
 -- the request. `over`: `born` of an abandoned life whose ending is in the log.
 local function enqueue(new, now, intent, over)
-  local row = redis.call("HMGET", request, "state", "seen")
+  local row = redis.call("HMGET", request, "state", "seen", "over")
   local state, former = row[1] and load_state(), nil
   local is_repeat = state and redis.call("HGET", request, "digest") == new.digest
   if not (is_repeat and new.extras.unique) and may_follow(state, new, now) then
@@ -59,6 +59,8 @@ local function enqueue(new, now, intent, over)
   state = new_state(new, now)
   if former then
     state.born, state.seq = math.max(now, former.born + 1), former.seq
+  elseif row[3] then  -- the marker of a deleted life has its `born`
+    state.born = math.max(now, tonumber(row[3]) + 1)
   end
   store_bodies(state, now, new)  -- first, because a full Redis must refuse before anything else is written
   if former or seen >= 0 then

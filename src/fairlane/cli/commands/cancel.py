@@ -1,36 +1,48 @@
-"""`fairlane cancel`: nothing more of a request starts."""
+"""`fairlane cancel`: nothing more of one request, or of many, starts."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
-from fairlane.cli.options import home_option, json_option, open_request, redis_option
+from fairlane.cli.options import open_request
 from fairlane.cli.output import note, write_json, write_line
+from fairlane.cli.selection.control import CODES, Wish, change_many, control_options
 
 
-@click.command("cancel", short_help="Cancel a request: nothing more of it starts.")
-@click.argument("request_id", metavar="ID")
+@click.command(
+    "cancel",
+    short_help="Cancel requests: nothing more of them starts.",
+    help="Cancel the request ID and print its state: cancelling while workers still hold some of "
+    f"it. Or cancel many requests and print how many.\n\n{CODES}",
+)
+@control_options()
 @click.option(
     "--reason", default="cancelled by the caller", show_default=True, help="Kept with the request."
 )
-@home_option
-@json_option
-@redis_option
-def command(
-    request_id: str, redis: str | None, queue: str | None, reason: str, as_json: bool
-) -> int:
-    """Cancel the request ID and print its state: cancelling while workers still hold some of it."""
+def command(reason: str, **given: Any) -> int:
+    """Cancel one request or many."""
+    from fairlane import Change
+
+    wish = Wish.of(**given)
+    reason = os.fsencode(reason).decode("utf-8", "replace")
+    if wish.only:
+        return _cancel(wish, wish.only, reason)
+    return change_many(Change.cancel(reason), wish)
+
+
+def _cancel(wish: Wish, request_id: str, reason: str) -> int:
     from fairlane.cli.exit_status import summary
 
-    with open_request(redis, queue, request_id) as request:
+    with open_request(wish.redis, wish.queue, request_id) as request:
         before = request.progress()
-        request.cancel(os.fsencode(reason).decode("utf-8", "replace"))
+        request.cancel(reason)
         progress = request.progress()
     if before.ended:
         note(f"request {request_id} had ended before: it is {progress.state}")
-    if as_json:
+    if wish.as_json:
         write_json(summary(progress))
     else:
         write_line(progress.state)

@@ -20,6 +20,7 @@ from fairlane.cli.options import (
 )
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
+from fairlane.cli.selection.control import Wish, change_many, control_options
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -89,16 +90,15 @@ def _choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @command.command("requeue", short_help="Let dead sub-requests run again.")
-@click.argument("request_id", metavar="ID")
+@control_options(everything=False)
 @_choice_options
-@home_option
-@json_option
-@redis_option
 def requeue(
-    request_id: str, redis: str | None, queue: str | None, fingerprints: tuple[str, ...],
-    indexes: tuple[int, ...], everything: bool, as_json: bool,
-) -> int:  # fmt: skip
+    fingerprints: tuple[str, ...], indexes: tuple[int, ...], everything: bool, **given: Any
+) -> int:
     """Let dead sub-requests of ID run again, with all attempts; print the request that runs them.
+
+    Several IDs, or filters, choose many requests; without both, those of the whole queue. They are
+    counted first, and --yes is needed to requeue. Exit code 2: --yes is missing; 3: none matches.
 
     If ID still runs, they run again in ID. If ID has ended, they run in a new request, and ID is
     its parent. The new request numbers them from 0, in the order of `dead list ID --each`, which
@@ -106,10 +106,21 @@ def requeue(
     command may be repeated after an error: it completes what it began, or prints the same new
     request again.
     """
-    from fairlane.operations.control.requeue import requeue_dead
+    from fairlane import Change
 
     choice = _choose(fingerprints, indexes, everything=everything)
-    with open_request(redis, queue, request_id) as request:
+    wish = Wish.of(**given, has_default=True)
+    if wish.only:
+        return _requeue(wish, wish.only, choice)
+    if indexes:
+        raise InvalidArgument("--index needs the ID of one request")
+    return change_many(Change.requeue_dead(fingerprint=fingerprints or None), wish)
+
+
+def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
+    from fairlane.operations.control.requeue import requeue_dead
+
+    with open_request(wish.redis, wish.queue, request_id) as request:
         earlier = children_of(request.progress())
         listed = request.queue.driver.run(_indexes(request_id, choice))
         run_by, count = request.queue.driver.run(requeue_dead(request_id, choice))
@@ -122,7 +133,7 @@ def requeue(
             sentence = _requeued_before(request.queue, request_id, run_by, count)
         else:
             sentence = _will_run(request_id, run_by, count, order)
-    if as_json:
+    if wish.as_json:
         found = {"id": run_by, "requeued": count, "parent": _other(run_by, request_id)}
         write_json({**found, "repeated": is_repeat, "indexes": order})
     elif count:

@@ -15,35 +15,18 @@ from fairlane.cli.options import (
     open_queue,
     queue_option,
     redis_option,
-    time_ms,
 )
 from fairlane.cli.output import note, write_json, write_styled
-from fairlane.found import ENDED, RUNNING, STATE_GROUPS, RequestFilters
+from fairlane.cli.selection.filters import filter_options, filters_of
 from fairlane.model import Completion, Progress
 
 if TYPE_CHECKING:
     from fairlane.found import RequestPage
     from fairlane.queue import Queue
 
-STATES = (*STATE_GROUPS, *RUNNING, *ENDED)
-
 
 @click.command("list", short_help="List the requests of a queue, running and ended.")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice(STATES),
-    multiple=True,
-    metavar="STATE",
-    help=f"Only requests in this state; may be repeated: {', '.join(STATES)}.",
-)
-@click.option(
-    "--priority", "priorities", type=int, multiple=True, metavar="N",
-    help="Only requests of this priority, 0 to 99; may be repeated.",
-)  # fmt: skip
-@click.option("--older", metavar="TIME", help="Only requests submitted at least so long ago: 10m.")
-@click.option("--newer", metavar="TIME", help="Only requests submitted less than so long ago: 1h.")
-@click.option("--id", "id_prefix", metavar="PREFIX", default="", help="Only ids that begin so.")
+@filter_options()
 @limit_option(50)
 @after_option
 @queue_option
@@ -51,7 +34,7 @@ STATES = (*STATE_GROUPS, *RUNNING, *ENDED)
 @redis_option
 def command(
     redis: str | None, queue: str, as_json: bool, limit: int, after: str,
-    older: str | None, newer: str | None, **wanted: Any,
+    **wanted: Any,
 ) -> int:  # fmt: skip
     """List running requests, the most urgent first, then ended ones, the newest first.
 
@@ -59,11 +42,7 @@ def command(
     last line names its --after. Ended requests come from the completion log, which keeps about the
     last 100,000.
     """
-    filters: RequestFilters = {**wanted}  # type: ignore[typeddict-item]  # named as its keys
-    if older is not None:
-        filters["older_s"] = time_ms("--older", older, "0s", "366d") / 1000
-    if newer is not None:
-        filters["newer_s"] = time_ms("--newer", newer, "1ms", "366d") / 1000
+    filters = filters_of(wanted)
     with open_queue(redis, queue) as opened:
         page = opened.list_requests(limit=limit, after=after, **filters)
         if as_json:

@@ -5,5 +5,5 @@ from __future__ import annotations
 from fairlane.cli.commands.pause import switch
 
 command = switch(
-    "resume", "active", "Let a paused request go on.", "Let the paused request ID go on"
+    "resume", "active", "Let paused requests go on.", "Let the paused request ID go on"
 )

@@ -1,53 +1,69 @@
-"""`fairlane set`: another limit or priority for a request that runs."""
+"""`fairlane set`: another limit, priority or deadline for one request, or for many."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from fairlane.cli.options import home_option, json_option, open_request, redis_option
+from fairlane.cli.options import open_request, time_ms
 from fairlane.cli.output import write_json, write_line
+from fairlane.cli.selection.control import CODES, Wish, change_many, control_options
 from fairlane.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from fairlane import Change
 
-@click.command("set", short_help="Change the limit or the priority of a request.")
-@click.argument("request_id", metavar="ID")
+
+@click.command(
+    "set",
+    short_help="Change the limit, the priority or the deadline of requests.",
+    help="Change the request ID while it waits or runs, and print what is now in force. Or change "
+    "many requests and print how many.\n\nSlices that workers hold already end first, also above a "
+    f"lower limit. Exit code 1: the request has ended. {CODES}",
+)
+@control_options("--at-priority")
 @click.option(
     "--limit", type=int, metavar="N", help="At most N workers at the same time, 1 to 10000."
 )
 @click.option("--priority", type=int, metavar="P", help="Lane 0 (first) to 99.")
-@home_option
-@json_option
-@redis_option
-def command(
-    request_id: str,
-    redis: str | None,
-    queue: str | None,
-    limit: int | None,
-    priority: int | None,
-    as_json: bool,
-) -> int:
-    """Change the request ID while it waits or runs, and print what is now in force.
+@click.option(
+    "--deadline", metavar="TIME",
+    help="Nothing starts later than so long from now; 0s = no deadline any more.",
+)  # fmt: skip
+def command(limit: int | None, priority: int | None, deadline: str | None, **given: Any) -> int:
+    """Change one request or many."""
+    from fairlane import Change
 
-    Slices that workers hold already end first, also above a lower limit. Exit code 1: the request
-    has ended; 3: there is no such request.
-    """
+    wish = Wish.of(**given)
+    if limit is None and priority is None and deadline is None:
+        raise InvalidArgument(
+            "there is nothing to set: give --limit N, --priority P or --deadline TIME"
+        )
+    seconds = None if deadline is None else time_ms("--deadline", deadline, "0s", "366d") / 1000
+    change = Change.set(limit=limit, priority=priority, deadline_s=seconds)
+    return _set(wish, wish.only, change) if wish.only else change_many(change, wish)
+
+
+def _set(wish: Wish, request_id: str, change: Change) -> int:
     from fairlane.cli.exit_status import summary
-    from fairlane.options import check_limit, check_priority
+    from fairlane.common.text import format_duration
 
-    if limit is None and priority is None:
-        raise InvalidArgument("there is nothing to set: give --limit N or --priority P")
-    if limit is not None:
-        check_limit(limit)
-    if priority is not None:
-        check_priority(priority)
-    with open_request(redis, queue, request_id) as request:
-        if limit is not None:
-            request.set_limit(limit)
-        if priority is not None:
-            request.set_priority(priority)
+    with open_request(wish.redis, wish.queue, request_id) as request:
+        if change.limit is not None:
+            request.set_limit(change.limit)
+        if change.priority is not None:
+            request.set_priority(change.priority)
+        if change.deadline_ms is not None:
+            request.set_deadline(change.deadline_ms / 1000)
         progress = request.progress()
-    if as_json:
+    if wish.as_json:
         write_json(summary(progress))
-    else:
-        write_line(f"limit {progress.limit}, priority {progress.priority}")
+        return 0
+    line = f"limit {progress.limit}, priority {progress.priority}"
+    if change.deadline_ms:
+        line += f", deadline in {format_duration(change.deadline_ms)}"
+    elif change.deadline_ms == 0:
+        line += ", no deadline"
+    write_line(line)
     return 0

@@ -56,7 +56,7 @@ _OPTIONS = (
         metavar="TIME",
         default="24h",
         show_default=True,
-        help="How long results stay after the end, from 10m to 366d.",
+        help="How long results stay after the end, 0s to 366d; with 0s only the counts.",
     ),
     click.option(
         "--deadline",
@@ -145,7 +145,7 @@ def read_options(
         "limit": limit,
         "backoff_s": (low / 1000, high / 1000),
         "lease_s": time_ms("--lease", lease, "1s", "24h") / 1000,
-        "retain_s": time_ms("--retain", retain, "10m", "366d") / 1000,
+        "retain_s": time_ms("--retain", retain, "0s", "366d") / 1000,
         **{name: value for name, value in given.items() if value is not None},
     }
     if deadline is not None:

@@ -1,4 +1,4 @@
-"""Changes of a request that runs: pause, resume, cancel, another limit, another priority."""
+"""Changes of a request that runs: pause, resume, cancel, another limit, priority or deadline."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument, RequestEnded
 from fairlane.operations.control.request_state import not_found
+from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.lease.tokens import count_stop
-from fairlane.options import check_limit, check_priority
+from fairlane.operations.lease.tokens import count_stop, reschedule_active
+from fairlane.options import check_deadline, check_limit, check_priority
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
+from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fairlane.protocol.replies import Reply
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Arg, Call, Operation
 
 
 def pause(request_id: str) -> Operation[str]:
@@ -57,6 +61,43 @@ def set_priority(request_id: str, priority: int) -> Operation[None]:
     names = keys.request_keys(request_id)
     call = library().set_priority(names, priority=check_priority(priority))
     yield from _change(request_id, call, "given another priority")
+
+
+def set_deadline(request_id: str, deadline_ms: int) -> Operation[None]:
+    """Starts no sub-request later than `deadline_ms` from now; 0 = there is no deadline any more.
+
+    Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
+    """
+    names = keys.request_keys(request_id)
+    call = library().set_deadline(names, deadline_ms=check_deadline(deadline_ms))
+    reply = yield from _change(request_id, call, "given another deadline")
+    if reply.is_ending:
+        raise RequestEnded(
+            f"request {request_id} is being cancelled or past its deadline: "
+            "it cannot be given another deadline"
+        )
+    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    yield from look_by((stored or b"").decode(), [request_id], deadline_ms)
+
+
+def look_by(queue: str, ids: Sequence[str], deadline_ms: int) -> Operation[None]:
+    """Lets maintenance look at requests when their new deadline passes, if not earlier anyway.
+
+    An entry of `active` without a fraction is an intent, and is looked at within seconds.
+    """
+    if not deadline_ms:
+        return
+    active = keys.active(queue)
+    *scores, time = yield Batch(
+        [*(Command(b"ZSCORE", active, request_id) for request_id in ids), Command(b"TIME")]
+    )
+    due = time_ms(time) + deadline_ms
+    rows: list[Arg] = []
+    for request_id, score in zip(ids, scores, strict=True):
+        if score is not None and float(score) % 1 and float(score) > due:
+            rows += [request_id, score, seen_to_exist(due)]
+    if rows:
+        yield reschedule_active(queue, rows)
 
 
 def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:

@@ -125,7 +125,7 @@ def vanished(request_id: str) -> RequestLost:
     """Returns the error for a request that existed and is gone."""
     return RequestLost(
         f"request {request_id} is gone from Redis: a failover or a flush took it, "
-        "or its retention is over"
+        "or it was deleted, or its retention is over"
     )
 
 

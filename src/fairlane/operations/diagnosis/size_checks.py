@@ -8,6 +8,7 @@ from __future__ import annotations
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane import settings
 from fairlane.common.text import format_duration, size
 from fairlane.errors import FairlaneError
 from fairlane.operations.batching import run_each
@@ -91,7 +92,7 @@ def retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
         f"{shown} requests end a second, and each keeps {size(bytes_each)} for {kept}"
         f": that grows to {size(need)}, and the memory is {size(memory)}"
     )
-    remedy = "shorten the retention of results (--retain 10m to 366d), or give Redis more memory"
+    remedy = "shorten the retention of results (--retain 0s to 366d), or give Redis more memory"
     return [Finding("retention", WARN, what, remedy)]
 
 
@@ -128,7 +129,8 @@ def _left_by(ended: Sequence[str]) -> Operation[list[Left]]:
             continue
         (retain_ms,) = parse_fields(("retain_ms",), policy)
         if retain_ms:
-            found.append(Left(int(retain_ms), sum(size or 0 for size in sizes)))
+            kept_ms = max(int(retain_ms), settings.LEAST_TOMBSTONE_MS)
+            found.append(Left(kept_ms, sum(size or 0 for size in sizes)))
     return found
 
 

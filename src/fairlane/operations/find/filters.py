@@ -1,4 +1,4 @@
-"""Which requests a list shows: by state, priority, age and the beginning of the id."""
+"""Which requests a list shows: by state, priority, age, tag, tenant and the beginning of the id."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from fairlane.errors import InvalidArgument
 from fairlane.found import ENDED, RUNNING, STATE_GROUPS, RequestFilters
 from fairlane.options import check_priority, ms_of
+from fairlane.protocol.keys import check_name
 
 if TYPE_CHECKING:
     from typing import Any, Unpack
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{0,128}")
-
 
 _NAMES = RequestFilters.__optional_keys__
 
@@ -30,6 +30,17 @@ class RequestFilter:
     id_prefix: str = ""
     older_ms: int = 0
     newer_ms: int | None = None
+    tags: frozenset[str] = frozenset()
+    tenants: frozenset[str] = frozenset()
+
+    @property
+    def reads_labels(self) -> bool:
+        """Returns True if tags or the tenant decide, which only the request's hash has."""
+        return bool(self.tags or self.tenants)
+
+    def accepts_labels(self, tags: str, tenant: str) -> bool:
+        """Returns True if a request with these tags, with commas between them, is listed."""
+        return self.tags.issubset(tags.split(",")) and (not self.tenants or tenant in self.tenants)
 
     def wants_any(self, states: tuple[str, ...]) -> bool:
         """Returns True if requests in one of these states are listed."""
@@ -73,6 +84,8 @@ def filter_of(**wanted: Unpack[RequestFilters]) -> RequestFilter:
         id_prefix=prefix,
         older_ms=older_ms,
         newer_ms=newer_ms,
+        tags=frozenset(check_name("tag", tag) for tag in _each(given, "tags")),
+        tenants=frozenset(check_name("tenant", name) for name in _each(given, "tenants")),
     )
 
 

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.errors import InvalidArgument
 from fairlane.found import ENDED, RUNNING, RequestPage
 from fairlane.model import Completion
+from fairlane.operations.batching import run_all
 from fairlane.operations.control.request_state import completion
 from fairlane.operations.find import waiting
 from fairlane.operations.find.cursor import invalid_cursor, is_number, read_cursor, write_cursor
 from fairlane.operations.find.urgent import Unfinished, most_urgent, read_progress, unfinished
 from fairlane.operations.lease.shards import read_shards
 from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
@@ -35,6 +37,7 @@ MOST_LISTED = 1_000  # requests of one page
 _PART = 1_000  # entries of `active`, or of the log, that one call reads
 _CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
 _URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
+_LABELS = ("born", "tags", "tenant")
 _BEFORE_ALL = (-1, 0, "")
 _LOG_ID = re.compile(r"([0-9]{1,15}-[0-9]{1,19})?")
 
@@ -65,7 +68,13 @@ class _Search(NamedTuple):
 
     def accepts(self, row: Unfinished) -> bool:
         """Returns True if this unfinished request is listed."""
-        return self.wanted.accepts(row.id, row.state, row.priority, row.submitted_ms, self.now_ms)
+        return self.wanted.accepts_labels(row.tags, row.tenant) and self.wanted.accepts(
+            row.id, row.state, row.priority, row.submitted_ms, self.now_ms
+        )
+
+    def accepts_ended(self, one: Completion) -> bool:
+        """Returns True if this ended request is listed, whatever its tags and tenant are."""
+        return self.wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, self.now_ms)
 
     @property
     def behind_running(self) -> _Place | None:
@@ -160,16 +169,31 @@ def _ended(search: _Search, place: _Place, room: int) -> Operation[_Part]:
     newest = f"({place.log_id}" if place.log_id else "+"
     log = keys.completed(search.queue)
     entries = yield Command(b"XREVRANGE", log, newest, oldest, b"COUNT", _PART)
+    ended = [completion(*entry) for entry in entries]
+    labelled = (yield from _labelled(search, ended)) if search.wanted.reads_labels else None
     found: list[Progress | Completion] = []
-    left = len(entries)
+    left = len(ended)
     while left and len(found) < room:
-        one = completion(*entries[-left])
+        one = ended[-left]
         left -= 1
         place = _Place(_ENDED, log_id=one.log_id)
-        if search.wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, search.now_ms):
+        if search.accepts_ended(one) and (labelled is None or one.log_id in labelled):
             found.append(one)
     is_end = not left and len(entries) < _PART
     return _Part(found, None if is_end else place, max(1, len(entries)))
+
+
+def _labelled(search: _Search, ended: list[Completion]) -> Operation[frozenset[str]]:
+    """Returns the endings whose requests are still kept, and have the tags and the tenant."""
+    asked = [one for one in ended if search.accepts_ended(one)]
+    replies = yield from run_all([hmget(one.id, *_LABELS) for one in asked])
+    found = set()
+    for one, reply in zip(asked, replies, strict=True):
+        born, tags, tenant = parse_fields(_LABELS, reply)
+        is_kept = born == str(one.submitted_ms)  # else another life has the id
+        if is_kept and search.wanted.accepts_labels(tags, tenant):
+            found.add(one.log_id)
+    return frozenset(found)
 
 
 _SECTIONS = {_URGENT: _urgent, _WALK: _walk, _ENDED: _ended}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fairlane.operations.find.waiting import Waiting
     from fairlane.protocol.steps import Operation
 
-_FIELDS = ("state", "queue", "priority", "born")
+_FIELDS = ("state", "queue", "priority", "born", "tags", "tenant")
 
 
 class Unfinished(NamedTuple):
@@ -25,6 +25,8 @@ class Unfinished(NamedTuple):
     submitted_ms: int
     id: str
     state: str
+    tags: str = ""
+    tenant: str = ""
 
 
 def most_urgent(
@@ -49,10 +51,11 @@ def unfinished(
     found = []
     replies = yield from run_all([hmget(name, *_FIELDS) for name in ids])
     for name, reply in zip(ids, replies, strict=True):
-        state, home, priority, born = parse_fields(_FIELDS, reply)
+        state, home, priority, born, tags, tenant = parse_fields(_FIELDS, reply)
         is_over = state in ENDED_STATES and name not in unretired
         if home == queue and state != "abandoned" and not is_over:
-            found.append(Unfinished(int(priority or 0), int(born or 0), name, state))
+            labels = (tags, tenant)
+            found.append(Unfinished(int(priority or 0), int(born or 0), name, state, *labels))
     return sorted(found)
 
 

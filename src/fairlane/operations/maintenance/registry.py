@@ -241,10 +241,11 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
     """
     reply = yield from reap_all(queue, request_id)
     is_lost = False
-    if reply.is_gone or (reply.is_ended and reply.summary.state == b"cancelled"):
+    if reply.is_gone or reply.is_ended:  # a new life may follow, also after a deletion
         names = keys.request_keys(request_id)
         marked = yield from library().abandon(names, seen=score, ttl=settings.MARKER_MS).run()
-        has_come = reply.is_gone and marked.is_over  # a request came and has ended since
+        # A request, or the next life of this one, came and has ended since.
+        has_come = marked.is_over and (reply.is_gone or marked.born != reply.summary.born)
         if has_come or marked.is_exists:  # a producer was quicker: the next check is about it
             return False
         is_lost = reply.is_gone and marked.is_ok

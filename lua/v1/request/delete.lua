@@ -1,0 +1,36 @@
+-- delete: removes an ended request with its results and dead sub-requests. A small marker stays for `ttl`: it refuses
+-- late copies of the producer's calls, and lets a new life of the id begin later than this one.
+-- Says: ok | other | claimed | alive | gone
+--   other: the id has another life; claimed: dead sub-requests are being requeued as another request
+-- @flags allow-oom
+-- @include lib/core/request_keys.lua
+local rows = KEYS[10]  -- ids:{id}  ids of rows that were added by id
+local owner = KEYS[11]  -- txn:{id}  the only transaction that may write to the request
+local born = tonumber(ARGV[1])  -- ms; when the life that is meant began
+local seen = tonumber(ARGV[2])  -- intents up to this score are given up
+local ttl = tonumber(ARGV[3])  -- ms the marker stays
+-- @include lib/core/state.lua
+-- @include lib/entries/dead_letter_claims.lua
+-- @include lib/create/give_up_intents.lua
+
+if not born or not seen or not ttl or ttl < 1 then
+  return redis.error_reply("BADARGUMENT delete wants numbers for born, seen and ttl")
+end
+local state = load_state()
+if not state then
+  return {"gone"}
+elseif state.born ~= born then
+  return {"other"}
+elseif not is_ended(state) then
+  return {"alive"}
+end
+for _, field in ipairs(redis.call("HKEYS", request)) do
+  if string.sub(field, 1, #FINAL) == FINAL then
+    return {"claimed"}
+  end
+end
+local before = tonumber(redis.call("HGET", request, "seen") or -1)
+redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few, rows, owner)
+give_up(math.max(seen, before), ttl)
+redis.call("HSET", request, "discarded", 1, "over", string.format("%d", born))
+return {"ok"}

@@ -1,0 +1,1 @@
+"""Options that choose requests, and the change of many of them."""

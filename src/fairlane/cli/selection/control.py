@@ -1,0 +1,203 @@
+"""Changes many requests from the command line: counts them first, and changes them with --yes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fairlane.cli.display.unknown_queue import note_unknown
+from fairlane.cli.options import any_or_home_option, json_option, open_queue, redis_option
+from fairlane.cli.output import note, write_json, write_line
+from fairlane.cli.selection.filters import filter_options, filters_of
+from fairlane.errors import RequestNotFound
+
+if TYPE_CHECKING:
+    from fairlane import Change
+    from fairlane.found import ChangeReport, RequestFilters
+    from fairlane.operations.many.selection import Selection
+    from fairlane.queue import Queue
+
+F = TypeVar("F", bound=Callable[..., Any])
+NOTHING, NOT_CONFIRMED, FAILED = 3, 2, 1  # exit codes
+_SHOWN = 3  # ids in a sentence
+_SHOWN_FAILED = 10
+_LISTED = 1_000  # ids in JSON
+CODES = (
+    "Several IDs are changed immediately. With filters, or --all, the command counts the requests, "
+    "and changes them only with --yes. Exit code 1: some could not be changed; 2: --yes is "
+    "missing, and nothing was changed; 3: there is no such request."
+)
+
+
+def control_options(priority: str = "--priority", *, everything: bool = True) -> Callable[[F], F]:
+    """The arguments and options of a command that changes one request or many."""
+    all_option = click.option(
+        "--all", "everything", is_flag=True, help="All requests of the queue."
+    )
+    yes = click.option("--yes", is_flag=True, help="Do it; without it they are only counted.")
+
+    def decorate(function: F) -> F:
+        function = any_or_home_option(json_option(redis_option(yes(function))))
+        function = filter_options(priority)(all_option(function) if everything else function)
+        return click.argument("ids", nargs=-1, metavar="[ID]...")(function)
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person asked for: the requests, and what else the options of control_options give."""
+
+    redis: str | None
+    queue: str | None
+    as_json: bool
+    ids: tuple[str, ...]
+    everything: bool
+    yes: bool
+    filters: RequestFilters
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ids: tuple[str, ...],
+        everything: bool = False,
+        has_default: bool = False,
+        **given: Any,
+    ) -> Wish:
+        """Returns the wish. Raises UsageError unless it chooses requests in one way.
+
+        With `has_default` the command is for all requests if there is no choice.
+        """
+        from fairlane.operations.find.filters import RequestFilter, filter_of
+
+        filters = filters_of(given)
+        is_filtered = filter_of(**filters) != RequestFilter()
+        everything = everything or (has_default and not ids and not is_filtered)
+        ways = bool(ids) + is_filtered + everything
+        if ways != 1:
+            what = "two ways of choice" if ways else "no request is chosen"
+            raise click.UsageError(
+                f"{what}: give IDs, or filters such as --state running, or --all for all requests"
+            )
+        return cls(ids=ids, everything=everything, filters=filters, **given)
+
+    @property
+    def only(self) -> str | None:
+        """Returns the id if the wish names one request."""
+        return self.ids[0] if len(set(self.ids)) == 1 else None
+
+
+def change_many(change: Change, wish: Wish) -> int:
+    """Counts the requests, changes them if that is confirmed, and returns the exit code."""
+    with open_queue(wish.redis, None if wish.ids else wish.queue) as opened:
+        selected = _select(opened, change, wish)
+        if not selected:
+            return _report_nothing(opened, change, wish)
+        if not wish.ids and not wish.yes:
+            return _report_count(selected, wish)
+        report = _change(opened, selected)
+    if wish.as_json:
+        write_json(_fields(selected) | _outcome(report))
+    else:
+        write_line(_sentence(selected, report))
+    for name, error in list(report.failed.items())[:_SHOWN_FAILED]:
+        note(f"{name}: {error}" if name not in str(error) else str(error))
+    if len(report.failed) > _SHOWN_FAILED:
+        note(f"{len(report.failed) - _SHOWN_FAILED:,} more failed: --json names them")
+    return FAILED if report.failed else 0
+
+
+def _select(queue: Queue, change: Change, wish: Wish) -> Selection:
+    if wish.everything:
+        return queue.select(change, everything=True)
+    if not wish.ids:
+        return queue.select(change, **wish.filters)
+    selected = queue.select(change, wish.ids)
+    for one in selected.requests:
+        if wish.queue not in {None, one.queue}:
+            raise RequestNotFound(
+                f"request {one.id} is in queue {one.queue}, not in queue {wish.queue}: "
+                f"give --queue {one.queue}, or leave it out"
+            )
+    return selected
+
+
+def _change(queue: Queue, selected: Selection) -> ChangeReport:
+    """Changes the requests; after Ctrl-C or an error it reports how far that came."""
+    from fairlane.found import ChangeReport
+
+    report = ChangeReport()
+    try:
+        return queue.change(selected, report)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted: {_how_far(selected, report)}") from None
+    except Exception:
+        note(_how_far(selected, report))
+        raise
+
+
+def _how_far(selected: Selection, report: ChangeReport) -> str:
+    verb = selected.change.verb
+    return (
+        f"{report.changed:,} of {_requests(len(selected))} {_were(report.changed)} {verb}, and up "
+        "to 100 more may be; the same command changes the rest"
+    )
+
+
+def _report_nothing(queue: Queue, change: Change, wish: Wish) -> int:
+    if wish.as_json:
+        write_json({"change": change.word, "matched": 0, "ids": []})
+    note(f"no request of queue {queue.name} matches: nothing is {change.verb}")
+    note_unknown(queue)
+    return NOTHING
+
+
+def _report_count(selected: Selection, wish: Wish) -> int:
+    if wish.as_json:
+        write_json(_fields(selected))
+    ids = selected.ids
+    more = f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else ""
+    note(
+        f"{_requests(len(ids))} would be {selected.change.verb}: {', '.join(ids[:_SHOWN])}{more}; "
+        "give --yes to do it"
+    )
+    return NOT_CONFIRMED
+
+
+def _sentence(selected: Selection, report: ChangeReport) -> str:
+    parts = [f"{_requests(report.changed)} {selected.change.verb}"]
+    if report.ended:
+        parts.append(f"{report.ended:,} had ended meanwhile")
+    if report.failed:
+        parts.append(f"{len(report.failed):,} failed")
+    return "; ".join(parts)
+
+
+def _fields(selected: Selection) -> dict[str, Any]:
+    return {
+        "change": selected.change.word,
+        "matched": len(selected),
+        "ids": selected.ids[:_LISTED],
+    }
+
+
+def _outcome(report: ChangeReport) -> dict[str, Any]:
+    return {
+        "changed": report.changed,
+        "ended": report.ended,
+        "failed": {name: str(error) for name, error in report.failed.items()},
+    }
+
+
+def _requests(count: int) -> str:
+    from fairlane.common.text import plural
+
+    return plural(count, "request")
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"

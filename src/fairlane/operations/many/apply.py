@@ -1,0 +1,160 @@
+"""Makes one change to many requests, a bounded batch at a time; each batch may be repeated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlane.errors import DeadNotFound, FairlaneError, RequestEnded, RequestNotFound
+from fairlane.found import ChangeReport
+from fairlane.operations.batching import call_each, run_all
+from fairlane.operations.control.change import look_by
+from fairlane.operations.control.requeue import requeue_dead
+from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.lease.tokens import count_stop
+from fairlane.operations.many.deletion import delete_each
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlane.operations.many.change import Change
+    from fairlane.operations.many.deletion import Outcome
+    from fairlane.operations.many.selection import Chosen, Selection
+    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Operation
+
+Replies = dict[str, "Reply | FairlaneError"]
+
+
+def apply(selection: Selection, report: ChangeReport | None = None) -> Operation[ChangeReport]:
+    """Changes the requests, and counts in `report` after each batch what became of them.
+
+    Raises the errors of Redis, and then `report` shows how far it came. A repeat is safe.
+    """
+    report = ChangeReport() if report is None else report
+    for part in selection.parts():
+        for queue in dict.fromkeys(one.queue for one in part):
+            own = [one for one in part if one.queue == queue]
+            yield from _KINDS[selection.change.word](queue, selection.change, own, report)
+    return report
+
+
+# ------------------------------------------------------------------ scripts, in batches
+
+
+def _switch(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Pauses or resumes; a request whose end is near stays as it is."""
+    wanted = b"paused" if change.word == "pause" else b"active"
+    for name, reply in (yield from _send(queue, change.word, {}, _ids(chosen))).items():
+        if isinstance(reply, FairlaneError):
+            report.failed[name] = reply
+        elif reply.is_ok and reply.state == wanted:
+            report.changed += 1
+        else:
+            report.ended += 1
+
+
+def _set(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Sets one value after the other; a request that refuses one is not asked again."""
+    values = {"limit": change.limit, "priority": change.priority, "deadline": change.deadline_ms}
+    left = _ids(chosen)
+    for what, value in values.items():
+        if value is None:
+            continue
+        given = {"deadline_ms" if what == "deadline" else what: value}
+        replies = yield from _send(queue, f"set_{what}", given, left)
+        left = []
+        for name, reply in replies.items():
+            if isinstance(reply, FairlaneError):
+                report.failed[name] = reply
+            elif reply.is_ok:
+                left.append(name)
+            else:
+                report.ended += 1
+        if what == "deadline":
+            yield from look_by(queue, left, value)
+    report.changed += len(left)
+
+
+def _cancel(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    replies = yield from _cancelled(queue, change, _ids(chosen))
+    for name, reply in replies.items():
+        if isinstance(reply, FairlaneError):
+            report.failed[name] = reply
+        elif reply.is_ok or (reply.is_ended and reply.summary.is_cancelled):
+            report.changed += 1
+        else:
+            report.ended += 1
+
+
+def _cancelled(queue: str, change: Change, ids: list[str]) -> Operation[Replies]:
+    replies = yield from _send(queue, "cancel", {"reason": change.reason}, ids)
+    if any(not isinstance(one, FairlaneError) and one.is_ok for one in replies.values()):
+        yield from count_stop(queue)
+    return replies
+
+
+def _send(queue: str, script: str, given: dict[str, Any], ids: list[str]) -> Operation[Replies]:
+    """Runs a script for each request, and dispatches what the replies ask for."""
+    run = getattr(library(), script)
+    answers = yield from call_each([run(keys.request_keys(name), **given) for name in ids])
+    replies = dict(zip(ids, answers, strict=True))
+    good = [(name, one) for name, one in replies.items() if not isinstance(one, FairlaneError)]
+    yield from run_all(follow_up(queue, *good))
+    return replies
+
+
+# ------------------------------------------------------------------ what takes more than a script
+
+
+def _delete(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    if change.cancels:
+        yield from _cancelled(queue, change, _ids(chosen))
+    for name, outcome in (yield from delete_each(queue, chosen)).items():
+        _count(report, name, outcome)
+
+
+def _requeue(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Requeues the dead of one request after the other: that takes several calls for each."""
+    del queue
+    for one in chosen:
+        try:
+            _, count = yield from requeue_dead(one.id, change.choice)
+        except (DeadNotFound, RequestEnded, RequestNotFound) as error:
+            _count(report, one.id, error)
+        else:
+            _count(report, one.id, count > 0)
+
+
+def _count(report: ChangeReport, name: str, outcome: Outcome) -> None:
+    if isinstance(outcome, FairlaneError):
+        report.failed[name] = outcome
+    elif outcome:
+        report.changed += 1
+    else:
+        report.ended += 1
+
+
+def _ids(chosen: Sequence[Chosen]) -> list[str]:
+    return [one.id for one in chosen]
+
+
+_KINDS = {
+    "pause": _switch,
+    "resume": _switch,
+    "set": _set,
+    "cancel": _cancel,
+    "requeue_dead": _requeue,
+    "delete": _delete,
+}

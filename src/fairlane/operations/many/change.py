@@ -1,0 +1,92 @@
+"""What is to become of many requests: one change, with its values checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fairlane.errors import InvalidArgument
+from fairlane.found import ENDED
+from fairlane.model import DeadChoice
+from fairlane.options import check_deadline, check_limit, check_priority, ms_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_GOING = ("active", "paused")
+_KEPT = tuple(
+    state for state in ENDED if state != "lost"
+)  # there is nothing to change in a lost one
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of many requests; the methods of its class make it.
+
+    `states` are those in which a request can be changed so; requests in others are not chosen.
+    `verb` says what becomes of a request: "cancelled".
+    """
+
+    word: str
+    verb: str
+    states: tuple[str, ...]
+    reason: str = ""
+    limit: int | None = None
+    priority: int | None = None
+    deadline_ms: int | None = None
+    choice: DeadChoice = field(default_factory=DeadChoice)
+    cancels: bool = False
+
+    @classmethod
+    def cancel(cls, reason: str = "cancelled by the caller") -> Change:
+        """Cancels requests that have not ended. Raises InvalidArgument."""
+        if not isinstance(reason, str):
+            raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
+        return cls("cancel", "cancelled", (*_GOING, "expiring"), reason=reason)
+
+    @classmethod
+    def pause(cls) -> Change:
+        """Pauses requests until they are resumed."""
+        return cls("pause", "paused", ("active",))
+
+    @classmethod
+    def resume(cls) -> Change:
+        """Continues paused requests."""
+        return cls("resume", "resumed", ("paused",))
+
+    @classmethod
+    def set(
+        cls,
+        *,
+        limit: int | None = None,
+        priority: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Change:
+        """Gives requests another limit, priority or deadline (seconds from now, 0 = none).
+
+        Raises InvalidArgument, also if there is nothing to set.
+        """
+        if limit is None and priority is None and deadline_s is None:
+            raise InvalidArgument("there is nothing to set: give a limit, a priority or a deadline")
+        return cls(
+            "set",
+            "changed",
+            _GOING,
+            limit=None if limit is None else check_limit(limit),
+            priority=None if priority is None else check_priority(priority),
+            deadline_ms=None
+            if deadline_s is None
+            else check_deadline(ms_of("deadline_s", deadline_s)),
+        )
+
+    @classmethod
+    def requeue_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
+        """Runs the dead sub-requests of requests again: all, or those with these fingerprints."""
+        choice = DeadChoice.of(fingerprint, None)
+        return cls("requeue_dead", "requeued", (*_GOING, *_KEPT), choice=choice)
+
+    @classmethod
+    def delete(cls, *, cancel: bool = False) -> Change:
+        """Deletes ended requests; with `cancel`, others are cancelled first."""
+        running = (*_GOING, "expiring", "cancelling") if cancel else ()
+        return cls("delete", "deleted", (*running, *_KEPT), cancels=cancel)

@@ -1,0 +1,264 @@
+"""A change of many requests: counted, made in batches, and whole if it is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import Change, aio
+from fairlane.errors import RequestLost, RequestNotEnded, RequestNotFound
+from fairlane.found import ChangeReport
+from fairlane.operations.create.intents import seen_to_exist
+from fairlane.operations.find.filters import RequestFilter
+from fairlane.operations.many import selection
+from fairlane.operations.many.apply import apply
+from fairlane.operations.many.selection import select
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from tests.support.lost_replies import Forgetful, heal, put, take
+from tests.support.lost_replies import settle as settle_as
+from tests.support.requests import next_slice, once, settle, work_off
+from tests.support.stepping import cut_off
+from tests.support.workers import broken
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.queue import Queue
+
+HOUR = 3600
+
+
+def submit(queue: Queue, count: int = 3, bodies: int = 2) -> list[str]:
+    ids = [f"r{number}" for number in range(count)]
+    queue.submit_many([[b"x"] * bodies] * count, ids=ids)
+    return ids
+
+
+def change(queue: Queue, wanted: Change, **given: Any) -> ChangeReport:
+    return queue.change(queue.select(wanted, **(given or {"everything": True})))
+
+
+def states(queue: Queue, ids: list[str]) -> set[str]:
+    return {queue.request(name).state() for name in ids}
+
+
+def test_many_are_paused_resumed_set_and_cancelled(queue: Queue, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(selection, "TOGETHER", 4)
+    ids = submit(queue, 10)
+    assert change(queue, Change.pause()).changed == 10
+    assert states(queue, ids) == {"paused"}
+    assert work_off(queue.driver) == []
+    assert change(queue, Change.resume()).changed == 10
+    assert change(queue, Change.set(limit=7, priority=1, deadline_s=HOUR)).changed == 10
+    found = [queue.request(name).progress() for name in ids]
+    assert {(one.limit, one.priority) for one in found} == {(7, 1)}
+    assert all(one.deadline_ms > one.submitted_ms for one in found)
+    report = change(queue, Change.cancel("enough"))
+    assert report == ChangeReport(changed=10)
+    assert {queue.request(name).progress().reason for name in ids} == {"enough"}
+    assert len([*queue.completions("0", follow=False)]) == 10
+
+
+def test_resumed_requests_run_to_their_end(queue: Queue):
+    submit(queue)
+    change(queue, Change.pause())
+    change(queue, Change.resume())
+    assert len(work_off(queue.driver)) == 6
+
+
+def test_what_ended_meanwhile_is_counted_apart(queue: Queue):
+    for wanted in (Change.pause(), Change.cancel(), Change.set(limit=1, deadline_s=5)):
+        queue.submit_request([b"x"], id="over")
+        selected = queue.select(wanted, ["over"])
+        work_off(queue.driver)
+        assert queue.change(selected) == ChangeReport(ended=1)
+        change(queue, Change.delete())
+
+
+def test_a_repeat_of_the_same_selection_changes_nothing_more(queue: Queue):
+    submit(queue)
+    selected = queue.select(Change.cancel("first"), everything=True)
+    assert queue.change(selected).changed == 3
+    queue.change(selected)
+    assert queue.request("r0").progress().reason == "first"
+    assert len([*queue.completions("0", follow=False)]) == 3
+
+
+def test_a_report_shows_how_far_an_interrupted_change_came(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(selection, "TOGETHER", 2)
+    submit(queue, 6)
+    report = ChangeReport()
+    changing = apply(queue.select(Change.cancel(), everything=True), report)
+    cut_off(queue.driver, changing, 3)
+    assert report.changed in {0, 2}
+    rest = queue.select(Change.cancel(), everything=True)
+    assert queue.change(rest).changed == len(rest) <= 6
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Change.cancel(),
+        Change.pause(),
+        Change.set(limit=1, priority=0, deadline_s=HOUR),
+        Change.delete(cancel=True),
+    ],
+    ids=lambda one: one.word,
+)
+def test_stopped_at_any_step_and_repeated_it_is_whole(
+    queue: Queue, redis_client: redis.Redis, wanted: Change
+):
+    steps = 0
+    while True:
+        steps += 1
+        redis_client.flushall()
+        submit(queue, 3)
+        is_over = cut_off(queue.driver, _all(queue, wanted), steps)
+        change(queue, wanted)
+        heal(Forgetful(queue.driver, redis_client))
+        assert {name: broken(queue, name) for name in _ids(queue)} == {
+            name: [] for name in _ids(queue)
+        }
+        assert len(queue.select(wanted, everything=True)) == (3 if wanted.word == "set" else 0)
+        log = [*queue.completions("0", follow=False)]
+        assert len(log) == (3 if wanted.word in {"cancel", "delete"} else 0)
+        if is_over:
+            break
+    assert steps > 3
+
+
+def _all(queue: Queue, wanted: Change) -> Any:
+    selected = yield from select(queue.name, wanted, RequestFilter())
+    return (yield from apply(selected))
+
+
+def _ids(queue: Queue) -> list[str]:
+    return [one.id for one in queue.list_requests(states=["running"]).requests]
+
+
+# ------------------------------------------------------------------ delete
+
+
+def test_deleted_requests_leave_free_ids(queue: Queue):
+    request = queue.submit_request([b"x"], id="mine")
+    work_off(queue.driver)
+    assert change(queue, Change.delete()) == ChangeReport(changed=1)
+    with pytest.raises(RequestNotFound):
+        request.state()
+    with pytest.raises(RequestNotFound):
+        request.wait(1)
+    with pytest.raises(RequestNotFound):
+        list(request.results())
+    again = queue.submit_request([b"other", b"content"], id="mine", priority=9)
+    assert sorted(work_off(queue.driver)) == [b"content", b"other"]
+    assert again.wait(5) == "done"
+    log = [*queue.completions("0", follow=False)]
+    assert [(one.id, one.total) for one in log] == [("mine", 1), ("mine", 2)]
+    assert log[0].submitted_ms < log[1].submitted_ms
+
+
+def test_a_reader_of_results_gets_an_error_if_they_are_deleted_meanwhile(queue: Queue):
+    request = queue.submit_request([b"x"] * 3, id="mine", limit=1)
+    settle(queue.driver, next_slice(queue.driver, count=1))
+    results = request.results("done", timeout=5)
+    assert next(results).index == 0
+    change(queue, Change.delete(cancel=True))
+    with pytest.raises(RequestLost, match="deleted"):
+        list(results)
+
+
+def test_a_request_that_workers_hold_is_cancelled_and_deleted_later(queue: Queue):
+    submit(queue, 1)
+    held = next_slice(queue.driver, count=1)
+    report = change(queue, Change.delete(cancel=True))
+    (error,) = report.failed.values()
+    assert isinstance(error, RequestNotEnded)
+    assert (report.changed, queue.request("r0").state()) == (0, "cancelling")
+    settle(queue.driver, held)
+    assert change(queue, Change.delete()).changed == 1
+
+
+def test_an_unfinished_request_is_not_deleted(queue: Queue):
+    submit(queue, 1)
+    report = queue.change(queue.select(Change.delete(), ["r0"]))
+    assert str(report.failed["r0"]).startswith("request r0 has not ended: cancel it first")
+
+
+def test_the_life_that_was_chosen_is_deleted_and_no_later_one(queue: Queue):
+    submit(queue, 1)
+    work_off(queue.driver)
+    selected = queue.select(Change.delete(), everything=True)
+    queue.change(selected)
+    submit(queue, 1)
+    work_off(queue.driver)
+    assert queue.change(selected) == ChangeReport(ended=1)
+    assert queue.request("r0").state() == "done"
+
+
+def test_an_ending_that_was_not_logged_is_logged_before_the_request_goes(
+    queue: Queue, redis_client: redis.Redis
+):
+    submit(queue, 1)
+    selected = queue.select(Change.delete(), ["r0"])
+    queue.driver.run(once(library().cancel(keys.request_keys("r0"), reason="why")))
+    assert redis_client.zcard(keys.active("req")) == 1
+    assert queue.change(selected).changed == 1
+    assert [one.state for one in queue.completions("0", follow=False)] == ["cancelled"]
+    assert redis_client.zcard(keys.active("req")) == 0
+
+
+# ------------------------------------------------------------------ requeue, deadline, retention
+
+
+def test_the_dead_of_many_requests_run_again(queue: Queue, redis_client: redis.Redis):
+    driver = Forgetful(queue.driver, redis_client)
+    for name in ("r1", "r2"):
+        put(driver, 1, name)
+    for _ in range(2):
+        settle_as(driver, take(driver), verdict="dead")
+    put(driver, 1, "r3")
+    assert change(queue, Change.requeue_dead()).changed == 2
+    assert change(queue, Change.requeue_dead(), ids=["r1"]) == ChangeReport(changed=1)
+    assert len(queue.select(Change.requeue_dead(), everything=True)) == 0
+    assert sorted(work_off(queue.driver)) == [b"b0"] * 3
+
+
+def test_a_nearer_deadline_is_looked_at_in_time(queue: Queue, redis_client: redis.Redis):
+    request = queue.submit_request([b"x"], id="r1")
+    active = keys.active("req")
+    far = redis_client.zscore(active, "r1") + HOUR * 1000
+    redis_client.zadd(active, {"r1": seen_to_exist(int(far))})
+    request.set_deadline(2 * HOUR)
+    assert redis_client.zscore(active, "r1") == int(far) + 0.5
+    request.set_deadline(60)
+    assert far - HOUR * 1000 < redis_client.zscore(active, "r1") < far - HOUR * 900
+    request.set_deadline(0)
+    assert request.progress().deadline_ms == 0
+
+
+def test_without_a_retention_the_counts_stay_and_results_are_gone(queue: Queue):
+    request = queue.submit_request([b"a", b"b"], id="r1", retain_s=0)
+    work_off(queue.driver)
+    assert request.wait(5) == "done"
+    assert request.progress().done == 2
+    with pytest.raises(RequestLost, match="retention"):
+        list(request.results())
+
+
+def test_the_asyncio_face_does_the_same(queue: Queue, redis_url: str):
+    submit(queue, 3)
+
+    async def main() -> tuple[int, ChangeReport, int]:
+        async with aio.Queue.from_url(redis_url) as one:
+            await one.request("r0").set_deadline(HOUR)
+            selected = await one.select(Change.cancel("why"), id_prefix="r")
+            report = await one.change(selected)
+            rest = await one.change(await one.select(Change.delete(), everything=True))
+            return len(selected), report, rest.changed
+
+    assert asyncio.run(main()) == (3, ChangeReport(changed=3), 3)
