@@ -1,0 +1,207 @@
+"""A request whose calls are awaited, and one that is still open."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from fairlane.common import clock
+from fairlane.common.chunking import Bodies, Body, chunks_async
+from fairlane.errors import FairlaneError
+from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.operations.control import (
+    change,
+    completion,
+    dead_letters,
+    request_state,
+    requeue,
+)
+from fairlane.operations.find import failures
+from fairlane.operations.results import flow
+from fairlane.options import ms_of
+from fairlane.protocol import keys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Iterable
+    from types import TracebackType
+
+    from fairlane.aio.queue import Queue
+    from fairlane.found import (
+        RequestErrors,
+    )
+    from fairlane.operations.submit.open_request import Submission
+    from fairlane.protocol.steps import Operation
+
+
+class Request:
+    """A request by its id; see queue.Request."""
+
+    def __init__(self, queue: Queue, request_id: str, total: int | None = None) -> None:
+        self.queue = queue
+        self.id = keys.check_name("request id", request_id)
+        self.total = total
+
+    async def state(self) -> str:
+        """Returns active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
+        return await self.queue.driver.run(completion.state(self.id))
+
+    async def progress(self) -> Progress:
+        """Returns the counts now: total, done, dead, cancelled, held, limit. RequestNotFound."""
+        return await self.queue.driver.run(request_state.progress(self.id))
+
+    async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as in the blocking API
+        """Returns the final state once the request has ended: done or cancelled.
+
+        `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
+        """
+        return await self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
+
+    async def results(
+        self,
+        order: str = "input",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  same word as in the blocking API
+    ) -> AsyncIterator[Result]:
+        """Yields every result, also while the request runs; see queue.Request.results."""
+        items = flow(self.id, order, timeout)
+        try:
+            item = next(items)
+            while True:
+                if isinstance(item, list):
+                    for result in item:
+                        yield result
+                    item = next(items)
+                else:
+                    item = items.send(await self.queue.driver.run(item))
+        except StopIteration:
+            return
+
+    async def cancel(self, reason: str = "cancelled by the caller") -> bool:
+        """Cancels the request; True if it has ended, False while workers still hold slices."""
+        own = change.cancel(self.id, reason, queue=self.queue.name)
+        return await self.queue.driver.run(own)
+
+    async def pause(self) -> str:
+        """Starts no more sub-requests until `resume`; see queue.Request.pause."""
+        return await self.queue.driver.run(change.pause(self.id))
+
+    async def resume(self) -> str:
+        """Continues a paused request; see queue.Request.resume."""
+        return await self.queue.driver.run(change.resume(self.id))
+
+    async def set_limit(self, limit: int) -> None:
+        """Lets at most `limit` workers take slices from now on; see queue.Request.set_limit."""
+        await self.queue.driver.run(change.set_limit(self.id, limit))
+
+    async def set_priority(self, priority: int) -> None:
+        """Moves tokens of the request to the lane `priority`; see queue.Request.set_priority."""
+        await self.queue.driver.run(change.set_priority(self.id, priority))
+
+    async def set_deadline(self, deadline_s: float) -> None:
+        """Starts nothing after so many seconds from now; see queue.Request.set_deadline."""
+        await self.queue.driver.run(change.set_deadline(self.id, ms_of("deadline_s", deadline_s)))
+
+    async def errors(self) -> RequestErrors:
+        """Returns how sub-requests failed; see queue.Request.errors."""
+        return await self.queue.driver.run(failures.request_errors(self.id))
+
+    async def dead(self) -> AsyncIterator[DeadSubRequest]:
+        """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
+        after = ""
+        while page := await self.queue.driver.run(dead_letters.read_dead(self.id, after)):
+            for dead in page:
+                yield dead
+            after = page[-1].dead_id
+
+    async def requeue_dead(
+        self,
+        *,
+        fingerprint: str | Iterable[str] | None = None,
+        indexes: Iterable[int] | None = None,
+    ) -> Request:
+        """Lets dead sub-requests run again; see queue.Request.requeue_dead."""
+        choice = DeadChoice.of(fingerprint, indexes)
+        run_by, _ = await self.queue.driver.run(requeue.requeue_dead(self.id, choice))
+        return self if run_by == self.id else Request(self.queue, run_by)
+
+    async def drop_dead(
+        self,
+        *,
+        fingerprint: str | Iterable[str] | None = None,
+        indexes: Iterable[int] | None = None,
+    ) -> int:
+        """Deletes dead sub-requests; see queue.Request.drop_dead."""
+        choice = DeadChoice.of(fingerprint, indexes)
+        return await self.queue.driver.run(requeue.drop_dead(self.id, choice))
+
+    def __repr__(self) -> str:
+        return f"<Request {self.id}>"
+
+
+class OpenRequest(Request):
+    """A request that is still being submitted; see request.OpenRequest.
+
+    The end of `async with queue.open() as request` seals it; after `await queue.open()` call
+    `seal`. One task at a time may add to it.
+    """
+
+    def __init__(self, queue: Queue, submission: Submission) -> None:
+        super().__init__(queue, submission.new.id)
+        self._submission = submission
+
+    @property
+    def added(self) -> int:
+        """Returns how many sub-requests were added so far, also by an earlier process."""
+        return self._submission.total
+
+    async def add(self, body: Body) -> int:
+        """Adds one sub-request; returns its index; see request.OpenRequest.add_many."""
+        return await self.add_many([body]) - 1
+
+    async def add_many(self, bodies: Bodies) -> int:
+        """Adds sub-requests of an ordinary or async iterable; returns how many there are now."""
+        async for chunk in chunks_async(bodies):
+            await self.queue.driver.run(self._submission.add(chunk))
+        return self.added
+
+    async def seal(self) -> int:
+        """Ends the submission; returns how many sub-requests it has. A repeat changes nothing."""
+        self.total = await self.queue.driver.run(self._submission.seal())
+        return self.total
+
+    async def take_back(self, error: BaseException) -> None:
+        """Withdraws the request, or cancels it if a worker holds a part; `error` is the reason."""
+        await self.queue.driver.run(self._submission.take_back(error))
+
+
+class Opening:
+    """What Queue.open returns: await it for an OpenRequest, or use it in `async with`."""
+
+    def __init__(self, queue: Queue, begun: Operation[Submission]) -> None:
+        self._queue, self._begun = queue, begun
+        self._request: OpenRequest | None = None
+
+    def __await__(self) -> Generator[Any, None, OpenRequest]:
+        return self._open().__await__()
+
+    async def _open(self) -> OpenRequest:
+        self._request = OpenRequest(self._queue, await self._queue.driver.run(self._begun))
+        return self._request
+
+    async def __aenter__(self) -> OpenRequest:
+        return await self._open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        request = self._request
+        if request is None:
+            return
+        if error is None:
+            await request.seal()
+            return
+        with suppress(FairlaneError):  # the block's own error is the one to raise
+            await request.take_back(error)
