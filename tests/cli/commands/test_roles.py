@@ -220,7 +220,7 @@ def test_any_worker_may_submit_what_schedules_owe(
     """It may be the leader; the queue has no room at first."""
     as_role("deployer", "scripts", "load")
     as_role("maintenance", "schedule", "add", "daily", "0 7 * * *", "--body", "x")
-    as_role("maintenance", "queue", "--max-waiting", 1)
+    as_role("maintenance", "queue", "set", "--max-waiting", 1)
     as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n")
     redis_client.zadd(keys.schedules("req")[1], {"daily": 1_000})
     with closing(SyncDriver(users.add("worker"))) as driver:
@@ -240,7 +240,7 @@ def test_a_refused_command_is_one_sentence(as_role: As, users: Users):
     as_role("deployer", "scripts", "load")
     as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n")
     as_role.program.env["FAIRLANE_REDIS"] = users.add("monitor")
-    for words in (["pause", "r1"], ["submit", "-"], ["wait", "r1"]):
+    for words in (["pause", "r1"], ["submit", "-", "--json"], ["wait", "r1"]):
         as_role.program(*words).refused(5, "refused a command", "`fairlane acl`")
     as_role.program.env["FAIRLANE_REDIS"] = users.add("producer")
     ended = as_role.program("submit", "-", "--queue", "other", stdin=b"a\n")

@@ -236,7 +236,7 @@ def read_all(screen: int) -> str:
 
 GONE = (
     "fairlane: request mine is gone from Redis: a failover or a flush took it, "
-    "or its retention is over\n"
+    "or it was deleted, or its retention is over\n"
 )
 
 

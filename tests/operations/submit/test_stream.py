@@ -165,7 +165,7 @@ def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodi
         ({"lease_s": 0.001}, "lease 0.001 s is not valid: 1 to 86,400 s is expected"),
         ({"lease_s": "30s"}, "lease_s '30s' is not valid: a number of seconds is expected"),
         ({"deadline_s": float("nan")}, "deadline_s nan is not valid"),
-        ({"retain_s": 599.999}, "retain 599.999 s is not valid"),
+        ({"retain_s": -0.001}, "retain -0.001 s is not valid"),
         ({"backoff_s": (9, 1)}, "backoff 1 s is not valid: 9 to 86,400 s"),
     ],
     ids=str,
