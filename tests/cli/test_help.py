@@ -156,7 +156,7 @@ def test_a_word_that_resembles_no_command_gets_no_suggestion(alone: Program):
         ("--prio", "--priority"),
         ("--wiat", "--wait"),
         ("--queu=x", "--queue"),
-        ("--w", "--wait or "),
+        ("--w", "--weight or "),
     ],
 )
 def test_a_mistyped_option_gets_a_suggestion(given: str, meant: str, alone: Program):

@@ -51,7 +51,7 @@ def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
         for name in ("held", "paused", "strange"):
             queue.submit_request([b"a"], id=name)
         queue.request("paused").pause()
-    raw.hset(keys.request_hash("paused"), "parent", EVIL)
+    raw.hset(keys.request_hash("paused"), mapping=dict.fromkeys(("parent", "tags", "tenant"), EVIL))
     raw.hset(keys.request_hash("strange"), "state", EVIL)
     raw.hset(keys.permits("held"), "0", f"h:1:1:ab:7:1::::{EVIL}")
     raw.zadd(keys.leases("held"), {"0": 9e12})
@@ -80,12 +80,13 @@ SHOWING = (
     *("dead list", "dead list dead", "dead list dead --each"),
     *("dead requeue dead --fingerprint EVIL", "dead drop dead --fingerprint EVIL"),
     *("list", "list --after EVIL", "workers", "completions", "completions --since EVIL"),
-    *("errors dead", "errors EVIL"),
+    *("errors dead", "errors EVIL", "list --tag EVIL", "delete EVIL"),
     *("queue show --queue EVIL", "doctor", "doctor --repair", "submit EVIL", "acl EVIL"),
     *("completion EVIL", "scripts load --watch EVIL", "worker --id EVIL", "worker --handler EVIL"),
 )
 HIDING = (
     *("results dead", "cancel cancelled", "cancel held --reason EVIL", "set strange --limit 2"),
+    "delete cancelled",
     *("stats", "queue show", "queues", "scripts verify"),
 )
 

@@ -168,9 +168,11 @@ class Book:
         elif request is not None and request.is_abandoned:
             request.given_up = max(request.given_up, int(float(given["seen"])))
             agree(reply, [b"ok"], "an abandon of an abandoned life")
+        elif request is not None and request.has_ended:
+            request.given_up = max(request.given_up, int(float(given["seen"])))
+            agree(reply, [b"over", request.born], "an abandon of an ended request")
         elif request is not None:
-            word = b"over" if request.has_ended else b"exists"
-            agree(reply, [word], "an abandon of a request")
+            agree(reply, [b"exists"], "an abandon of a request")
         else:
             before, _ = self.abandoned.get(request_id, (-1, 0))
             seen = max(before, int(float(given["seen"])))

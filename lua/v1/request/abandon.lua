@@ -1,5 +1,6 @@
 -- abandon: gives up an intent that the auditor found without a request, or with an ended life. A new life may follow
--- that one if it was abandoned, or as soon as it is deleted. The mark makes the producer's late enqueue start over, instead of creating a request that is not in `active`.
+-- that one if it was abandoned, or as soon as it is deleted. The mark makes the producer's late enqueue start over,
+-- instead of creating a request that is not in `active`.
 -- Says: ok | discarded | over born | exists
 --   discarded: its producer withdrew the request, or it was deleted, so nothing is lost; over: it has ended
 --   born = when the ended life began

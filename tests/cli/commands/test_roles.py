@@ -243,7 +243,7 @@ def test_a_refused_command_is_one_sentence(as_role: As, users: Users):
     for words in (["pause", "r1"], ["submit", "-", "--json"], ["wait", "r1"]):
         as_role.program(*words).refused(5, "refused a command", "`fairlane acl`")
     as_role.program.env["FAIRLANE_REDIS"] = users.add("producer")
-    ended = as_role.program("submit", "-", "--queue", "other", stdin=b"a\n")
+    ended = as_role.program("submit", "-", "--json", "--queue", "other", stdin=b"a\n")
     ended.refused(5, "refused a command")
 
 

@@ -26,7 +26,9 @@ _DRIVERS_OWN = acl.CONNECTION | acl.CALL  # they are used before anything else i
 # The arguments behind the key. It holds an empty string: no number, and the wrong type for most.
 _BEHIND: dict[str, tuple[Arg, ...]] = {
     **dict.fromkeys(("brpop", "decrby", "pexpire", "xpending"), (b"x",)),
-    **dict.fromkeys(("hdel", "hget", "hmget", "lpos", "lpush", "rpush", "zrem"), (b"x",)),
+    **dict.fromkeys(
+        ("hdel", "hexists", "hget", "hmget", "lpos", "lpush", "rpush", "zrem"), (b"x",)
+    ),
     **dict.fromkeys(("hscan", "xdel", "zmscore", "zscan", "zscore"), (b"0",)),
     **dict.fromkeys(("getrange", "hincrby", "hset", "lrange", "zadd"), (b"0", b"0")),
     **dict.fromkeys(("xrange", "zcount", "zrange", "zrangebyscore"), (b"0", b"0")),
