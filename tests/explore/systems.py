@@ -76,9 +76,7 @@ SMALL = (  # a few seconds: in every test run
     System("a failing handler", (producer(1), W1), hows=FAILS),
     System("open, one server", (producer(1, 1, one_server=True), W1)),
     System("a delay", (producer(1, delay_ms=20_000), W1)),
-    System("hold", (producer(1), W1, changer(("hold", 20_000)))),
     System("exchange", (producer(2), ON1)),
-    System("delete", (producer(1), W1, DELETER), protocol=Deletions),
 )
 MIDDLE = (
     System("two workers", (producer(1), W1, W2)),
@@ -106,6 +104,7 @@ MIDDLE = (
     System("a rate, a crash", (producer(2, **SLOW), W1), CRASH),
     System("a rate, a lost reply", (producer(2, **SLOW), W1), LOST),
     System("exchange, a rate", (producer(3, **SLOW), ON1)),
+    System("hold", (producer(1), W1, changer(("hold", 20_000)))),
     System("a delay, a crash", (producer(1, delay_ms=20_000), W1), CRASH),
     System("a delay, a lost reply", (producer(1, delay_ms=20_000), W1), LOST),
     System("a delay, cancel", (producer(1, delay_ms=20_000), W1, CANCEL)),
@@ -201,6 +200,7 @@ GROUPS = (
 # An ended request is deleted, and its id may have another life.
 GOES: dict[str, Any] = {"protocol": Deletions}
 DELETED = (
+    System("delete", (producer(1), W1, DELETER), protocol=Deletions),
     System("delete, a new life", (producer(1), producer(1, name="q"), W1, DELETER), **GOES),
     System("delete, a crash", (producer(1), W1, DELETER), CRASH, **GOES),
     System("delete, a lost reply", (producer(1), W1, DELETER), LOST, **GOES),
