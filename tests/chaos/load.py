@@ -128,6 +128,16 @@ class Load:
     def is_done(self) -> bool:
         return self.is_in and len(self.forgotten | set(self.logged)) >= len(self.requests)
 
+    @property
+    def room(self) -> int:
+        """How many sub-requests may still be submitted now."""
+        return int(min(self.allowed(), self.most)) - self.count
+
+    @property
+    def is_idle(self) -> bool:
+        """All that may be submitted now has been submitted, and has ended."""
+        return self.room < 1 and self.ended >= self.count
+
     def start(self) -> None:
         """Begin to submit and to follow the completion log."""
         rng = random.Random(self.seed)
@@ -176,7 +186,7 @@ class Load:
         return one
 
     def _next(self, rng: random.Random) -> Plan | None:
-        room = int(min(self.allowed(), self.most)) - self.count
+        room = self.room
         if self.count - self.ended > self.window or room < 1:
             return None
         if self._paced >= self.pace():

@@ -87,11 +87,10 @@ class Scene:
 
     def _may_act(self, ran: float, due: float, last: float) -> bool:
         """When it is due, and enough was done since the last fault, or nothing is left to do."""
-        now, load = time.monotonic(), self.load
+        now = time.monotonic()
         if now < due:
             return False
-        is_idle = load.ended >= load.count
-        return is_idle or now > last + _PATIENT_S or written(self.fleet.journal) >= ran
+        return self.load.is_idle or now > last + _PATIENT_S or written(self.fleet.journal) >= ran
 
     def wait(self, condition: Callable[[], bool], timeout: float = SETTLE_S, why: str = "") -> None:
         """Waits, shows the progress, and starts killed workers again."""
