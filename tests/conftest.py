@@ -19,12 +19,13 @@ from fairlane.protocol import scripts
 from fairlane.queue import Queue
 from tests.support import table
 from tests.support.actor import Actor
+from tests.support.first_share import import_share
 from tests.support.requests import Lane
 from tests.support.servers import backends
 from tests.support.teardown import check_world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 
 # The mutation gate (tests/explore/mutants.py) runs the tests on a changed copy of the scripts.
@@ -131,6 +132,13 @@ def act() -> Iterator[Callable[..., Actor]]:
 def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
     """A request `r1` in the queue `req`, not enqueued yet."""
     return Lane(driver, redis_client)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Imports a share of the modules before all of them are collected."""
+    import_share(session.config.args)
+    return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

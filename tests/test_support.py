@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.first_share import modules_in, share_of
 from tests.support.servers import server_process
 from tests.support.teardown import check_world
 from tests.support.wait import wait_until
@@ -97,3 +98,13 @@ def test_the_world_check_finds_keys_left(key: str, state: str | None, redis_clie
     with pytest.raises(AssertionError, match="without a TTL"):
         check_world(redis_client)
     redis_client.delete(key)
+
+
+def test_the_processes_of_a_run_import_each_module_once_between_them():
+    modules = modules_in([str(ROOT / "tests")])
+    names = [
+        {"PYTEST_XDIST_WORKER": f"gw{at}", "PYTEST_XDIST_WORKER_COUNT": "3"} for at in range(3)
+    ]
+    shares = [share_of(modules, env) for env in names]
+    assert sorted(path for share in shares for path in share) == modules
+    assert share_of(modules, {}) == []

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation, Step
 
-ON_EVERY_KIND = pytest.mark.parametrize("redis_server", backends.chosen(), indirect=True)
+ON_EVERY_KIND = pytest.mark.parametrize("redis_server", backends.every(), indirect=True)
 NO_SERVER = "redis://127.0.0.1:1"  # no server listens on this port
 END_S = 60.0
 

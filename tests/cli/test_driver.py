@@ -18,7 +18,7 @@ from tests.support.servers.server_process import run_server
 
 @pytest.mark.server
 @pytest.mark.slow
-@pytest.mark.parametrize("word", ["wait", "results"])
+@pytest.mark.parametrize("word", ["wait", pytest.param("results", marks=pytest.mark.rest)])
 def test_a_command_prints_one_line_when_redis_goes_and_one_when_it_is_back(
     word: str, alone: Program
 ):

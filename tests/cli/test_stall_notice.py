@@ -26,6 +26,11 @@ REST = (
 )
 READERS = [("results", "mine"), (*OWN, "--out", "out")]
 WAITERS = [("wait", "mine"), (*OWN, "--wait"), (*OWN, "--watch")]
+SHORT = [READERS[0], WAITERS[1]]  # the others take as long, and differ in what they print later
+ALL = [
+    pytest.param(words, marks=() if words in SHORT else pytest.mark.rest, id=" ".join(words))
+    for words in (*READERS, *WAITERS)
+]
 
 
 def answer(_: int, body: bytes) -> bytes:
@@ -138,7 +143,7 @@ def test_a_wait_names_what_resumes_a_paused_request(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [*READERS, *WAITERS], ids=" ".join)
+@pytest.mark.parametrize("words", ALL)
 def test_after_some_seconds_all_that_waits_reports_the_missing_worker_once(
     words: tuple[str, ...], program: Program, redis_url: str
 ):

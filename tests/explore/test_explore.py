@@ -14,6 +14,7 @@ from tests.explore.mutants import Mutant, find
 from tests.explore.protocol import QUEUE, Facts, Fairlane
 from tests.explore.runs import explore, world_of
 from tests.explore.systems import BY_NAME, LOST, QUICK, SMALL, W1, producer
+from tests.support.params import rest_but
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
         pytest.param(True, id="in a stream", marks=pytest.mark.rest),
     ],
 )
-@pytest.mark.parametrize("system", SMALL, ids=lambda system: system.name)
+@pytest.mark.parametrize("system", rest_but(7, zip(SMALL)), ids=lambda system: system.name)
 def test_a_small_system_holds_in_every_state(
     redis_server: Server,
     system: System,
@@ -54,6 +55,7 @@ def test_producers_requeues_shards_and_replicas_hold_in_every_state(
     assert report.ends > 0
 
 
+@pytest.mark.rest
 def test_a_system_is_the_same_at_every_exploration(redis_server: Server):
     """Nothing of the server's own (clock, ids, counts) gets into a state."""
     one, other = (explore(redis_server, SMALL[0]) for _ in range(2))

@@ -22,6 +22,7 @@ def rows(printed: str) -> list[list[str]]:
 
 @pytest.mark.slow
 @ON_ONE_KIND
+@pytest.mark.rest
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     blocks = [block._replace(text=also_stderr(block)) for block in blocks_of(PAGE)]
     with Shells(tmp_path, environment(redis_url)) as shells:

@@ -43,6 +43,7 @@ WITH_BLOCKS = [path for path in PAGES if blocks_of(path) and path not in PARSED]
 @pytest.mark.slow
 @ON_ONE_KIND
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=names(WITH_BLOCKS))
+@pytest.mark.rest
 def test_the_blocks_of_a_page_run(redis_url: str, tmp_path: Path, page: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
         for block in blocks_of(page):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 @ON_ONE_KIND
+@pytest.mark.rest
 def test_every_block_of_the_page_runs(redis_url: str, tmp_path: Path):
     others = [*blocks_of(REQUESTS, CLUSTER), *blocks_of(REQUESTS, SPARK)]  # tests/spark
     blocks = [block for block in blocks_of(REQUESTS) if block not in others]
@@ -48,6 +49,7 @@ def test_every_block_of_the_page_runs(redis_url: str, tmp_path: Path):
 
 @pytest.mark.slow
 @ON_ONE_KIND
+@pytest.mark.rest
 def test_the_worker_logs_the_failure_that_the_page_quotes(redis_url: str, tmp_path: Path):
     block = next(block for block in blocks_of(REQUESTS, FAILING))
     quoted = re.search(r"The worker logs `(.*?)`, with the traceback", REQUESTS.read_text())
@@ -60,6 +62,7 @@ def test_the_worker_logs_the_failure_that_the_page_quotes(redis_url: str, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
+@pytest.mark.rest
 def test_the_blocks_about_a_cluster_run_on_one(redis_url: str, tmp_path: Path):
     up, *others = blocks_of(REQUESTS, CLUSTER)
     assert up.text.startswith("docker compose -f cluster-compose.yml up -d")  # run by tests/compose

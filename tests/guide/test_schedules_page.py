@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "how-to" / "schedules.md"
 
 @pytest.mark.slow
 @ON_ONE_KIND
+@pytest.mark.rest
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
         app, commands, program = (shells.run(block) for block in blocks_of(PAGE))

@@ -42,6 +42,7 @@ PRINTED = {
 
 @pytest.mark.slow
 @ON_ONE_KIND
+@pytest.mark.rest
 def test_the_chapter_runs(redis_url: str, tmp_path: Path):
     blocks = blocks_of(PAGE)
     assert sum(block.is_background for block in blocks) == 1

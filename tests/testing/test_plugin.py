@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "testing"
 TEST = "def test_it(fairlane_app):\n    pass\n"
 
@@ -22,6 +24,7 @@ def run_pytest(folder: Path, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.rest
 def test_the_sample_project_passes():
     code, said = run_pytest(SAMPLE)
     assert code == 0, said

@@ -207,6 +207,7 @@ def test_behind_a_sentinel_both_have_them(alone: Program):
 
 @pytest.mark.slow
 @pytest.mark.server
+@pytest.mark.rest
 def test_every_node_of_a_cluster_has_them_and_gets_them_again(alone: Program):
     """One of them was a replica: after a failover it takes calls immediately."""
     with run_cluster(3, 3) as cluster:

@@ -12,10 +12,12 @@ import contextlib
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pytest
 import redis
 
 from tests.support import security
@@ -174,11 +176,13 @@ def chosen() -> tuple[str, ...]:
     return tuple(named) or USUAL
 
 
+@cache
 def takes(kind: str, path: Path) -> bool:
     """Return True if the tests of this file run on that kind when it is named."""
     return any(path.is_relative_to(TESTS / name) for name in FOLDERS.get(kind, EVERYTHING))
 
 
+@cache
 def is_other_kind(kind: str, path: Path) -> bool:
     """Returns whether `make test` leaves out the tests of this file on this kind of USUAL.
 
@@ -193,6 +197,14 @@ def is_other_kind(kind: str, path: Path) -> bool:
 def one() -> tuple[str, ...]:
     """The kinds for a test to which the kind matters little: `single`, unless others were named."""
     return chosen() if is_named() else ("single",)
+
+
+def every() -> list[Any]:
+    """Every chosen kind, as parameters; the second of USUAL is left to `make test-rest`."""
+    later = () if is_named() else USUAL[1:]
+    return [
+        pytest.param(kind, marks=pytest.mark.rest if kind in later else ()) for kind in chosen()
+    ]
 
 
 def is_named() -> bool:

@@ -62,8 +62,8 @@ def submit(queue: Queue, names: Iterator[str], most: int, **options: Any) -> lis
 @pytest.mark.parametrize(
     ("handler", "options"),
     [
-        ("echo", {"tokens": 1}),
-        ("echo", {}),
+        pytest.param("echo", {"tokens": 1}, marks=pytest.mark.rest),
+        pytest.param("echo", {}, marks=pytest.mark.rest),
         ("echo_async", {"concurrency": 2}),
         ("echo", {"shards": 3}),
     ],

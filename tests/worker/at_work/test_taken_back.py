@@ -75,6 +75,7 @@ def endings(queue: Queue, request_id: str) -> list[str]:
     return [one.state for one in queue.completions("0", follow=False) if one.id == request_id]
 
 
+@pytest.mark.rest
 def test_an_end_that_was_logged_and_taken_back_comes_again(
     cluster: Cluster, queue: Queue, client: Any, workers: Workers
 ):

@@ -20,6 +20,7 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.worker import Worker
+from tests.support.params import rest_but
 from tests.support.workers import Folder, check_settled_once
 from tests.worker.handlers import spend_async
 from tests.worker.parts import ON_SINGLE
@@ -188,7 +189,7 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize(("act", "how"), DEATHS.values(), ids=DEATHS.keys())
+@pytest.mark.parametrize(("act", "how"), rest_but(3, DEATHS.values()), ids=DEATHS.keys())
 def test_what_ends_its_process_is_charged_once_it_is_alone(
     act: Any, how: str, queue: Queue, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
