@@ -478,6 +478,7 @@ def names(scripts: set[str]) -> set[str]:
     return {name.rpartition("/")[2].removesuffix(".lua") for name in scripts}
 
 
+@pytest.mark.slow
 def test_a_durable_submission_and_its_work_lose_every_reply():
     """A repeat is confirmed like the first call."""
     with (

@@ -25,6 +25,7 @@ def is_written(server: server_process.Server) -> bool:
 
 
 @pytest.mark.parametrize("policy", ["always", "no"])
+@pytest.mark.slow
 def test_with_an_append_only_file_nothing_acknowledged_is_lost(policy: str):
     """Killed in the middle of submissions: a command is in the kernel before it is answered."""
     submitted: list[str] = []

@@ -25,12 +25,14 @@ def run_pytest(folder: Path, *words: str) -> tuple[int, str]:
 
 
 @pytest.mark.rest
+@pytest.mark.slow
 def test_the_sample_project_passes():
     code, said = run_pytest(SAMPLE)
     assert code == 0, said
     assert "5 passed" in said
 
 
+@pytest.mark.slow
 def test_a_missing_or_wrong_setting_is_one_sentence(tmp_path: Path):
     (tmp_path / "test_mine.py").write_text(TEST)
     for setting, why in [

@@ -7,6 +7,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.cli.program import NO_SERVER, ON_EVERY_KIND, Program, settle
 from tests.support.servers.server_process import run_server
 
@@ -111,6 +113,7 @@ def test_an_unfit_server_is_reported_and_not_refused(alone: Program):
     assert b"remedy  eviction        CONFIG SET maxmemory-policy noeviction" in ended.out
 
 
+@pytest.mark.slow
 def test_a_cluster_named_as_one_server_gets_the_url_of_a_cluster(alone: Program):
     with run_server("cluster1") as server:
         ended = alone("doctor", "--redis", server.node_url)
@@ -118,6 +121,7 @@ def test_a_cluster_named_as_one_server_gets_the_url_of_a_cluster(alone: Program)
         assert b"cluster state ok" in alone("doctor", "--redis", server.url).out
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_or_is_not_there_is_exit_5(alone: Program):
     with run_server("single") as server:
         os.kill(server.pid, signal.SIGSTOP)

@@ -154,6 +154,7 @@ def test_watching_loads_again_what_was_forgotten(deployer: Program, servers: lis
     assert (ended.code, ended.out) == (130, b"")
 
 
+@pytest.mark.slow
 def test_watching_goes_on_without_a_server_and_reports_it_once(alone: Program):
     alone.env["FAIRLANE_REDIS"] = NO_SERVER
     with alone.start("scripts", "load", "--watch", "100ms") as process:

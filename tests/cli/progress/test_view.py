@@ -310,6 +310,7 @@ def test_a_request_that_vanishes_before_the_first_look_was_there(
             await_end(wish, request, io.BytesIO() if has_file else None)
 
 
+@pytest.mark.slow
 def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
     """Redis hangs, then goes on, then is killed; the wait ends with the sentence of an outage."""
     with run_server() as server:
@@ -330,6 +331,7 @@ def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.slow
 def test_the_bar_shows_that_redis_is_away(number: signal.Signals, alone: Program):
     pytest.importorskip("rich")
     alone.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
