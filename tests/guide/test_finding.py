@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.guide.blocks import ON_ONE_KIND, ROOT, Shells, blocks_of, environment
+from tests.guide.blocks import END_S, ON_ONE_KIND, ROOT, Block, Shells, blocks_of, environment
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,11 @@ def rows(printed: str) -> list[list[str]]:
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     blocks = [block._replace(text=also_stderr(block)) for block in blocks_of(PAGE)]
     with Shells(tmp_path, environment(redis_url)) as shells:
-        printed = {block.text: shells.run(block) for block in blocks}
+        printed = {}
+        for block in blocks:
+            if "fairlane list --queue shop\n" in block.text:
+                wait_until(lambda: is_at_rest(shells), END_S, why="only report-1 is worked on")
+            printed[block.text] = shells.run(block)
 
     def by(command: str) -> str:
         (found,) = [shown for text, shown in printed.items() if command in text]
@@ -52,6 +57,13 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     )
     assert by("fairlane delete") == "4 requests deleted\nreport-2\n"
     assert by("import Change") == "1 chosen: report-2\n1 0 {}\n"
+
+
+def is_at_rest(shells: Shells) -> bool:
+    """Return True if order-2 has done what it can, and the worker holds nothing but report-1."""
+    (order,) = rows(shells.run(Block("bash", "fairlane list --queue shop --id order-2")))[1:]
+    (worker,) = rows(shells.run(Block("bash", "fairlane workers --queue shop")))[1:]
+    return order[3] == "1" and order[6] == "0/3" and worker[-2:] == ["1", "lease"]
 
 
 def also_stderr(block: object) -> str:
