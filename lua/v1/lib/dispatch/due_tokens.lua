@@ -1,4 +1,4 @@
--- What goes to the lane of new requests at once.
+-- What goes to the lane of new requests immediately.
 -- @include lib/dispatch/turns.lua
 -- Adds the words for the tokens that are due now to `tokens`; returns the others as mint did.
 local function take_due(minted, id, tokens)

@@ -47,7 +47,7 @@ def resolve(queue: str, lane: bytes, popped: list[bytes]) -> Operation[list[byte
     shard, number = divmod(keys.number_of(lane), keys.LANES)
     call = library().take_turns(keys.turns(queue, shard), lane=number, count=count)
     taken: list[bytes] = yield call
-    return [word for word in popped if word != PLACEHOLDER] + taken
+    return [*(word for word in popped if word != PLACEHOLDER), *taken]
 
 
 def first_of_lane(queue: str, lane: int, most: int) -> Command:

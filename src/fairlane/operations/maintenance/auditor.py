@@ -164,8 +164,8 @@ class Audit:
     def _with_turns(self, shard: int, there: Counter[bytes]) -> Operation[list[bytes]]:
         """Returns the requests of tokens that name a tenant; adds placeholders that were lost.
 
-        `there`: the placeholders of each lane. In a busy lane some are popped between the two
-        reads. So a lane gets only as many as it lacked at the last audit, too.
+        `there`: the placeholders of each lane. A lane without any gets all. In another lane some
+        are popped between the two reads. So it gets only as many as it lacked at the last audit.
         """
         lanes = keys.lanes(self._queue, shard)
         found, needed = list[bytes](), Counter[bytes]()
@@ -176,7 +176,7 @@ class Audit:
         calls: list[Call] = []
         for lane in lanes:
             missing, before = max(0, needed[lane] - there[lane]), self._missing.pop(lane, 0)
-            if count := min(missing, before):
+            if count := min(missing, before) if there[lane] else missing:
                 calls += push(lane, [turns.PLACEHOLDER] * count)
             elif missing:
                 self._missing[lane] = missing
