@@ -108,6 +108,8 @@ class Fixed:
 class NoMeasures:
     def add(self, *_: Any) -> None: ...
 
+    def add_cost(self, *_: Any) -> None: ...
+
     def due(self) -> list[Any]:
         return []
 
@@ -170,6 +172,7 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         deadline_ms=role.option("deadline_ms", 0),
         delay_ms=role.option("delay_ms", 0),
         ageing_ms=role.option("ageing_ms", 0),
+        tenant=role.option("tenant", ""),
         rates=role.option("rates", ()),
         durable=role.option("durable", 0),
     )
