@@ -18,11 +18,14 @@ from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
+from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
 from fairlane.options import policy_of
 from fairlane.protocol import keys
+from fairlane.pull.awaited import AsyncTaken
+from fairlane.pull.taken import taker_name
 from fairlane.queue import resolve_url
 from fairlane.schedules.awaited import AsyncSchedules
 
@@ -51,6 +54,7 @@ class Queue:
     def __init__(self, driver: AsyncDriver, name: str = settings.DEFAULT_QUEUE) -> None:
         self.driver = driver
         self.name = keys.check_name("queue", name)
+        self._taker = Taker(self.name, taker_name)
 
     @classmethod
     def from_url(
@@ -149,6 +153,25 @@ class Queue:
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
+
+    async def post(self, body: Body, **options: Unpack[RequestOptions]) -> Request:
+        """Submits a request of one sub-request; see fairlane.queue.Queue.post."""
+        return await self.submit_request([body], **options)
+
+    async def take(
+        self,
+        count: int = 1,
+        *,
+        visible_for: float = settings.TAKE_VISIBLE_S,
+        wait_s: float = 0.0,
+    ) -> list[AsyncTaken]:
+        """Takes up to `count` sub-requests as a worker would; see fairlane.queue.Queue.take."""
+        taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
+        return [AsyncTaken(self.driver, *AsyncTaken.parts_of(delivery)) for delivery in taken]
+
+    def taken(self, receipt: str) -> AsyncTaken:
+        """Returns the sub-request with this receipt; see fairlane.queue.Queue.taken."""
+        return AsyncTaken(self.driver, *AsyncTaken.parts_of_text(self.name, receipt))
 
     @property
     def schedules(self) -> AsyncSchedules:
