@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
@@ -60,7 +61,6 @@ class Queue:
     def __init__(self, driver: SyncDriver, name: str = settings.DEFAULT_QUEUE) -> None:
         self.driver = driver
         self.name = keys.check_name("queue", name)
-        self._taker = Taker(self.name, taker_name)
 
     @classmethod
     def from_url(
@@ -156,7 +156,7 @@ class Queue:
         with many.names_submitted():
             try:
                 for bodies in checked_requests(requests):
-                    taken = many.take(bodies)
+                    taken = many.collect(bodies)
                     if (step := many.step(taken)) is not None:
                         self.driver.run(step, taken.rest)
                         yield from self._submitted(many)
@@ -216,6 +216,10 @@ class Queue:
         """
         taken = self.driver.run(take(self._taker, count, visible_for, wait_s))
         return [Taken(self.driver, *Taken.parts_of(delivery)) for delivery in taken]
+
+    @cached_property
+    def _taker(self) -> Taker:
+        return Taker(self.name, taker_name)
 
     def taken(self, receipt: str) -> Taken:
         """Returns the sub-request with this receipt, without a call to Redis and without its body.

@@ -62,7 +62,7 @@ FLUSH_BYTES = 1 << 20  # results of one complete call
 
 TAKE_MOST = 100  # sub-requests of one take
 TAKE_VISIBLE_S = 30.0  # how long a taken sub-request is held without a call of its holder
-# A lease may last so long without a call of its holder. lua/v1/lib/lease/term.lua has the number.
+# A lease may last so long without a call of its holder. lua/v1/lib/extend/term.lua has the number.
 LONGEST_TERM_MS = 86_400_000
 
 # ------------------------------------------------------------------ connections

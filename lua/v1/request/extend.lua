@@ -11,7 +11,7 @@ local term = ARGV[5]  -- ms that the lease lasts from now on; "" = as long as th
 -- @include lib/core/now_ms.lua
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
--- @include lib/lease/term.lua
+-- @include lib/extend/term.lua
 
 local refused = term_error(term)
 if refused then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
@@ -54,7 +55,6 @@ class Queue:
     def __init__(self, driver: AsyncDriver, name: str = settings.DEFAULT_QUEUE) -> None:
         self.driver = driver
         self.name = keys.check_name("queue", name)
-        self._taker = Taker(self.name, taker_name)
 
     @classmethod
     def from_url(
@@ -124,7 +124,7 @@ class Queue:
         with many.names_submitted():
             try:
                 async for bodies in each_request(requests):
-                    taken = await many.take_async(bodies)
+                    taken = await many.collect_async(bodies)
                     if (step := many.step(taken)) is not None:
                         await self.driver.run(step, taken.rest)
                         for request_id, total in many.take_submitted():
@@ -168,6 +168,10 @@ class Queue:
         """Takes up to `count` sub-requests as a worker would; see fairlane.queue.Queue.take."""
         taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
         return [AsyncTaken(self.driver, *AsyncTaken.parts_of(delivery)) for delivery in taken]
+
+    @cached_property
+    def _taker(self) -> Taker:
+        return Taker(self.name, taker_name)
 
     def taken(self, receipt: str) -> AsyncTaken:
         """Returns the sub-request with this receipt; see fairlane.queue.Queue.taken."""

@@ -2,7 +2,7 @@
 -- @include lib/core/state.lua
 -- @include lib/permits/first_permit.lua
 -- @include lib/permits/mint.lua
--- @include lib/lease/term.lua
+-- @include lib/extend/term.lua
 
 -- Returns true if reap must act: on a lease, a deadline or damage. A lease that ends later than a new one would is from
 -- before the clock went back.

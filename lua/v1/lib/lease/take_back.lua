@@ -4,7 +4,7 @@
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/entries/retry_queue.lua
 -- @include lib/lease/charge_death.lua
--- @include lib/lease/term.lua
+-- @include lib/extend/term.lua
 local BITE = 1000
 
 local function named_leases(now, which)

@@ -37,7 +37,7 @@ class StandIn:
         self._audits = [Audit(queue)]
         self._rest_ms = _REST_MS
 
-    def run(self, taker: str) -> Operation[tuple[Reply, FairlaneError | None]]:
+    def look_after_queue(self, taker: str) -> Operation[tuple[Reply, FairlaneError | None]]:
         """Does what is due if no worker lives; returns how the queue stands.
 
         An error of a duty stops neither the other duties nor the caller: it is returned. Raises

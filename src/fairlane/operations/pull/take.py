@@ -93,7 +93,7 @@ def take(
     check_whole("count", count, 1, settings.TAKE_MOST)
     visible_ms, ends = check_visible(visible_for), clock.mono_s() + check_wait(wait_s)
     while True:
-        standing, failure = yield from taker.stand_in.run(taker.name_of())
+        standing, failure = yield from taker.stand_in.look_after_queue(taker.name_of())
         shards = served(standing.shards, standing.left)
         if not standing.paused_until:
             found, error = yield from _take_now(taker, shards, count, visible_ms)
