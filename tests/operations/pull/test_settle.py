@@ -112,7 +112,7 @@ def test_dead_keeps_the_body_and_the_reason(queue: Queue, total: int):
     for _ in range(2):
         taken.dead("no such port")
     (dead,) = request.dead()
-    assert (dead.index, dead.body, dead.attempt) == (0, b"0", 1)
+    assert (dead.index, dead.body, dead.attempt) == (0, b"b0", 1)
     assert (dead.reason, dead.error) == ("rejected", "no such port")
     assert dead.worker.startswith("taker:")
 
@@ -336,7 +336,8 @@ def test_a_receipt_that_was_made_up_settles_nothing(queue: Queue):
 def test_a_durable_request_confirms_what_is_settled(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fairlane.settings.CONFIRM_MS", 200)
     with run_pair() as pair, Queue.from_url(pair.primary.url) as queue:
-        request, taken = taken_of(queue, 3, limit=3, durable=1)
+        request, taken = taken_of(queue, 3, durable=1)
+        request.set_limit(3)
         taken.done()
         late, other = queue.take(2)
         with pair.frozen():

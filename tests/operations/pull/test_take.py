@@ -11,7 +11,6 @@ import pytest
 
 from fairlane import aio, settings
 from fairlane.errors import InvalidArgument, ReceiptExpired, RedisUnfit
-from fairlane.operations.pull import stand_in
 from fairlane.operations.pull.take import Taker, take
 from fairlane.protocol import keys
 from fairlane.queue import Queue
@@ -33,12 +32,7 @@ def whole(queue: Queue) -> Iterator[None]:
     """At the end every request that a test has made is whole."""
     yield
     ids = [one.id for one in queue.list_requests(limit=100).requests]
-    assert {name: broken(queue, name) for name in ids} == dict.fromkeys(ids, [])
-
-
-def cut(queue: Queue, steps: int) -> None:
-    """A program that dies in a take after so many steps."""
-    assert cut_off(queue.driver, take(Taker("req", lambda: "taker:dead:1"), 1, 30), steps)
+    assert {name: broken(queue, name) for name in ids} == {name: [] for name in ids}
 
 
 # ------------------------------------------------------------------ what comes
@@ -72,10 +66,13 @@ def test_the_most_urgent_comes_first(queue: Queue):
 
 
 def test_requests_of_one_priority_take_turns(queue: Queue):
-    queue.submit_request(["a", "b", "c"], limit=3, id="r1")
-    queue.submit_request(["x", "y", "z"], limit=3, id="r2")
-    order = [take_one.id for _ in range(6) for take_one in queue.take()]
-    assert sorted(order[:2]) == sorted(order[2:4]) == ["r1", "r2"]
+    for name in ("r1", "r2"):
+        queue.submit_request(numbered(3), limit=1, id=name)
+    order = []
+    while taken := queue.take():
+        order.append(taken[0].id)
+        taken[0].done()
+    assert order == ["r1", "r2"] * 3
 
 
 def test_a_request_has_at_most_its_limit_taken(queue: Queue):
@@ -108,8 +105,8 @@ def test_two_takers_never_have_the_same(queue: Queue, redis_url: str):
 
 
 def test_no_more_start_than_the_rate_allows(queue: Queue):
-    queue.submit_request(numbered(5), limit=5, rate="2/h")
-    assert len(queue.take(10)) == 2
+    queue.submit_request(numbered(5), limit=5, rate="1/h")
+    assert len(queue.take(10)) == 1
     assert queue.take(10) == []
 
 
@@ -169,7 +166,7 @@ def test_a_take_waits_for_a_post(queue: Queue, redis_url: str):
 
 def test_a_take_waits_for_what_is_delayed_and_promotes_it(queue: Queue):
     """No worker is there to do it."""
-    queue.post("a", delay_s=0.3)
+    queue.post("a", delay=0.3)
     assert queue.take() == []
     assert take_one(queue, wait_s=MINUTE_S).body == b"a"
 
@@ -220,22 +217,29 @@ def test_a_time_that_is_longer_than_the_requests_lease_counts(queue: Queue, redi
     redis_client.zadd(keys.active("req"), {request.id: 1.5})
     assert queue.take() == []  # it looks at the request, and finds nothing that has expired
     left_ms = redis_client.zscore(keys.leases(request.id), "0") - redis_client.time()[0] * 1000
-    assert 1000 * (HOUR - MINUTE_S) < left_ms <= 1000 * HOUR
+    assert 1000 * (HOUR - MINUTE_S) < left_ms <= 1000 * (HOUR + 1)
     taken.done()
 
 
-@pytest.mark.parametrize("steps", [2, 3, 4])
-def test_a_program_that_dies_in_a_take_loses_nothing(
-    queue: Queue, redis_client: Any, monkeypatch: pytest.MonkeyPatch, steps: int
+def test_a_program_that_dies_anywhere_in_a_take_loses_nothing(
+    queue: Queue, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """After the pop its token is lost; after the acquire it holds a lease."""
     monkeypatch.setattr(settings, "TOKEN_GRACE_MS", 1)
-    monkeypatch.setattr(stand_in, "_REST_MS", 1)
-    request = queue.post("a")
-    cut(queue, steps)
-    assert queue.take() == []
-    let_expire(redis_client, request.id)
-    assert take_one(queue, wait_s=MINUTE_S).body == b"a"
+    is_over, steps, attempts = False, 0, set[int]()
+    while not is_over:
+        steps += 1
+        redis_client.flushall()
+        request = queue.post("a")
+        is_over = cut_off(queue.driver, take(Taker("req", lambda: "taker:dead:1"), 1, 30), steps)
+        let_expire(redis_client, request.id)
+        redis_client.hdel(keys.conf("req"), "audited", "lock_until")
+        taken = take_one(queue, wait_s=MINUTE_S)
+        attempts.add(taken.attempt)
+        taken.done()
+        assert broken(queue, request.id) == []
+    assert steps > 5
+    assert attempts == {1, 2}
 
 
 def test_a_duty_that_fails_does_not_keep_others_from_being_taken(queue: Queue, redis_client: Any):
