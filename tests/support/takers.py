@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
@@ -38,3 +39,18 @@ def take_again(queue: Queue, client: Any, taken: Taken, **options: Any) -> Taken
     again = take_one(queue, **options)
     assert (again.id, again.index) == (taken.id, taken.index)
     return again
+
+
+def main() -> int:
+    """Be a program that takes sub-requests until it is killed, and settles half of them.
+
+    The words are the URL and how long each sub-request is held, in seconds.
+    """
+    from fairlane.queue import Queue
+
+    url, visible_for = sys.argv[1:]
+    with Queue.from_url(url) as queue:
+        while True:
+            taken = queue.take(4, visible_for=float(visible_for), wait_s=1)
+            for one in taken[::2]:
+                one.done(one.body)
