@@ -49,11 +49,15 @@ end
 local lock = redis.call("HMGET", conf, "lock", "lock_until", "shards", "left", "died", "paused_until")
 local leads = may_lead(id, now, lock_ms, lock[1], lock[2])
 if leads then
-  lead(id, now, lock_ms)
+  lead(conf, id, now, lock_ms)
   -- If the clock went back, no beat may lie ahead of it: a worker that died would be detected too late.
   for _, other in ipairs(redis.call("ZRANGEBYSCORE", workers, "(" .. now, "+inf", "LIMIT", 0, 100)) do
     redis.call("ZADD", workers, now, other)
   end
 end
-return {"ok", leads and 1 or 0, now, first_score(active), first_score(delayed), first_score(workers),
-  lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0, first_score(ticks), pause_end(lock[6], now)}
+local due = score_of(redis.call("ZRANGE", active, 0, 0, "WITHSCORES"))
+local delays = score_of(redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES"))
+local oldest = score_of(redis.call("ZRANGE", workers, 0, 0, "WITHSCORES"))
+local tick = score_of(redis.call("ZRANGE", ticks, 0, 0, "WITHSCORES"))
+return {"ok", leads and 1 or 0, now, due, delays, oldest, lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0, tick,
+  pause_end(lock[6], now)}

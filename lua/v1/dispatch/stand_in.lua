@@ -27,14 +27,16 @@ if refused then
   return refused
 end
 now = now_ms(now)
-local due, delays, tick = first_score(active), first_score(delayed), first_score(ticks)
+local due = score_of(redis.call("ZRANGE", active, 0, 0, "WITHSCORES"))
+local delays = score_of(redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES"))
+local tick = score_of(redis.call("ZRANGE", ticks, 0, 0, "WITHSCORES"))
 local beaten = tonumber(redis.call("ZRANGE", workers, -1, -1, "WITHSCORES")[2])
 local is_served = beaten and math.abs(now - beaten) <= lock_ms
 local is_used = due > 0 or delays > 0 or tick > 0
 local leads = is_used and not is_served and may_lead(id, now, lock_ms, row[1], row[2])
 local audits = false
 if leads then
-  lead(id, now, lock_ms)
+  lead(conf, id, now, lock_ms)
   audits = due > 0 and math.abs(now - (tonumber(row[7]) or 0)) >= rest_ms
   if audits then
     redis.call("HSET", conf, "audited", now)

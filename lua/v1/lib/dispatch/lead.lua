@@ -7,13 +7,13 @@ local function may_lead(id, now, lock_ms, holder, lock_until)
   return holder == id or ends < now or ends > now + lock_ms
 end
 
-local function lead(id, now, lock_ms)
+local function lead(conf, id, now, lock_ms)
   redis.call("HSET", conf, "lock", id, "lock_until", now + lock_ms)
 end
 
--- Returns the lowest score of a zset; 0 = it is empty.
-local function first_score(key)
-  return tonumber(redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[2]) or 0
+-- Returns the score in a reply of ZRANGE with one member; 0 = there is none.
+local function score_of(found)
+  return tonumber(found[2]) or 0
 end
 
 -- Returns when the pause of the queue ends; 0 = it is not paused.
