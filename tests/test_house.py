@@ -27,13 +27,13 @@ ROOMS = {
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.schedules", "operations.maintenance", "operations.control"),
-        *("operations.find", "operations.many"),
+        *("operations.find", "operations.many", "operations.pull"),
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
     "services": (
-        *("embedded", "request", "schedules", "queue", "aio"),
+        *("embedded", "request", "schedules", "pull", "queue", "aio"),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker"),
         *("tasks.executor", "testing"),

@@ -15,6 +15,7 @@ FairlaneError
  ├── RequestClosed        the request is sealed: too late to add         exit 1
  ├── RequestEnded         the request ended: too late to add or change     exit 1
  ├── RequestNotEnded      the request has not ended: too early to delete   exit 1
+ ├── ReceiptExpired       the lease of the receipt is over                 exit 1
  ├── TaskError            a call of a task is dead                         exit 1
  │    └── TaskCancelled   its request was cancelled before                 exit 1
  ├── WaitTimeout          the caller's timeout is over                     exit 4
@@ -105,6 +106,13 @@ class RequestNotEnded(FairlaneError):
 
 class RequestClosed(FairlaneError):
     """The submission of the request is sealed: nothing can be added to it."""
+
+
+class ReceiptExpired(FairlaneError):
+    """The receipt is too old: its lease is over, and it settles nothing any more.
+
+    The sub-request was taken back, and another program may hold it, or it is settled by now.
+    """
 
 
 class TaskError(FairlaneError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
@@ -16,11 +17,14 @@ from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
+from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, checked_requests
 from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
 from fairlane.options import policy_of
 from fairlane.protocol import keys
+from fairlane.pull.blocking import Taken
+from fairlane.pull.taken import taker_name
 from fairlane.request import OpenRequest, Request
 from fairlane.schedules.blocking import Schedules
 
@@ -152,7 +156,7 @@ class Queue:
         with many.names_submitted():
             try:
                 for bodies in checked_requests(requests):
-                    taken = many.take(bodies)
+                    taken = many.collect(bodies)
                     if (step := many.step(taken)) is not None:
                         self.driver.run(step, taken.rest)
                         yield from self._submitted(many)
@@ -188,6 +192,41 @@ class Queue:
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
+
+    def post(self, body: Body, **options: Unpack[RequestOptions]) -> Request:
+        """Submits a request of one sub-request; the options and errors are those of submit_request.
+
+        A program takes it with `take`, or a worker's handler is called with it.
+        """
+        return self.submit_request([body], **options)
+
+    def take(
+        self,
+        count: int = 1,
+        *,
+        visible_for: float = settings.TAKE_VISIBLE_S,
+        wait_s: float = 0.0,
+    ) -> list[Taken]:
+        """Takes up to `count` (at most 100) sub-requests as a worker would; [] = there is none.
+
+        Each is held for `visible_for` seconds, at most a day. After that it is charged an attempt,
+        and another program may take it. If there is none, the call waits up to `wait_s` seconds for
+        the first one. While no worker lives, the call also does the queue's maintenance that is
+        due. Raises InvalidArgument, and RedisError if nothing was taken.
+        """
+        taken = self.driver.run(take(self._taker, count, visible_for, wait_s))
+        return [Taken(self.driver, *Taken.parts_of(delivery)) for delivery in taken]
+
+    @cached_property
+    def _taker(self) -> Taker:
+        return Taker(self.name, taker_name)
+
+    def taken(self, receipt: str) -> Taken:
+        """Returns the sub-request with this receipt, without a call to Redis and without its body.
+
+        Raises InvalidArgument for what is no receipt of this queue.
+        """
+        return Taken(self.driver, *Taken.parts_of_text(self.name, receipt))
 
     @property
     def schedules(self) -> Schedules:

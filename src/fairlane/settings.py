@@ -58,6 +58,13 @@ SLICE_HARD_MS = 1_000.0  # if a slice takes longer, its unit returns the rest
 FLUSH_MS = 250.0  # if a slice takes longer than planned, its results are sent this often
 FLUSH_BYTES = 1 << 20  # results of one complete call
 
+# ------------------------------------------------------------------ programs that take sub-requests
+
+TAKE_MOST = 100  # sub-requests of one take
+TAKE_VISIBLE_S = 30.0  # how long a taken sub-request is held without a call of its holder
+# A lease may last so long without a call of its holder. lua/v1/lib/extend/term.lua has the number.
+LONGEST_TERM_MS = 86_400_000
+
 # ------------------------------------------------------------------ connections
 
 PATIENCE_S = 30.0  # how long one call is repeated while Redis does not answer

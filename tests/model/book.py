@@ -90,7 +90,8 @@ class Book:
         elif name == "reap" and given["queue"] != request.options.queue:
             agree(reply, [b"foreign"], "a reap of another queue")
         elif request.has_ended:
-            summary = [] if name == "extend" else [request.summary()]
+            rest = {"extend": [], "complete": [request.summary(), 1]}
+            summary = rest.get(name, [request.summary()])
             agree(reply, [b"ended", *summary], f"{name} after the end")
         else:
             own = {what: value for what, value in given.items() if what not in ("queue", "how")}

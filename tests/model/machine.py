@@ -329,15 +329,16 @@ class QueueMachine(RuleBasedStateMachine):
         if wrong:
             proof[wrong] = "ff" if wrong == "op" else proof[wrong] + 1
         if extends:
-            self.player.call("extend", lease.id, **proof)
+            self.player.call("extend", lease.id, term="", **proof)
         else:
             self.player.complete(lease, **proof)
 
     @precondition(has_held)
-    @step(n=which)
-    def extend(self, n: int) -> None:
+    @step(n=which, term=st.sampled_from(("", 1, 5_000, 10 * MINUTE)))
+    def extend(self, n: int, term: int | str) -> None:
         lease = pick(self.standing(), n)
-        self.player.call("extend", lease.id, k=lease.k, fence=lease.fence, op=lease.op)
+        proof = {"k": lease.k, "fence": lease.fence, "op": lease.op}
+        self.player.call("extend", lease.id, term=term, **proof)
 
     @step(n=which)
     def repeat(self, n: int) -> None:

@@ -403,12 +403,14 @@ class Request:
         sub.state, sub.reason = "dead", reason
         results.append(Result(sub.index, "x", attempt, worker, error))
 
-    def extend(self, now: int, reply: Reply, *, k: int, fence: int, op: str) -> list[Token]:
+    def extend(
+        self, now: int, reply: Reply, *, k: int, fence: int, op: str, term: int | str
+    ) -> list[Token]:
         permit = self.permits.get(k)
         if permit is None or not permit.is_held_by(fence, op):
             agree(reply, [b"lost"], "an extend of another holder")
             return []
-        permit.deadline = now + self.options.lease_ms
+        permit.deadline = now + (int(term) if term else self.options.lease_ms)
         unwanted = self.state in ("cancelling", "expiring")
         agree(reply, [b"cancelled" if unwanted else b"ok"], "an extend")
         return []

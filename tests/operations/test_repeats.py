@@ -25,6 +25,9 @@ from fairlane.operations.maintenance import dead_workers, queue_pause, registry
 from fairlane.operations.many.apply import apply
 from fairlane.operations.many.change import Change
 from fairlane.operations.many.selection import select, select_ids
+from fairlane.operations.pull import settle as pull
+from fairlane.operations.pull.take import Taker
+from fairlane.operations.pull.take import take as pull_some
 from fairlane.operations.schedules import change as change_schedule
 from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.operations.pull.receipt import Receipt
 
     Scenario = Callable[[Any], None]
 
@@ -447,14 +451,40 @@ def recurs(driver: Any) -> None:
     work_on(driver)
 
 
+def pulls(driver: Any) -> None:
+    """A program that is no worker takes four sub-requests, and settles each in another way."""
+    put(driver, limit=4)
+    settled = [
+        lambda receipt: pull.done(receipt, "result", 1),
+        lambda receipt: pull.dead(receipt, "why", 1),
+        lambda receipt: pull.release(receipt, 0),
+        lambda receipt: pull.extend_term(receipt, 60),
+    ]
+    for settle_one in settled:
+        receipt = pull_one(driver)
+        driver.run(settle_one(receipt))
+    driver.run(pull.done(receipt, "result", 1))  # the one that was extended
+
+
+def pull_one(driver: Any) -> Receipt:
+    """The receipt of a sub-request, whatever becomes of tokens on the way to it."""
+    taker = Taker("req", lambda: "taker:t:1")
+    for _ in range(10):
+        for delivery in driver.run(pull_some(taker, 1, 60)):
+            receipt: Receipt = delivery.receipt
+            return receipt
+        heal(driver)
+    raise AssertionError("nothing to be had")
+
+
 SCENARIOS: list[Scenario] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, takes_turns, ages, follows_another, pauses_the_queue,
-    spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
-    rolls, joins, recurs, changes_many, deletes,
+    changes, holds, has_rates, has_rates_and_is_held, takes_turns, ages, follows_another,
+    pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
+    rolls, joins, recurs, changes_many, deletes, pulls,
 ]  # fmt: skip
 
 

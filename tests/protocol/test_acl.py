@@ -35,6 +35,7 @@ API = {
     "producer": {"submit_many", "completions", "state"},
     "maintenance": {"submit_many", "completions", "state"},
     "monitor": {"completions", "state"},
+    "worker": {"take", "_taker"},
 }
 # `cancel` of many goes through the module that makes every change of many requests.
 OTHER_CHANGES = {

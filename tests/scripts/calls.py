@@ -83,7 +83,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "expire_leftovers": Call(running, {"ttl": HOUR}),
         "expire_workers": Call((WORKERS,), {"ttl": HOUR}),
         "due_schedules": Call(SCHEDULES, {"skip": 0, "most": 1}),
-        "extend": Call(running, proof),
+        "extend": Call(running, proof | {"term": ""}),
         "glance": Call(running, {"queue": "req", "grace": ""}),
         "heartbeat": Call(
             (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, SCHEDULES[1]),
@@ -122,6 +122,10 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_priority": Call(running, {"priority": 7}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take_turns": Call(TURNS, {"lane": 5, "count": 1}),
+        "stand_in": Call(
+            (WORKERS, ACTIVE, DELAYED, CONF, SCHEDULES[1]),
+            {"id": "t:1", "lock_ms": 5, "rest_ms": 5},
+        ),
         "take": Call((BUCKET,), RATE | {"want": 1, "waited": ""}),
     }
 

@@ -55,6 +55,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("drop_dead", "drop_dead wants", [{"keep": ""}, {"keep": -1, "id": NEW}, {"keep": 1}]),
     ("drop_dead", "dead entries", each("ids", ["x"], ["1-1"] * 1001)),
     ("due_schedules", "BADARGUMENT", [*each("skip", "x", -1), *each("most", "", -1)]),
+    ("extend", "BADARGUMENT", each("term", "soon", 0, -1, 86_400_001, "nan")),
     ("enqueue", "BADPRIORITY", each("priority", *PRIORITIES)),
     ("enqueue", "BADLIMIT", each("limit", *LIMITS)),
     ("enqueue", "BADARGUMENT", [{name: "soon"} for name in ("open_ms", *POLICY[2:])]),
@@ -93,6 +94,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("set_limit", "BADLIMIT a whole number from 1 to 10000", each("limit", *LIMITS)),
     ("set_max_waiting", "BADARGUMENT", each("most", -1, 1.5, "x")),
     ("set_priority", "BADPRIORITY a whole number from 0 to 99", each("priority", *PRIORITIES)),
+    ("stand_in", "BADARGUMENT", [*each("lock_ms", "", "x"), *each("rest_ms", "", "x")]),
     ("set_shards", "BADSHARDS", each("shards", *SHARDS)),
 ]  # fmt: skip
 ROWS = [(script, code, wrong) for script, code, several in MALFORMED for wrong in several]

@@ -47,6 +47,7 @@ def test_after_the_end_a_script_returns_the_summary(
     given = made(lane)[script]
     lane.complete(lane.begin(1))
     with listening(redis_client, "done:{r1}") as published, lane.unchanged():
-        word, summary = lane.call(script, keys.request_keys(RUNNING), **given)
+        word, summary, *late = lane.call(script, keys.request_keys(RUNNING), **given)
         assert (word, summary[:6]) == (b"ended", [b"done", lane.now, 1, 1, 0, 0])
+        assert late == ([1] if script == "complete" else [])
         assert published() == []

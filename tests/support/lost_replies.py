@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Scenario = Callable[[Any], None]
 
 REPEATED = (Command, Call, Batch, SingleServer, Nodes, OnNode, Confirm)
-POPS = {b"BRPOP", b"RPOP"}
+POPS = {b"BRPOP", b"RPOP", b"LMPOP"}
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 
 

@@ -345,7 +345,7 @@ class Lane:
         return self.request("complete", **(given | changed))
 
     def extend(self, held: Held, **changed: Any) -> str:
-        given = {"k": held.k, "fence": held.fence, "op": held.op} | changed
+        given = {"k": held.k, "fence": held.fence, "op": held.op, "term": ""} | changed
         return str(self.request("extend", **given)[0].decode())
 
     def reap(self, **given: Any) -> list[Any]:

@@ -23,6 +23,7 @@ local holds = ARGV[6]  -- words for people: what the worker holds
 local taken_ttl = tonumber(ARGV[7])  -- ms that what the worker took outlives its last beat
 local died = ARGV[8]  -- "1" = a process of the worker died or lost its connection, perhaps with tokens
 -- @include lib/core/now_ms.lua
+-- @include lib/dispatch/lead.lua
 
 if not ttl or not lock_ms or not taken_ttl then
   return redis.error_reply("BADARGUMENT heartbeat wants numbers for ttl, lock_ms and taken_ttl")
@@ -46,22 +47,17 @@ if died == "1" then
   redis.call("HSET", conf, "died", now)
 end
 local lock = redis.call("HMGET", conf, "lock", "lock_until", "shards", "left", "died", "paused_until")
-local ends = tonumber(lock[2] or 0)
--- If the clock went back, the lock may end later than any beat could set it. Such a lock is void, because its
--- holder may be dead.
-local leads = lock[1] == id or ends < now or ends > now + lock_ms
+local leads = may_lead(id, now, lock_ms, lock[1], lock[2])
 if leads then
-  redis.call("HSET", conf, "lock", id, "lock_until", now + lock_ms)
-  -- For the same reason no beat may lie ahead of the clock: a worker that died would be detected too late.
+  lead(conf, id, now, lock_ms)
+  -- If the clock went back, no beat may lie ahead of it: a worker that died would be detected too late.
   for _, other in ipairs(redis.call("ZRANGEBYSCORE", workers, "(" .. now, "+inf", "LIMIT", 0, 100)) do
     redis.call("ZADD", workers, now, other)
   end
 end
-local paused_until = tonumber(lock[6]) or 0
-local first = redis.call("ZRANGE", active, 0, 0, "WITHSCORES")
-local next = redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES")
-local oldest = redis.call("ZRANGE", workers, 0, 0, "WITHSCORES")
-local tick = redis.call("ZRANGE", ticks, 0, 0, "WITHSCORES")
-return {"ok", leads and 1 or 0, now, tonumber(first[2]) or 0, tonumber(next[2]) or 0, tonumber(oldest[2]),
-  lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0, tonumber(tick[2]) or 0,
-  paused_until > now and paused_until or 0}
+local due = score_of(redis.call("ZRANGE", active, 0, 0, "WITHSCORES"))
+local delays = score_of(redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES"))
+local oldest = score_of(redis.call("ZRANGE", workers, 0, 0, "WITHSCORES"))
+local tick = score_of(redis.call("ZRANGE", ticks, 0, 0, "WITHSCORES"))
+return {"ok", leads and 1 or 0, now, due, delays, oldest, lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0, tick,
+  pause_end(lock[6], now)}

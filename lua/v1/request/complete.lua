@@ -1,7 +1,8 @@
 -- complete: settles sub-requests of a lease. Counts, results and dead letters follow only what XACK acknowledged (or
 -- the whole of a small request). With `keep` the lease goes on. Without it the permit is returned, and what the lease
 -- still owes goes to `retry`, due now and uncharged: each to be delivered alone, or all together.
--- Says: ok left tokens | already tokens | lost | ended summary | gone
+-- Says: ok left tokens | already tokens | lost | ended summary late? | gone
+--   late = 1: the request had ended before, so this call has settled nothing
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -20,6 +21,9 @@ if refused then
 end
 local state, over = load_unfinished()
 if over then
+  if over[1] == "ended" then
+    over[3] = 1
+  end
   return over
 end
 return complete(state, now_ms(now), read_permit(k), {k = k, fence = fence, op = op, keep = keep}, work)

@@ -7,10 +7,16 @@ local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
 local fence = ARGV[3]  -- drawn at acquire
 local op = ARGV[4]  -- hex; of the acquire
+local term = ARGV[5]  -- ms that the lease lasts from now on; "" = as long as the request's leases do
 -- @include lib/core/now_ms.lua
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
+-- @include lib/extend/term.lua
 
+local refused = term_error(term)
+if refused then
+  return refused
+end
 local state = load_state()
 if not state then
   return {"gone"}
@@ -22,6 +28,6 @@ local permit = read_permit(k)
 if permit.fence ~= fence or permit.op ~= op then
   return {"lost"}
 end
-redis.call("ZADD", leases, "XX", now_ms(now) + state.lease_ms, k)
+redis.call("ZADD", leases, "XX", extended_until(state, now_ms(now), term), k)
 local unwanted = state.state == "cancelling" or state.state == "expiring"
 return {unwanted and "cancelled" or "ok"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
@@ -18,11 +19,14 @@ from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
+from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
 from fairlane.options import policy_of
 from fairlane.protocol import keys
+from fairlane.pull.awaited import AsyncTaken
+from fairlane.pull.taken import taker_name
 from fairlane.queue import resolve_url
 from fairlane.schedules.awaited import AsyncSchedules
 
@@ -120,7 +124,7 @@ class Queue:
         with many.names_submitted():
             try:
                 async for bodies in each_request(requests):
-                    taken = await many.take_async(bodies)
+                    taken = await many.collect_async(bodies)
                     if (step := many.step(taken)) is not None:
                         await self.driver.run(step, taken.rest)
                         for request_id, total in many.take_submitted():
@@ -149,6 +153,29 @@ class Queue:
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
+
+    async def post(self, body: Body, **options: Unpack[RequestOptions]) -> Request:
+        """Submits a request of one sub-request; see fairlane.queue.Queue.post."""
+        return await self.submit_request([body], **options)
+
+    async def take(
+        self,
+        count: int = 1,
+        *,
+        visible_for: float = settings.TAKE_VISIBLE_S,
+        wait_s: float = 0.0,
+    ) -> list[AsyncTaken]:
+        """Takes up to `count` sub-requests as a worker would; see fairlane.queue.Queue.take."""
+        taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
+        return [AsyncTaken(self.driver, *AsyncTaken.parts_of(delivery)) for delivery in taken]
+
+    @cached_property
+    def _taker(self) -> Taker:
+        return Taker(self.name, taker_name)
+
+    def taken(self, receipt: str) -> AsyncTaken:
+        """Returns the sub-request with this receipt; see fairlane.queue.Queue.taken."""
+        return AsyncTaken(self.driver, *AsyncTaken.parts_of_text(self.name, receipt))
 
     @property
     def schedules(self) -> AsyncSchedules:

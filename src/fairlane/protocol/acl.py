@@ -88,8 +88,8 @@ ROLES = {
             " complete confirm drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hasten heartbeat hold hold_rate insert_tokens intend"
             " move_tick open_gate promote push put_schedule reap refund register_worker"
-            " report_backlog reschedule_active restore_active retire set_shards submit take"
-            " take_turns unregister_worker"
+            " report_backlog reschedule_active restore_active retire set_shards stand_in"
+            " submit take take_turns unregister_worker"
         ),
         _words(
             "exists getrange hexists hget hgetall hincrby hmget hscan hset llen lpos lrange pexpire"

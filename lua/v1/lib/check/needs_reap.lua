@@ -2,12 +2,13 @@
 -- @include lib/core/state.lua
 -- @include lib/permits/first_permit.lua
 -- @include lib/permits/mint.lua
+-- @include lib/extend/term.lua
 
 -- Returns true if reap must act: on a lease, a deadline or damage. A lease that ends later than a new one would is from
 -- before the clock went back.
 local function needs_reap(state, at, open_until, first)
   local last = first and tonumber(redis.call("ZRANGE", leases, -1, -1, "WITHSCORES")[2])
-  if last and last > at + state.lease_ms then
+  if last and last > latest_end(state, at) then
     return true
   end
   if first and first <= at or state.state == "expiring" or state.few == 2 and state.held == 0 then

@@ -4,6 +4,7 @@
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/entries/retry_queue.lua
 -- @include lib/lease/charge_death.lua
+-- @include lib/extend/term.lua
 local BITE = 1000
 
 local function named_leases(now, which)
@@ -25,7 +26,7 @@ end
 
 -- Shortens each lease that ends later than a new one would, which happens after the clock went back.
 local function bound_leases(state, now)
-  local latest = string.format("%d", now + state.lease_ms)
+  local latest = string.format("%d", latest_end(state, now))
   for _, k in ipairs(redis.call("ZRANGEBYSCORE", leases, "(" .. latest, "+inf", "LIMIT", 0, 1000)) do
     redis.call("ZADD", leases, latest, k)
   end

@@ -12,9 +12,9 @@ from fairlane.operations.batching import run_each
 from fairlane.operations.diagnosis.finding import BAD, NOTE, Finding, once
 from fairlane.operations.diagnosis.request_checks import GRACE_MS, unreadable
 from fairlane.operations.lease import turns
-from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.tokens import drop_active, parse
+from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.operations.maintenance.registry import look_at
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.operations.batching import run_all
 from fairlane.operations.lease import turns
-from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.operations.lease.tokens import parse
+from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Operation
 

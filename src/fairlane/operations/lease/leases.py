@@ -9,7 +9,7 @@ import os
 import secrets
 from functools import lru_cache, partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fairlane import settings
 from fairlane.model import Slice, Token, Verdict
@@ -119,8 +119,28 @@ def slice_of(token: Token, op: bytes, reply: Reply) -> Slice | None:
     )  # fmt: skip
 
 
+class LeaseProof(Protocol):
+    """What proves that the caller holds a lease: a Slice, or a receipt."""
+
+    @property
+    def request_id(self) -> str:
+        """Returns the request's id."""
+
+    @property
+    def k(self) -> str:
+        """Returns the permit."""
+
+    @property
+    def fence(self) -> bytes:
+        """Returns the lease's fence."""
+
+    @property
+    def op(self) -> bytes:
+        """Returns the op of the acquire."""
+
+
 def complete(
-    held: Slice, ids: list[bytes], results: list[Arg], verdicts: list[Verdict], *, keep: bool
+    held: LeaseProof, ids: list[bytes], results: list[Arg], verdicts: list[Verdict], *, keep: bool
 ) -> Call:
     """The call that settles entries of a slice.
 
@@ -169,9 +189,13 @@ def words_of(verdicts: Sequence[Verdict]) -> list[Arg]:
     return words
 
 
-def extend(request_id: str, k: str, fence: str, op: str) -> Call:
-    """The call that asks for more time: ok | cancelled | lost | ended | gone."""
-    return library().extend(keys.request_keys(request_id), k=k, fence=fence, op=op)
+def extend(request_id: str, k: str, fence: str, op: str, term_ms: int | None = None) -> Call:
+    """The call that asks for more time: ok | cancelled | lost | ended | gone.
+
+    The lease lasts `term_ms` from then on; None = as long as the request's leases do.
+    """
+    term = "" if term_ms is None else term_ms
+    return library().extend(keys.request_keys(request_id), k=k, fence=fence, op=op, term=term)
 
 
 def reap(

@@ -11,8 +11,8 @@ from fairlane.model import Token
 from fairlane.operations.batching import TOGETHER, call_each, run_each_or_error
 from fairlane.operations.lease import turns
 from fairlane.operations.lease.leases import reap
-from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.operations.lease.shards import move_one, read_shards
+from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.operations.maintenance.registry import glance, settle_reaps
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Operation

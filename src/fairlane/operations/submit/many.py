@@ -35,7 +35,7 @@ B = TypeVar("B")
 Rest = TypeVar("Rest")
 
 
-class Taken(NamedTuple, Generic[Rest]):
+class Collected(NamedTuple, Generic[Rest]):
     """The next request: its only chunk, or [] and all its chunks in `rest`."""
 
     id: str
@@ -88,21 +88,21 @@ class Many:
 
     # ------------------------------------------------------------------ what comes in
 
-    def take(self, bodies: Iterable[Body]) -> Taken[Iterator[Chunk]]:
+    def collect(self, bodies: Iterable[Body]) -> Collected[Iterator[Chunk]]:
         """Returns the next request. Raises InvalidArgument, which says which request it is."""
         request_id = self._name()
         try:
-            return Taken(request_id, self._policy(), *split(bodies))
+            return Collected(request_id, self._policy(), *split(bodies))
         except InvalidArgument as error:
             raise self._wrong(error) from None
 
-    async def take_async(
+    async def collect_async(
         self, bodies: Iterable[Body] | AsyncIterable[Body]
-    ) -> Taken[AsyncIterator[Chunk]]:
+    ) -> Collected[AsyncIterator[Chunk]]:
         """Returns the next request, whose bodies may come asynchronously."""
         request_id = self._name()
         try:
-            return Taken(request_id, self._policy(), *await split_async(bodies))
+            return Collected(request_id, self._policy(), *await split_async(bodies))
         except InvalidArgument as error:
             raise self._wrong(error) from None
 
@@ -157,7 +157,7 @@ class Many:
 
     # ------------------------------------------------------------------ what goes out
 
-    def step(self, taken: Taken[Any]) -> Operation[None] | None:
+    def step(self, taken: Collected[Any]) -> Operation[None] | None:
         """Takes a request; returns what is to be run now with `taken.rest`, or None."""
         if taken.rest is None:
             return self.add(taken.id, taken.chunk, taken.policy)

@@ -1,0 +1,1 @@
+"""Takes and settles sub-requests for programs that are not handlers."""

@@ -1,0 +1,207 @@
+"""Takes sub-requests for a program that is not a handler: pop -> acquire -> extend and dispatch.
+
+Each sub-request has a lease of its own, as a slow handler's has. So a request has at most `limit`
+of them taken, and each is settled, extended and taken back alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.operations.batching import call_each, run_each_or_error
+from fairlane.operations.lease import turns
+from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.lease.leases import acquire_call, extend, new_op, slice_of
+from fairlane.operations.lease.rates import acquire_rated
+from fairlane.operations.lease.shards import served
+from fairlane.operations.lease.tokens import parse, pop, pop_ahead
+from fairlane.operations.pull.receipt import Receipt, receipt_of
+from fairlane.operations.pull.stand_in import StandIn
+from fairlane.options import check_whole
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fairlane.model import Slice, Token
+    from fairlane.operations.lease.rates import Allowance
+    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Call, Operation, Popped
+
+_LAST = keys.LANES - 1
+_WAIT_MS = 1_000  # one blocking pop; between two of them, what is due is done
+_REST_S = settings.SHARD_BLOCK_MS / 1000  # between two looks at a paused queue, or at shards
+
+
+class Delivery(NamedTuple):
+    """One sub-request that was taken."""
+
+    receipt: Receipt
+    body: bytes
+
+
+@dataclass
+class Taker:
+    """A program that takes from one queue; any thread may use it.
+
+    `name_of` returns its name, as results and dead letters show who had a sub-request.
+    """
+
+    queue: str
+    name_of: Callable[[], str]
+    stand_in: StandIn = field(init=False)
+    turn: int = 0  # of the shards
+
+    def __post_init__(self) -> None:
+        self.stand_in = StandIn(self.queue)
+
+
+def check_visible(visible_for: float) -> int:
+    """Returns how long a lease lasts, in ms. Raises InvalidArgument."""
+    is_number = isinstance(visible_for, (int, float)) and not isinstance(visible_for, bool)
+    if not is_number or not 0.001 <= visible_for <= settings.LONGEST_TERM_MS / 1000:  # noqa: PLR2004
+        raise InvalidArgument(
+            f"visible_for {visible_for!r} is not valid: more than 0 seconds and at most a day are "
+            "expected"
+        )
+    return int(visible_for * 1000)
+
+
+def check_wait(wait_s: float) -> float:
+    """Returns how long a take may wait, in seconds. Raises InvalidArgument."""
+    is_number = isinstance(wait_s, (int, float)) and not isinstance(wait_s, bool)
+    if not is_number or not 0 <= wait_s <= settings.LONGEST_TERM_MS / 1000:
+        raise InvalidArgument(
+            f"wait_s {wait_s!r} is not valid: seconds are expected, at most a day; 0 = do not wait"
+        )
+    return float(wait_s)
+
+
+def take(
+    taker: Taker, count: int, visible_for: float, wait_s: float = 0.0
+) -> Operation[list[Delivery]]:
+    """Takes up to `count` sub-requests, the most urgent ones first; [] = there is none to take.
+
+    Each is held for `visible_for` seconds. If there is none, it waits up to `wait_s` seconds for
+    the first one. Does the queue's maintenance that is due, if no worker lives. Raises
+    InvalidArgument, and RedisError if nothing was taken.
+    """
+    check_whole("count", count, 1, settings.TAKE_MOST)
+    visible_ms, ends = check_visible(visible_for), clock.mono_s() + check_wait(wait_s)
+    while True:
+        standing, failure = yield from taker.stand_in.look_after_queue(taker.name_of())
+        shards = served(standing.shards, standing.left)
+        if not standing.paused_until:
+            found, error = yield from _take_now(taker, shards, count, visible_ms)
+            if found:
+                return found
+            failure = failure or error
+        left_ms = int((ends - clock.mono_s()) * 1000)
+        if left_ms <= 0:
+            if failure is not None:
+                raise failure
+            return []
+        if standing.paused_until or shards != (0,):
+            yield Pause(min(_REST_S, left_ms / 1000))
+        else:
+            popped: Popped | None = yield pop(taker.queue, min(_WAIT_MS, left_ms))
+            if popped is not None:
+                found, _ = yield from _exchange(taker, popped, visible_ms)
+                if found:
+                    return found
+
+
+def _take_now(
+    taker: Taker, shards: Sequence[int], count: int, visible_ms: int
+) -> Operation[tuple[list[Delivery], FairlaneError | None]]:
+    """Takes what is there now; also returns an error that some of it had."""
+    found: list[Delivery] = []
+    failure: FairlaneError | None = None
+    bound = _LAST  # of several shards, a less urgent lane is not popped before the others are empty
+    misses = 0
+    while len(found) < count and misses < len(shards):
+        taker.turn += 1
+        shard = shards[taker.turn % len(shards)]
+        try:
+            popped: Popped | None = yield pop_ahead(taker.queue, bound, count - len(found), shard)
+        except FairlaneError as error:  # another shard's node may answer
+            failure, popped = error, None
+        if popped is None:
+            misses += 1
+            if misses == len(shards) and bound < _LAST:
+                misses, bound = 0, _LAST
+            continue
+        misses, bound = 0, keys.number_of(popped.lane) % keys.LANES
+        more, refused = yield from _exchange(taker, popped, visible_ms)
+        found, failure = found + more, failure or refused
+    return found, failure
+
+
+def _exchange(
+    taker: Taker, popped: Popped, visible_ms: int
+) -> Operation[tuple[list[Delivery], FairlaneError | None]]:
+    """Exchanges tokens for leases of one sub-request each; also returns the first error.
+
+    A token whose exchange fails is lost, until an audit finds that its permit is queued.
+    """
+    raw = yield from turns.resolve(taker.queue, popped.lane, popped.tokens)
+    tokens = [token for word in raw if (token := parse(word)) is not None]
+    ops = [new_op() for _ in tokens]
+    name = taker.name_of()
+    asked = [_acquire(name, token, op) for token, op in zip(tokens, ops, strict=True)]
+    replies = yield from call_each([ask(None) for ask in asked])
+    failure: FairlaneError | None = None
+    granted: list[Slice] = []
+    settled: list[tuple[str, Reply]] = []
+    for token, op, ask, reply in zip(tokens, ops, asked, replies, strict=True):
+        try:
+            if isinstance(reply, FairlaneError):
+                raise reply
+            if reply.is_rated:
+                reply = yield from acquire_rated(token.request_id, reply, ask)  # noqa: PLW2901
+        except FairlaneError as error:
+            failure = failure or error
+            continue
+        settled.append((token.request_id, reply))
+        if (taken := slice_of(token, op, reply)) is not None and taken.entries:
+            granted.append(taken)
+    found, refused = yield from _hold(taker.queue, granted, settled, visible_ms)
+    return found, failure or refused
+
+
+def _acquire(name: str, token: Token, op: bytes) -> Callable[[Allowance | None], Call]:
+    def ask(allowance: Allowance | None) -> Call:
+        call = acquire_call(token, name, "", 1, op, allowance=allowance)
+        call.away_s = settings.AWAY_S
+        return call
+
+    return ask
+
+
+def _hold(
+    queue: str, granted: list[Slice], settled: list[tuple[str, Reply]], visible_ms: int
+) -> Operation[tuple[list[Delivery], FairlaneError | None]]:
+    """Gives new leases their length, and dispatches what the acquires asked for, in one round trip.
+
+    Until then a lease lasts as long as its request says. So a program that dies in between loses
+    nothing.
+    """
+    terms = [
+        extend(taken.request_id, taken.k, taken.fence.decode(), taken.op.decode(), visible_ms)
+        for taken in granted
+    ]
+    replies = yield from run_each_or_error([*terms, *follow_up(queue, *settled)])
+    errors = [reply for reply in replies if isinstance(reply, FairlaneError)]
+    found: list[Delivery] = []
+    for taken, call, raw in zip(granted, terms, replies, strict=False):
+        if isinstance(raw, FairlaneError):
+            continue
+        reply = call.reply(raw)
+        if reply.is_ok or reply.is_cancelled:
+            found.append(Delivery(receipt_of(queue, taken), taken.entries[0][1][1]))
+    return found, errors[0] if errors else None

@@ -1,0 +1,1 @@
+"""The sub-requests that a program takes itself, in the API."""

@@ -1,0 +1,56 @@
+"""Requests that are taken by the test itself, and leases that end without a wait."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fairlane.protocol import keys
+
+if TYPE_CHECKING:
+    from fairlane.pull.blocking import Taken
+    from fairlane.queue import Queue
+
+HOUR = 3_600
+
+
+def bodies_of(taken: list[Taken]) -> list[bytes | None]:
+    """The bodies in the order they were taken."""
+    return [one.body for one in taken]
+
+
+def take_one(queue: Queue, **options: Any) -> Taken:
+    """The only sub-request that there is to take."""
+    (taken,) = queue.take(2, **options)
+    return taken
+
+
+def let_expire(client: Any, request_id: str) -> None:
+    """All leases of the request have expired, and its check is due."""
+    leases = keys.leases(request_id)
+    for k in client.zrange(leases, 0, -1):
+        client.zadd(leases, {k: 1})
+    client.zadd(keys.active("req"), {request_id: 1.5})
+
+
+def take_again(queue: Queue, client: Any, taken: Taken, **options: Any) -> Taken:
+    """The same sub-request, taken again after its lease has expired."""
+    let_expire(client, taken.id)
+    again = take_one(queue, **options)
+    assert (again.id, again.index) == (taken.id, taken.index)
+    return again
+
+
+def main() -> int:
+    """Be a program that takes sub-requests until it is killed, and settles half of them.
+
+    The words are the URL and how long each sub-request is held, in seconds.
+    """
+    from fairlane.queue import Queue
+
+    url, visible_for = sys.argv[1:]
+    with Queue.from_url(url) as queue:
+        while True:
+            taken = queue.take(4, visible_for=float(visible_for), wait_s=1)
+            for one in taken[::2]:
+                one.done(one.body)
