@@ -2,7 +2,7 @@
 
 `python bench/tenants.py [seconds]`: the tenant "many" has 500 requests and the tenant "one" has a
 single one. A sub-request of "one" takes five times as long. The shares are those of handler time,
-in each second. With `--without` the requests name no tenant, for comparison.
+in each second. For comparison, the same requests run without tenants.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ def main() -> None:
         *rows,
     ]
     support.write("tenants", "Tenants share by time", lines)
-    folder = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
-    draw(curves, folder / "tenants.svg")
+    draw(curves, support.OUT / "tenants.svg")
 
 
 if __name__ == "__main__":

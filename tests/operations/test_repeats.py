@@ -483,8 +483,8 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, ages, follows_another,
-    pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
-    rolls, joins, recurs, changes_many, deletes, pulls,
+    pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead,
+    checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
 ]  # fmt: skip
 
 
