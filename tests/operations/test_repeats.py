@@ -21,6 +21,8 @@ from fairlane.operations.find.filters import RequestFilter
 from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
+from fairlane.operations.lists import services
+from fairlane.operations.lists.hand_over import Route, Tracking, hand_over
 from fairlane.operations.maintenance import dead_workers, queue_pause, registry
 from fairlane.operations.many.apply import apply
 from fairlane.operations.many.change import Change
@@ -32,6 +34,7 @@ from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
+from fairlane.protocol.list_keys import Namespace
 from fairlane.protocol.scripts import library
 from fairlane.queue import Queue
 from fairlane.spark.operations.commit import commit, seal
@@ -314,6 +317,23 @@ def has_rates_and_is_held(driver: Any) -> None:
     driver.run(rates.hold("req", "r1", 1))
 
 
+def fans_out(driver: Any) -> None:
+    """Messages to two lists, tracked by a service that begins and ends."""
+    space = Namespace("{lists}")
+    names = [f"{{lists}}:{name}" for name in ("in", "pending", "a", "b")]
+    route = Route(names[0], names[1], tuple(names[2:]))
+    driver.client.lpush(names[0], "one", "two", "two")
+    service = driver.run(services.register(space, "box", 42, 60, 10))
+    driver.run(hand_over(route, 0.01, Tracking(space, service, 3600, 7200)))
+    assert driver.run(services.renew(space, service, 60))
+    driver.client.lpush(space.done, *driver.client.lrange(space.messages, 0, 1))
+    driver.run(services.settle_messages(space))
+    driver.client.lpush(names[0], "three")
+    driver.run(hand_over(route._replace(to="shortest"), 0.01))
+    driver.run(hand_over(route, 0.01))
+    driver.run(services.unregister(space, service))
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(library().hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -442,7 +462,8 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, pauses_the_queue,
+    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, fans_out,
+    pauses_the_queue,
     spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
     rolls, joins, recurs, changes_many, deletes,
 ]  # fmt: skip

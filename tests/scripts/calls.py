@@ -20,6 +20,10 @@ LANES = keys.lanes("req")
 BUCKET = keys.bucket("key/api")
 RATE = {"interval": 10_000, "burst": 5, "weight": 1}
 ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR]
+MINE = [f"{{lists}}:{name}".encode() for name in ("in", "pending", "a", "b", "ids", "1", "x1")]
+TRACKED: dict[str, Any] = {"to": "all", "count": 2, "service": "1", "timeout": 1, "expire": 2}
+TRACKED["rows"] = ["m", 1, "x1", "sha1"]
+SERVICE = {"id": 1, "is_new": "1", "expire": 60, "capacity": 9, "host": "box", "pid": 42}
 FIRST = f"{T0}-0"  # the entry of the first sub-request
 
 
@@ -63,6 +67,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "claim_dead": Call(
             ended, {"id": NEW, "choice": "c0ffee", "expected": 0, "ids": lane.dead_ids()}
         ),
+        "claim_messages": Call(tuple(MINE[:2]), {"most": 10}),
         "complete": Call(
             running, proof | {"keep": "0", "done": 1, "verdicts": [FIRST, "0:d:1:0:0", "result"]}
         ),
@@ -82,6 +87,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "expire_workers": Call((WORKERS,), {"ttl": HOUR}),
         "due_schedules": Call(SCHEDULES, {"skip": 0, "most": 1}),
         "extend": Call(running, proof),
+        "fan_out": Call(tuple(MINE[1:]), TRACKED),
         "glance": Call(running, {"queue": "req", "grace": ""}),
         "heartbeat": Call(
             (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, SCHEDULES[1]),
@@ -90,6 +96,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "hold": Call(running, {"ms": 1}),
         "hold_rate": Call((BUCKET,), RATE | {"ms": 1}),
         "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
+        "keep_service": Call(tuple(MINE[4:6]), SERVICE),
         "list_dead": Call(running, page),
         "move_tick": Call(SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}),
         "pause": Call(running, {}),
@@ -118,6 +125,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_limit": Call(running, {"limit": 2}),
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),
+        "settle_messages": Call(tuple(MINE[2:7]), {"wanted": ["1"]}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take": Call((BUCKET,), RATE | {"want": 1, "waited": ""}),
     }

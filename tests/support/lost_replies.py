@@ -190,12 +190,24 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "delayed": client.zcard(keys.delayed("req")),
         "schedules": client.hgetall(keys.schedules("req")[0]),
         "ticks": client.zrange(keys.schedules("req")[1], 0, -1),
+        "lists": lists_of(client),
         "kept": sorted(
             part_and_id(key)
             for key in dump(client)
-            if not key.startswith((b"{req}:", b"rate:"))  # buckets expire by themselves
+            # buckets expire by themselves
+            if not key.startswith((b"{req}:", b"rate:", b"{lists}:"))
         ),
     }
+
+
+def lists_of(client: Any) -> dict[bytes, Any]:
+    """What a person's lists have; of ids, which are drawn anew, only how many."""
+    found = {}
+    for key in sorted(client.scan_iter("{lists}:*")):
+        if client.type(key) == b"list":
+            found[key] = client.llen(key) if b"ids" in key else client.lrange(key, 0, -1)
+    found[b"done"] = client.hget("{lists}:metrics:done", "count")
+    return found
 
 
 def known(request_id: str) -> str:

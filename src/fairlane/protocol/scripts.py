@@ -33,6 +33,7 @@ FOLDERS = (
     "dispatch",
     "rates",
     "staging",
+    "lists",
     "single_server",
 )  # of scripts; lib/ is for includes
 _INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
