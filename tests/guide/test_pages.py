@@ -22,6 +22,7 @@ RUN_ELSEWHERE = {
     REQUESTS,  # test_requests_page.py
     DOCS / "finding.md",  # test_finding.py
     DOCS / "how-to" / "schedules.md",  # test_schedules_page.py
+    DOCS / "how-to" / "lists.md",  # test_lists_page.py
     DOCS / "testing.md",  # test_testing.py
     *GUIDE.glob("*.md"),  # test_first_job.py and others
 }

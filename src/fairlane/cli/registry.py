@@ -31,6 +31,7 @@ COMMANDS = (
     "stats",
     "queue",
     "schedule",
+    "fanout",
     "spark",
     "doctor",
     "scripts",
