@@ -20,12 +20,16 @@ PAGE = ROOT / "docs" / "how-to" / "lists.md"
 @ON_ONE_KIND
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
-        fanned, mpush = (shells.run(block) for block in blocks_of(PAGE))
+        fanned, mpush, forwarded = (shells.run(block) for block in blocks_of(PAGE))
     assert fanned.splitlines() == ["orders", "billing one two three", "shipping one two three"]
     assert mpush.splitlines() == [
         "demo:mpush:out0 12345",
         "demo:mpush:out1 12345",
         "demo:mpush:message:ids 1",
     ]
+    assert forwarded.splitlines() == [
+        "lag 0, forwarded 3, no forwarder is active",
+        "archive one two three",
+    ]
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        client.flushall()  # lists have no TTL
+        client.flushall()  # of both databases: lists have no TTL

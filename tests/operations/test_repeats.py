@@ -21,7 +21,7 @@ from fairlane.operations.find.filters import RequestFilter
 from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
-from fairlane.operations.lists import services
+from fairlane.operations.lists import forwarding, services
 from fairlane.operations.lists.hand_over import Route, Tracking, hand_over
 from fairlane.operations.maintenance import dead_workers, queue_pause, registry
 from fairlane.operations.many.apply import apply
@@ -33,7 +33,7 @@ from fairlane.operations.schedules.schedule import define
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
-from fairlane.protocol import keys
+from fairlane.protocol import keys, list_keys
 from fairlane.protocol.list_keys import Namespace
 from fairlane.protocol.scripts import library
 from fairlane.queue import Queue
@@ -334,6 +334,28 @@ def fans_out(driver: Any) -> None:
     driver.run(services.unregister(space, service))
 
 
+def forwards(driver: Any) -> None:
+    """Two forwarders in turn, to another list; then the target has forgotten what it had."""
+    source, target = "{lists}:from", "{lists}:to"
+    driver.client.lpush(source, "one", "two")
+    landed = None
+    for owner in ("a", "a", "b"):
+        flight = driver.run(forwarding.next_flight(source, owner, 60_000, "e", landed))
+        if isinstance(flight, forwarding.Flight):
+            assert driver.run(forwarding.land(target, flight)).word == "ok"
+            landed = flight
+            driver.client.lpush(source, "three")
+    driver.run(forwarding.wait_for_message(source, 0.01))
+    driver.run(forwarding.next_flight(source, "a", 0, "e", landed))
+    driver.client.delete(list_keys.landed(target))
+    flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
+    assert driver.run(forwarding.land(target, flight)).word == "gap"
+    driver.run(forwarding.restart(source, flight.epoch, "f"))
+    flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
+    assert driver.run(forwarding.land(target, flight)).word == "ok"
+    driver.run(forwarding.next_flight(source, "b", 0, "e", flight))
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(library().hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -462,7 +484,7 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, fans_out,
+    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, fans_out, forwards,
     pauses_the_queue,
     spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
     rolls, joins, recurs, changes_many, deletes,

@@ -24,6 +24,16 @@ MINE = [f"{{lists}}:{name}".encode() for name in ("in", "pending", "a", "b", "id
 TRACKED: dict[str, Any] = {"to": "all", "count": 2, "service": "1", "timeout": 1, "expire": 2}
 TRACKED["rows"] = ["m", 1, "x1", "sha1"]
 SERVICE = {"id": 1, "is_new": "1", "expire": 60, "capacity": 9, "host": "box", "pid": 42}
+FORWARD: dict[str, Any] = {
+    "owner": "o",
+    "lease": 9,
+    "most": 10,
+    "fresh": "e",
+    "epoch": "",
+    "before": 0,
+    "count": 0,
+}
+FORWARD["chain"] = ""
 FIRST = f"{T0}-0"  # the entry of the first sub-request
 
 
@@ -97,9 +107,13 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "hold_rate": Call((BUCKET,), RATE | {"ms": 1}),
         "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
         "keep_service": Call(tuple(MINE[4:6]), SERVICE),
+        "land": Call(
+            (MINE[2], MINE[3]), {"epoch": "e", "before": 0, "chain": "", "messages": ["m"]}
+        ),
         "list_dead": Call(running, page),
         "move_tick": Call(SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}),
         "pause": Call(running, {}),
+        "next_forward": Call((*MINE[:2], b"{lists}:state"), FORWARD),
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
         "promote": Call((DELAYED, *LANES), {"most": 10}),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
@@ -115,6 +129,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "requeue_dead": Call(running, {"op": "a" * 32, "ids": ["1-1"]}),
         "reschedule_active": Call((ACTIVE,), {"rows": [RUNNING, 1, 2]}),
         "restore_active": Call((ACTIVE,), {"id": NEW, "due": 7}),
+        "restart_forward": Call((b"{lists}:state",), {"epoch": "e", "fresh": "f"}),
         "resume": Call(running, {}),
         "retire": Call(
             (ACTIVE, keys.logged("req"), keys.completed("req"), *BOUND),

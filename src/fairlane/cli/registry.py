@@ -32,6 +32,7 @@ COMMANDS = (
     "queue",
     "schedule",
     "fanout",
+    "forward",
     "spark",
     "doctor",
     "scripts",

@@ -63,9 +63,9 @@ class Loop:
         """Returns True after a signal or `stop`."""
         return self._is_stopped or (self._signals is not None and self._signals.count > 0)
 
-    def driver(self, url: str) -> SyncDriver:
+    def driver(self, url: str, patience_s: float = settings.PATIENCE_S) -> SyncDriver:
         """Returns a driver whose calls are not repeated any more once the loop is to end."""
-        return SyncDriver(url, give_up=lambda: self.is_ending)
+        return SyncDriver(url, patience_s=patience_s, give_up=lambda: self.is_ending)
 
     def run(self, turn: Callable[[], bool]) -> None:
         """Repeats the turn. Raises what it raises, unless that may pass."""

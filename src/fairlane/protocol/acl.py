@@ -139,9 +139,11 @@ ROLES = {
     ),
     "lists": Role(
         "hands over the messages of a person's lists",
-        ("fanout",),
-        _words("claim_messages fan_out keep_service settle_messages"),
-        _words("blmove del exists incr incrby llen lrange lrem") | CALL,
+        ("fanout", "forward"),
+        _words(
+            "claim_messages fan_out keep_service land next_forward restart_forward settle_messages"
+        ),
+        _words("blmove del exists hmget incr incrby llen lrange lrem") | CALL,
         any_keys=True,
     ),
     "deployer": Role(

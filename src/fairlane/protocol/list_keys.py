@@ -45,6 +45,26 @@ def pending(source: str) -> str:
     return f"{source}:pending"
 
 
+def _beside(name: str, what: str) -> bytes:
+    """Returns a key in the slot of the list."""
+    return raw(f"{name}:{what}" if _TAG.match(name) else f"{{{name}}}:{what}")
+
+
+def in_flight(source: str) -> bytes:
+    """`{<list>}:forwarding`: list of messages that left their list and are not settled."""
+    return _beside(source, "forwarding")
+
+
+def forward_state(source: str) -> bytes:
+    """`{<list>}:forward`: hash, which forwarder is active, and how far it is."""
+    return _beside(source, "forward")
+
+
+def landed(target: str) -> bytes:
+    """`{<list>}:landed`: hash, the last number that came from each source."""
+    return _beside(target, "landed")
+
+
 class Namespace(NamedTuple):
     """The keys of services and of the messages that they track, as `demo:mpush:ids`."""
 
