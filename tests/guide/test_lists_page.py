@@ -20,7 +20,8 @@ PAGE = ROOT / "docs" / "how-to" / "lists.md"
 @ON_ONE_KIND
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
-        fanned, mpush, forwarded = (shells.run(block) for block in blocks_of(PAGE))
+        outputs = [shells.run(block) for block in blocks_of(PAGE)]
+    fanned, mpush, forwarded, balanced, program = outputs
     assert fanned.splitlines() == ["orders", "billing one two three", "shipping one two three"]
     assert mpush.splitlines() == [
         "demo:mpush:out0 12345",
@@ -31,5 +32,7 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
         "lag 0, forwarded 3, no forwarder is active",
         "archive one two three",
     ]
+    assert balanced.splitlines() == ["left 2", "right 2"]
+    assert program.splitlines() == ["middle", "{'left': 33, 'middle': 34, 'right': 33}"]
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         client.flushall()  # of both databases: lists have no TTL

@@ -22,6 +22,7 @@ from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.lists import forwarding, services
+from fairlane.operations.lists.balance import push_shortest
 from fairlane.operations.lists.hand_over import Route, Tracking, hand_over
 from fairlane.operations.maintenance import dead_workers, queue_pause, registry
 from fairlane.operations.many.apply import apply
@@ -356,6 +357,10 @@ def forwards(driver: Any) -> None:
     driver.run(forwarding.next_flight(source, "b", 0, "e", flight))
 
 
+def balances(driver: Any) -> None:
+    driver.run(push_shortest(["{lists}:a", "{lists}:b"], numbered(5)))
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(library().hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -485,7 +490,7 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, fans_out, forwards,
-    pauses_the_queue,
+    balances, pauses_the_queue,
     spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
     rolls, joins, recurs, changes_many, deletes,
 ]  # fmt: skip

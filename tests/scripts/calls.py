@@ -117,6 +117,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
         "promote": Call((DELAYED, *LANES), {"most": 10}),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
+        "push_shortest": Call(tuple(MINE[4:7]), {"ttl": 9, "messages": ["m"]}),
         "put_schedule": Call(
             SCHEDULES, {"schedule": "s", "found": "", "definition": "{}", "tick": 1}
         ),

@@ -82,6 +82,8 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("land", "BADARGUMENT", each("messages", [], ["m"] * 1001)),
     ("next_forward", "BADARGUMENT", [{"owner": ""}, {"fresh": ""}, *each("lease", "", -1, "x")]),
     ("next_forward", "BADARGUMENT", [*each("most", 0, 1001, "x"), *each("count", "", -1, "x")]),
+    ("push_shortest", "BADARGUMENT", each("ttl", 0, "", "x")),
+    ("push_shortest", "BADARGUMENT", each("messages", [], ["m"] * 1001)),
     ("restart_forward", "BADARGUMENT", [{"epoch": ""}, {"fresh": ""}, {"fresh": "e"}]),
     ("settle_messages", "BADARGUMENT", each("wanted", [], ["1", "2"])),
     ("promote", "BADBATCH", each("most", 0, -1, 1001, "many")),

@@ -30,13 +30,14 @@ for i = 0, width == 4 and count or count - 1 do
     return {"wrongtype", i}
   end
 end
+local lengths = to == "shortest" and read_lengths(outs, count)
 local moved, seconds = 0, math.floor(now_ms(now) / 1000)
 for i = 0, messages - 1 do
   local row = rows + i * width
   if redis.call("LREM", pending, -1, ARGV[row]) == 1 then
     moved = moved + 1
-    if to == "shortest" then
-      redis.call("LPUSH", KEYS[outs + shortest(outs, count)], ARGV[row])
+    if lengths then
+      redis.call("LPUSH", KEYS[outs + take_shortest(lengths, count)], ARGV[row])
     else
       for each = 0, count - 1 do
         redis.call("LPUSH", KEYS[outs + each], ARGV[row])

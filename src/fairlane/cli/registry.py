@@ -33,6 +33,7 @@ COMMANDS = (
     "schedule",
     "fanout",
     "forward",
+    "balance",
     "spark",
     "doctor",
     "scripts",

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.common.text import plural
+from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument, RedisError
 from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
 from fairlane.operations.lists import forwarding
-from fairlane.operations.lists.forwarding import Flight, Standby
+from fairlane.operations.lists.forwarding import Flight, ForwardState, Standby
 
 if TYPE_CHECKING:
     from fairlane.lists.addresses import ListAddress
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 LEASE_S = 10.0
 _PATIENCE_S = 5.0  # of one call: then the loop repeats it
 _STANDBY_S = 0.5  # between two looks of a replica that waits
+
+
+def state_of(source: ListAddress) -> ForwardState:
+    """Returns how far the forwarding of a list is. Raises RedisError."""
+    driver = SyncDriver(source.url)
+    try:
+        driver.check()
+        return driver.run(forwarding.read_state(source.name))
+    finally:
+        driver.close()
 
 
 class Forwarder:

@@ -139,9 +139,10 @@ ROLES = {
     ),
     "lists": Role(
         "hands over the messages of a person's lists",
-        ("fanout", "forward"),
+        ("fanout", "forward", "balance"),
         _words(
-            "claim_messages fan_out keep_service land next_forward restart_forward settle_messages"
+            "claim_messages fan_out keep_service land next_forward push_shortest restart_forward"
+            " settle_messages"
         ),
         _words("blmove del exists hmget incr incrby llen lrange lrem") | CALL,
         any_keys=True,

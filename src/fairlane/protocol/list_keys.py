@@ -65,6 +65,17 @@ def landed(target: str) -> bytes:
     return _beside(target, "landed")
 
 
+def balanced(name: str, op: str) -> bytes:
+    """`{<list>}:balanced:<op>`: string with a TTL, what became of one push to the shortest list."""
+    return _beside(name, f"balanced:{op}")
+
+
+def tag_of(name: str) -> str:
+    """Returns what decides the slot of a list: its hash tag, or its whole name."""
+    found = _TAG.match(name)
+    return found[0].partition("{")[2][:-1] if found else name
+
+
 class Namespace(NamedTuple):
     """The keys of services and of the messages that they track, as `demo:mpush:ids`."""
 

@@ -1,11 +1,20 @@
--- Returns which of `count` lists from KEYS[outs] on is the shortest, from 0; the first one of those that are equally short.
-local function shortest(outs, count)
-  local best, least = 0, nil
+-- Returns the lengths of `count` lists from KEYS[outs] on, by their index from 0.
+local function read_lengths(outs, count)
+  local lengths = {}
   for i = 0, count - 1 do
-    local length = redis.call("LLEN", KEYS[outs + i])
-    if not least or length < least then
-      best, least = i, length
+    lengths[i] = redis.call("LLEN", KEYS[outs + i])
+  end
+  return lengths
+end
+
+-- Returns the index of the shortest list, the first one of those that are equally short, and counts one message more in it.
+local function take_shortest(lengths, count)
+  local best = 0
+  for i = 1, count - 1 do
+    if lengths[i] < lengths[best] then
+      best = i
     end
   end
+  lengths[best] = lengths[best] + 1
   return best
 end

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from fairlane.cli.options import time_ms
 from fairlane.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from fairlane.lists.addresses import ListAddress
 
 
 @click.command("forward", short_help="Send the messages of a list to another Redis, in order.")
@@ -65,7 +68,7 @@ def command(
 
     begin = list_address("--from", source)
     if shows_lag:
-        return _print_lag(begin.url, begin.name)
+        return _print_lag(begin)
     if target is None:
         raise InvalidArgument("--to is missing: name the list that gets the messages")
     lease_ms = time_ms("--lease", lease, "1s", "1h")
@@ -81,17 +84,11 @@ def command(
     return 0
 
 
-def _print_lag(url: str, name: str) -> int:
-    from fairlane.cli.driver import CommandDriver
+def _print_lag(source: ListAddress) -> int:
     from fairlane.cli.output import write_line
-    from fairlane.operations.lists.forwarding import read_state
+    from fairlane.lists.forward import state_of
 
-    driver = CommandDriver(url)
-    try:
-        driver.check()
-        state = driver.run(read_state(name))
-    finally:
-        driver.close()
+    state = state_of(source)
     lease = f"lease of {state.owner}" if state.owner else "no forwarder is active"
     write_line(f"lag {state.lag}, forwarded {state.forwarded}, {lease}")
     return 0
