@@ -33,6 +33,7 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
+from fairlane.operations.topics import publish, subscribers
 from fairlane.options import Policy
 from fairlane.protocol import keys, list_keys
 from fairlane.protocol.list_keys import Namespace
@@ -361,6 +362,16 @@ def balances(driver: Any) -> None:
     driver.run(push_shortest(["{lists}:a", "{lists}:b"], numbered(5)))
 
 
+def publishes(driver: Any) -> None:
+    """To two subscribers, of which one acknowledges what it takes, and one goes."""
+    for name in ("a", "b", "c"):
+        driver.run(subscribers.subscribe("t", name, "first"))
+    driver.run(publish.publish("t", numbered(3)))
+    driver.run(subscribers.unsubscribe("t", "c"))
+    while found := driver.run(subscribers.take("t", "a", 2, 0, 0)):
+        driver.run(subscribers.acknowledge("t", "a", [one.id for one in found]))
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(library().hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -490,7 +501,7 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, fans_out, forwards,
-    balances, pauses_the_queue,
+    balances, publishes, pauses_the_queue,
     spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
     rolls, joins, recurs, changes_many, deletes,
 ]  # fmt: skip

@@ -34,6 +34,8 @@ FORWARD: dict[str, Any] = {
     "count": 0,
 }
 FORWARD["chain"] = ""
+TOPIC = keys.topic("t")
+PUBLISH = {"ttl": HOUR, "retain_ms": HOUR, "retain_count": 10, "messages": ["m"]}
 FIRST = f"{T0}-0"  # the entry of the first sub-request
 
 
@@ -116,6 +118,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "next_forward": Call((*MINE[:2], b"{lists}:state"), FORWARD),
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
         "promote": Call((DELAYED, *LANES), {"most": 10}),
+        "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
         "push_shortest": Call(tuple(MINE[4:7]), {"ttl": 9, "messages": ["m"]}),
         "put_schedule": Call(
@@ -142,6 +145,8 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),
         "settle_messages": Call(tuple(MINE[2:7]), {"wanted": ["1"]}),
+        "subscribe": Call(TOPIC, {"subscriber": "s", "start": "new", "most": 9}),
+        "take_messages": Call(TOPIC, {"subscriber": "s", "most": 9, "redeliver": 1}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take": Call((BUCKET,), RATE | {"want": 1, "waited": ""}),
     }

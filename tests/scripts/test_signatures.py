@@ -33,7 +33,7 @@ REQUEST_NAMES = sorted(
 GROWING = {
     *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
     *("enqueue", "fan_out", "intend", "keep_service", "land", "pin_manifest", "put_schedule"),
-    *("push_shortest", "requeue_dead", "stage", "submit"),
+    *("publish", "push_shortest", "requeue_dead", "stage", "submit", "subscribe"),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
 READING = {"check", "due_schedules", "glance", "list_dead"}

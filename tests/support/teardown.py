@@ -13,6 +13,7 @@ _DISPATCH = re.compile(
 )
 _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few):(\{[^{}]+\})")
 _OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a person
+_TOPIC = re.compile(rb"topic:\{[^{}]+\}(?::conf)?")  # with its own retention
 _ENDED = (b"done", b"cancelled")
 _LASTS = -1
 
@@ -39,6 +40,8 @@ def _check_load(client: Any, key: bytes, tag: bytes) -> None:
 
 def _is_stray(client: redis.Redis, key: bytes) -> bool:
     if client.pttl(key) != _LASTS or _DISPATCH.fullmatch(key) or key.startswith(_OF_A_PERSON):
+        return False
+    if _TOPIC.fullmatch(key):
         return False
     match = _REQUEST.fullmatch(key)
     if match is None:

@@ -34,6 +34,7 @@ COMMANDS = (
     "fanout",
     "forward",
     "balance",
+    "topic",
     "spark",
     "doctor",
     "scripts",

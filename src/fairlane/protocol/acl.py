@@ -58,6 +58,7 @@ class Role(NamedTuple):
     commands: frozenset[str]
     has_keys: bool = True
     any_keys: bool = False
+    patterns: tuple[str, ...] = ()  # of the only keys that it has, if there are any
 
 
 ROLES = {
@@ -147,6 +148,13 @@ ROLES = {
         _words("blmove del exists hmget incr incrby llen lrange lrem") | CALL,
         any_keys=True,
     ),
+    "topics": Role(
+        "publishes to topics, and reads as any subscriber",
+        ("topic",),
+        _words("publish subscribe take_messages unsubscribe"),
+        _words("hgetall hset scan unlink xack xlen xpending xrange xread") | CALL,
+        patterns=(keys.EVERY_TOPIC_KEY,),
+    ),
     "deployer": Role(
         "loads the scripts onto every node",
         ("scripts load", "scripts verify"),
@@ -179,8 +187,9 @@ def rules(
         allowed |= one.commands
         allowed.update(*(commands_of(getattr(library(), name)) for name in one.scripts))
     found = ["resetkeys", "resetchannels", "-@all"]
-    if any(one.has_keys and not one.any_keys for one in roles):
+    if any(one.has_keys and not one.any_keys and not one.patterns for one in roles):
         found += [f"~{pattern}" for pattern in keys.every_key(queue)]
+    found += [f"~{pattern}" for one in roles for pattern in one.patterns]
     if any(one.any_keys for one in roles):
         found += [f"~{pattern}" for pattern in patterns]
     if allowed & {"publish", "subscribe"}:

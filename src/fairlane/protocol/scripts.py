@@ -34,6 +34,7 @@ FOLDERS = (
     "rates",
     "staging",
     "lists",
+    "topics",
     "single_server",
 )  # of scripts; lib/ is for includes
 _INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)

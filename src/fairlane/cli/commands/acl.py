@@ -58,11 +58,11 @@ def command(
     file: Path | None,
     as_json: bool,
 ) -> int:
-    """Print a user for each ROLE: producer, worker, maintenance, monitor, lists, deployer.
+    """Print a user for each ROLE, or for all of them.
 
-    Without a ROLE it prints all of them. ROLE may be several joined by a +, for a user that is all
-    of these. Passwords are printed as hashes. A user without a password gets a placeholder that no
-    server accepts. The command connects to no server.
+    ROLE is producer, worker, maintenance, monitor, lists, topics or deployer. It may be several
+    joined by a +, for a user that is all of these. Passwords are printed as hashes. A user without
+    a password gets a placeholder that no server accepts. The command connects to no server.
     """
     from fairlane.protocol.acl import ROLES, rules, version
 
