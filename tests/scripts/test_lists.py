@@ -79,6 +79,16 @@ def test_a_claim_of_more_pending_messages_than_wanted_returns_the_oldest(lane: L
     assert claim(lane, 2) == [b"a", b"b"]
 
 
+def test_a_claim_returns_no_more_than_a_mebibyte_but_one_message_of_any_size(lane: Lane):
+    half, large = "h" * (1 << 19), "l" * (1 << 21)
+    push(lane, SOURCE, half, half, "small", large)
+    assert claim(lane) == [half.encode()] * 2
+    fan_out(lane, half, half)
+    assert claim(lane) == [b"small"]
+    fan_out(lane, "small")
+    assert claim(lane) == [large.encode()]
+
+
 def test_a_claim_of_nothing_is_empty(lane: Lane):
     assert claim(lane) == []
 

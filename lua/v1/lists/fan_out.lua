@@ -30,13 +30,16 @@ for i = 0, width == 4 and count or count - 1 do
     return {"wrongtype", i}
   end
 end
-local lengths = to == "shortest" and read_lengths(outs, count)
+local lengths = {}
+for i = 0, to == "shortest" and count - 1 or -1 do
+  lengths[i] = redis.call("LLEN", KEYS[outs + i])
+end
 local moved, seconds = 0, math.floor(now_ms(now) / 1000)
 for i = 0, messages - 1 do
   local row = rows + i * width
   if redis.call("LREM", pending, -1, ARGV[row]) == 1 then
     moved = moved + 1
-    if lengths then
+    if to == "shortest" then
       redis.call("LPUSH", KEYS[outs + take_shortest(lengths, count)], ARGV[row])
     else
       for each = 0, count - 1 do

@@ -17,6 +17,7 @@ local before = ARGV[7]  -- its sequence
 local count = tonumber(ARGV[8])  -- its messages
 local chain = ARGV[9]  -- the digest of all messages up to its last one
 -- @include lib/core/now_ms.lua
+-- @include lib/lists/oldest_first.lua
 
 if owner == "" or fresh == "" or not lease or lease < 0 or not most or most < 1 or most > 1000 or not count or count < 0 then
   return redis.error_reply("BADARGUMENT next_forward wants an owner, an epoch, ms, and 1 to 1000 messages")
@@ -33,7 +34,7 @@ end
 if redis.call("HSETNX", state, "epoch", fresh) == 1 then
   redis.call("HSET", state, "sequence", 0, "chain", "")
 end
-local oldest_first = {}
+local messages = {}
 if lease == 0 then
   redis.call("HDEL", state, "owner", "until")
 else
@@ -43,11 +44,8 @@ else
       break
     end
   end
-  local found = redis.call("LRANGE", flight, -most, -1)
-  for i = #found, 1, -1 do
-    oldest_first[#oldest_first + 1] = found[i]
-  end
+  messages = oldest_first(redis.call("LRANGE", flight, -most, -1))
 end
-local waiting = redis.call("LLEN", source) + redis.call("LLEN", flight) - #oldest_first
+local waiting = redis.call("LLEN", source) + redis.call("LLEN", flight) - #messages
 local known = redis.call("HMGET", state, "epoch", "sequence", "chain")
-return {"ok", known[1], tonumber(known[2]), known[3], waiting, oldest_first}
+return {"ok", known[1], tonumber(known[2]), known[3], waiting, messages}

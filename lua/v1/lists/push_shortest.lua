@@ -14,7 +14,7 @@ local count = #KEYS - outs + 1
 if not ttl or ttl < 1 or #ARGV < messages or #ARGV - messages >= MOST or count < 1 or count > MOST then
   return redis.error_reply("BADARGUMENT push_shortest wants ms, and 1 to " .. MOST .. " lists and messages")
 end
-local counts = {}
+local counts, lengths = {}, {}
 local known = redis.call("GET", marker)
 if known then
   for each in string.gmatch(known, "%d+") do
@@ -28,8 +28,8 @@ for i = 0, count - 1 do
     return {"wrongtype", i}
   end
   counts[i + 1] = 0
+  lengths[i] = redis.call("LLEN", KEYS[outs + i])
 end
-local lengths = read_lengths(outs, count)
 for i = messages, #ARGV do
   local best = take_shortest(lengths, count)
   redis.call("LPUSH", KEYS[outs + best], ARGV[i])

@@ -61,6 +61,7 @@ class Fanout:
             self._loop.run(self._turn)
         finally:
             self._end()
+        log.info("%s handed over: ends", plural(self.counts.messages, "message"))
         return self.counts
 
     def _begin(self) -> None:
@@ -144,4 +145,3 @@ class Fanout:
             log.warning("registration %s is left to expire: %s", self._service, error)
         finally:
             self._driver.close()
-        log.info("%s handed over: ends", plural(self.counts.messages, "message"))

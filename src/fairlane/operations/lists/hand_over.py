@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Arg, Operation
 
 BATCH = 100  # messages of one hand-over
+_MOST_PUSHES = 10_000  # of one hand-over: more would keep the server from others for too long
 
 To = Literal["all", "shortest"]
 
@@ -57,7 +58,7 @@ class Backlog(NamedTuple):
 
 
 def hand_over(route: Route, block_s: float, tracking: Tracking | None = None) -> Operation[int]:
-    """Hands over up to 100 messages, oldest first; returns how many.
+    """Hands over up to 100 messages and 1 MiB, oldest first; returns how many.
 
     If there is none, waits up to `block_s` seconds for one. Raises InvalidArgument if one of the
     keys holds no list; nothing is changed then.
@@ -94,7 +95,8 @@ def hand_over(route: Route, block_s: float, tracking: Tracking | None = None) ->
 
 def _claim(route: Route) -> Operation[list[bytes]]:
     keys = list_keys.raw(route.source), list_keys.raw(route.pending)
-    found: list[bytes] = yield library().claim_messages(keys, most=BATCH)
+    most = max(1, min(BATCH, _MOST_PUSHES // len(route.outs)))
+    found: list[bytes] = yield library().claim_messages(keys, most=most)
     return found
 
 
