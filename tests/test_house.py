@@ -27,7 +27,8 @@ ROOMS = {
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.schedules", "operations.maintenance", "operations.control"),
-        *("operations.find", "operations.many", "operations.pull"),
+        *("operations.find", "operations.many", "operations.pull", "operations.lists"),
+        "operations.topics",
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
@@ -36,7 +37,7 @@ ROOMS = {
         *("embedded", "request", "schedules", "pull", "queue", "aio"),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker"),
-        *("tasks.executor", "testing"),
+        *("tasks.executor", "testing", "lists", "topics"),
     ),
     "edges": (
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),

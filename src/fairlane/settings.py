@@ -129,6 +129,13 @@ SCHEDULES_AGAIN_S = (
     5.0  # a tick for which there was no room, or an error, is tried again after this
 )
 
+# ------------------------------------------------------------------ topics
+
+TOPIC_RETAIN_MS = 7 * 24 * 3_600_000  # a message stays in its topic for so long
+TOPIC_RETAIN_COUNT = 1_000_000  # ... and at most so many messages do
+REDELIVER_S = 60.0  # a message that is not acknowledged in this time is delivered again
+MOST_SUBSCRIBERS = 1_000  # of one topic
+
 # ------------------------------------------------------------------ the environment
 
 REDIS_VARIABLE = "FAIRLANE_REDIS"

@@ -20,6 +20,22 @@ LANES, TURNS = keys.lanes("req"), keys.turns("req")
 BUCKET = keys.bucket("key/api")
 RATE = {"interval": 10_000, "burst": 5, "weight": 1}
 ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR]
+MINE = [f"{{lists}}:{name}".encode() for name in ("in", "pending", "a", "b", "ids", "1", "x1")]
+TRACKED: dict[str, Any] = {"to": "all", "count": 2, "service": "1", "timeout": 1, "expire": 2}
+TRACKED["rows"] = ["m", 1, "x1", "sha1"]
+SERVICE = {"id": 1, "is_new": "1", "expire": 60, "capacity": 9, "host": "box", "pid": 42}
+FORWARD: dict[str, Any] = {
+    "owner": "o",
+    "lease": 9,
+    "most": 10,
+    "fresh": "e",
+    "epoch": "",
+    "before": 0,
+    "count": 0,
+}
+FORWARD["chain"] = ""
+TOPIC = keys.topic("t")
+PUBLISH = {"ttl": HOUR, "retain_ms": HOUR, "retain_count": 10, "messages": ["m"]}
 FIRST = f"{T0}-0"  # the entry of the first sub-request
 
 
@@ -65,6 +81,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "claim_dead": Call(
             ended, {"id": NEW, "choice": "c0ffee", "expected": 0, "ids": lane.dead_ids()}
         ),
+        "claim_messages": Call(tuple(MINE[:2]), {"most": 10}),
         "complete": Call(
             running, proof | {"keep": "0", "done": 1, "verdicts": [FIRST, "0:d:1:0:0", "result"]}
         ),
@@ -84,6 +101,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "expire_workers": Call((WORKERS,), {"ttl": HOUR}),
         "due_schedules": Call(SCHEDULES, {"skip": 0, "most": 1}),
         "extend": Call(running, proof | {"term": ""}),
+        "fan_out": Call(tuple(MINE[1:]), TRACKED),
         "glance": Call(running, {"queue": "req", "grace": ""}),
         "heartbeat": Call(
             (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, SCHEDULES[1]),
@@ -92,12 +110,19 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "hold": Call(running, {"ms": 1}),
         "hold_rate": Call((BUCKET,), RATE | {"ms": 1}),
         "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
+        "keep_service": Call(tuple(MINE[4:6]), SERVICE),
+        "land": Call(
+            (MINE[2], MINE[3]), {"epoch": "e", "before": 0, "chain": "", "messages": ["m"]}
+        ),
         "list_dead": Call(running, page),
         "move_tick": Call(SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}),
         "pause": Call(running, {}),
+        "next_forward": Call((*MINE[:2], b"{lists}:state"), FORWARD),
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
         "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
+        "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
+        "push_shortest": Call(tuple(MINE[4:7]), {"ttl": 9, "messages": ["m"]}),
         "put_schedule": Call(
             SCHEDULES, {"schedule": "s", "found": "", "definition": "{}", "tick": 1}
         ),
@@ -110,6 +135,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "requeue_dead": Call(running, {"op": "a" * 32, "ids": ["1-1"]}),
         "reschedule_active": Call((ACTIVE,), {"rows": [RUNNING, 1, 2]}),
         "restore_active": Call((ACTIVE,), {"id": NEW, "due": 7}),
+        "restart_forward": Call((b"{lists}:state",), {"epoch": "e", "fresh": "f"}),
         "resume": Call(running, {}),
         "retire": Call(
             (ACTIVE, keys.logged("req"), keys.completed("req"), *BOUND),
@@ -120,6 +146,9 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_limit": Call(running, {"limit": 2}),
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),
+        "settle_messages": Call(tuple(MINE[2:7]), {"wanted": ["1"]}),
+        "subscribe": Call(TOPIC, {"subscriber": "s", "start": "new", "most": 9}),
+        "take_messages": Call(TOPIC, {"subscriber": "s", "most": 9, "redeliver": 1}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take_turns": Call(TURNS, {"lane": 5, "count": 1}),
         "stand_in": Call(

@@ -32,7 +32,8 @@ REQUEST_NAMES = sorted(
 )
 GROWING = {
     *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
-    *("enqueue", "intend", "pin_manifest", "put_schedule", "requeue_dead", "stage", "submit"),
+    *("enqueue", "fan_out", "intend", "keep_service", "land", "pin_manifest", "put_schedule"),
+    *("publish", "push_shortest", "requeue_dead", "stage", "submit", "subscribe"),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
 READING = {"check", "due_schedules", "glance", "list_dead"}

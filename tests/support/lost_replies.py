@@ -15,6 +15,7 @@ from fairlane.operations.lease import leases, tokens, turns
 from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit.stream import submit
+from fairlane.operations.topics.subscribers import read_topic
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Confirm, Nodes, OnNode, SingleServer
@@ -198,12 +199,26 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "delayed": client.zcard(keys.delayed("req")),
         "schedules": client.hgetall(keys.schedules("req")[0]),
         "ticks": client.zrange(keys.schedules("req")[1], 0, -1),
+        "lists": lists_of(client),
+        "topic": driver.run(read_topic("t"))[1:3],
+        "subscribers": [one._replace(seen_ms=0) for one in driver.run(read_topic("t")).subscribers],
         "kept": sorted(
             part_and_id(key)
             for key in dump(client)
-            if not key.startswith((b"{req}:", b"rate:"))  # buckets expire by themselves
+            # buckets expire by themselves
+            if not key.startswith((b"{req}:", b"rate:", b"{lists}:", b"topic:"))
         ),
     }
+
+
+def lists_of(client: Any) -> dict[bytes, Any]:
+    """What a person's lists have; of ids, which are drawn anew, only how many."""
+    found = {}
+    for key in sorted(client.scan_iter("{lists}:*")):
+        if client.type(key) == b"list":
+            found[key] = client.llen(key) if b"ids" in key else client.lrange(key, 0, -1)
+    found[b"done"] = client.hget("{lists}:metrics:done", "count")
+    return found
 
 
 def known(request_id: str) -> str:

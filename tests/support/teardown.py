@@ -12,6 +12,8 @@ _DISPATCH = re.compile(
     rb"\{[^{}]+\}:(?:active|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|turns|tenants|[0-9]{1,2})"
 )
 _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few):(\{[^{}]+\})")
+_OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a person
+_TOPIC = re.compile(rb"topic:\{[^{}]+\}(?::conf)?")  # with its own retention
 _ENDED = (b"done", b"cancelled")
 _LASTS = -1
 
@@ -37,7 +39,9 @@ def _check_load(client: Any, key: bytes, tag: bytes) -> None:
 
 
 def _is_stray(client: redis.Redis, key: bytes) -> bool:
-    if client.pttl(key) != _LASTS or _DISPATCH.fullmatch(key):
+    if client.pttl(key) != _LASTS or _DISPATCH.fullmatch(key) or key.startswith(_OF_A_PERSON):
+        return False
+    if _TOPIC.fullmatch(key):
         return False
     match = _REQUEST.fullmatch(key)
     if match is None:

@@ -49,7 +49,7 @@ WITHHELD = _words("config|get eval")
 class Role(NamedTuple):
     """One kind of user: its commands of `fairlane`, its scripts, and the other Redis commands.
 
-    A deployer has no keys.
+    A deployer has no keys. `any_keys`: a person names the lists, so a rule cannot derive them.
     """
 
     what: str
@@ -57,6 +57,8 @@ class Role(NamedTuple):
     scripts: frozenset[str]
     commands: frozenset[str]
     has_keys: bool = True
+    any_keys: bool = False
+    patterns: tuple[str, ...] = ()  # of the only keys that it has, if there are any
 
 
 ROLES = {
@@ -138,6 +140,23 @@ ROLES = {
         )
         | CALL,
     ),
+    "lists": Role(
+        "hands over the messages of a person's lists",
+        ("fanout", "forward", "balance"),
+        _words(
+            "claim_messages fan_out keep_service land next_forward push_shortest restart_forward"
+            " settle_messages"
+        ),
+        _words("blmove del exists hmget incr incrby llen lrange lrem") | CALL,
+        any_keys=True,
+    ),
+    "topics": Role(
+        "publishes to topics, and reads as any subscriber",
+        ("topic",),
+        _words("publish subscribe take_messages unsubscribe"),
+        _words("hgetall hset scan unlink xack xlen xpending xrange xread") | CALL,
+        patterns=(keys.EVERY_TOPIC_KEY,),
+    ),
     "deployer": Role(
         "loads the scripts onto every node",
         ("scripts load", "scripts verify"),
@@ -148,12 +167,19 @@ ROLES = {
 }
 
 
-def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> list[str]:
+def rules(
+    role: str,
+    queue: str | None = None,
+    *,
+    server: Version = USUAL,
+    patterns: Iterable[str] = (),
+) -> list[str]:
     """Returns the rules of ACL SETUSER for a role, without `on` and the password.
 
     `role` is one of ROLES, or several joined by a +. The user may dispatch only in `queue`; None =
     in every queue. (The key of a request does not name its queue.) `server` is the version of the
-    Redis: an older one refuses rules with commands that it lacks. Raises InvalidArgument.
+    Redis: an older one refuses rules with commands that it lacks. `patterns`: the keys of the role
+    lists, such as orders:*; without one it has no key. Raises InvalidArgument.
     """
     roles = [_role(name) for name in role.split("+")]
     if queue is not None:
@@ -163,8 +189,11 @@ def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> li
         allowed |= one.commands
         allowed.update(*(commands_of(getattr(library(), name)) for name in one.scripts))
     found = ["resetkeys", "resetchannels", "-@all"]
-    if any(one.has_keys for one in roles):
+    if any(one.has_keys and not one.any_keys and not one.patterns for one in roles):
         found += [f"~{pattern}" for pattern in keys.every_key(queue)]
+    found += [f"~{pattern}" for one in roles for pattern in one.patterns]
+    if any(one.any_keys for one in roles):
+        found += [f"~{pattern}" for pattern in patterns]
     if allowed & {"publish", "subscribe"}:
         found.append(f"&{keys.EVERY_DONE_CHANNEL}")
     return [*found, *(f"+{name}" for name in sorted(allowed) if has_command(server, name))]

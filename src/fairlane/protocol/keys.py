@@ -272,3 +272,25 @@ def fleets(queue: str) -> bytes:
 def conf(queue: str) -> bytes:
     """Hash: queue-wide switches and the maintenance lock."""
     return _dispatch(queue, "conf")
+
+
+EVERY_TOPIC_KEY = "topic:{*}*"  # a pattern, also for ACL rules
+EVERY_TOPIC_CONF = b"topic:{*}:conf"
+_TOPIC_CONF = re.compile(rf"topic:\{{({_NAME.pattern})\}}:conf")
+
+
+def topic(name: str) -> tuple[bytes, bytes]:
+    """The stream of a topic's messages, and the hash of its counts, retention and subscribers."""
+    stream = f"topic:{{{name}}}".encode()
+    return stream, stream + b":conf"
+
+
+def topic_op(name: str, op: str) -> bytes:
+    """String with a TTL: what became of one publication."""
+    return f"topic:{{{name}}}:op:{op}".encode()
+
+
+def topic_of(conf_key: bytes) -> str | None:
+    """Returns the topic whose hash this key is; None for a key of another shape."""
+    match = _TOPIC_CONF.fullmatch(conf_key.decode("utf-8", "replace"))
+    return match[1] if match else None

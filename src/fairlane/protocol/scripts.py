@@ -33,6 +33,8 @@ FOLDERS = (
     "dispatch",
     "rates",
     "staging",
+    "lists",
+    "topics",
     "single_server",
 )  # of scripts; lib/ is for includes
 _INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)

@@ -125,6 +125,37 @@ def test_maintenance_repairs_what_a_monitor_finds(as_role: As, redis_client: red
     assert as_role("producer", "wait", "r1") == b"done\n"
 
 
+@ON_EVERY_KIND
+def test_a_user_for_topics_publishes_and_reads(as_role: As):
+    as_role("deployer", "scripts", "load")
+    role = "topics"
+    as_role(role, "topic", "subscribe", "t", "s")
+    as_role(role, "topic", "retain", "t", "--count", 9)
+    as_role(role, "topic", "publish", "t", stdin=b"a\nb\n")
+    assert as_role(role, "topic", "read", "t", "s") == b"a\nb\n"
+    as_role(role, "topic", "show", "t")
+    assert as_role(role, "topic", "list") == b"t\n"
+    as_role(role, "topic", "unsubscribe", "t", "s")
+    as_role(role, "topic", "delete", "t", "--yes")
+
+
+@ON_EVERY_KIND
+def test_a_user_for_lists_does_what_its_commands_do(users: Users, as_role: As, program: Program):
+    """Its keys are named by a person."""
+    as_role("deployer", "scripts", "load")
+    url = program.env["FAIRLANE_REDIS"] = users.add("lists", "~{lists}:*")
+    a, b, c, d = (f"{{lists}}:{name}" for name in "abcd")
+    assert program("balance", "--out", a, stdin=b"1\n2\n").code == 0
+    tracked = ("--namespace", "{lists}:n", "--message-timeout", 9)
+    words = ("--in", a, "--out", b, "--out", c, *tracked, "--until-idle")
+    assert program("fanout", *words).code == 0
+    words = ("--from", f"{url}/{b}", "--to", f"{url}/{d}", "--until-idle")
+    ended = program("forward", *words)
+    assert ended.code == 0, ended.err
+    assert program("forward", "--from", f"{url}/{b}", "--lag").out.startswith(b"lag 0, forwarded 2")
+    assert users.refused() == set()
+
+
 # ------------------------------------------------------------------ what they may not
 
 

@@ -28,6 +28,10 @@ _FORMS = {"aclfile": "user {} {}", "commands": "ACL SETUSER {} reset {}"}
     "--queue", metavar="NAME", help="The only queue they may dispatch in.  [default: every queue]"
 )
 @click.option(
+    "--key", "patterns", metavar="PATTERN", multiple=True,
+    help="Keys of the role lists, such as 'orders:*'; may be repeated.  [default: none]",
+)  # fmt: skip
+@click.option(
     "--format", "form", type=click.Choice([*_FORMS]), default="aclfile", show_default=True,
     help="Lines of an aclfile, or commands for redis-cli.",
 )  # fmt: skip
@@ -47,22 +51,28 @@ _FORMS = {"aclfile": "user {} {}", "commands": "ACL SETUSER {} reset {}"}
 def command(
     roles: tuple[str, ...],
     queue: str | None,
+    patterns: tuple[str, ...],
     form: str,
     server: str,
     prefix: str,
     file: Path | None,
     as_json: bool,
 ) -> int:
-    """Print a user for each ROLE: producer, worker, maintenance, monitor, deployer (all of them).
+    """Print a user for each ROLE, or for all of them.
 
-    ROLE may be several joined by a +, for a user that is all of these. Passwords are printed as
-    hashes. A user without a password gets a placeholder that no server accepts. The command
-    connects to no server.
+    ROLE is producer, worker, maintenance, monitor, lists, topics or deployer. It may be several
+    joined by a +, for a user that is all of these. Passwords are printed as hashes. A user without
+    a password gets a placeholder that no server accepts. The command connects to no server.
     """
     from fairlane.protocol.acl import ROLES, rules, version
 
     known = version(server)
-    made = {role: rules(role, queue, server=known) for role in roles or ROLES}
+    for pattern in patterns:
+        if not pattern or not pattern.isprintable() or " " in pattern:
+            raise InvalidArgument(
+                f"--key {pattern!r} is not valid: a pattern without spaces is needed"
+            )
+    made = {role: rules(role, queue, server=known, patterns=patterns) for role in roles or ROLES}
     _check_prefix(prefix)
     passwords = _from_file(file, ROLES) if file else _from_environment(made)
     for role, found in made.items():
@@ -72,6 +82,8 @@ def command(
             write_json({"user": name, "role": role, "rules": words})
         else:
             write_line(_FORMS[form].format(name, " ".join(words)))
+    if not patterns and any("lists" in role.split("+") for role in made):
+        note("the role lists has no key: --key 'orders:*' names those of your lists")
     _note_next_steps([role for role in made if role not in passwords])
     return 0
 

@@ -1,0 +1,14 @@
+-- Returns the oldest of these messages, which are newest first: oldest first, and at most 1 MiB, but for a single message.
+local MOST_BYTES = 1048576
+
+local function oldest_first(found)
+  local first, bytes = {}, 0
+  for i = #found, 1, -1 do
+    bytes = bytes + #found[i]
+    if bytes > MOST_BYTES and #first > 0 then
+      break
+    end
+    first[#first + 1] = found[i]
+  end
+  return first
+end

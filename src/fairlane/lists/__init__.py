@@ -1,0 +1,1 @@
+"""Services over a person's own lists: fan-out, forwarding and balance."""

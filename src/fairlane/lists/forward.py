@@ -1,0 +1,159 @@
+"""The forwarder: sends the messages of a list to a list on another Redis, in order, for ever."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from fairlane.common import clock
+from fairlane.common.text import plural
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import InvalidArgument, RedisError
+from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
+from fairlane.operations.lists import forwarding
+from fairlane.operations.lists.forwarding import Flight, ForwardState, Standby
+
+if TYPE_CHECKING:
+    from fairlane.lists.addresses import ListAddress
+    from fairlane.protocol.steps import Operation
+
+LEASE_S = 10.0
+_PATIENCE_S = 5.0  # of one call: then the loop repeats it
+_STANDBY_S = 0.5  # between two looks of a replica that waits
+
+
+def state_of(source: ListAddress) -> ForwardState:
+    """Returns how far the forwarding of a list is. Raises RedisError."""
+    driver = SyncDriver(source.url)
+    try:
+        driver.check()
+        return driver.run(forwarding.read_state(source.name))
+    finally:
+        driver.close()
+
+
+class Forwarder:
+    """Forwards the list `source` to the list `target`; run several, and one of them is active.
+
+    A message leaves the source when the target has it. After a crash or a lost reply it may be
+    sent again, and the target leaves it out. Raises InvalidArgument, RedisError.
+    """
+
+    def __init__(
+        self,
+        source: ListAddress,
+        target: ListAddress,
+        *,
+        lease_s: float = LEASE_S,
+        metrics_interval: float = 60,
+    ) -> None:
+        self.forwarded = 0
+        self._from, self._to = source, target
+        self._lease_ms = int(lease_s * 1000)
+        self._owner = f"{host()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._loop = Loop()
+        self._source = self._loop.driver(source.url, _PATIENCE_S)
+        self._target = self._loop.driver(target.url, _PATIENCE_S)
+        self._landed: Flight | None = None
+        self._lag = 0
+        self._is_standby = False
+        self._until_idle = False
+        self._metrics = Every(metrics_interval)
+
+    def stop(self) -> None:
+        """Ends the forwarder after its batch; for any thread."""
+        self._loop.stop()
+
+    def run(self, *, until_idle: bool = False) -> int:
+        """Runs until a signal or `stop`; with `until_idle` until no message waits.
+
+        Returns how many messages it has forwarded.
+        """
+        self._until_idle = until_idle
+        try:
+            self._source.check()
+            self._target.check()
+            self._refuse_same_list()
+            log.info("forwards %s to %s", self._from.shown, self._to.shown)
+            self._loop.run(self._turn)
+            self._release()
+        finally:
+            self._source.close()
+            self._target.close()
+        log.info("%s forwarded, lag %d: ends", plural(self.forwarded, "message"), self._lag)
+        return self.forwarded
+
+    def _refuse_same_list(self) -> None:
+        """Raises InvalidArgument if both lists are one, by whatever address."""
+        if self._from.name != self._to.name or self._from.database != self._to.database:
+            return
+        here, there = (one.run(forwarding.server_ids()) for one in (self._source, self._target))
+        if here & there:
+            raise InvalidArgument(
+                f"list {self._from.name} is both --from and --to: "
+                "name different lists, or its messages come again for ever"
+            )
+
+    def _turn(self) -> bool:
+        if self._metrics.is_due():
+            log.info("%s forwarded, lag %d", plural(self.forwarded, "message"), self._lag)
+        found = self._source.run(self._next(self._lease_ms))
+        self._landed = None  # the source has its number now
+        if isinstance(found, Standby):
+            self._stand_by(found)
+            return True
+        if self._is_standby:
+            self._is_standby = False
+            log.info("the other forwarder has ended: active now")
+        self._lag = found.lag
+        if found.messages:
+            self._send(found)
+            return True
+        if self._until_idle:
+            return False
+        self._source.run(forwarding.wait_for_message(self._from.name, BLOCK_S))
+        return True
+
+    def _next(self, lease_ms: int) -> Operation[Flight | Standby]:
+        fresh = secrets.token_hex(8)
+        return forwarding.next_flight(self._from.name, self._owner, lease_ms, fresh, self._landed)
+
+    def _stand_by(self, found: Standby) -> None:
+        if not self._is_standby:
+            self._is_standby = True
+            log.info("another forwarder is active: waits until it ends")
+        clock.sleep(min(_STANDBY_S, found.left_ms / 1000))
+
+    def _send(self, flight: Flight) -> None:
+        landing = self._target.run(forwarding.land(self._to.name, flight))
+        if landing.word == "ok":
+            self._landed = flight
+            self.forwarded += landing.pushed
+            self._lag = flight.waiting
+        elif landing.word == "wrongtype":
+            raise InvalidArgument(
+                f"key {self._to.name} at the target holds no list: name another, or delete what "
+                "it holds"
+            )
+        else:
+            self._restart(flight, landing.word)
+
+    def _restart(self, flight: Flight, word: str) -> None:
+        """Numbers the messages anew; those in flight are sent, maybe a second time."""
+        if word == "gap":
+            log.warning("the target has lost messages that it had confirmed, or is another one")
+        else:
+            log.warning(
+                "the source was set back: up to %s may come twice",
+                plural(len(flight.messages), "message"),
+            )
+        fresh = secrets.token_hex(8)
+        self._source.run(forwarding.restart(self._from.name, flight.epoch, fresh))
+
+    def _release(self) -> None:
+        """Settles the last batch and ends the lease, so that a replica goes on immediately."""
+        try:
+            self._source.run(self._next(0))
+        except RedisError as error:
+            log.warning("the lease is left to expire: %s", error)

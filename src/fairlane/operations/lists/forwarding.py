@@ -1,0 +1,145 @@
+"""Forwards a list to another Redis: numbered batches, which the target takes once.
+
+The source numbers its messages; the target keeps the last number. So a batch that is sent twice, by
+one forwarder or by two, is pushed once. The lease only keeps replicas from doing the same work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.protocol import list_keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlane.protocol.steps import Operation
+
+BATCH = 100  # messages of one round trip to each server
+
+
+class Flight(NamedTuple):
+    """A batch on its way: `before` is the number before its first message.
+
+    `chain` is the digest of all messages of the epoch up to that number. `waiting` is how many
+    messages are behind the batch.
+    """
+
+    epoch: str
+    before: int
+    chain: str
+    waiting: int
+    messages: list[bytes]
+
+    @property
+    def lag(self) -> int:
+        """Returns how many messages are not in the target."""
+        return self.waiting + len(self.messages)
+
+
+class Standby(NamedTuple):
+    """Another forwarder is active; its lease ends in so many ms unless it is extended."""
+
+    left_ms: int
+
+
+class ForwardState(NamedTuple):
+    """How far the forwarding of a list is. `owner`: the forwarder that has the lease, or ""."""
+
+    lag: int
+    forwarded: int
+    owner: str
+
+
+def next_flight(
+    source: str, owner: str, lease_ms: int, fresh: str, landed: Flight | None = None
+) -> Operation[Flight | Standby]:
+    """Settles what has landed, takes or extends the lease, and returns the next batch.
+
+    `fresh` is the epoch of a list that was never forwarded. With `lease_ms` 0 the lease ends, and
+    no batch is taken. May be repeated at any time.
+    """
+    call = library().next_forward(
+        (list_keys.raw(source), list_keys.in_flight(source), list_keys.forward_state(source)),
+        owner=owner,
+        lease=lease_ms,
+        most=BATCH,
+        fresh=fresh,
+        epoch=landed.epoch if landed else "",
+        before=landed.before if landed else 0,
+        count=len(landed.messages) if landed else 0,
+        chain=chain_of(landed.chain, landed.messages) if landed else "",
+    )
+    reply = yield from call.run()
+    if reply.is_held:
+        return Standby(reply.left)
+    epoch, chain = reply.epoch.decode(), reply.chain.decode()
+    return Flight(epoch, reply.sequence, chain, reply.waiting, reply.messages)
+
+
+def chain_of(chain: str, messages: Iterable[bytes]) -> str:
+    """Returns the digest of all messages up to the last of these; land.lua computes the same."""
+    for message in messages:
+        chain = hashlib.sha1(chain.encode() + message, usedforsecurity=False).hexdigest()
+    return chain
+
+
+class Landing(NamedTuple):
+    """What became of a batch: `ok`, and how many messages the target did not have yet.
+
+    `gap` or `diverged`: one of the servers was set back. `wrongtype`: the target holds no list.
+    Nothing is written unless it is `ok`.
+    """
+
+    word: str
+    pushed: int
+
+
+def land(target: str, flight: Flight) -> Operation[Landing]:
+    """Pushes a batch to the target; what the target has already is left out."""
+    call = library().land(
+        (list_keys.raw(target), list_keys.landed(target)),
+        epoch=flight.epoch,
+        before=flight.before,
+        chain=flight.chain,
+        messages=flight.messages,
+    )
+    reply = yield from call.run()
+    return Landing(reply.word, reply.pushed if reply.is_ok else 0)
+
+
+def restart(source: str, epoch: str, fresh: str) -> Operation[None]:
+    """Begins another epoch, unless another forwarder has begun one."""
+    yield library().restart_forward((list_keys.forward_state(source),), epoch=epoch, fresh=fresh)
+
+
+def wait_for_message(source: str, block_s: float) -> Operation[None]:
+    """Waits up to `block_s` seconds for a message, and takes it. Only for the active forwarder."""
+    keys = list_keys.raw(source), list_keys.in_flight(source)
+    yield Command(b"BLMOVE", keys[0], keys[1], b"RIGHT", b"LEFT", block_s)
+
+
+def read_state(source: str) -> Operation[ForwardState]:
+    """Returns how far the forwarding of a list is; it changes nothing."""
+    waiting, flying, known = yield Batch(
+        [
+            Command(b"LLEN", list_keys.raw(source)),
+            Command(b"LLEN", list_keys.in_flight(source)),
+            Command(b"HMGET", list_keys.forward_state(source), b"sequence", b"owner"),
+        ]
+    )
+    sequence, owner = known
+    name = owner.decode("utf-8", "replace") if owner else ""
+    return ForwardState(waiting + flying, int(sequence or 0), name)
+
+
+def server_ids() -> Operation[set[bytes]]:
+    """Returns the ids that the servers drew when they started: one, or those of all primaries."""
+    found: set[bytes] = set()
+    for node in (yield Nodes()):
+        info: bytes = yield OnNode(node, Command(b"INFO", b"server"))
+        found.update(line for line in info.splitlines() if line.startswith(b"run_id:"))
+    return found

@@ -1,0 +1,91 @@
+"""Registers services under a namespace, and counts which of their messages were done in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
+
+if TYPE_CHECKING:
+    from fairlane.protocol.list_keys import Namespace
+    from fairlane.protocol.steps import Operation
+
+_PAGE = 500  # ids of one look at a list
+
+
+class Settled(NamedTuple):
+    """How many tracked messages were done in time, and how many were not."""
+
+    done: int
+    timed_out: int
+
+
+def register(
+    namespace: Namespace, host: str, pid: int, expire_s: int, capacity: int
+) -> Operation[str]:
+    """Registers a service and returns its id. Services whose registration has expired go first."""
+    ids: list[bytes] = yield Command(b"LRANGE", namespace.ids, 0, -1)
+    if ids:
+        looks = [Command(b"EXISTS", namespace.service(_text(one))) for one in ids]
+        known = yield Batch(looks)
+        gone = [one for one, is_known in zip(ids, known, strict=True) if not is_known]
+        if gone:
+            yield Batch([Command(b"LREM", namespace.ids, 0, one) for one in gone])
+    number: int = yield Command(b"INCR", namespace.last_id)
+    call = library().keep_service(
+        (namespace.service(str(number)), namespace.ids),
+        id=number,
+        is_new="1",
+        expire=expire_s,
+        capacity=capacity,
+        host=host,
+        pid=pid,
+    )
+    yield from call.run()
+    return str(number)
+
+
+def renew(namespace: Namespace, service_id: str, expire_s: int) -> Operation[bool]:
+    """Renews a registration; returns False if a person has deleted it, or it has expired."""
+    call = library().keep_service(
+        (namespace.service(service_id), namespace.ids),
+        id=service_id,
+        is_new="",
+        expire=expire_s,
+        capacity=0,
+        host="",
+        pid="",
+    )
+    is_ok: bool = (yield from call.run()).is_ok
+    return is_ok
+
+
+def unregister(namespace: Namespace, service_id: str) -> Operation[None]:
+    """Ends a registration."""
+    yield Batch(
+        [
+            Command(b"DEL", namespace.service(service_id)),
+            Command(b"LREM", namespace.ids, 0, service_id),
+        ]
+    )
+
+
+def settle_messages(namespace: Namespace) -> Operation[Settled]:
+    """Counts what consumers have done, and what they have not done in time, each message once.
+
+    Reads at most 500 ids of each list, oldest first; a caller repeats it.
+    """
+    names = namespace.done, namespace.messages
+    finished, tracked = yield Batch([Command(b"LRANGE", name, -_PAGE, -1) for name in names])
+    wanted = list(dict.fromkeys([*finished, *tracked]))
+    if not wanted:
+        return Settled(0, 0)
+    keys = [*reversed(names), namespace.metrics("done"), namespace.metrics("timeout")]
+    keys += [namespace.message(_text(one)) for one in wanted]
+    reply = yield from library().settle_messages(keys, wanted=wanted).run()
+    return Settled(reply.done, reply.timed_out)
+
+
+def _text(one: bytes) -> str:
+    return one.decode("utf-8", "surrogateescape")

@@ -1,0 +1,1 @@
+"""Topics: every subscriber gets every message, online or not."""

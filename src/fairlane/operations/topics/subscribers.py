@@ -1,0 +1,215 @@
+"""Subscribers of a topic: each has its own place, and takes and acknowledges messages."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from fairlane import settings
+from fairlane.errors import InvalidArgument, SubscriberNotFound
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairlane.protocol.steps import Operation
+
+Start = Literal["new", "first"]
+_READ = "read:"
+_LONGEST_REDELIVER_S = 7 * 86_400
+_MOST = 1_000
+
+
+class TopicMessage(NamedTuple):
+    """A message of a topic. `id` acknowledges it; `number` grows by one with each message.
+
+    `is_repeat`: it was delivered before and not acknowledged in time, so it may be done already.
+    """
+
+    id: str
+    body: bytes
+    is_repeat: bool
+
+    @property
+    def number(self) -> int:
+        """Returns the message's number in its topic, from 1."""
+        return int(self.id.partition("-")[2])
+
+    @property
+    def published_ms(self) -> int:
+        """Returns when the message was published, in ms since 1970."""
+        return int(self.id.partition("-")[0])
+
+
+class Subscriber(NamedTuple):
+    """How far a subscriber is.
+
+    `waiting`: messages that it has not read. `pending`: read and not acknowledged. `missed`:
+    deleted by the retention before it acknowledged them. `seen_ms`: when it last took messages, in
+    ms since 1970; 0 = never.
+    """
+
+    name: str
+    waiting: int
+    pending: int
+    missed: int
+    seen_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Returns how many messages it has not acknowledged."""
+        return self.waiting + self.pending
+
+
+class TopicState(NamedTuple):
+    """A topic: how many messages it has now, how many were ever published, and its subscribers."""
+
+    name: str
+    messages: int
+    published: int
+    subscribers: list[Subscriber]
+
+
+class _Taken(NamedTuple):
+    newest: bytes
+    messages: list[TopicMessage]
+
+
+def subscribe(topic: str, subscriber: str, start: Start) -> Operation[bool]:
+    """Adds a subscriber; returns False if it was there, and keeps its place then.
+
+    It gets every message from now on, with `first` also those that the topic still has. Raises
+    InvalidArgument.
+    """
+    keys.check_name("subscriber", subscriber)
+    if start not in {"new", "first"}:
+        raise InvalidArgument(f"start {start!r} is not valid: new or first is expected")
+    call = library().subscribe(
+        keys.topic(topic), subscriber=subscriber, start=start, most=settings.MOST_SUBSCRIBERS
+    )
+    reply = yield from call.run()
+    if reply.is_full:
+        raise InvalidArgument(
+            f"topic {topic} has {settings.MOST_SUBSCRIBERS:,} subscribers already: remove one first"
+        )
+    is_new: bool = reply.is_ok
+    return is_new
+
+
+def unsubscribe(topic: str, subscriber: str) -> Operation[bool]:
+    """Removes a subscriber and what waits for it; returns False if there was none."""
+    keys.check_name("subscriber", subscriber)
+    return bool((yield library().unsubscribe(keys.topic(topic), subscriber=subscriber)))
+
+
+def fetch(
+    topic: str, subscriber: str, count: int, redeliver_s: float, wait_s: float
+) -> Operation[list[TopicMessage]]:
+    """Returns up to `count` messages for a subscriber, oldest first.
+
+    If there is none, it waits up to `wait_s` seconds, and no more than 2, for one. A message that
+    is not acknowledged in `redeliver_s` seconds is delivered again, also if the reply to this call
+    is lost. Raises InvalidArgument, SubscriberNotFound.
+    """
+    keys.check_name("subscriber", subscriber)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST:
+        raise InvalidArgument(f"count {count!r} is not valid: 1 to {_MOST:,} are expected")
+    if not 0 <= redeliver_s <= _LONGEST_REDELIVER_S:
+        raise InvalidArgument(
+            f"redelivery after {redeliver_s!r} s is not valid: "
+            f"0 to {_LONGEST_REDELIVER_S:,} s are expected"
+        )
+    taken = yield from _fetch(topic, subscriber, count, redeliver_s)
+    if taken.messages or wait_s <= 0:
+        return taken.messages
+    stream, _ = keys.topic(topic)
+    block_ms = max(1, int(min(wait_s, redeliver_s or wait_s, settings.BLOCK_MS / 1000) * 1000))
+    block = (b"XREAD", b"COUNT", 1, b"BLOCK", block_ms, b"STREAMS", stream, taken.newest)
+    yield Command(*block)
+    return (yield from _fetch(topic, subscriber, count, redeliver_s)).messages
+
+
+def _fetch(topic: str, subscriber: str, count: int, redeliver_s: float) -> Operation[_Taken]:
+    call = library().take_messages(
+        keys.topic(topic), subscriber=subscriber, most=count, redeliver=int(redeliver_s * 1000)
+    )
+    reply = yield from call.run()
+    if reply.is_gone:
+        raise (yield from _not_found(topic, subscriber))
+    again, fresh = _messages(reply.again, is_repeat=True), _messages(reply.fresh, is_repeat=False)
+    return _Taken(reply.last, [*again, *fresh])
+
+
+def _messages(flat: Sequence[bytes], *, is_repeat: bool) -> list[TopicMessage]:
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return [TopicMessage(one.decode(), body, is_repeat) for one, body in pairs]
+
+
+def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[int]:
+    """Acknowledges messages: they are not delivered again. Returns how many were not before.
+
+    Raises InvalidArgument.
+    """
+    keys.check_name("subscriber", subscriber)
+    wanted = list(ids)
+    if not wanted:
+        return 0
+    for one in wanted:
+        first, mark, rest = one.partition("-") if isinstance(one, str) else ("", "", "")
+        if not (mark and first.isascii() and rest.isascii() and first.isdigit() and rest.isdigit()):
+            raise InvalidArgument(f"message id {one!r} is not valid: an id such as 5-1 is expected")
+    stream, _ = keys.topic(topic)
+    acked: int = yield Command(b"XACK", stream, subscriber, *wanted)
+    return acked
+
+
+def read_topic(topic: str) -> Operation[TopicState]:
+    """Returns a topic's counts and its subscribers by name; it changes nothing."""
+    stream, conf = keys.topic(topic)
+    flat, length, first = yield Batch(
+        [
+            Command(b"HGETALL", conf),
+            Command(b"XLEN", stream),
+            Command(b"XRANGE", stream, b"-", b"+", b"COUNT", 1),
+        ]
+    )
+    known = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2], strict=True)}
+    names = sorted(name.removeprefix(_READ) for name in known if name.startswith(_READ))
+    pendings = yield Batch([Command(b"XPENDING", stream, name) for name in names], lenient=True)
+    published = int(known.get("published", 0))
+    # Everything before the oldest message is deleted.
+    deleted = int(first[0][0].partition(b"-")[2]) - 1 if first else published
+    found = []
+    for name, pending in zip(names, pendings, strict=True):
+        read = int(known[_READ + name])
+        missed = int(known.get(f"missed:{name}", 0)) + max(0, deleted - read)
+        count = int(pending[0]) if isinstance(pending, list) else 0
+        seen = int(known.get(f"seen:{name}", 0))
+        found.append(Subscriber(name, published - max(read, deleted), count, missed, seen))
+    return TopicState(topic, length, published, found)
+
+
+def list_topics() -> Operation[list[str]]:
+    """Returns the names of all topics on a Redis; it scans all keys, a page at a time."""
+    found: set[str] = set()
+    for node in (yield Nodes()):
+        cursor: bytes | int = 0
+        while True:
+            words = (b"SCAN", cursor, b"MATCH", keys.EVERY_TOPIC_CONF, b"COUNT", 1_000)
+            cursor, page = yield OnNode(node, Command(*words))
+            found.update(name for key in page if (name := keys.topic_of(key)) is not None)
+            if not int(cursor):
+                break
+    return sorted(found)
+
+
+def _not_found(topic: str, subscriber: str) -> Operation[SubscriberNotFound]:
+    names = [one.name for one in (yield from read_topic(topic)).subscribers]
+    near = get_close_matches(subscriber, names, n=1)
+    if near:
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = f"fairlane topic subscribe {topic} {subscriber} adds it"
+    return SubscriberNotFound(f"topic {topic} has no subscriber {subscriber}: {hint}")

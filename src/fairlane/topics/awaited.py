@@ -1,0 +1,104 @@
+"""A topic in the asyncio API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from fairlane import settings
+from fairlane.common.chunking import Bodies, Body, chunks_async
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.operations.topics import publish, subscribers
+from fairlane.protocol import keys
+from fairlane.queue import resolve_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from fairlane.operations.topics.subscribers import Start, TopicMessage, TopicState
+
+
+class AsyncTopic:
+    """A named topic for one event loop; see Topic."""
+
+    def __init__(self, driver: AsyncDriver, name: str) -> None:
+        self.name = keys.check_name("topic", name)
+        self.driver = driver
+
+    @classmethod
+    def from_url(
+        cls, name: str, url: str | None = None, *, patience_s: float = settings.PATIENCE_S
+    ) -> Self:
+        """Returns a topic on the Redis at `url`; see Topic.from_url."""
+        return cls(AsyncDriver(resolve_url(url), patience_s=patience_s), name)
+
+    async def publish(self, message: Body) -> int:
+        """Publishes one message to all subscribers; returns its number."""
+        (number,) = await self.publish_many([message])
+        return number
+
+    async def publish_many(self, messages: Bodies) -> list[int]:
+        """Publishes messages of an ordinary or an async iterable; see Topic.publish_many."""
+        numbers: list[int] = []
+        async for chunk in chunks_async(messages):
+            numbers += await self.driver.run(publish.publish(self.name, chunk))
+        return numbers
+
+    async def subscribe(self, subscriber: str, *, start: Start = "new") -> bool:
+        """Adds a subscriber; see Topic.subscribe."""
+        return await self.driver.run(subscribers.subscribe(self.name, subscriber, start))
+
+    async def unsubscribe(self, subscriber: str) -> bool:
+        """Removes a subscriber and what waits for it; returns False if there was none."""
+        return await self.driver.run(subscribers.unsubscribe(self.name, subscriber))
+
+    async def fetch(
+        self,
+        subscriber: str,
+        count: int = 100,
+        *,
+        redeliver_s: float = settings.REDELIVER_S,
+        wait_s: float = 0.0,
+    ) -> list[TopicMessage]:
+        """Returns up to `count` messages; see Topic.fetch."""
+        found = subscribers.fetch(self.name, subscriber, count, redeliver_s, wait_s)
+        return await self.driver.run(found)
+
+    async def ack(self, subscriber: str, messages: Iterable[TopicMessage | str]) -> int:
+        """Acknowledges messages, or their ids; returns how many were not acknowledged before."""
+        ids = [one if isinstance(one, str) else one.id for one in messages]
+        return await self.driver.run(subscribers.acknowledge(self.name, subscriber, ids))
+
+    async def consume(
+        self, subscriber: str, *, redeliver_s: float = settings.REDELIVER_S, follow: bool = True
+    ) -> AsyncIterator[TopicMessage]:
+        """Yields messages, and acknowledges each when the next is asked for; see Topic.consume."""
+        wait_s = 1.0 if follow else 0.0
+        while True:
+            found = await self.fetch(subscriber, 1, redeliver_s=redeliver_s, wait_s=wait_s)
+            for message in found:
+                yield message
+                await self.ack(subscriber, [message])
+            if not found and not follow:
+                return
+
+    async def overview(self) -> TopicState:
+        """Returns the counts of the topic, and of each subscriber what waits for it."""
+        return await self.driver.run(subscribers.read_topic(self.name))
+
+    async def set_retention(self, *, age_s: float | None = None, count: int | None = None) -> None:
+        """Sets how long messages stay, and how many; see Topic.set_retention."""
+        await self.driver.run(publish.set_retention(self.name, age_s, count))
+
+    async def delete(self) -> bool:
+        """Deletes the topic with its messages and subscribers; returns False if there was none."""
+        return await self.driver.run(publish.delete_topic(self.name))
+
+    async def close(self) -> None:
+        """Closes the idle connections."""
+        await self.driver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
