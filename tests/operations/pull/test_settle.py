@@ -182,7 +182,8 @@ def test_extend_holds_it_from_now_on(queue: Queue, redis_client: Any):
 
     def left_s() -> float:
         now = redis_client.time()[0]
-        return redis_client.zscore(keys.leases("r1"), "0") / 1000 - now
+        ends: float = redis_client.zscore(keys.leases("r1"), "0") / 1000
+        return ends - now
 
     for seconds in (10, 2 * HOUR, 2 * HOUR, 60):
         assert taken.extend(seconds)
