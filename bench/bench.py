@@ -42,7 +42,10 @@ WORKLOADS = (
 )
 ASKED = ("settings",)  # measured only when --only names it
 # Each of these measures Fairlane alone and writes a page of its own.
-ALONE = ("throughput", "tasks", "executor", "urgent", "memory", "recovery", "primaries")
+ALONE = (
+    *("throughput", "tasks", "executor", "urgent", "memory", "recovery", "primaries"),
+    "tenants",
+)
 
 
 def _names(allowed: tuple[str, ...]) -> object:
@@ -116,6 +119,7 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "urgent": [str(int(200_000 * given.scale)), "30"],
         "memory": [str(int(2_000_000 * given.scale))],
         "recovery": [str(max(10, int(size * given.scale))) for size in (100, 10_000, 100_000)],
+        "tenants": [str(max(10, int(30 * given.scale)))],
         "primaries": [str(given.runs), str(int(40_000 * given.scale) // 1000 * 1000), "60"],
     }
     environment = {**os.environ, "FAIRLANE_BENCH_OUT": str(given.out)}

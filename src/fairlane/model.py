@@ -18,16 +18,25 @@ ENDED_STATES = frozenset({"done", "cancelled"})
 
 
 class Token(NamedTuple):
-    """A hint popped from a lane: this request may use one more worker."""
+    """A hint popped from a lane: this request may use one more worker.
+
+    `turn` is `<share>:<tenant>` if the request names a tenant, else "".
+    """
 
     request_id: str
     k: str
     g: str
+    turn: str = ""
 
     @property
     def text(self) -> str:
-        """Returns the token as it is written in a lane."""
-        return f"{self.request_id}#{self.k}.{self.g}"
+        """Returns the token as it is written in a lane, or among those of its tenant."""
+        return f"{self.request_id}#{self.permit}"
+
+    @property
+    def permit(self) -> str:
+        """Returns what mint returns for the token."""
+        return f"{self.k}.{self.g}@{self.turn}" if self.turn else f"{self.k}.{self.g}"
 
 
 Entry = tuple[bytes, tuple[bytes, bytes]]  # one delivered sub-request: (<ms>-<index>, (b"b", body))
@@ -55,6 +64,7 @@ class Slice:
     time_limit_ms: int = 0
     durable: int = 0
     waiting: int = 0
+    turn: str = ""  # as that of its token
 
 
 class Verdict(NamedTuple):
@@ -121,7 +131,7 @@ class Progress:
     sub-requests that are done by now; `last_failure` is the last failed attempt. If a
     worker gave a sub-request back later, `given_back` stands in its place, with the reason.
     Nothing starts before `opens_ms`, a time by the request's Redis: it is delayed, or waits for
-    its `rates`. `tags` and `tenant` are those of its options.
+    its `rates`. `tags`, `tenant` and `share` are those of its options.
     """
 
     id: str
@@ -150,6 +160,7 @@ class Progress:
     rates: tuple[Rate, ...] = ()
     tags: tuple[str, ...] = ()
     tenant: str = ""
+    share: int = 0
     detail: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

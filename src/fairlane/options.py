@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_LIMIT = 10_000
 MAX_TAGS = 20
+MAX_SHARE = 999
 MAX_AFTER = 100
 ON_DUPLICATE = ("keep", "replace", "debounce")
 _DAY_MS = 86_400_000
@@ -39,9 +40,11 @@ class SharedOptions(TypedDict, total=False):
     `run_at` (a datetime with a zone, or ISO 8601 text with one). At most `rate` ("100/s", "30/m",
     "5/h") sub-requests start in a time, after a pause `burst` together; each counts for `weight`.
     Requests with the same `rate_key` share the rate. `tags` and `tenant` are names by which
-    requests are found and changed together. If nothing of it has started for `ageing_s`, one slice
-    goes before all others. It starts `after` the requests with these ids are done; if one of them
-    has dead sub-requests or was cancelled, it is cancelled, unless `after_any_end` is set.
+    requests are found and changed together. Tenants share the workers of a priority: each gets as
+    much time as the others, however many requests it has, or `share` times as much (1 to 999). If
+    nothing of it has started for `ageing_s`, one slice goes before all others. It starts `after`
+    the requests with these ids are done; if one of them has dead sub-requests or was cancelled, it
+    is cancelled, unless `after_any_end` is set.
 
     `on_duplicate` is what happens if the id has another request, which runs or began less than
     `window_s` ago: "keep" submits nothing, "replace" cancels that one, "debounce" cancels it if it
@@ -65,6 +68,7 @@ class SharedOptions(TypedDict, total=False):
     weight: int
     tags: Iterable[str]
     tenant: str
+    share: int
     ageing_s: float
     after: Iterable[str]
     after_any_end: bool
@@ -229,11 +233,12 @@ class Policy:
     No sub-request starts later than `deadline_ms` after the submission. `time_limit_ms` is the
     longest that one call of the handler may take. `durable` is how many replicas must confirm a
     write; 0 = none. `parent` is the request whose dead sub-requests these were. Nothing starts in
-    the first `delay_ms`, or before `start_ms`, a time since 1970. `rates` bound how many
-    sub-requests start. `tags` and `tenant` are names for choosing requests. If nothing has started
-    for `ageing_ms`, one slice goes first. It starts `after` other requests are done, or have ended.
-    `on_duplicate` is keep, replace or debounce: what happens if its id has another request, which
-    did not end or began less than `window_ms` ago. A repeated call has the same `nonce`.
+    the first `delay_ms`, or before `start_ms`, a time since 1970. `rates` bound how many sub-
+    requests start. `tags` and `tenant` are names for choosing requests. A tenant gets `share` times
+    as much time as one with a share of 1. If nothing has started for `ageing_ms`, one slice goes
+    first. It starts `after` other requests are done, or have ended. `on_duplicate` is keep, replace
+    or debounce: what happens if its id has another request, which did not end or began less than
+    `window_ms` ago. A repeated call has the same `nonce`.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -252,6 +257,7 @@ class Policy:
     rates: tuple[Rate, ...] = ()
     tags: tuple[str, ...] = ()
     tenant: str = ""
+    share: int = 1
     ageing_ms: int = 0
     after: tuple[str, ...] = ()
     after_any_end: bool = False
@@ -287,6 +293,9 @@ class Policy:
             _time("ageing", self.ageing_ms, 1_000, _DAY_MS)
         if self.tenant:
             check_name("tenant", self.tenant)
+        check_whole("share", self.share, 1, MAX_SHARE)
+        if self.share != 1 and not self.tenant:
+            raise InvalidArgument("share needs a tenant: name the tenant that gets this share")
         _check_names("tag", self.tags, MAX_TAGS)
         _check_names("request id", self.after, MAX_AFTER)
 
@@ -328,6 +337,7 @@ class Policy:
             "parent": self.parent,
             "tags": ",".join(self.tags),
             "tenant": self.tenant,
+            "share": self.share if self.share != 1 else 0,
             "delay": self.delay_ms,
             "start": self.start_ms,
             "rates": rates_text(self.rates) if self.rates else "",

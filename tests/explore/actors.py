@@ -111,6 +111,8 @@ class Fixed:
 class NoMeasures:
     def add(self, *_: Any) -> None: ...
 
+    def add_cost(self, *_: Any) -> None: ...
+
     def due(self) -> list[Any]:
         return []
 
@@ -173,6 +175,7 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         deadline_ms=role.option("deadline_ms", 0),
         delay_ms=role.option("delay_ms", 0),
         ageing_ms=role.option("ageing_ms", 0),
+        tenant=role.option("tenant", ""),
         rates=role.option("rates", ()),
         durable=role.option("durable", 0),
     )
@@ -200,7 +203,7 @@ def _pull(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         popped = yield tokens.pop(QUEUE, settings.BLOCK_MS)
         if popped is None:
             continue
-        taken, _error = yield from exchange_tokens(taker, popped.tokens, role.option("visible_ms"))
+        taken, _error = yield from exchange_tokens(taker, popped, role.option("visible_ms"))
         for delivery in taken:
             # Results that differ only in how long they waited would be as many more states.
             submitted = int(delivery.receipt.entry_id.partition(b"-")[0])

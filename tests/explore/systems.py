@@ -34,6 +34,7 @@ def producer(
     delay_ms: int = 0,
     ageing_ms: int = 0,
     rates: tuple[Rate, ...] = (),
+    tenant: str = "",
 ) -> Role:
     """Submits chunks of so many sub-requests each; `one_server` if one server has all keys.
 
@@ -41,7 +42,7 @@ def producer(
     """
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
     flags = {"one_server": one_server, "breaks": breaks, "comings": comings, "durable": durable}
-    gate = {"delay_ms": delay_ms, "ageing_ms": ageing_ms, "rates": rates}
+    gate = {"delay_ms": delay_ms, "ageing_ms": ageing_ms, "rates": rates, "tenant": tenant}
     return Role(name, "producer", (*options.items(), *flags.items(), *gate.items()))
 
 
@@ -157,9 +158,14 @@ MIDDLE = (
     System("exchange, taken for dead", (producer(2), ON1, TAKER)),
     System("exchange, another lane", (producer(2), ON1, changer(("set_priority", 9)))),
     System("exchange, limit 2", (producer(3, limit=2), ON1)),
+    System("a tenant", (producer(1, tenant="a"), W1)),
+    System("exchange, a tenant", (producer(2, tenant="a"), ON1)),
 )
 LARGE = (
     System("extended leases", (producer(1), W1, W2), extends=True),
+    System("a tenant, a crash", (producer(1, tenant="a"), W1), CRASH),
+    System("a tenant, a lost reply", (producer(1, tenant="a"), W1), LOST),
+    System("a tenant, two workers", (producer(1, tenant="a"), W1, W2)),
     System("three workers", (producer(1), W1, W2, W3)),
     System("the last attempt", (producer(1, attempts=1), W1), CRASH, FAILS),
     System("a failing handler, a crash", (producer(1), W1), CRASH, FAILS),

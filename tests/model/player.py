@@ -27,7 +27,11 @@ EXPECTED = ("BADCHUNK", "NOGROUP", "ERR no such key")  # a gap, and looks at wha
 KEYS = {
     name: f"{{{QUEUE}}}:{name}".encode()
     for name in ("active", "delayed", "logged", "completed", "conf")
-} | {"loads": f"{{{QUEUE}}}:load".encode()}
+} | {
+    "loads": f"{{{QUEUE}}}:load".encode(),
+    "turns": keys.turns(QUEUE)[0],
+    "tenants": keys.turns(QUEUE)[1],
+}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.create import admission, intents
 from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.find.filters import RequestFilter
-from fairlane.operations.lease import leases, rates, shards, tokens
+from fairlane.operations.lease import leases, rates, shards, tokens, turns
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, queue_pause, registry
@@ -313,6 +313,16 @@ def has_rates(driver: Any) -> None:
     driver.do(library().refund(bucket, interval=1_000, burst=1_000, weight=1, unused=1))
 
 
+def takes_turns(driver: Any) -> None:
+    """Two tenants share a lane."""
+    put(driver, 4, tenant="acme", share=2)
+    put(driver, 2, "r2", tenant="other")
+    for _ in range(6):
+        settle(driver, take(driver))
+    for call in turns.charge("req", [(5, "2:acme", 4, 100), (5, "1:other", 2, 100)]):
+        driver.do(call)
+
+
 def has_rates_and_is_held(driver: Any) -> None:
     put(driver, 1, rates=(Rate("key/api", 1_000, 1_000, 1),))
     driver.run(rates.hold("req", "r1", 1))
@@ -472,9 +482,9 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, pauses_the_queue,
-    spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
-    rolls, joins, recurs, changes_many, deletes, pulls,
+    changes, holds, has_rates, has_rates_and_is_held, takes_turns, ages, follows_another,
+    pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead,
+    checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ ACTIVE, DELAYED, STATS = keys.active("req"), keys.delayed("req"), keys.stats("re
 WORKERS, RECORD, TAKEN = keys.workers("req"), keys.worker("req", "w:1"), keys.taken("req", "w:1")
 SCHEDULES = keys.schedules("req")
 BOUND = CONF, LOADS = keys.bound("req")
-LANES = keys.lanes("req")
+LANES, TURNS = keys.lanes("req"), keys.turns("req")
 BUCKET = keys.bucket("key/api")
 RATE = {"interval": 10_000, "burst": 5, "weight": 1}
 ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR]
@@ -56,9 +56,11 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "abandon": Call(new, {"seen": 1, "ttl": HOUR}),
         "acquire": Call(running, _shown(held, lane.new_op())),
         "add_stats": Call((STATS,), {"numbers": ["5:ran:count", 1]}),
+        "add_turns": Call(TURNS, {"lane": 5, "tokens": ["r1#0.9@1:acme"]}),
         "admit": Call((*BOUND, ACTIVE), {"id": RUNNING, "chunk": 1, "count": 1, "pause": 1}),
         "append": Call(running, _next_chunk(lane)),
         "cancel": Call(running, {"reason": "enough"}),
+        "charge_turns": Call(TURNS[1:], {"rows": [5, "1:acme", 1, 300]}),
         "change_shards": Call(running, {"shards": "1,2"}),
         "claim_dead": Call(
             ended, {"id": NEW, "choice": "c0ffee", "expected": 0, "ids": lane.dead_ids()}
@@ -94,7 +96,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "move_tick": Call(SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}),
         "pause": Call(running, {}),
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
-        "promote": Call((DELAYED, *LANES), {"most": 10}),
+        "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
         "put_schedule": Call(
             SCHEDULES, {"schedule": "s", "found": "", "definition": "{}", "tick": 1}
@@ -119,6 +121,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
+        "take_turns": Call(TURNS, {"lane": 5, "count": 1}),
         "stand_in": Call(
             (WORKERS, ACTIVE, DELAYED, CONF, SCHEDULES[1]),
             {"id": "t:1", "lock_ms": 5, "rest_ms": 5},

@@ -14,6 +14,7 @@ from tests.support.requests import HOUR, Lane
 
 ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
 LANES = keys.lanes("req")
+TURNS = keys.turns("req")
 CONF, LOADS = keys.bound("req")
 LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), CONF, LOADS)
 
@@ -40,7 +41,7 @@ def insert(lane: Lane, *tokens: tuple[int, str, Any]) -> int:
 
 
 def promote(lane: Lane, most: Any = 1000) -> list[int]:
-    return list(lane.call("promote", (DELAYED, *LANES), most=most))
+    return list(lane.call("promote", (DELAYED, *TURNS, *LANES), most=most))
 
 
 def ending(request_id: str = "r1", born: int = 7, retain_ms: Any = HOUR) -> list[Any]:
@@ -259,7 +260,7 @@ def test_promote_moves_no_more_than_it_was_asked_for(lane: Lane):
 
 def test_promote_wants_all_the_lanes(lane: Lane):
     with pytest.raises(InvalidArgument, match="BADBATCH"):
-        lane.call("promote", (DELAYED, *LANES[:99]), most=10)
+        lane.call("promote", (DELAYED, *TURNS, *LANES[:99]), most=10)
 
 
 # ------------------------------------------------------------------ retire

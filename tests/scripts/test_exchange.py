@@ -20,7 +20,7 @@ LANES = keys.lanes("req")
 OWN, NEXT = LANES[5], LANES[6]
 DISPATCH = (
     *(keys.active("req"), keys.logged("req"), keys.completed("req"), *keys.bound("req")),
-    keys.taken("req", "w:1"),
+    *(keys.taken("req", "w:1"), *keys.turns("req")),
 )
 MANY_BYTES = 500  # of a body: so few of them are too big to wait without a stream
 
@@ -113,8 +113,8 @@ def in_single_steps(lane: Lane, held: Held, others: list[Any], op: str) -> Held 
             names = (keys.delayed("req"), OWN)
             lane.call("insert_tokens", names, tokens=[5, len(words), 0, *words])
     word = lane.client.rpop(OWN)
-    lane.client.hset(DISPATCH[-1], "x0", f"{op} {word.decode() if word else ''}")
-    lane.client.pexpire(DISPATCH[-1], 60_000)
+    lane.client.hset(DISPATCH[5], "x0", f"{op} {word.decode() if word else ''}")
+    lane.client.pexpire(DISPATCH[5], 60_000)
     if not word:
         return None
     k, _, g = word.decode().partition("#")[2].partition(".")
@@ -357,7 +357,7 @@ def test_a_late_copy_of_an_earlier_call_pops_nothing(one: Lane):
     early, late = one.new_op(), one.new_op()
     exchange(one, op=late, want=0)
     assert exchange(one, op=early, want=5).tokens == []
-    assert one.client.hget(DISPATCH[-1], "x0") == late.encode() + b" "
+    assert one.client.hget(DISPATCH[5], "x0") == late.encode() + b" "
 
 
 def test_ops_of_another_process_are_not_compared(one: Lane):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
-LANES = keys.lanes("req")
+LANES, TURNS = keys.lanes("req"), keys.turns("req")
 CONF, LOADS = keys.bound("req")
 LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), CONF, LOADS)
 
@@ -91,7 +91,7 @@ def test_a_full_redis_retries_reaps_and_buries(lane: Lane):
         lane.take(third, worker="w:3", count=1)
         dispatch(lane, Tok(5, "0", "9", 100))
         lane.later(30_000)
-        assert lane.call("promote", (DELAYED, *LANES), most=10)[0] == 1
+        assert lane.call("promote", (DELAYED, *TURNS, *LANES), most=10)[0] == 1
         assert lane.reap()[0] == b"ok"
         assert lane.cancel()[0] == b"ended"
     assert lane.number("dead") == 1

@@ -244,10 +244,10 @@ def test_permits_queued_before_the_grace_are_named_with_their_lanes(lane: Lane):
     tokens = lane.start(STREAM, priority=7)
     lane.later(5_000)
     assert glance(lane, grace=5_000)[2] == []
-    named = [part for one in tokens for part in (one.k.encode(), one.g.encode(), b"7")]
+    named = [part for one in tokens for part in (one.k.encode(), one.g.encode(), b"7", b"")]
     found = glance(lane, grace=4_999)[2]
-    assert sorted(zip(*[iter(found)] * 3, strict=True)) == sorted(
-        zip(*[iter(named)] * 3, strict=True)
+    assert sorted(zip(*[iter(found)] * 4, strict=True)) == sorted(
+        zip(*[iter(named)] * 4, strict=True)
     )
 
 
@@ -257,7 +257,7 @@ def test_what_is_held_or_parked_is_not_named(lane: Lane):
     lane.complete(lane.take(second))
     lane.later(MINUTE)
     found = glance(lane, grace=0)[2]
-    assert [third.k.encode()] == found[::3]
+    assert [third.k.encode()] == found[::4]
 
 
 def test_a_sleeper_is_named_a_grace_after_it_was_due(lane: Lane):
@@ -266,14 +266,20 @@ def test_a_sleeper_is_named_a_grace_after_it_was_due(lane: Lane):
     lane.later(MINUTE + 5_000)
     assert glance(lane, grace=5_000)[2] == []
     lane.later(1)
-    assert len(glance(lane, grace=5_000)[2]) == 3
+    assert len(glance(lane, grace=5_000)[2]) == 4
 
 
 def test_tokens_are_named_beside_a_lease_that_expired(lane: Lane):
     lane.begin(STREAM, count=1)
     lane.later(MINUTE)
     word, when, found = glance(lane, grace=0)
-    assert (word, when, len(found)) == (b"ok", 1, 6)
+    assert (word, when, len(found)) == (b"ok", 1, 8)
+
+
+def test_a_permit_whose_request_names_a_tenant_is_named_with_its_turn(lane: Lane):
+    lane.start(1, extras="tenant=acme\nshare=3")
+    lane.later(MINUTE)
+    assert glance(lane, grace=0)[2][-1] == b"3:acme"
 
 
 # ------------------------------------------------------------------ what is not there, or not ours
@@ -314,4 +320,4 @@ def test_a_token_that_was_queued_later_than_now_is_named(lane: Lane):
     """The clock went back: how long ago it was queued is unknown."""
     lane.start(1)
     lane.later(-10 * MINUTE)
-    assert len(glance(lane, grace=5_000)[2]) == 3
+    assert len(glance(lane, grace=5_000)[2]) == 4

@@ -34,6 +34,7 @@ def state_of(lib: Lib, **given: Any) -> Any:
         "shards": "",
         "opens": 0,
         "rates": "",
+        "turn": "",
     }
     return lib.table(**(fields | given))
 

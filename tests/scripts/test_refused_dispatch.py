@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["guard"]
 pytestmark = pytest.mark.any_command
 ACTIVE, DELAYED, LANES = keys.active("req"), keys.delayed("req"), keys.lanes("req")
+TURNS = keys.turns("req")
 LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), *keys.bound("req"))
 SUMMARY = ["done", 1, 1, 1, 0, 0, 2, 5, "", 9]
 
 
 def promote(lane: Lane) -> Any:
-    return lane.call("promote", (DELAYED, *LANES), most=1000)
+    return lane.call("promote", (DELAYED, *TURNS, *LANES), most=1000)
 
 
 def retire(lane: Lane, *ids: str) -> Any:

@@ -390,7 +390,10 @@ def test_unpack_never_goes_over_a_thousand(lane: Lane, watched: Library):
     later = [part for i in range(999) for part in (f"r1#{i}.1", 1)]
     lane.call("insert_tokens", names, tokens=[5, 999, 999, *["r1#9.9"] * 999, *later])
     lane.later(1)
-    assert lane.call("promote", (names[0], *keys.lanes("req")), most=1000)[0] == 999
+    assert (
+        lane.call("promote", (names[0], *keys.turns("req"), *keys.lanes("req")), most=1000)[0]
+        == 999
+    )
     lane.seal(2)
     assert lane.cancel()[0] == b"ended"
 

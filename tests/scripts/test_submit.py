@@ -50,7 +50,13 @@ def submit_contents(lane: Lane, ids: list[str], contents: list[Any], **given: An
     how: dict[str, Any] = {"now": lane.now, "queue": lane.queue} | HOW | given
     lanes = keys.lanes(lane.queue)
     lane_key = lanes[how["priority"] if how["priority"] in range(100) else 0]
-    names = (ACTIVE, CONF, lane_key, *[keys.request_hash(one) for one in ids])
+    names = (
+        ACTIVE,
+        CONF,
+        lane_key,
+        *keys.turns(lane.queue),
+        *[keys.request_hash(one) for one in ids],
+    )
     script = lane.scripts.submit
     reply = lane.driver.run(
         once(SingleServer(script(names, contents=contents, **with_policy(how))))

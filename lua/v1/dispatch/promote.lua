@@ -4,22 +4,28 @@
 --   next_due = 0: no token is left
 -- @flags allow-oom
 local delayed = KEYS[1]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
-local lanes = 2  -- KEYS[2...]  {queue}:0 ... {queue}:99  list  tokens, by priority
+local turns = KEYS[2]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
+local tenants = KEYS[3]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
+local lanes = 4  -- KEYS[4...]  {queue}:0 ... {queue}:99  list  tokens, by priority
 local now = ARGV[1]  -- ms, "" = server time
 local most = tonumber(ARGV[2])  -- tokens a call, 1..1000
 -- @include lib/core/now_ms.lua
+-- @include lib/dispatch/turns.lua
 
-if not most or most < 1 or most > 1000 or #KEYS ~= 101 then
+if not most or most < 1 or most > 1000 or #KEYS ~= 103 then
   return redis.error_reply("BADBATCH promote wants 100 lanes and a batch of 1 to 1000")
 end
 local due = redis.call("ZRANGEBYSCORE", delayed, "-inf", now_ms(now), "LIMIT", 0, most)
 local refused
 for _, member in ipairs(due) do
   local lane, token = string.match(member, "^(%d+)|(.*)$")
-  local pushed = redis.pcall("LPUSH", KEYS[lanes + tonumber(lane)], token)
+  local pushed = redis.pcall("LPUSH", KEYS[lanes + tonumber(lane)], word_for(token))
   if type(pushed) == "table" then
     refused = pushed
   else
+    if word_for(token) == PLACEHOLDER then
+      add_turn(lane, token)
+    end
     redis.call("ZREM", delayed, member)
   end
 end

@@ -3,7 +3,7 @@
 --   look_ms = ms until a lease expires, the deadline passes, or an open request is given up, at least 2;
 --   1 = reap has something to do now; 0 = nothing will be due
 --   chore = "aged": hasten has something to do; or the requests that this one waits for, see lib/create/extras.lua
---   late_permits = k, g and lane of each permit that was queued, and due, longer ago than the grace
+--   late_permits = k, g, lane and turn of each permit that was queued, and due, longer ago than the grace
 -- @flags no-writes
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -15,7 +15,7 @@ local grace = tonumber(ARGV[3])  -- ms; "" = no tokens are asked for
 -- @include lib/check/needs_reap.lua
 -- @include lib/gate/chore.lua
 
--- Returns k, g and lane of the permits that were queued, and due, before `at`. A time in the future means that the
+-- Returns k, g, lane and turn of the permits that were queued, and due, before `at`. A time in the future means that the
 -- permit was queued before the clock went back.
 local function queued_before(state, at, clock)
   local found, all = {}, all_permits(state)
@@ -23,7 +23,8 @@ local function queued_before(state, at, clock)
     local g, text, lane, due = string.match(all[i + 1], "^q:(%d+):(%d+):(%d+):(%d+)$")
     local since = tonumber(text or 0)
     if g and math.max(since > clock and 0 or since, tonumber(due)) < at then
-      found[#found + 1], found[#found + 2], found[#found + 3] = all[i], g, lane
+      local last = #found
+      found[last + 1], found[last + 2], found[last + 3], found[last + 4] = all[i], g, lane, state.turn
     end
   end
   return found

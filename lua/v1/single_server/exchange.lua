@@ -14,7 +14,9 @@ local completed = KEYS[3]  -- {queue}:completed  stream  one entry per finished 
 local conf = KEYS[4]  -- {queue}:conf  hash  waiting
 local loads = KEYS[5]  -- {queue}:load  hash  request -> what it adds to what waits
 local taken = KEYS[6]  -- {queue}:taken:<worker>  hash  unit -> the tokens it took last
-local lanes = 7  -- KEYS[7...]  {queue}:<priority>  list  tokens; from the most urgent lane on
+local turns = KEYS[7]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
+local tenants = KEYS[8]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
+local lanes = 9  -- KEYS[9...]  {queue}:<priority>  list  tokens; from the most urgent lane on
 local now = ARGV[1]  -- ms, "" = server time
 local least = tonumber(ARGV[2])  -- ms a marker stays longer than the tombstone, at least
 local longest = tonumber(ARGV[3])  -- ... and at most

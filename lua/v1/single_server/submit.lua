@@ -8,7 +8,9 @@
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, shards, layout
 local lane_key = KEYS[3]  -- {queue}:<priority>  list  tokens
-local requests = 4  -- KEYS[4...]  req:{id}  hash  one for each request, 1..400; their other keys are derived
+local turns = KEYS[4]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
+local tenants = KEYS[5]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
+local requests = 6  -- KEYS[6...]  req:{id}  hash  one for each request, 1..400; their other keys are derived
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
 local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua
@@ -21,20 +23,8 @@ local contents = 7  -- ARGV[7...]  for each request: digest (hex), number of bod
 -- @include lib/create/enqueue.lua
 -- @include lib/create/intend.lua
 -- @include lib/create/read_requests.lua
+-- @include lib/dispatch/due_tokens.lua
 local MOST_REQUESTS, MOST_TOKENS = 400, 1000
-
--- Adds the tokens that are due now to `tokens`; returns the others as mint did.
-local function take_due(minted, id, tokens)
-  local later = {}
-  for i = 1, #minted, 3 do
-    if minted[i + 2] == 0 then
-      tokens[#tokens + 1] = id .. "#" .. minted[i + 1]
-    else
-      later[#later + 1], later[#later + 2], later[#later + 3] = minted[i], minted[i + 1], minted[i + 2]
-    end
-  end
-  return later
-end
 
 local count = #KEYS - requests + 1
 if not grace or not open_ms or count < 1 or count > MOST_REQUESTS then

@@ -67,14 +67,14 @@ ROLES = {
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
-            "admit append append_partition append_staged append_unique cancel confirm"
+            "add_turns admit append append_partition append_staged append_unique cancel confirm"
             " discard drop_active enqueue insert_tokens intend pin_manifest"
             " report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
             " scan sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd"
-            " zcard zrange zremrangebyscore zscan zscore"
+            " zcard zrange zrangebylex zremrangebyscore zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -84,16 +84,17 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire add_stats admit cancel change_shards check complete confirm"
-            " drop_active due_schedules enqueue exchange expire_leftovers expire_workers extend"
-            " glance hasten heartbeat hold hold_rate insert_tokens intend move_tick open_gate"
-            " promote push put_schedule reap refund register_worker report_backlog"
-            " reschedule_active restore_active retire set_shards stand_in submit take"
-            " unregister_worker"
+            "abandon acquire add_stats add_turns admit cancel change_shards charge_turns check"
+            " complete confirm drop_active due_schedules enqueue exchange expire_leftovers"
+            " expire_workers extend glance hasten heartbeat hold hold_rate insert_tokens intend"
+            " move_tick open_gate promote push put_schedule reap refund register_worker"
+            " report_backlog reschedule_active restore_active retire set_shards stand_in"
+            " submit take take_turns unregister_worker"
         ),
         _words(
             "exists getrange hexists hget hgetall hincrby hmget hscan hset llen lpos lrange pexpire"
-            " pttl scan set time unlink xinfo|groups xrange zcard zcount zrange zrem zscan zscore"
+            " pttl scan set time unlink xinfo|groups xrange zcard zcount zrange zrangebylex zrem"
+            " zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -107,8 +108,8 @@ ROLES = {
             *("queue", "doctor", "schedule"),
         ),
         _words(
-            "abandon admit append cancel change_shards check claim_dead confirm delete discard"
-            " drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
+            "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
+            " discard drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
             " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
             " put_schedule reap report_backlog requeue_dead reschedule_active restore_active"
             " resume retire seal set_deadline set_limit set_max_waiting set_priority set_shards"
@@ -117,7 +118,7 @@ ROLES = {
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
             " lrange lrem memory|usage pexpire pttl scan script|exists time xinfo|groups xlen"
-            " xpending xrange xread xrevrange zcard zcount zrange zrem zscan zscore"
+            " xpending xrange xread xrevrange zcard zcount zrange zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -133,7 +134,7 @@ ROLES = {
         _words(
             "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"
             " pttl scan script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount"
-            " zrange zscan zscore"
+            " zrange zrangebylex zscan zscore"
         )
         | CALL,
     ),

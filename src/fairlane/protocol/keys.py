@@ -207,6 +207,12 @@ def delayed(queue: str, shard: int = 0) -> bytes:
     return _dispatch(_tag(queue, shard), "delayed")
 
 
+def turns(queue: str, shard: int = 0) -> tuple[bytes, bytes]:
+    """Returns the zsets of the tokens that name a tenant, and of the tenants' virtual times."""
+    tag = _tag(queue, shard)
+    return _dispatch(tag, "turns"), _dispatch(tag, "tenants")
+
+
 def completed(queue: str) -> bytes:
     """Stream: the completion log."""
     return _dispatch(queue, "completed")

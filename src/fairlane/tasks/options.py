@@ -29,8 +29,9 @@ class TaskOptions(TypedDict, total=False):
     No call starts in the first `delay`, or before `run_at`, a datetime with a zone. At most `rate`
     ("100/s") calls start in a time, after a pause `burst` together, and each counts for `weight`.
     All calls of the task share the rate, or those with the same `rate_key`. `tags` and `tenant` are
-    names by which requests are found and changed together. If nothing of a request has started for
-    `ageing`, one slice goes before all others. A request starts `after` others are done; if one has
+    names by which requests are found and changed together. Each tenant gets `share` times as much
+    time as one with a share of 1. If nothing of a request has started for `ageing`, one slice goes
+    before all others. A request starts `after` others are done; if one has
     dead sub-requests or was cancelled, it is cancelled, unless `after_any_end` is set.
     """
 
@@ -52,6 +53,7 @@ class TaskOptions(TypedDict, total=False):
     weight: int
     tags: Iterable[str]
     tenant: str
+    share: int
     ageing: Duration
     after: Iterable[str]
     after_any_end: bool

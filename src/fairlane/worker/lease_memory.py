@@ -29,7 +29,7 @@ COUNTS = (
     "dead",
 )
 SHARDS_MOST = 56
-TOKEN_MOST = 168  # bytes
+TOKEN_MOST = 296  # bytes
 
 
 class Counts(Structure):

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.operations.lease.stats import tally
+from fairlane.operations.lease.turns import charge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fairlane.model import Slice
     from fairlane.protocol.steps import Call
     from fairlane.worker.log.failures import Failures
 
@@ -29,6 +31,7 @@ class Metrics:
         self._failures = failures
         self._lock = threading.Lock()
         self._found: dict[int, tuple[Counter[int], Counter[int], Counter[str]]] = {}
+        self._costs: dict[tuple[int, str], list[float]] = {}  # lane and turn -> turns, seconds
         self._sent = clock.mono_s()
 
     def add(
@@ -51,6 +54,13 @@ class Metrics:
             if timeouts:
                 found[2]["timeouts"] += timeouts
 
+    def add_cost(self, taken: Slice, ends: bool, seconds: float) -> None:
+        """Adds what a part of a slice cost whose request names a tenant; `ends`: the last part."""
+        with self._lock:
+            cost = self._costs.setdefault((taken.priority, taken.turn), [0, 0.0])
+            cost[0] += ends
+            cost[1] += seconds
+
     def due(self) -> list[Call]:
         """Returns the calls that send what was collected, once a second; none if it is idle."""
         if self._failures is not None:
@@ -63,9 +73,18 @@ class Metrics:
         """Returns the calls that send all of it now."""
         with self._lock:
             found, self._found = self._found, {}
+            costs, self._costs = self._costs, {}
             self._sent = clock.mono_s()
+        rows = [
+            (lane, turn, int(count), round(seconds * 10_000))
+            for (lane, turn), (count, seconds) in costs.items()
+            if count
+        ]
         return [
-            call
-            for priority, (waited, ran, counts) in found.items()
-            for call in tally(self._queue, priority, waited, ran, counts)
+            *(
+                call
+                for priority, (waited, ran, counts) in found.items()
+                for call in tally(self._queue, priority, waited, ran, counts)
+            ),
+            *charge(self._queue, rows),
         ]

@@ -24,6 +24,13 @@ def wait_paused(worker: Running) -> None:
     wait_until(lambda: "this worker takes nothing" in worker.said(), why="the pause is read")
 
 
+def wait_idle(worker: Running, client: Any) -> None:
+    """Returns when the worker has read the pause and none of its units is left in a pop."""
+    wait_paused(worker)
+    # The keys may be empty for a moment: a unit that pops all words puts those of others back.
+    wait_until(lambda: not client.info("clients")["blocked_clients"], why="all are woken")
+
+
 def beats_of(client: Any, worker: Running) -> bytes:
     found: bytes = client.hget(keys.worker("req", worker.id), "renewed")
     return found
@@ -68,9 +75,7 @@ def test_idle_units_that_wait_in_a_pop_take_nothing(
     worker = workers.start("echo_noted", concurrency=3, processes=2)
     queue.submit_request([b"first"]).wait(timeout=20)
     queue.pause()
-    wait_paused(worker)
-    # The keys may be empty for a moment: a unit that pops all words puts those of others back.
-    wait_until(lambda: not redis_client.info("clients")["blocked_clients"], why="all are woken")
+    wait_idle(worker, redis_client)
     request = queue.submit_request([b"x"] * 50, limit=10)
     wait_beats(redis_client, worker)
     assert request.progress().done == 0
@@ -82,13 +87,15 @@ def test_idle_units_that_wait_in_a_pop_take_nothing(
     assert request.wait(timeout=20) == "done"
 
 
-def test_a_pause_for_a_time_ends_without_a_call(queue: Queue, workers: Workers, folder: Folder):
+def test_a_pause_for_a_time_ends_without_a_call(
+    queue: Queue, workers: Workers, redis_client: redis.Redis
+):
     worker = workers.start("echo_noted")
     queue.submit_request([b"first"]).wait(timeout=20)
     before = time.monotonic()
     pause = queue.pause(for_s=3)
     assert pause.until_ms == pause.now_ms + 3_000
-    wait_paused(worker)
+    wait_idle(worker, redis_client)
     request = queue.submit_request([b"x"])
     assert request.wait(timeout=20) == "done"
     assert 3 <= time.monotonic() - before < 3 + BEAT_S

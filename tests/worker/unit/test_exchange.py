@@ -121,13 +121,13 @@ def test_it_sends_what_exchange_takes():
     assert rest[:2] == ["r1", 16]
     assert rest[2:8] == ["r1", "0", b"7", on_board.op.encode(), 1, 0]
     assert rest[8:] == [entries_of(b"x")[0][0], b"head", b"body"]
-    assert list(call.keys[6:]) == list(keys.lanes("req")[:6])
+    assert list(call.keys[8:]) == list(keys.lanes("req")[:6])
 
 
 def test_all_lanes_are_read_when_nothing_waits_behind_the_lease():
     """Its request mints no token, so any lane may be the next."""
     _, step = asked(one_server(), waiting=0)
-    assert call_of(step).keys[6:] == keys.lanes("req")
+    assert call_of(step).keys[8:] == keys.lanes("req")
 
 
 def test_the_exchange_is_on_the_board_until_its_reply_was_read():
@@ -303,7 +303,7 @@ def test_one_bunch_is_exchanged_while_the_next_is_handled():
     step = next(first.meanwhile)
     assert names_of(step) == ["exchange"]
     assert (argument(call_of(step), "want"), argument(call_of(step), "shared")) == (4, b"1")
-    assert call_of(step).keys[6:] == keys.lanes("req")[:6]
+    assert call_of(step).keys[8:] == keys.lanes("req")[:6]
     more = {b"r%d#0.3" % i: granted(b"y") for i in range(4, 8)}
     assert isinstance(first.meanwhile.send(reply(acquired=more)), UntilHandled)
     assert len(held(unit)) == 8

@@ -1,16 +1,17 @@
 -- What a producer asks for besides the policy, in one argument: lines "name=value", each name at most once.
 --   parent   the request whose dead sub-requests these were
---   tags     names with commas between them; tenant: a name
+--   tags     names with commas between them
+--   tenant   a name; share: how much time it gets beside other tenants, 1..999
 --   delay    ms from now, or start: ms of this server's clock, before which nothing starts
 --   rates    see lib/gate/gate.lua
 --   ageing   ms: if nothing has started for so long, one slice goes first, see lib/gate/ageing.lua
 --   after    "done:" or "end:" and ids with commas between them: the request starts when all of these are done, or ended
 -- @include lib/gate/gate.lua
 --   unique   ms and a random text of the submission: another life may follow an ended one that began so long ago
-local EXTRAS = {unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", delay = "^%d+$", start = "^%d+$",
+local EXTRAS = {unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
   ageing = "^[1-9]%d*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
   rates = "^%d+ [%w_.:/=-]+ %d+ %d+ %d+[%w_.:/= -]*$"}
-local KEPT = {"parent", "tags", "tenant", "ageing", "after"}
+local KEPT = {"parent", "tags", "tenant", "share", "ageing", "after"}
 local NOTHING = {}
 
 -- Returns name -> value, or nil and the refusal.
@@ -38,6 +39,11 @@ local function first_opening(extras, now)
   return opens > now and opens or 0
 end
 
+-- Returns the tenant's share and name, "" without a tenant.
+local function turn_of(extras)
+  return extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or ""
+end
+
 -- Returns the fields of the hash that hold the extras.
 local function extra_fields(extras, state)
   if extras == NOTHING then
@@ -49,7 +55,7 @@ local function extra_fields(extras, state)
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end
   end
-  if state.opens > 0 or state.rates ~= "" then
+  if state.opens > 0 or state.rates ~= "" or state.turn ~= "" then
     fields[#fields + 1], fields[#fields + 2] = "gate", gate_text(state)
   end
   return fields

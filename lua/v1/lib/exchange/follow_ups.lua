@@ -1,5 +1,6 @@
 -- What the replies of many requests ask to dispatch, where one server has all keys.
 -- @include lib/dispatch/log_endings.lua
+-- @include lib/dispatch/turns.lua
 local MOST_TOKENS = 1000
 
 -- `keep`: as log_ending takes it.
@@ -17,7 +18,7 @@ local function add_tokens(follow_ups, id, minted)
     else
       local list = follow_ups.by_lane[lane] or {}
       follow_ups.by_lane[lane] = list
-      list[#list + 1] = id .. "#" .. permit
+      list[#list + 1] = place_token(lane, id .. "#" .. permit)
     end
   end
 end

@@ -1,4 +1,5 @@
 -- Pops tokens, and notes in the same script which tokens a unit took.
+-- @include lib/dispatch/turns.lua
 
 -- Returns the tokens that a repeat of this call must acquire, or nil if this is its first run. The ops of a process
 -- grow. So a call with a smaller op than the note's is a late copy, and takes nothing.
@@ -33,8 +34,14 @@ local function pop_noted(want)
       break
     end
     first = tonumber(string.match(popped[1], "(%d+)$"))
-    for _, token in ipairs(popped[2]) do
-      tokens[#tokens + 1], lane_of[#tokens + 1] = token, first
+    for _, word in ipairs(popped[2]) do
+      local token = word
+      if word == PLACEHOLDER then
+        token = take_turn(string.format("%d", first))
+      end
+      if token then
+        tokens[#tokens + 1], lane_of[#tokens + 1] = token, first
+      end
     end
   end
   if redis.call("HSET", taken, place, op .. " " .. table.concat(tokens, " ")) == 1 then  -- beats renew its TTL

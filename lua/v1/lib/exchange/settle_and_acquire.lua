@@ -1,5 +1,6 @@
 -- The two halves of an exchange: settles one lease, and acquires with one token.
 -- @include lib/exchange/follow_ups.lua
+-- @include lib/exchange/parse_token.lua
 -- @include lib/lease/acquire.lua
 -- @include lib/lease/complete.lua
 -- @include lib/rates/take_all.lua
@@ -23,13 +24,11 @@ local function settle_one(now, lease, follow_ups)
   return {word}
 end
 
-local TOKEN = "^([^#]+)#(%d+)%.(%d+)$"
-
 -- Returns how many of the tokens belong to requests with a size: these share the time.
 local function count_measured(tokens, size_of)
   local count = 0
   for _, token in ipairs(tokens) do
-    if size_of[string.match(token, TOKEN) or ""] then
+    if size_of[parse_token(token) or ""] then
       count = count + 1
     end
   end
@@ -49,7 +48,7 @@ local function acquire_rated(state, now, claim, rated)
 end
 
 local function acquire_one(now, token, claim, size_of, follow_ups)
-  local id, k, g = string.match(token, TOKEN)
+  local id, k, g = parse_token(token)
   if not id then
     return {"gone"}
   end

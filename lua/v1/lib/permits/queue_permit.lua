@@ -1,8 +1,12 @@
 -- Queues a permit: chooses its lane, writes it to the hash, and adds its token to the list that the caller gets, as three
--- values: lane, "<k>.<g>", delay in ms (0 = now).
+-- values: lane, "<k>.<g>" or "<k>.<g>@<share>:<tenant>", delay in ms (0 = now).
 -- @include lib/permits/first_permit.lua
 local function write_queued(k, g, at, lane, due)
   redis.call("HSET", permits, k, string.format("q:%d:%d:%d:%d", g, at, lane, due))
+end
+
+local function suffix_of(state)
+  return state.turn == "" and "" or "@" .. state.turn
 end
 
 local function queue_permit(state, k, now, due, tokens)
@@ -18,7 +22,7 @@ local function queue_permit(state, k, now, due, tokens)
     write_queued(k, state.seq, now, lane, due)
   end
   tokens[#tokens + 1] = string.format("%d", lane)
-  tokens[#tokens + 1] = string.format("%s.%d", k, state.seq)
+  tokens[#tokens + 1] = string.format("%s.%d%s", k, state.seq, suffix_of(state))
   tokens[#tokens + 1] = due > now and due - now or 0
 end
 
@@ -30,7 +34,7 @@ local function all_queued(state, now, last)
     local g, lane, due = string.match(all[i + 1], "^q:(%d+):%d+:(%d+):(%d+)$")
     if g and tonumber(g) > last then
       tokens[#tokens + 1] = lane
-      tokens[#tokens + 1] = all[i] .. "." .. g
+      tokens[#tokens + 1] = all[i] .. "." .. g .. suffix_of(state)
       tokens[#tokens + 1] = math.max(0, tonumber(due) - now)
       newest = math.max(newest, tonumber(g))
     end

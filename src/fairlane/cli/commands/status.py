@@ -304,7 +304,8 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
     if progress.tags:
         yield "tags", ", ".join(progress.tags)
     if progress.tenant:
-        yield "tenant", progress.tenant
+        shown = f" (share {progress.share})" if progress.share > 1 else ""
+        yield "tenant", progress.tenant + shown
 
 
 def _tokens(count: int) -> str:

@@ -100,6 +100,9 @@ _OPTIONS = (
         "--tenant", metavar="NAME", help="The customer or team that the request belongs to."
     ),
     click.option(
+        "--share", type=int, metavar="N", help="Time of the tenant beside others.  [default: 1]"
+    ),
+    click.option(
         "--ageing",
         metavar="TIME",
         help="If nothing of it has started for this time, one slice goes first, as 10m.",

@@ -74,6 +74,7 @@ def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
         rates=parse_rates(detail.get("rates", "")),
         tags=tuple(filter(None, detail.get("tags", "").split(","))),
         tenant=detail.get("tenant", ""),
+        share=number(detail, "share") or (1 if detail.get("tenant") else 0),
         detail=detail,
     )
 

@@ -205,6 +205,7 @@ def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
         rates=parse_rates(fields.get("rates", "")),
         tags=tuple(filter(None, fields.get("tags", "").split(","))),
         tenant=fields.get("tenant", ""),
+        share=number(fields, "share") or 1,
         ageing_ms=number(fields, "ageing"),
     )
 

@@ -62,7 +62,7 @@ def submit_call(part: Sequence[NewRequest]) -> Call:
         args += (new.digest.hex, b"%d" % len(new.bodies), *new.bodies)
     lane = keys.lanes(home)[first.policy.priority]
     hashes = [keys.request_hash(new.id) for new in part]
-    names = (keys.active(home), keys.conf(home), lane, *hashes)
+    names = (keys.active(home), keys.conf(home), lane, *keys.turns(home), *hashes)
     return TextCall(signed(library(), "submit", _SUBMIT), names, args)
 
 

@@ -11,9 +11,10 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_each
 from fairlane.operations.diagnosis.finding import BAD, NOTE, Finding, once
 from fairlane.operations.diagnosis.request_checks import GRACE_MS, unreadable
-from fairlane.operations.lease.queued_permits import are_queued
+from fairlane.operations.lease import turns
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.tokens import drop_active, parse
+from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.operations.maintenance.registry import look_at
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
@@ -119,7 +120,12 @@ class Dispatch:
         shards = self._shards or [0]
         lane = keys.lanes(self.queue, shards[0])[self._lane]
         page = yield Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
-        yield from self._count(page)
+        words = [word for word in page if word != turns.PLACEHOLDER]
+        if not self._first:  # of very many that wait for their tenant's turn it checks the first
+            number = shards[0] * keys.LANES + self._lane
+            members = yield turns.first_of_lane(self.queue, number, _PAGE)
+            words += map(turns.token_of, members)
+        yield from self._count(words)
         self._first += _PAGE
         if len(page) < _PAGE:
             shown = f"shard {shards[0]}, " if shards[0] else ""

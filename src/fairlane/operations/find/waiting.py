@@ -9,8 +9,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.operations.batching import run_all
-from fairlane.operations.lease.queued_permits import are_queued
+from fairlane.operations.lease import turns
 from fairlane.operations.lease.tokens import parse
+from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Operation
 
@@ -52,7 +53,27 @@ def _read(queue: str, counts: dict[Place, int]) -> Operation[dict[Place, list[by
             steps[place] = _first(queue, place, min(left, count))
             left -= count
     replies = yield from run_all(list(steps.values()))
-    return {place: _texts(place, reply) for place, reply in zip(steps, replies, strict=True)}
+    found = {place: _texts(place, reply) for place, reply in zip(steps, replies, strict=True)}
+    return (yield from _with_turns(queue, found))
+
+
+def _with_turns(queue: str, found: dict[Place, list[bytes]]) -> Operation[dict[Place, list[bytes]]]:
+    """Returns the tokens with those of tenants in place of their placeholders.
+
+    Whose turn it is comes out only when one is popped. So they are listed tenant by tenant.
+    """
+    counts = {place: texts.count(turns.PLACEHOLDER) for place, texts in found.items()}
+    steps = {
+        place: turns.first_of_lane(queue, place[0] * keys.LANES + place[1], count)
+        for place, count in counts.items()
+        if count
+    }
+    if steps:
+        replies = yield from run_all(list(steps.values()))
+        for place, members in zip(steps, replies, strict=True):
+            words = [word for word in found[place] if word != turns.PLACEHOLDER]
+            found[place] = words + list(map(turns.token_of, members))
+    return found
 
 
 def _count(queue: str, place: Place) -> Command:

@@ -86,5 +86,5 @@ def exchange(
 def exchange_unit(queue: str, worker: str, started: str, unit: int) -> Exchanger:
     """Returns the exchanger of a worker's unit, by the unit's number."""
     log = keys.active(queue), keys.logged(queue), keys.completed(queue)
-    names = (*log, *keys.bound(queue), keys.taken(queue, worker))
+    names = (*log, *keys.bound(queue), keys.taken(queue, worker), *keys.turns(queue))
     return Exchanger(queue, worker, started, b"x%d" % unit, names)

@@ -115,7 +115,7 @@ def slice_of(token: Token, op: bytes, reply: Reply) -> Slice | None:
     now, _, lease_ms, attempts, backoff_min, backoff_max, priority, limit_ms, durable, more = policy
     return Slice(
         token.request_id, token.k, fence, op, attempt, attempts, (backoff_min, backoff_max),
-        lease_ms, priority, now, entries, limit_ms, durable, more,
+        lease_ms, priority, now, entries, limit_ms, durable, more, token.turn,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ _BEHIND: dict[str, tuple[Arg, ...]] = {
     ),
     **dict.fromkeys(("hscan", "xdel", "zmscore", "zscan", "zscore"), (b"0",)),
     **dict.fromkeys(("getrange", "hincrby", "hset", "lrange", "zadd"), (b"0", b"0")),
+    "zrangebylex": (b"-", b"+"),
     **dict.fromkeys(("xrange", "zcount", "zrange", "zrangebyscore"), (b"0", b"0")),
     **dict.fromkeys(("xack", "xgroup|create", "xgroup|delconsumer"), (b"x", b"0")),
     "set": (b"x", b"PX", b"x"),

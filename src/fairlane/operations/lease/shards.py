@@ -145,7 +145,11 @@ def _forget(queue: str, spread: ShardLayout) -> Operation[None]:
     if found.since == spread.since and not found.left.numbers:
         yield Batch(
             [
-                Command(b"UNLINK", keys.delayed(queue, shard), *keys.lanes(queue, shard))
+                Command(
+                    b"UNLINK",
+                    *(keys.delayed(queue, shard), *keys.turns(queue, shard)),
+                    *keys.lanes(queue, shard),
+                )
                 for shard in spread.left.numbers
             ]
         )

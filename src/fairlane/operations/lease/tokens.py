@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token
+from fairlane.operations.lease import turns
 from fairlane.protocol import keys
 from fairlane.protocol.replies import Summary
 from fairlane.protocol.scripts import library
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Part = tuple[list[Arg], list[Arg]]  # what goes to one lane: tokens now; tokens later, each with ms
-Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, "k.g", delay ms, from mint
+Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, permit, delay ms, from mint
 Ending = tuple[str, Sequence[Any]]  # a request and its summary, as the reply `ended` brings it
 _MOST = 900  # arguments of one call
 _MOST_ENDINGS = 80
@@ -34,6 +35,7 @@ def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
     """The calls that dispatch the tokens of many requests: as few as a bounded size allows."""
     calls: list[Call] = []
     parts: dict[bytes, Part] = {}  # by lane
+    placed: dict[bytes, list[Arg]] = {}  # by lane: tokens that wait among those of their tenant
     size = 0
     for request_id, tokens in minted:
         name = request_id.encode()
@@ -46,13 +48,19 @@ def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
             if part is None:
                 part = parts[lane] = ([], [])
                 size += 3
+            token = name + b"#" + permit
             if delay:
-                part[1].extend((name + b"#" + permit, delay))
+                part[1].extend((token, delay))
                 size += 2
-            else:
-                part[0].append(name + b"#" + permit)
+            elif b"@" in permit:  # before its placeholder
+                placed.setdefault(lane, []).append(token)
+                part[0].append(turns.PLACEHOLDER)
                 size += 1
-    return [*calls, *_insertions(queue, parts)] if parts else calls
+            else:
+                part[0].append(token)
+                size += 1
+    calls = [*calls, *_insertions(queue, parts)] if parts else calls
+    return [*turns.add(queue, placed), *calls] if placed else calls
 
 
 def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call]:
@@ -170,12 +178,14 @@ def pop_ahead(queue: str, lane: int, most: int, shard: int = 0) -> Pop:
 
 
 def parse(raw: bytes) -> Token | None:
-    """`<id>#<k>.<g>` as a Token; None for what no release of ours wrote."""
+    """`<id>#<k>.<g>`, perhaps with `@<turn>`, as a Token; None for what no release wrote."""
     request_id, _, permit = raw.partition(b"#")
-    k, _, g = permit.partition(b".")
+    number, _, turn = permit.partition(b"@")
+    k, _, g = number.partition(b".")
     if not (request_id and k.isdigit() and g.isdigit()):
         return None
-    return Token(request_id.decode("ascii", "replace"), k.decode(), g.decode())
+    shown = request_id.decode("ascii", "replace")
+    return Token(shown, k.decode(), g.decode(), turn.decode("ascii", "replace"))
 
 
 def count_stop(queue: str) -> Operation[None]:

@@ -10,13 +10,16 @@ rest, because a request with several tokens may have lost some of them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.batching import run_all
+from fairlane.operations.lease import turns
 from fairlane.operations.lease.shards import read_shards
+from fairlane.operations.lease.tokens import push
 from fairlane.operations.maintenance.lost_tokens import Suspect, remint_lost, suspects_of
 from fairlane.operations.maintenance.registry import NOW, glances, look_at
 from fairlane.protocol import keys
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Call
 
 _PAGE = 2000  # entries of one reply
 _CALM_MS = 60_000  # a request for which nothing is due within this time is calm
@@ -41,6 +45,7 @@ class Audit:
         self._sampled = 0  # how many requests with a token in a lane the samples have gone through
         self._calm: dict[bytes, float] = {}  # request in no lane -> when something is due, ms
         self._workers: set[bytes] = set()  # workers that held tokens
+        self._missing = Counter[bytes]()  # lane -> placeholders that it lacked at the last audit
 
     def run(self, grace_ms: int, failed: dict[str, FairlaneError] | None = None) -> Operation[int]:
         """Audits once; returns how many lost tokens it minted again.
@@ -141,13 +146,43 @@ class Audit:
                 lanes += yield from self._used_lanes(shard)
             except FairlaneError as error:
                 unread.append(error)
+        there = Counter[bytes]()
         for _, lane in sorted(lanes):
             try:
                 for page in (yield from _pages(b"LRANGE", lane)):
                     found += (token.partition(b"#")[0] for token in page)
+                    there[lane] += page.count(turns.PLACEHOLDER)
+            except FairlaneError as error:
+                unread.append(error)
+        for shard in spread.served:
+            try:
+                found += yield from self._with_turns(shard, there)
             except FairlaneError as error:
                 unread.append(error)
         return [*dict.fromkeys(found + later)], unread
+
+    def _with_turns(self, shard: int, there: Counter[bytes]) -> Operation[list[bytes]]:
+        """Returns the requests of tokens that name a tenant; adds placeholders that were lost.
+
+        `there`: the placeholders of each lane. A lane without any gets all. In another lane some
+        are popped between the two reads. So it gets only as many as it lacked at the last audit.
+        """
+        lanes = keys.lanes(self._queue, shard)
+        found, needed = list[bytes](), Counter[bytes]()
+        for page in (yield from _pages(b"ZRANGE", keys.turns(self._queue, shard)[0])):
+            for member in page:
+                found.append(turns.token_of(member).partition(b"#")[0])
+                needed[lanes[turns.lane_of(member)]] += 1
+        calls: list[Call] = []
+        for lane in lanes:
+            missing, before = max(0, needed[lane] - there[lane]), self._missing.pop(lane, 0)
+            if count := min(missing, before) if there[lane] else missing:
+                calls += push(lane, [turns.PLACEHOLDER] * count)
+            elif missing:
+                self._missing[lane] = missing
+        if calls:
+            yield Batch(calls)
+        return found
 
     def _used_lanes(self, shard: int) -> Operation[list[tuple[int, bytes]]]:
         """Returns the lanes of a shard that may have tokens, each with its priority."""

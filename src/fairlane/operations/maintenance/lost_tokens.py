@@ -9,9 +9,10 @@ from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.model import Token
 from fairlane.operations.batching import TOGETHER, call_each, run_each_or_error
+from fairlane.operations.lease import turns
 from fairlane.operations.lease.leases import reap
-from fairlane.operations.lease.queued_permits import are_queued
 from fairlane.operations.lease.shards import move_one, read_shards
+from fairlane.operations.maintenance.queued_permits import are_queued
 from fairlane.operations.maintenance.registry import glance, settle_reaps
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Operation
@@ -30,11 +31,12 @@ class Suspect(NamedTuple):
     k: str
     g: str
     lane: int
+    turn: str = ""
 
     @property
     def token(self) -> str:
-        """Returns the token that should be in the lane."""
-        return Token(self.request_id, self.k, self.g).text
+        """Returns the token that should be in the lane, or among those of its tenant."""
+        return Token(self.request_id, self.k, self.g, self.turn).text
 
     @property
     def shard(self) -> int:
@@ -59,8 +61,8 @@ def suspects_of(request_id: str, reply: Reply) -> list[Suspect]:
     if not reply.is_ok:
         return []
     flat = [part.decode() for part in reply.late_permits]
-    rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-    return [Suspect(request_id, k, g, int(lane)) for k, g, lane in rows]
+    rows = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+    return [Suspect(request_id, k, g, int(lane), turn) for k, g, lane, turn in rows]
 
 
 def remint_lost(
@@ -135,8 +137,8 @@ def find_lost(
 ) -> Operation[tuple[dict[str, list[Suspect]], list[FairlaneError]]]:
     """Returns the suspects whose tokens are in no lane, by request; and the errors of reading.
 
-    `delayed` is read before the lane: a token moves only in that direction, so a token that is
-    missing in both was in neither.
+    `delayed` is read first and the lane last: a token moves only in that direction, so a token
+    that is missing in each of them was in none.
     """
     asked = [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
     due = yield from run_each_or_error(asked)
@@ -146,7 +148,10 @@ def find_lost(
     for lane in sorted({suspect.lane for suspect in waiting}):
         here = {one.token.encode(): one for one in waiting if one.lane == lane}
         try:
-            present = yield from _present(keys.lane(queue, lane), set(here))
+            named = {one.turn.partition(":")[2] for one in here.values() if one.turn}
+            # Before the lane: a token that cannot be used yet moves from there to the lane.
+            present = set((yield from turns.read(queue, lane, named))) if named else set[bytes]()
+            present |= yield from _present(keys.lane(queue, lane), here.keys() - present)
         except FairlaneError as error:
             errors.append(error)
             continue
@@ -178,6 +183,8 @@ def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:
     It reads from the end at which tokens come in, so that no token moves past the reader. But a
     lease that goes on may put its next token at that end. So it reads twice if some are missing.
     """
+    if not tokens:
+        return set()
     if len(tokens) <= _FEW:
         asked = sorted(tokens)
         places = yield Batch([Command(b"LPOS", lane, token, b"RANK", -1) for token in asked])

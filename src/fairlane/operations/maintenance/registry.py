@@ -117,7 +117,10 @@ def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
     while todo:
         calls = []
         for shard in todo:
-            names = (keys.delayed(queue, shard), *keys.lanes(queue, shard))
+            names = (
+                *(keys.delayed(queue, shard), *keys.turns(queue, shard)),
+                *keys.lanes(queue, shard),
+            )
             calls.append(library().promote(names, most=_PROMOTED))
         replies = yield Batch(calls, lenient=True)
         again = []

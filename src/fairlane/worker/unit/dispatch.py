@@ -126,8 +126,7 @@ def put_off(unit: Unit, token: Token, lane: bytes, error: NodeAway) -> tokens.Mi
     """
     note_away(unit, f"put off a token of request {token.request_id}", error)
     delay = min(_MOST_MS, max(_LEAST_MS, int(error.away_s * 1000)))
-    permit = f"{token.k}.{token.g}".encode()
-    return token.request_id, [b"%d" % keys.number_of(lane), permit, delay]
+    return token.request_id, [b"%d" % keys.number_of(lane), token.permit.encode(), delay]
 
 
 def note_away(unit: Unit, what: str, error: NodeAway) -> None:

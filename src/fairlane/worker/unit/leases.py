@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
+from fairlane.operations.lease import turns
 from fairlane.operations.lease.leases import acquire_call, new_op, slice_of
 from fairlane.operations.lease.rates import acquire_rated
 from fairlane.operations.lease.tokens import parse
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, LazySteps, Operation
-from fairlane.worker.unit.dispatch import ask_all, keep_unsent, log_refusals, put_off
+from fairlane.worker.unit.dispatch import ask_all, dispatch, keep_unsent, log_refusals, put_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -126,6 +127,9 @@ def acquire(
     `share` of a slice's time is what the tokens should take. `shared`: the unit will hold several
     leases. Words that are no tokens are skipped. Raises errors of Redis; then no lease is held.
     """
+    if turns.PLACEHOLDER in raw:
+        yield from dispatch(unit, returned)  # before anything can fail
+        raw = yield from turns.resolve(unit.queue, returned.lane, raw)
     sent, pending = clock.mono_s(), _begin_all(unit, raw, share)
     if not pending:
         return Acquired(returned.lane)

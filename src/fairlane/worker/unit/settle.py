@@ -248,6 +248,8 @@ def count_up(unit: Unit, runs: list[Run], slices: int) -> None:
             counts["lost"] += reply is not None and reply.is_lost
             continue
         counts["done"] += len(outcome.ids)
+        if taken.turn and unit.turns.is_unsharded:
+            unit.measures.add_cost(taken, bool(slices), outcome.seconds)
         row = measured.get(taken.priority)
         if row is None:
             row = measured[taken.priority] = [[], [], 0, 0]

@@ -1,0 +1,129 @@
+"""Measures how two tenants of one priority share the workers, over time.
+
+`python bench/tenants.py [seconds]`: the tenant "many" has 500 requests and the tenant "one" has a
+single one. A sub-request of "one" takes five times as long. The shares are those of handler time,
+in each second. For comparison, the same requests run without tenants.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import support
+from fairlane import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REQUESTS, UNITS = 500, 8
+COSTS_MS = {"many": 2.0, "one": 10.0}
+SECOND_S = 30.0
+SETTLING_S = 3.0  # until the costs of the first turns are known
+HANDLER = """
+import os
+import time
+
+LOG = os.open(os.environ["TENANTS_LOG"], os.O_WRONLY | os.O_APPEND)
+
+
+def work(body):
+    tenant, ms = body.decode().split()
+    time.sleep(float(ms) / 1000)
+    os.write(LOG, b"%s %.3f\\n" % (tenant.encode(), time.monotonic()))
+"""
+
+
+def run(url: str, seconds: float, *, named: bool) -> list[tuple[str, float]]:
+    """Works on the requests for so long; returns the tenant and the time of each sub-request."""
+    with Queue.from_url(url) as queue, tempfile.TemporaryDirectory() as folder:
+        for tenant, ms in COSTS_MS.items():
+            body, count = f"{tenant} {ms}".encode(), REQUESTS if tenant == "many" else 1
+            each = int(seconds * UNITS * 1000 / ms / count) + 1
+            names = {"tenant": tenant} if named else {}
+            for _ in range(count):
+                queue.submit_request([body] * each, limit=UNITS, **names)  # type: ignore[arg-type]
+        (Path(folder) / "handler.py").write_text(HANDLER)
+        log = Path(folder) / "log"
+        log.touch()
+        env = {**os.environ, "TENANTS_LOG": str(log), "PYTHONPATH": folder}
+        program = str(Path(sys.executable).with_name("rq-worker"))
+        words = [program, "--redis", url, "--id", "127.0.0.1:0", "--handler", "handler:work"]
+        sizes = ["--processes", "1", "--concurrency", str(UNITS)]
+        worker = subprocess.Popen([*words, *sizes], env=env, stderr=subprocess.DEVNULL)
+        try:
+            time.sleep(seconds)
+        finally:
+            worker.kill()
+            worker.wait()
+        return [_read(line) for line in log.read_text().splitlines()]
+
+
+def _read(line: str) -> tuple[str, float]:
+    tenant, at = line.split()
+    return tenant, float(at)
+
+
+def shares(found: list[tuple[str, float]]) -> Iterator[tuple[int, float]]:
+    """Yields each whole second, and the share of handler time that "one" had in it."""
+    begin = min(at for _, at in found)
+    spent: dict[int, dict[str, float]] = defaultdict(lambda: dict.fromkeys(COSTS_MS, 0.0))
+    for tenant, at in found:
+        spent[int(at - begin)][tenant] += COSTS_MS[tenant]
+    for second, row in sorted(spent.items())[:-1]:
+        yield second, row["one"] / sum(row.values())
+
+
+def draw(curves: dict[str, list[tuple[int, float]]], out: Path) -> None:
+    """Draws the share of "one" over time."""
+    from matplotlib import pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "fairlane"
+    figure, axes = plt.subplots(figsize=(7, 3))
+    for (label, curve), colour in zip(curves.items(), ("#d9480f", "#868e96"), strict=True):
+        axes.plot(*zip(*curve, strict=True), label=label, color=colour, linewidth=2)
+    axes.axhline(0.5, color="#868e96", linewidth=0.5, linestyle=":")
+    axes.set(xlabel="seconds", ylabel="share of handler time", ylim=(0, 1))
+    axes.legend(frameon=False, loc="upper right")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(out, bbox_inches="tight", metadata={"Date": None})
+
+
+def main() -> None:
+    """Runs both kinds, and writes the page and its plot."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECOND_S
+    curves: dict[str, list[tuple[int, float]]] = {}
+    rows: list[Any] = []
+    for label, named in (("tenants are named", True), ("no tenant is named", False)):
+        with support.server() as url:
+            curves[label] = list(shares(run(url, seconds, named=named)))
+        settled = [share for second, share in curves[label] if second >= SETTLING_S]
+        mean = sum(settled) / len(settled)
+        rows.append(f"| {label} | {mean:.1%} | {min(settled):.1%} .. {max(settled):.1%} |")
+    lines = [
+        (
+            f'The tenant "many" has {REQUESTS} requests whose sub-requests take '
+            f'{COSTS_MS["many"]:g} ms. The tenant "one" has a single one, whose sub-requests take '
+            f"{COSTS_MS['one']:g} ms. All have one priority, and one worker has {UNITS} units. The "
+            f'figure is the share of handler time that "one" had in each second, from second '
+            f"{SETTLING_S:g} on, when the costs of the first turns are known. 50 % is fair."
+        ),
+        "",
+        "![The share of one tenant beside 500 requests of another](tenants.svg)",
+        "",
+        '| | share of "one" | each second |',
+        "|---|---:|---:|",
+        *rows,
+    ]
+    support.write("tenants", "Tenants share by time", lines)
+    draw(curves, support.OUT / "tenants.svg")
+
+
+if __name__ == "__main__":
+    main()

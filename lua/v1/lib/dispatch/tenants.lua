@@ -1,0 +1,28 @@
+-- The virtual times of tenants, whose order is start-time fair queueing (Goyal, Vin and Cheng, 1996). Virtual time is in
+-- tenths of ms of handlers, divided by the share. The scores in `tenants`:
+--   <lane>|<tenant>   lane * SPAN + the virtual time of a tenant that has tokens in `turns`
+--   -<lane>|<tenant>  IDLE + the same, of a tenant whose tokens are all taken
+--   v<lane>           CLOCK + the virtual time at which the last turn began
+--   c<lane>           COST + the mean cost of a turn, in ten-thousandths of ms
+--   seq               SEQ + how many tokens were added
+local SPAN = 2 ^ 44
+local IDLE, CLOCK, COST, SEQ = 100 * SPAN, 200 * SPAN, 201 * SPAN, 202 * SPAN
+local USUAL_COST = 200  -- of a turn in a lane in which none was measured
+
+-- Returns how far the score of a member is above a base, or `otherwise` if there is no such member.
+local function above(base, member, otherwise)
+  local found = redis.call("ZSCORE", tenants, member)
+  return found and tonumber(found) - base or otherwise
+end
+
+local function score(number)
+  return string.format("%.0f", number)
+end
+
+local function put(base, member, number)
+  redis.call("ZADD", tenants, score(base + number), member)
+end
+
+local function mean_cost(lane)
+  return above(COST, "c" .. lane, 1000 * USUAL_COST) / 1000
+end
