@@ -193,12 +193,19 @@ class Queue:
         """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
 
-    def post(self, body: Body, **options: Unpack[RequestOptions]) -> Request:
+    def post(
+        self,
+        body: Body,
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0,
+        **options: Unpack[RequestOptions],
+    ) -> Request:
         """Submits a request of one sub-request; the options and errors are those of submit_request.
 
         A program takes it with `take`, or a worker's handler is called with it.
         """
-        return self.submit_request([body], **options)
+        return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
 
     def take(
         self,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass, fields, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
+from fairlane.errors import ReceiptExpired
 from fairlane.model import Slice
 from fairlane.operations.control import change, requeue
 from fairlane.operations.create.intents import Intent, seen_to_exist
-from fairlane.operations.lease import leases, rates, shards
+from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.pull.take import Taker, exchange_tokens
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
@@ -136,7 +139,7 @@ class Role:
     @property
     def works(self) -> bool:
         """Pops tokens."""
-        return self.kind in {"worker", "bunch worker"}
+        return self.kind in {"worker", "bunch worker", "puller"}
 
     @property
     def is_producer(self) -> bool:
@@ -190,6 +193,22 @@ def _work_in_bunches(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any
     sizer = Fixed(role.option("slice", 1), 2)
     given: Any = (StillRecord(), sizer, NoMeasures(), (StillRecord(),))
     return loop.serve(Unit(QUEUE, role.name, "1", *given))
+
+
+@kind("puller")
+def _pull(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    """A program that takes, holds each sub-request for a time of its own, and settles it."""
+    taker = Taker(QUEUE, lambda: role.name)
+    while True:
+        popped = yield tokens.pop(QUEUE, settings.BLOCK_MS)
+        if popped is None:
+            continue
+        taken, _error = yield from exchange_tokens(taker, popped, role.option("visible_ms"))
+        for delivery in taken:
+            # Results that differ only in how long they waited would be as many more states.
+            submitted = int(delivery.receipt.entry_id.partition(b"-")[0])
+            with suppress(ReceiptExpired):
+                yield from role.option("settle")(replace(delivery.receipt, taken_ms=submitted))
 
 
 @kind("canceller", again=True)

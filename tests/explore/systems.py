@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlane.common.rate import Rate
+from fairlane.operations.pull import settle
 from tests.explore.actors import Role
 from tests.explore.deletions import DELETER, Deletions
 from tests.explore.durable import WAITER, Durable
@@ -12,6 +13,12 @@ from tests.explore.explorer import System
 from tests.explore.groups import Groups, group_producer
 from tests.explore.requeues import Requeues, reviver
 from tests.explore.spread import OneMoves, Spread, spreader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.operations.pull.receipt import Receipt
+    from fairlane.protocol.steps import Operation
 
 
 def producer(
@@ -52,6 +59,28 @@ def worker(number: int, most: int = 1, *, one_server: bool = False) -> Role:
 def bunch_worker(number: int, *, one_server: bool = False) -> Role:
     """Takes two tokens in one pop."""
     return Role(f"w:{number}", "bunch worker", (("one_server", one_server),))
+
+
+def done(receipt: Receipt) -> Operation[None]:
+    """Settles what was taken with a result."""
+    return settle.done(receipt, b"", 0)
+
+
+def dead(receipt: Receipt) -> Operation[None]:
+    """Gives up what was taken."""
+    return settle.dead(receipt, "never", 0)
+
+
+def release(receipt: Receipt) -> Operation[None]:
+    """Returns what was taken."""
+    return settle.release(receipt, 0)
+
+
+def puller(
+    how: Callable[[Receipt], Operation[Any]], visible_ms: int = 20_000, number: int = 8
+) -> Role:
+    """A program that takes each sub-request for so long, and settles it so."""
+    return Role(f"t:{number}", "puller", (("settle", how), ("visible_ms", visible_ms)))
 
 
 W1, W2, W3 = worker(1), worker(2), worker(3)
@@ -98,6 +127,15 @@ MIDDLE = (
     System("one server, a late copy", (producer(1, one_server=True), W1), COPY),
     System("one server, a crash", (producer(1, one_server=True), W1), CRASH),
     System("one server, by two", (producer(1, one_server=True), producer(1, name="q"), W1)),
+    System("a program that takes", (producer(1), puller(done))),
+    System("takes, a crash", (producer(1), puller(done)), CRASH),
+    System("takes, a lost reply", (producer(1), puller(done)), LOST),
+    System("takes, a late copy", (producer(1), puller(done)), COPY),
+    System("takes for long, a crash", (producer(1), puller(done, 60_000)), CRASH),
+    System("takes and gives up", (producer(1), puller(dead)), LOST),
+    System("takes, beside a worker", (producer(1), puller(done), W1)),
+    System("takes and returns, beside a worker", (producer(1), puller(release), W1)),
+    System("takes, cancel", (producer(2), puller(done), CANCEL)),
     System("ageing", (producer(2, ageing_ms=10_000), W1)),
     System("ageing, a crash", (producer(1, ageing_ms=10_000), W1), CRASH),
     System("ageing, a lost reply", (producer(1, ageing_ms=10_000), W1), LOST),

@@ -154,9 +154,16 @@ class Queue:
         """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
 
-    async def post(self, body: Body, **options: Unpack[RequestOptions]) -> Request:
+    async def post(
+        self,
+        body: Body,
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0,
+        **options: Unpack[RequestOptions],
+    ) -> Request:
         """Submits a request of one sub-request; see fairlane.queue.Queue.post."""
-        return await self.submit_request([body], **options)
+        return await self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
 
     async def take(
         self,

@@ -181,8 +181,9 @@ def test_extend_holds_it_from_now_on(queue: Queue, redis_client: Any):
     _, taken = taken_of(queue)
 
     def left_s() -> float:
-        now = redis_client.time()[0]
-        return redis_client.zscore(keys.leases("r1"), "0") / 1000 - now
+        seconds, _ = redis_client.time()
+        ends: float = redis_client.zscore(keys.leases("r1"), "0")
+        return ends / 1000 - int(seconds)
 
     for seconds in (10, 2 * HOUR, 2 * HOUR, 60):
         assert taken.extend(seconds)

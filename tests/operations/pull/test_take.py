@@ -83,6 +83,17 @@ def test_tenants_take_turns_however_many_requests_each_has(queue: Queue):
     assert 9 <= found.count(b"a") <= 11
 
 
+def test_tenants_of_one_priority_take_turns(queue: Queue):
+    """However many requests each of them has."""
+    for n in range(20):
+        queue.post(str(n), tenant="many")
+    for n in range(2):
+        queue.post(str(n), tenant="few")
+    tenants = [queue.request(one.id).progress().tenant for one in queue.take(5)]
+    assert (tenants.count("few"), tenants.count("many")) == (2, 3)
+    assert len(queue.take(100)) == 17
+
+
 def test_a_request_has_at_most_its_limit_taken(queue: Queue):
     queue.submit_request(numbered(5), limit=2)
     first, second = queue.take(10)

@@ -111,7 +111,7 @@ def take(
         else:
             popped: Popped | None = yield pop(taker.queue, min(_WAIT_MS, left_ms))
             if popped is not None:
-                found, _ = yield from _exchange(taker, popped, visible_ms)
+                found, _ = yield from exchange_tokens(taker, popped, visible_ms)
                 if found:
                     return found
 
@@ -137,19 +137,22 @@ def _take_now(
                 misses, bound = 0, _LAST
             continue
         misses, bound = 0, keys.number_of(popped.lane) % keys.LANES
-        more, refused = yield from _exchange(taker, popped, visible_ms)
+        more, refused = yield from exchange_tokens(taker, popped, visible_ms)
         found, failure = found + more, failure or refused
     return found, failure
 
 
-def _exchange(
+def exchange_tokens(
     taker: Taker, popped: Popped, visible_ms: int
 ) -> Operation[tuple[list[Delivery], FairlaneError | None]]:
-    """Exchanges tokens for leases of one sub-request each; also returns the first error.
+    """Exchanges popped tokens for leases of one sub-request each; also returns the first error.
 
     A token whose exchange fails is lost, until an audit finds that its permit is queued.
     """
-    raw = yield from turns.resolve(taker.queue, popped.lane, popped.tokens)
+    try:
+        raw = yield from turns.resolve(taker.queue, popped.lane, popped.tokens)
+    except FairlaneError as error:  # the audit adds the placeholders that are missing
+        return [], error
     tokens = [token for word in raw if (token := parse(word)) is not None]
     ops = [new_op() for _ in tokens]
     name = taker.name_of()
