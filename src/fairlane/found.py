@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -150,3 +150,66 @@ class RequestErrors(NamedTuple):
     def is_given_back(self) -> bool:
         """Returns True if `last_error` is why a worker gave a sub-request back."""
         return self.progress.last_failure is None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that holds up a request: its kind, a sentence, and its figures.
+
+    `kind` is ended, paused, cancelling, expiring, after, delay, rate, limit, held, task, retry,
+    open, queue (paused), workers (none), lanes (tokens are ahead) or token. `until_ms` is when it
+    ends, in ms by the request's Redis; 0 = that is not known. `figures` are the numbers and names
+    of the sentence.
+    """
+
+    kind: str
+    text: str
+    until_ms: int = 0
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+class LanePlace(NamedTuple):
+    """Where the next token of a request is: how many tokens of which lanes workers take before it.
+
+    `ahead` is lane -> tokens, without stale ones; `requests` is how many requests have them.
+    Unless `is_exact`, at least so many are ahead. `is_lost`: the token is in no lane now.
+    """
+
+    ahead: dict[int, int]
+    requests: int
+    is_exact: bool = True
+    is_lost: bool = False
+
+    @property
+    def place(self) -> int:
+        """Returns 1 for the token that the next free worker takes."""
+        return sum(self.ahead.values()) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """When a request starts and ends, in ms by its Redis, if nothing more urgent comes.
+
+    `starts_ms` is 0 if it has started. None: there is no basis for it, and `why_not` says why.
+    `per_s` is how many sub-requests the queue's workers finish in a second, `units` how many calls
+    they make concurrently.
+    """
+
+    starts_ms: int | None = None
+    ends_ms: int | None = None
+    per_s: float = 0.0
+    units: int = 0
+    why_not: str = ""
+
+
+class WhyWaiting(NamedTuple):
+    """What holds up a request at `now_ms` of its Redis; the cause that matters most comes first.
+
+    Without a cause it has ended. `lane_place` is None if it has no token that a worker could take.
+    """
+
+    progress: Progress
+    causes: list[Cause]
+    lane_place: LanePlace | None
+    estimate: Estimate
+    now_ms: int

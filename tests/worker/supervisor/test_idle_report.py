@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.diagnosis.blockers import Waits, waiting
+from fairlane.operations.blockers.blockers import Waits, waiting
 from fairlane.protocol import keys
 from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard
