@@ -60,6 +60,8 @@ class WorkerState:
     `id` is host:port of its health port, `host` the name of its machine; "" and 0 if its record
     has expired. Times are in ms by the Redis of the queue, `started_ms` by the worker's clock.
     `leases` is how many leases it held at its last beat, `calls` those that reported progress.
+    It makes `units` calls concurrently, and finishes `per_s` sub-requests in a second while it
+    works; 0 = that is not measured yet.
     """
 
     id: str
@@ -71,6 +73,8 @@ class WorkerState:
     is_alive: bool
     leases: int
     calls: tuple[CallProgress, ...]
+    units: int = 0
+    per_s: float = 0.0
 
 
 class WorkerPage(NamedTuple):
@@ -172,13 +176,16 @@ class LanePlace(NamedTuple):
     """Where the next token of a request is: how many tokens of which lanes workers take before it.
 
     `ahead` is lane -> tokens, without stale ones; `requests` is how many requests have them.
-    Unless `is_exact`, at least so many are ahead. `is_lost`: the token is in no lane now.
+    Unless `is_exact`, at least so many are ahead. `is_lost`: the token is in no lane now. More
+    urgent requests at work go first, too: `urgent` of them hold `urgent_held` permits.
     """
 
     ahead: dict[int, int]
     requests: int
     is_exact: bool = True
     is_lost: bool = False
+    urgent: int = 0
+    urgent_held: int = 0
 
     @property
     def place(self) -> int:
@@ -205,11 +212,13 @@ class Estimate:
 class WhyWaiting(NamedTuple):
     """What holds up a request at `now_ms` of its Redis; the cause that matters most comes first.
 
-    Without a cause it has ended. `lane_place` is None if it has no token that a worker could take.
+    Without a cause it has ended. `workers` is worker -> how many permits of the request it holds.
+    `lane_place` is None if the request has no token that a worker could take.
     """
 
     progress: Progress
     causes: list[Cause]
+    workers: dict[str, int]
     lane_place: LanePlace | None
     estimate: Estimate
     now_ms: int

@@ -27,7 +27,14 @@ from fairlane.schedules.blocking import Schedules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairlane.found import ChangeReport, RequestChoice, RequestFilters, RequestPage, WorkerPage
+    from fairlane.found import (
+        ChangeReport,
+        RequestChoice,
+        RequestFilters,
+        RequestPage,
+        WhyWaiting,
+        WorkerPage,
+    )
     from fairlane.model import Completion
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
@@ -250,6 +257,10 @@ class Queue:
     def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats, at most `limit`, those alive first."""
         return self.driver.run(workers.list_workers(self.name, limit))
+
+    def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
+        """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
+        return self.request(id).why()
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

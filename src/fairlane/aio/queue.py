@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RequestChoice,
         RequestFilters,
         RequestPage,
+        WhyWaiting,
         WorkerPage,
     )
     from fairlane.model import Completion
@@ -199,6 +200,10 @@ class Queue:
     async def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats; see fairlane.queue.Queue.workers."""
         return await self.driver.run(workers.list_workers(self.name, limit))
+
+    async def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
+        """Returns what holds up a request, and an estimate; see fairlane.queue.Queue.why."""
+        return await self.request(id).why()
 
     async def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

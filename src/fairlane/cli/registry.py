@@ -24,6 +24,7 @@ COMMANDS = (
     "dead",
     "errors",
     "status",
+    "why",
     "list",
     "workers",
     "queues",

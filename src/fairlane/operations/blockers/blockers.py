@@ -32,9 +32,10 @@ def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]
             Command(b"ZCARD", keys.active(queue)),
         ]
     )
-    found = []
-    home = (yield from read_queue(queue)) if names else None
-    for name in names if home is not None else ():
+    if not names:
+        return [], 0
+    found, home = [], (yield from read_queue(queue))
+    for name in names:
         request_id = name.decode("utf-8", "replace")
         facts = yield from read_request(request_id)
         causes = causes_of(facts, home) if facts is not None else []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fairlane.common.fingerprint import read_failure
 from fairlane.common.text import join_names, plural, when
 from fairlane.found import Cause
+from fairlane.operations.blockers.estimate import Capacity
 from fairlane.operations.control.live_workers import no_worker
 from fairlane.operations.maintenance.queue_pause import remedy
 
@@ -24,11 +25,14 @@ _ERROR_MOST = 200  # characters of an error
 
 
 def causes_of(
-    facts: RequestFacts, queue: QueueFacts, place: LanePlace | None = None
+    facts: RequestFacts,
+    queue: QueueFacts,
+    place: LanePlace | None = None,
+    capacity: Capacity | None = None,
 ) -> list[Cause]:
     """Returns the causes, the one that matters most first; none if the request has ended.
 
-    `place` is where its next token is, if the lanes were read.
+    `place` is where its next token is, if the lanes were read, `capacity` what the workers are.
     """
     if facts.progress.ended:
         return []
@@ -36,7 +40,7 @@ def causes_of(
     found = [own] if own is not None else []
     found += _of_queue(queue)
     if own is None:
-        found.append(_in_lanes(place))
+        found.append(_in_lanes(place, capacity or Capacity()))
     return found
 
 
@@ -102,7 +106,7 @@ def _retry(facts: RequestFacts) -> Cause | None:
         return None
     progress = facts.progress
     due = when(facts.next_due_ms, facts.now_ms)
-    what = "all its waiting sub-requests are to be" if facts.retries > 1 else "its next one is to be"
+    are = "all that waits of it is" if facts.retries > 1 else "the sub-request that waits is"
     figures = {"retries": facts.retries, **_figures(facts)}
     note = progress.given_back or progress.last_failure
     error = "" if note is None else read_failure(note.error).headline[:_ERROR_MOST]
@@ -110,7 +114,7 @@ def _retry(facts: RequestFacts) -> Cause | None:
         count = plural(facts.retries, "sub-request")
         text = f"workers gave back {count} until {due}: {error}"
         return Cause("task", text, facts.next_due_ms, {**figures, "reason": error})
-    text = f"{what} tried again at {due}" + (f", after {error}" if error else "")
+    text = f"{are} to be tried again at {due}" + (f", after {error}" if error else "")
     return Cause("retry", text, facts.next_due_ms, {**figures, "error": error or None})
 
 
@@ -137,7 +141,7 @@ def _held_by(facts: RequestFacts) -> str:
     """Returns `3 of 3 permits are held, by w1 (2) and w2`."""
     progress = facts.progress
     verb = "is" if progress.held == 1 else "are"
-    counts = _by_worker(facts)
+    counts = held_by_worker(facts)
     names = [f"{name} ({count:,})" if count > 1 else name for name, count in counts.items()]
     by = f" by {join_names(names)}" if names else ""
     return f"{progress.held:,} of {plural(progress.limit, 'permit')} {verb} held{by}"
@@ -145,10 +149,10 @@ def _held_by(facts: RequestFacts) -> str:
 
 def _figures(facts: RequestFacts) -> dict[str, object]:
     progress = facts.progress
-    return {"held": progress.held, "limit": progress.limit, "workers": _by_worker(facts)}
+    return {"held": progress.held, "limit": progress.limit, "workers": held_by_worker(facts)}
 
 
-def _by_worker(facts: RequestFacts) -> dict[str, int]:
+def held_by_worker(facts: RequestFacts) -> dict[str, int]:
     """Returns worker -> how many permits it holds, the one with the most first."""
     return dict(Counter(one.worker for one in facts.holders).most_common())
 
@@ -163,20 +167,39 @@ def _of_queue(queue: QueueFacts) -> Iterable[Cause]:
         yield Cause("workers", no_worker(queue.name))
 
 
-def _in_lanes(place: LanePlace | None) -> Cause:
+def _in_lanes(place: LanePlace | None, capacity: Capacity) -> Cause:
     if place is None:
         return Cause("token", "its next token is on its way")
     if place.is_lost:
         text = "its token is in no lane: a worker is taking it, or else it is minted again soon"
         return Cause("token", text)
+    busy = _busy(place, capacity)
+    figures = {
+        "lanes": place.ahead,
+        "requests": place.requests,
+        "units": capacity.units,
+        "leases": capacity.leases,
+        "urgent": place.urgent,
+        "urgent_held": place.urgent_held,
+    }
     if not place.ahead:
-        return Cause("token", "no token is ahead of it: the next free worker takes it")
+        return Cause("token", f"no token is ahead of it{busy}", figures=figures)
     least = "" if place.is_exact else "at least "
     lanes = [f"{count:,} in lane {lane}" for lane, count in place.ahead.items()]
-    tokens = plural(place.place - 1, "token")
-    verb = "is" if tokens.startswith("1 ") else "are"
+    verb = "is" if place.place == 2 else "are"  # noqa: PLR2004  the first one behind one token
     text = (
-        f"{least}{tokens} of {plural(place.requests, 'request')} {verb} ahead of it: "
-        f"{join_names(lanes)}"
+        f"{least}{plural(place.place - 1, 'token')} of {plural(place.requests, 'request')} {verb} "
+        f"ahead of it: {join_names(lanes)}{busy}"
     )
-    return Cause("lanes", text, figures={"lanes": place.ahead, "requests": place.requests})
+    return Cause("lanes", text, figures=figures)
+
+
+def _busy(place: LanePlace, capacity: Capacity) -> str:
+    """Returns what the workers do instead."""
+    if not capacity.are_busy:
+        return ": the next free worker takes it" if not place.ahead else ""
+    units = f"; all {plural(capacity.units, 'unit')} of the workers are busy"
+    if not place.urgent:
+        return units
+    requests = plural(place.urgent, "more urgent request")
+    return f"{units}, {requests} at work with {plural(place.urgent_held, 'permit')}"

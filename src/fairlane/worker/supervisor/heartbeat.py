@@ -11,7 +11,7 @@ from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, WorkerRefused
-from fairlane.operations.control.call_progress import holds_text
+from fairlane.operations.control.call_progress import WorkerPace, holds_text
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.queue_pause import QueuePause
@@ -19,6 +19,7 @@ from fairlane.worker.host_identity import hostname_of, whereabouts
 from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.maintenance.duty import Beat
 from fairlane.worker.maintenance.leader import Maintenance
+from fairlane.worker.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,7 @@ class Heartbeat:
         outage: Repeats | None = None,
     ) -> None:
         self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
+        self._pace = Pace(board.units)
         self.started = str(clock.wall_ms())
         self.must_drain = False
         self.is_idle = False
@@ -155,7 +157,8 @@ class Heartbeat:
 
     def _beat(self) -> None:
         self._beaten = clock.mono_s()
-        holds = holds_text(len(self._board.held()), self._board.reported())
+        held = self._board.held()
+        holds = holds_text(len(held), self._measure(len(held)), self._board.reported())
         died, self._has_died = self._has_died, False
         try:
             reply = self._driver.run(
@@ -182,6 +185,12 @@ class Heartbeat:
                 "deleted" if reply.is_drain else "replaced",
             )
             self.must_drain = True
+
+    def _measure(self, held: int) -> WorkerPace:
+        counts = self._board.counts()
+        settled = counts["done"] + counts["dead"]
+        per_s = self._pace.look(self._beaten, held, settled, counts["busy_us"])
+        return WorkerPace(self._board.units, per_s)
 
     def _pause(self, pause: QueuePause) -> None:
         """Passes a pause of the queue, or its end, to the units."""
