@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fairlane.found import LanePlace
     from fairlane.operations.blockers.facts import QueueFacts, RequestFacts
 
+GATED = ("after", "delay", "rate")  # the kinds of a request whose gate is closed
 _ERROR_MOST = 200  # characters of an error
 
 
@@ -36,7 +37,7 @@ def causes_of(
     """
     if facts.progress.ended:
         return []
-    own = next(filter(None, (look(facts) for look in _OWN)), None)
+    own = own_cause(facts)
     found = [own] if own is not None else []
     found += _of_queue(queue)
     if own is None:
@@ -45,6 +46,11 @@ def causes_of(
 
 
 # ------------------------------------------------------------------ the request
+
+
+def own_cause(facts: RequestFacts) -> Cause | None:
+    """Returns the cause in the request itself; None if it waits only for a worker."""
+    return next(filter(None, (look(facts) for look in _OWN)), None)
 
 
 def _state(facts: RequestFacts) -> Cause | None:
