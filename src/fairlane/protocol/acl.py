@@ -63,7 +63,7 @@ ROLES = {
     "producer": Role(
         "submits, waits, reads results, cancels",
         (
-            *("submit", "wait", "results", "cancel", "status", "list", "completions"),
+            *("submit", "wait", "results", "cancel", "status", "why", "list", "completions"),
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
@@ -74,7 +74,7 @@ ROLES = {
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
             " scan sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd"
-            " zcard zrange zremrangebyscore zscan zscore"
+            " zcard zcount zrange zremrangebyscore zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -103,7 +103,7 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("queue", "doctor", "schedule"),
+            *("why", "queue", "doctor", "schedule"),
         ),
         _words(
             "abandon admit append cancel change_shards check claim_dead confirm delete discard"
@@ -126,7 +126,7 @@ ROLES = {
         "looks, and changes nothing",
         (
             *("status", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("dead list", "doctor", "queue show", "schedule list"),
+            *("why", "dead list", "doctor", "queue show", "schedule list"),
         ),
         _words("check due_schedules glance list_dead"),
         _words(

@@ -76,6 +76,10 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     assert as_role("producer", "wait", "r1", code=1) == b"done\n"
     assert as_role("producer", "results", "r1", code=1).startswith(b"A\nA\n")
     as_role("producer", "status", "r1")
+    as_role("producer", "submit", "-", "--id", "r2", stdin=b"a\n")
+    for role in ("producer", "monitor", "maintenance"):
+        assert b"no worker takes from queue req" in as_role(role, "why", "r2")
+    as_role("producer", "cancel", "r2")
     assert b"r1 " in as_role("producer", "list", "--state", "ended")
     assert b" r1 " in as_role("producer", "completions", "--since", "1h")
     for words in (["list"], ["workers"], ["queues"], ["completions"], ["errors", "r1"]):

@@ -12,11 +12,12 @@ import pytest
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.blockers.blockers import Waits, waiting
 from fairlane.operations.control.live_workers import no_worker
+from fairlane.operations.maintenance.registry import unregister_worker
 from fairlane.protocol import keys
 from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.idle_report import IdleReport
-from tests.support.beats import beat
+from tests.support.beats import STARTED, beat
 from tests.support.requests import change_number, take_slice
 from tests.support.wait import wait_until
 from tests.worker.handlers import echo
@@ -75,6 +76,7 @@ def test_each_cause_is_reported(queue: Queue, driver: SyncDriver, redis_client: 
     }
     beat(queue, "w:1")
     assert found(queue)["fresh"] == "its next token is on its way"
+    queue.driver.run(unregister_worker("req", "w:1", STARTED))
     rows, more = queue.driver.run(waiting("req", 2))
     assert (len(rows) <= 2, more) == (True, 5)
     for request in (paused, held, cancelling, fresh, late, open_one):

@@ -75,9 +75,9 @@ def read_place(queue: str, request_id: str, priority: int) -> Operation[Neighbou
 
 def read_at_work(queue: str, workers: Sequence[str]) -> Operation[list[str]]:
     """Returns the requests whose tokens these workers, at most MOST_WORKERS of them, took last."""
-    asked = [Command(b"HVALS", keys.taken(queue, name)) for name in workers[:MOST_WORKERS]]
+    asked = [Command(b"HGETALL", keys.taken(queue, name)) for name in workers[:MOST_WORKERS]]
     replies = yield from run_each(asked)
-    texts = [text for reply in replies if isinstance(reply, list) for text in reply]
+    texts = [text for reply in replies if isinstance(reply, list) for text in reply[1::2]]
     tokens = (parse(raw) for text in texts for raw in text.split())
     return list(dict.fromkeys(token.request_id for token in tokens if token is not None))
 
