@@ -160,10 +160,10 @@ class RequestErrors(NamedTuple):
 class Cause:
     """One thing that holds up a request: its kind, a sentence, and its figures.
 
-    `kind` is ended, paused, cancelling, expiring, after, delay, rate, limit, held, task, retry,
-    open, queue (paused), workers (none), lanes (tokens are ahead) or token. `until_ms` is when it
-    ends, in ms by the request's Redis; 0 = that is not known. `figures` are the numbers and names
-    of the sentence.
+    `kind` is paused, cancelling, expiring, after, delay, rate, limit, held, task, retry, open, late
+    (workers), queue (paused), workers (none), lanes (tokens are ahead) or token. `until_ms` is when
+    it ends, in ms by the request's Redis; 0 = that is not known. `figures` are the numbers and
+    names of the sentence.
     """
 
     kind: str
@@ -222,3 +222,25 @@ class WhyWaiting(NamedTuple):
     lane_place: LanePlace | None
     estimate: Estimate
     now_ms: int
+
+
+class Demand(NamedTuple):
+    """How much work of a queue could start now if there were workers: a signal for autoscaling.
+
+    `demand` is how many more leases workers could take: over all requests the sum of the smaller
+    one of its free permits and of its sub-requests that are ready. `held` is how many leases they
+    have. `requests` are unfinished. `is_exact` is False if there are very many requests: then
+    the tokens in the lanes are counted, and only the first of them are checked for stale ones.
+    """
+
+    queue: str
+    demand: int
+    held: int
+    requests: int
+    is_paused: bool
+    is_exact: bool
+
+    @property
+    def wanted(self) -> int:
+        """Returns how many leases workers could have: those that they have, and the demand."""
+        return self.demand + self.held

@@ -8,6 +8,7 @@ from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
+from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import completion_log
 from fairlane.operations.create import admission
 from fairlane.operations.find import filters, overview, requests, workers
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from fairlane.found import (
         ChangeReport,
+        Demand,
         RequestChoice,
         RequestFilters,
         RequestPage,
@@ -261,6 +263,10 @@ class Queue:
     def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
         """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
         return self.request(id).why()
+
+    def demand(self) -> Demand:
+        """Returns how many more leases workers could take now: a signal for autoscaling."""
+        return self.driver.run(demand(self.name))
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

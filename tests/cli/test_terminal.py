@@ -89,7 +89,7 @@ SHOWING = (
 HIDING = (
     *("results dead", "cancel cancelled", "cancel held --reason EVIL", "set strange --limit 2"),
     "delete cancelled",
-    *("stats", "queue show", "queues", "scripts verify"),
+    *("stats", "demand", "queue show", "queues", "scripts verify"),
 )
 
 

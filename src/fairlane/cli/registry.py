@@ -30,6 +30,7 @@ COMMANDS = (
     "queues",
     "completions",
     "stats",
+    "demand",
     "queue",
     "schedule",
     "spark",

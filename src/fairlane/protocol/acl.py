@@ -103,7 +103,7 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("why", "queue", "doctor", "schedule"),
+            *("why", "demand", "queue", "doctor", "schedule"),
         ),
         _words(
             "abandon admit append cancel change_shards check claim_dead confirm delete discard"
@@ -126,7 +126,7 @@ ROLES = {
         "looks, and changes nothing",
         (
             *("status", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("why", "dead list", "doctor", "queue show", "schedule list"),
+            *("why", "demand", "dead list", "doctor", "queue show", "schedule list"),
         ),
         _words("check due_schedules glance list_dead"),
         _words(

@@ -12,6 +12,7 @@ from fairlane.model import Progress, Token
 from fairlane.operations.blockers.estimate import Capacity, Rival, capacity_of, estimate
 from fairlane.operations.blockers.facts import RequestFacts
 from fairlane.operations.blockers.place import InLane, Neighbours
+from fairlane.protocol.permit_fields import HeldPermit
 
 NOW = 1_000_000
 FOUR = Capacity(units=4, per_s=20.0)  # five a second each
@@ -99,6 +100,16 @@ def test_a_gate_opens_later_than_the_lanes_are_free():
 def test_what_runs_has_started():
     found = estimate(facts(20, held=2), [], BUSY, near(), {})
     assert (found.starts_ms, found.ends_ms) == (0, NOW + 1000)
+
+
+@pytest.mark.parametrize(("age_s", "is_slow"), [(0.9, False), (1.5, True)])
+def test_a_call_that_takes_longer_than_those_measured_leaves_no_basis(age_s: float, is_slow: bool):
+    """The usual call takes 0.2 s."""
+    fence = str(int(NOW * 1000 - age_s * 1e6))
+    held = facts(20, held=1)._replace(holders=[HeldPermit("0", fence, "1", "w:1")])
+    found = estimate(held, [], FOUR, None, {})
+    assert (found.starts_ms, found.ends_ms is None) == (0, is_slow)
+    assert ("longer than calls took so far" in found.why_not) is is_slow
 
 
 def test_an_open_request_has_no_end():

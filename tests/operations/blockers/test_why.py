@@ -41,6 +41,13 @@ def served(queue: Queue) -> Queue:
     return queue
 
 
+@pytest.fixture
+def holder(served: Queue) -> Queue:
+    """The queue where the worker beats, too, in whose name `next_slice` takes leases."""
+    beat(served, "w:1", "0 leases")
+    return served
+
+
 def only(found: WhyWaiting) -> Cause:
     """The one cause that there is."""
     (cause,) = found.causes
@@ -51,9 +58,9 @@ def only(found: WhyWaiting) -> Cause:
 
 
 def test_a_reached_limit_names_the_workers_with_the_most_permits_first(
-    served: Queue, driver: SyncDriver
+    holder: Queue, driver: SyncDriver
 ):
-    request = served.submit_request([b"x"] * 9, limit=2)
+    request = holder.submit_request([b"x"] * 9, limit=2)
     for _ in range(2):
         next_slice(driver, count=1)
     found = request.why()
@@ -64,8 +71,16 @@ def test_a_reached_limit_names_the_workers_with_the_most_permits_first(
     assert found.progress.id == request.id
 
 
-def test_a_request_whose_rest_is_held_waits_for_nothing_else(served: Queue, driver: SyncDriver):
-    request = served.submit_request([b"x"], limit=3)
+def test_a_holder_without_a_recent_heartbeat_is_named(served: Queue, driver: SyncDriver):
+    request = served.submit_request([b"x"] * 9, limit=1)
+    next_slice(driver, count=1)
+    limit, late = request.why().causes
+    assert (limit.kind, late.kind, late.figures) == ("limit", "late", {"workers": {"w:1": 1}})
+    assert late.text == "w:1 has no recent heartbeat: what is held there is taken back"
+
+
+def test_a_request_whose_rest_is_held_waits_for_nothing_else(holder: Queue, driver: SyncDriver):
+    request = holder.submit_request([b"x"], limit=3)
     next_slice(driver)
     cause = only(request.why())
     assert cause.kind == "held"
@@ -140,8 +155,8 @@ def test_a_request_past_its_deadline_is_expiring(lane: Lane):
     assert cause.text.startswith("its deadline passed at ")
 
 
-def test_a_request_that_is_cancelled_waits_for_what_is_held(served: Queue, driver: SyncDriver):
-    request = served.submit_request([b"x"] * 2, limit=1)
+def test_a_request_that_is_cancelled_waits_for_what_is_held(holder: Queue, driver: SyncDriver):
+    request = holder.submit_request([b"x"] * 2, limit=1)
     next_slice(driver, count=1)
     request.cancel()
     assert only(request.why()).text == "cancelling: 1 of 1 permit is held by w:1"

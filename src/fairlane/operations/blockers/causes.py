@@ -16,7 +16,7 @@ from fairlane.operations.control.live_workers import no_worker
 from fairlane.operations.maintenance.queue_pause import remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from fairlane.found import LanePlace
     from fairlane.operations.blockers.facts import QueueFacts, RequestFacts
@@ -161,6 +161,16 @@ def _figures(facts: RequestFacts) -> dict[str, object]:
 def held_by_worker(facts: RequestFacts) -> dict[str, int]:
     """Returns worker -> how many permits it holds, the one with the most first."""
     return dict(Counter(one.worker for one in facts.holders).most_common())
+
+
+def late_holders(facts: RequestFacts, alive: Collection[str]) -> list[Cause]:
+    """Returns the cause that workers without a recent heartbeat hold permits, if they do."""
+    late = {name: count for name, count in held_by_worker(facts).items() if name not in alive}
+    if not late:
+        return []
+    has = "has" if len(late) == 1 else "have"
+    text = f"{join_names(list(late))} {has} no recent heartbeat: what is held there is taken back"
+    return [Cause("late", text, figures={"workers": late})]
 
 
 # ------------------------------------------------------------------ the queue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlane.common.text import format_duration
 from fairlane.found import Estimate
 from fairlane.operations.batching import run_all
 from fairlane.protocol import keys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_REQUESTS = 1_000  # requests ahead of this one that are read
 _FIELDS = ("limit", "priority", "total", "done", "dead")
+_SLOW_S, _SLOW = 1.0, 3.0  # a lease is slow after a second and three times the usual call
 _SLICE_S = 0.02  # the time that the work of one token takes at least
 # Causes that end at an unknown time.
 _OPEN_ENDED = {
@@ -110,6 +112,10 @@ def estimate(
     if capacity.per_s <= 0:
         why_not = "the workers have not finished a sub-request yet that was measured"
         return Estimate(units=capacity.units, why_not=why_not)
+    if (oldest_s := _oldest_s(facts)) > max(_SLOW_S, _SLOW * capacity.units / capacity.per_s):
+        shown = format_duration(round(oldest_s * 1000))
+        why_not = f"a worker has held a part of it for {shown}, longer than calls took so far"
+        return Estimate(0, None, capacity.per_s, capacity.units, why_not)
     opens_s = max([0, *(cause.until_ms - facts.now_ms for cause in causes)]) / 1000
     wait_s = 0.0 if near is None else _wait_s(near, capacity, rivals)
     starts_s = max(opens_s, wait_s)
@@ -121,6 +127,11 @@ def estimate(
         per_s=capacity.per_s,
         units=capacity.units,
     )
+
+
+def _oldest_s(facts: RequestFacts) -> float:
+    """Returns how long the oldest lease has been held: a fence is the time of its acquire in us."""
+    return max([0.0, *(facts.now_ms / 1e3 - int(one.fence) / 1e6 for one in facts.holders)])
 
 
 def _wait_s(near: Neighbours, capacity: Capacity, rivals: dict[str, Rival]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.found import Estimate, WhyWaiting
-from fairlane.operations.blockers.causes import causes_of, held_by_worker
+from fairlane.operations.blockers.causes import causes_of, held_by_worker, late_holders
 from fairlane.operations.blockers.estimate import (
     Rival,
     capacity_of,
@@ -38,16 +38,18 @@ def why(request_id: str) -> Operation[WhyWaiting]:
     queue = yield from read_queue(progress.queue)
     page = yield from list_workers(progress.queue)
     capacity = capacity_of(page.workers)
+    alive = [one.id for one in page.workers if one.is_alive]
     near: Neighbours | None = None
     rivals: dict[str, Rival] = {}
     if progress.state == "active" and facts.ready:
         near = yield from read_place(progress.queue, request_id, progress.priority)
-        alive = [one.id for one in page.workers if one.is_alive]
         at_work = yield from read_at_work(progress.queue, alive)
         others = [name for name in (*near.ids, *at_work) if name != request_id]
         rivals = yield from read_rivals(list(dict.fromkeys(others)))
     place = _place(near, rivals) if near is not None and facts.can_start else None
     causes = causes_of(facts, queue, place, capacity)
+    if not page.more:
+        causes[1:1] = late_holders(facts, alive)
     found = estimate(facts, causes, capacity, near, rivals)
     return WhyWaiting(progress, causes, held_by_worker(facts), place, found, facts.now_ms)
 
