@@ -88,7 +88,10 @@ BACKOFF = "shortest..longest; 1s means 1s..1s"
         *((name, ("--redis URL", "--json", *EXIT_CODES)) for name in ("pause", "resume", "set")),
         *((name, ("--redis URL",)) for name in ("stats", "doctor")),
         ("list", ("--redis URL", "--json", "--after CURSOR", "running, ended, active, paused")),
-        *((name, ("--redis URL", "--json")) for name in ("workers", "queues", "errors", "why", "demand")),
+        *(
+            (name, ("--redis URL", "--json"))
+            for name in ("workers", "queues", "errors", "why", "demand")
+        ),
         ("completions", ("--redis URL", "--json", "Exit code 1: ")),
         ("dead", EXIT_CODES),
         ("dead requeue", ("--redis URL", "--json", *REQUEUED)),

@@ -86,7 +86,14 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
         as_role("monitor", *words)
         as_role("maintenance", *words)
     as_role("maintenance", "demand")
-    for words in (["status"], ["status", "r1"], ["stats"], ["demand"], ["queue", "show"], ["dead", "list"]):
+    for words in (
+        ["status"],
+        ["status", "r1"],
+        ["stats"],
+        ["demand"],
+        ["queue", "show"],
+        ["dead", "list"],
+    ):
         as_role("monitor", *words)
     assert b"ValueError" in as_role("monitor", "dead", "list", "r1")
     checks = as_role("monitor", "doctor").decode()

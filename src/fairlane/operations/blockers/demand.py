@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 MOST_REQUESTS = 10_000  # requests that are read; if there are more, tokens are counted
-_FIELDS = ("state", "queue", "limit", "deadline", "fresh", "total", "done", "dead", "opens", "rates")
+_FIELDS = (
+    "state",
+    "queue",
+    "limit",
+    "deadline",
+    "fresh",
+    "total",
+    "done",
+    "dead",
+    "opens",
+    "rates",
+)
 
 
 class _Open(NamedTuple):
