@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.found import Demand
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation
     from fairlane.worker.lease_board import LeaseBoard
@@ -136,6 +137,10 @@ class Heartbeat:
         beat of the leader is soon enough to report it.
         """
         self._has_died = self._has_died or self._leads
+
+    def demand(self) -> Demand | None:
+        """Returns the demand of the queue if this worker leads and has measured it."""
+        return self._maintenance.demand()
 
     @property
     def until_beat_s(self) -> float:
