@@ -58,8 +58,21 @@ def test_it_is_measured_every_few_seconds_while_something_asks(now: list[float])
 def test_an_old_value_is_not_shown(now: list[float]):
     gauge = DemandGauge(Answering(), "req")  # type: ignore[arg-type]
     gauge.measure()
-    now[0] += 31.0
+    now[0] += 34.0
+    assert gauge.ask() == FOUND
+    now[0] += 2.0
     assert gauge.ask() is None
+
+
+def test_the_longer_it_takes_the_longer_the_pause(now: list[float]):
+    class Slow(Answering):
+        def run(self, operation: Any) -> Demand:
+            now[0] += 2.0
+            return super().run(operation)
+
+    gauge = DemandGauge(Slow(), "req")  # type: ignore[arg-type]
+    gauge.ask()
+    assert gauge.measure() == gauge.next_at == 1_002.0 + 40.0
 
 
 def test_only_the_leader_measures_it():

@@ -35,7 +35,7 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.worker.health_port import split_id
 from fairlane.worker.host_identity import is_loopback, whereabouts
 from fairlane.worker.log.repeats import Repeats
-from fairlane.worker.maintenance.demand import EVERY_S, DemandGauge
+from fairlane.worker.maintenance.demand import DemandGauge
 from fairlane.worker.maintenance.duty import NEVER, Beat, Duty
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ class Maintenance:
         self._driver = driver or SyncDriver(url, patience_s=settings.BEAT_MS / 1000)
         self._queue, self._worker = queue, worker
         self._shards: tuple[int, ...] = (0,)
-        self._is_moving = False
-        self._leads = False
+        self._is_moving = self._leads = False
         self._led_at = -NEVER  # when a beat last reported that this worker leads
         self._rebuild_at = NEVER
         self._primaries: set[Any] = set()
@@ -106,9 +105,8 @@ class Maintenance:
         """
         if not self._leads:
             return None
-        self.measure.due(
-            clock.mono_s() + (0.0 if (found := self._gauge.ask()) is None else EVERY_S)
-        )
+        found = self._gauge.ask()
+        self.measure.due(self._gauge.next_at)
         return found
 
     def spread(self, numbers: Sequence[int], *, is_moving: bool) -> None:
