@@ -236,6 +236,8 @@ def test_both_faces_find_the_same(run: Callable, driver: SyncDriver):
         (worker,) = (await queue.workers(limit=5)).workers
         assert (worker.id, worker.is_alive) == ("w:1", True)
         assert (await queue.request("r1").errors()).groups == []
+        assert (await queue.why("r1")).causes == (await queue.request("r1").why()).causes
+        assert (await queue.demand()).demand == 2
         with pytest.raises(InvalidArgument, match="did you mean active"):
             await queue.list_requests(states=["actve"])
 

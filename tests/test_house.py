@@ -28,7 +28,7 @@ ROOMS = {
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.schedules", "operations.maintenance", "operations.control"),
         *("operations.find", "operations.many", "operations.pull", "operations.lists"),
-        "operations.topics",
+        *("operations.topics", "operations.blockers"),
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),

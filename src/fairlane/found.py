@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,6 +60,8 @@ class WorkerState:
     `id` is host:port of its health port, `host` the name of its machine; "" and 0 if its record
     has expired. Times are in ms by the Redis of the queue, `started_ms` by the worker's clock.
     `leases` is how many leases it held at its last beat, `calls` those that reported progress.
+    It makes `units` calls concurrently, and finishes `per_s` sub-requests in a second while it
+    works; 0 = that is not measured yet.
     """
 
     id: str
@@ -71,6 +73,8 @@ class WorkerState:
     is_alive: bool
     leases: int
     calls: tuple[CallProgress, ...]
+    units: int = 0
+    per_s: float = 0.0
 
 
 class WorkerPage(NamedTuple):
@@ -150,3 +154,93 @@ class RequestErrors(NamedTuple):
     def is_given_back(self) -> bool:
         """Returns True if `last_error` is why a worker gave a sub-request back."""
         return self.progress.last_failure is None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that holds up a request: its kind, a sentence, and its figures.
+
+    `kind` is paused, cancelling, expiring, after, delay, rate, limit, held, task, retry, open, late
+    (workers), queue (paused), workers (none), lanes (tokens are ahead) or token. `until_ms` is when
+    it ends, in ms by the request's Redis; 0 = that is not known. `figures` are the numbers and
+    names of the sentence.
+    """
+
+    kind: str
+    text: str
+    until_ms: int = 0
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+class LanePlace(NamedTuple):
+    """Where the next token of a request is: how many tokens of which lanes workers take before it.
+
+    `ahead` is lane -> tokens, without stale ones; `requests` is how many requests have them.
+    Unless `is_exact`, at least so many are ahead. `is_lost`: the token is in no lane now. More
+    urgent requests at work go first, too: `urgent` of them hold `urgent_held` permits.
+    """
+
+    ahead: dict[int, int]
+    requests: int
+    is_exact: bool = True
+    is_lost: bool = False
+    urgent: int = 0
+    urgent_held: int = 0
+
+    @property
+    def place(self) -> int:
+        """Returns 1 for the token that the next free worker takes."""
+        return sum(self.ahead.values()) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """When a request starts and ends, in ms by its Redis, if nothing more urgent comes.
+
+    `starts_ms` is 0 if it has started. None: there is no basis for it, and `why_not` says why.
+    `per_s` is how many sub-requests the queue's workers finish in a second, `units` how many calls
+    they make concurrently.
+    """
+
+    starts_ms: int | None = None
+    ends_ms: int | None = None
+    per_s: float = 0.0
+    units: int = 0
+    why_not: str = ""
+
+
+class WhyWaiting(NamedTuple):
+    """What holds up a request at `now_ms` of its Redis; the cause that matters most comes first.
+
+    Without a cause it has ended. `workers` is worker -> how many permits of the request it holds.
+    `lane_place` is None if the request has no token that a worker could take.
+    """
+
+    progress: Progress
+    causes: list[Cause]
+    workers: dict[str, int]
+    lane_place: LanePlace | None
+    estimate: Estimate
+    now_ms: int
+
+
+class Demand(NamedTuple):
+    """How much work of a queue could start now if there were workers: a signal for autoscaling.
+
+    `demand` is how many more leases workers could take: over all requests the sum of the smaller
+    one of its free permits and of its sub-requests that are ready. `held` is how many leases they
+    have. `requests` are unfinished. `is_exact` is False if there are very many requests: then
+    the tokens in the lanes are counted, and only the first of them are checked for stale ones.
+    """
+
+    queue: str
+    demand: int
+    held: int
+    requests: int
+    is_paused: bool
+    is_exact: bool
+
+    @property
+    def wanted(self) -> int:
+        """Returns how many leases workers could have: those that they have, and the demand."""
+        return self.demand + self.held

@@ -9,6 +9,7 @@ from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
+from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import completion_log
 from fairlane.operations.create import admission
 from fairlane.operations.find import filters, overview, requests, workers
@@ -31,7 +32,15 @@ from fairlane.schedules.blocking import Schedules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairlane.found import ChangeReport, RequestChoice, RequestFilters, RequestPage, WorkerPage
+    from fairlane.found import (
+        ChangeReport,
+        Demand,
+        RequestChoice,
+        RequestFilters,
+        RequestPage,
+        WhyWaiting,
+        WorkerPage,
+    )
     from fairlane.model import Completion
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
@@ -296,6 +305,14 @@ class Queue:
     def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats, at most `limit`, those alive first."""
         return self.driver.run(workers.list_workers(self.name, limit))
+
+    def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
+        """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
+        return self.request(id).why()
+
+    def demand(self) -> Demand:
+        """Returns how many more leases workers could take now: a signal for autoscaling."""
+        return self.driver.run(demand(self.name))
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

@@ -10,6 +10,7 @@ from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.operations.blockers.why import why
 from fairlane.operations.control import change, completion, dead_letters, request_state, requeue
 from fairlane.operations.find import failures
 from fairlane.operations.results import flow
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from fairlane.found import RequestErrors
+    from fairlane.found import RequestErrors, WhyWaiting
     from fairlane.operations.submit.open_request import Submission
     from fairlane.queue import Queue
 
@@ -82,6 +83,10 @@ class Request:
                     item = items.send(self.queue.driver.run(item))
         except StopIteration:
             return
+
+    def why(self) -> WhyWaiting:
+        """Returns what holds up the request, its place, and when it may start. RequestNotFound."""
+        return self.queue.driver.run(why(self.id))
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Cancels the request; True if it has ended, False while workers still hold slices."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("submit", "worker", "wait", "results", "pause", "resume", "set", "cancel", "dead"),
-    *("errors", "status", "list", "workers", "queues", "completions"),
-    *("stats", "queue", "spark", "doctor", "scripts", "acl", "server", "completion"),
+    *("errors", "status", "why", "list", "workers", "queues", "completions"),
+    *("stats", "demand", "queue", "spark", "doctor", "scripts", "acl", "server", "completion"),
 )
 GROUPS = ("dead", "scripts", "server", "spark")  # they only have commands of their own
 HEAVY = (
@@ -88,7 +88,10 @@ BACKOFF = "shortest..longest; 1s means 1s..1s"
         *((name, ("--redis URL", "--json", *EXIT_CODES)) for name in ("pause", "resume", "set")),
         *((name, ("--redis URL",)) for name in ("stats", "doctor")),
         ("list", ("--redis URL", "--json", "--after CURSOR", "running, ended, active, paused")),
-        *((name, ("--redis URL", "--json")) for name in ("workers", "queues", "errors")),
+        *(
+            (name, ("--redis URL", "--json"))
+            for name in ("workers", "queues", "errors", "why", "demand")
+        ),
         ("completions", ("--redis URL", "--json", "Exit code 1: ")),
         ("dead", EXIT_CODES),
         ("dead requeue", ("--redis URL", "--json", *REQUEUED)),

@@ -9,6 +9,7 @@ from tests.support.params import rest_but
 
 COMMANDS = [
     ("status", "mine"),
+    ("why", "mine"),
     ("dead", "list", "mine"),
     ("wait", "mine", "--timeout", "5"),
     ("results", "mine"),

@@ -77,6 +77,7 @@ def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
 SHOWING = (
     "schedule list",  # what the fixture wrote, or their argument
     *("status", "status cancelled", "status held", "status paused", "status strange"),
+    *("why cancelled", "why held", "why strange", "why EVIL"),
     *("status EVIL", "wait cancelled", "results cancelled", "pause strange", "resume strange"),
     *("dead list", "dead list dead", "dead list dead --each"),
     *("dead requeue dead --fingerprint EVIL", "dead drop dead --fingerprint EVIL"),
@@ -88,7 +89,7 @@ SHOWING = (
 HIDING = (
     *("results dead", "cancel cancelled", "cancel held --reason EVIL", "set strange --limit 2"),
     "delete cancelled",
-    *("stats", "queue show", "queues", "scripts verify"),
+    *("stats", "demand", "queue show", "queues", "scripts verify"),
 )
 
 

@@ -39,6 +39,7 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
 
     assert "exit code 1\ndone\n" in by("fairlane wait order-1")
     check_requests(by("list --queue shop\n"), by("--state running"), by("AFTER="))
+    check_causes(by("fairlane why"), by("queue.why"))
     (worker,) = rows(by("fairlane workers"))[1:]
     assert (worker[1], worker[-2:]) == ("alive", ["1", "lease"])
     check_errors(by("fairlane errors"))
@@ -50,7 +51,7 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
         "fairlane: no request of queue shp is listed\n"
         "fairlane: queue shp has never been used on this Redis; did you mean shop?\n"
     )
-    assert "\n1 ValueError: bad amount\n" in by("from fairlane import Queue")
+    assert "\n1 ValueError: bad amount\n" in by("list_requests(")
     assert by("fairlane pause") == (
         "fairlane: 1 request would be paused: order-2; give --yes to do it\n"
         "exit code 2\n1 request changed\n1 request cancelled\n"
@@ -85,6 +86,15 @@ def check_requests(listed: str, filtered: str, paged: str) -> None:
     assert [one["id"] for one in page["requests"]] == ["report-1"]
     names = re.findall(r"^(?:order|report)-\d", paged, re.MULTILINE)
     assert names == ["order-2", "report-1"]
+
+
+def check_causes(printed: str, in_a_program: str) -> None:
+    assert re.search(
+        r"^waits     1 of 1 permit is held by 127\.0\.0\.1:\d+$", printed, re.MULTILINE
+    )
+    retry = r"the sub-request that waits is to be tried again at .*, after ValueError: bad amount"
+    assert re.search(rf"^waits     {retry}$", printed, re.MULTILINE)
+    assert re.match(rf"retry \d+ {retry}\nNone ", in_a_program)
 
 
 def check_errors(printed: str) -> None:

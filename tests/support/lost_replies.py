@@ -99,7 +99,7 @@ def pop(driver: Any) -> Token | None:
     counts = driver.do(Batch([Command(b"LLEN", lane) for lane in lanes]))
     lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
     raw = driver.do(Command(b"RPOP", lane)) if lane else None
-    if raw == turns.PLACEHOLDER:
+    if lane and raw == turns.PLACEHOLDER:
         (raw,) = driver.run(turns.resolve("req", lane, [raw])) or [None]
     return tokens.parse(raw) if raw else None
 

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from fairlane.errors import InvalidArgument, WorkerRefused
+from fairlane.found import Demand
 from fairlane.worker import health_port
 from fairlane.worker.health_port import HealthPort, split_id
 from tests.support.wait import wait_until
@@ -165,6 +166,27 @@ def test_metrics_are_in_prometheus_form(ask: Ask):
         assert f"# TYPE {name} {kind}" in lines
         assert any(line.startswith(f"# HELP {name} ") for line in lines)
     assert body.endswith(b"\n")
+    assert b"fairlane_queue" not in body  # it does not lead
+
+
+def test_the_demand_of_the_queue_is_among_the_metrics_of_the_leader(
+    report: dict[str, Any], selector: selectors.BaseSelector
+):
+    """The health does not ask for it, because probes are frequent."""
+    asked = []
+
+    def demand() -> Demand:
+        asked.append(1)
+        return Demand("req", 7, 2, 3, is_paused=False, is_exact=True)
+
+    port = HealthPort("127.0.0.1:0", lambda: report, demand)
+    port.watch(selector)
+    assert b"demand" not in read(port, selector, connect(port, b"GET /healthz HTTP/1.1\r\n\r\n"))
+    assert asked == []
+    body = read(port, selector, connect(port, b"GET /metrics HTTP/1.1\r\n\r\n")).decode()
+    port.close()
+    assert '# TYPE fairlane_queue_demand gauge\nfairlane_queue_demand{queue="req"} 7\n' in body
+    assert 'fairlane_queue_wanted{queue="req"} 9\n' in body
 
 
 def test_another_path_is_404_with_a_hint(ask: Ask):

@@ -9,6 +9,7 @@ from fairlane import settings
 from fairlane.aio.request import Opening, Request
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import (
     completion_log,
 )
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
 
     from fairlane.found import (
         ChangeReport,
+        Demand,
         RequestChoice,
         RequestFilters,
         RequestPage,
+        WhyWaiting,
         WorkerPage,
     )
     from fairlane.model import Completion
@@ -233,6 +236,14 @@ class Queue:
     async def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats; see fairlane.queue.Queue.workers."""
         return await self.driver.run(workers.list_workers(self.name, limit))
+
+    async def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
+        """Returns what holds up a request, and an estimate; see fairlane.queue.Queue.why."""
+        return await self.request(id).why()
+
+    async def demand(self) -> Demand:
+        """Returns how many more leases workers could take; see fairlane.queue.Queue.demand."""
+        return await self.driver.run(demand(self.name))
 
     async def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

@@ -9,6 +9,7 @@ from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.operations.blockers.why import why
 from fairlane.operations.control import (
     change,
     completion,
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
-    from fairlane.found import (
-        RequestErrors,
-    )
+    from fairlane.found import RequestErrors, WhyWaiting
     from fairlane.operations.submit.open_request import Submission
     from fairlane.protocol.steps import Operation
 
@@ -75,6 +74,10 @@ class Request:
                     item = items.send(await self.queue.driver.run(item))
         except StopIteration:
             return
+
+    async def why(self) -> WhyWaiting:
+        """Returns what holds up the request, and an estimate; see queue.Request.why."""
+        return await self.queue.driver.run(why(self.id))
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Cancels the request; True if it has ended, False while workers still hold slices."""

@@ -19,15 +19,16 @@ AGAIN_S = 1.5  # a worker is missing if two looks find none: after an outage a h
 
 def what_is_missing(now: Progress) -> Operation[str]:
     """Returns what lets a request go on if it is paused or no worker serves its queue, else ""."""
-    from fairlane.cli.durations import ago
+    from fairlane.operations.blockers.causes import GATED, own_cause
+    from fairlane.operations.blockers.facts import read_request
     from fairlane.operations.control.live_workers import unserved
-    from fairlane.operations.control.request_state import moment
 
     if now.state == "paused":
         return f"fairlane resume {now.id} lets it go on"
-    if now.opens_ms > (now_ms := (yield from moment(now.id))):
-        what = "its rate allows more" if now.rates else "it starts"
-        return f"{what} in {ago(now.opens_ms - now_ms)}"
+    facts = (yield from read_request(now.id)) if now.opens_ms else None
+    cause = own_cause(facts) if facts is not None else None
+    if cause is not None and cause.kind in GATED:
+        return cause.text
     return (yield from unserved(now.queue)) if now.left else ""
 
 

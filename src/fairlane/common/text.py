@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fairlane import settings
@@ -13,6 +14,8 @@ _SHOWN = 5  # names in a sentence
 _MINUTES_FROM_S = 120  # below it, seconds
 _HOURS_FROM_S = 7_200
 _GIB = 1 << 30
+_DAY_MS = 86_400_000
+_DATE = "%Y-%m-%d %H:%M:%S"
 _REASONS = {
     "attempts": "failed every attempt",
     "timeout": "timed out",
@@ -34,6 +37,15 @@ def join_names(names: Sequence[object]) -> str:
 def of_queue(queue: str) -> str:
     """Returns the option that names this queue, with a space in front; "" for the default one."""
     return "" if queue == settings.DEFAULT_QUEUE else f" --queue {queue}"
+
+
+def when(ms: int, now_ms: int) -> str:
+    """Returns a time of a Redis, in ms, as `12:03:05 UTC (in 40 s)`; with the date if it is far."""
+    is_near = abs(ms - now_ms) < _DAY_MS
+    shown = datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S" if is_near else _DATE)
+    left = f"in {format_duration(ms - now_ms + 999)}"
+    gone = f"{format_duration(now_ms - ms)} ago"
+    return f"{shown} UTC ({left if ms > now_ms else gone})"
 
 
 def format_duration(ms: int) -> str:

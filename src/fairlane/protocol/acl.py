@@ -65,7 +65,7 @@ ROLES = {
     "producer": Role(
         "submits, waits, reads results, cancels",
         (
-            *("submit", "wait", "results", "cancel", "status", "list", "completions"),
+            *("submit", "wait", "results", "cancel", "status", "why", "list", "completions"),
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
@@ -76,7 +76,7 @@ ROLES = {
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
             " scan sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd"
-            " zcard zrange zrangebylex zremrangebyscore zscan zscore"
+            " zcard zcount zrange zrangebylex zremrangebyscore zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -107,7 +107,7 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("queue", "doctor", "schedule"),
+            *("why", "demand", "queue", "doctor", "schedule"),
         ),
         _words(
             "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
@@ -130,7 +130,7 @@ ROLES = {
         "looks, and changes nothing",
         (
             *("status", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("dead list", "doctor", "queue show", "schedule list"),
+            *("why", "demand", "dead list", "doctor", "queue show", "schedule list"),
         ),
         _words("check due_schedules glance list_dead"),
         _words(

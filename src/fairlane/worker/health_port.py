@@ -19,6 +19,8 @@ from fairlane.protocol.keys import check_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairlane.found import Demand
+
 _CLIENT_S = 1.0  # a connection's time, from its first moment to the end of its answer
 _CLIENTS_MOST = 64  # connections that are open, and as many that wait to be accepted
 _REQUEST_MOST = 1 << 16  # bytes of a request that are read
@@ -84,9 +86,14 @@ class HealthPort:
     earlier if many newer ones come.
     """
 
-    def __init__(self, worker: str, report: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        worker: str,
+        report: Callable[[], dict[str, Any]],
+        demand: Callable[[], Demand | None] = lambda: None,
+    ) -> None:
         host, port = own_address(worker)
-        self._report = report
+        self._report, self._demand = report, demand
         self._selector: selectors.BaseSelector  # set by `watch`
         self._clients: dict[int, _Client] = {}  # by file descriptor, the oldest first
         try:
@@ -165,7 +172,7 @@ class HealthPort:
     def _page(self, path: bytes) -> bytes:
         report = self._report()
         if path.startswith(b"/metrics"):
-            return _http("200 OK", "text/plain; version=0.0.4", _metrics(report))
+            return _http("200 OK", "text/plain; version=0.0.4", _metrics(report, self._demand()))
         if path.startswith(b"/healthz"):
             status = "200 OK" if report["healthy"] else "503 Service Unavailable"
             return _http(status, "application/json", json.dumps(report) + "\n")
@@ -197,10 +204,20 @@ _HELP = {
 }
 
 
-def _metrics(report: dict[str, Any]) -> str:
+_QUEUE = {
+    "demand": "Leases that workers could take now.",
+    "wanted": "Leases that workers have or could take now.",
+}
+
+
+def _metrics(report: dict[str, Any], demand: Demand | None) -> str:
     lines = []
     for name, (kind, text) in _HELP.items():
         metric = f"fairlane_worker_{name}" + ("_total" if kind == "counter" else "")
         lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
         lines.append(f'{metric}{{queue="{report["queue"]}"}} {int(report[name])}')
+    for name, text in _QUEUE.items() if demand is not None else ():
+        metric = f"fairlane_queue_{name}"
+        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge"]
+        lines.append(f'{metric}{{queue="{report["queue"]}"}} {getattr(demand, name)}')
     return "\n".join(lines) + "\n"

@@ -76,12 +76,24 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     assert as_role("producer", "wait", "r1", code=1) == b"done\n"
     assert as_role("producer", "results", "r1", code=1).startswith(b"A\nA\n")
     as_role("producer", "status", "r1")
+    as_role("producer", "submit", "-", "--id", "r2", stdin=b"a\n")
+    for role in ("producer", "monitor", "maintenance"):
+        assert b"no worker takes from queue req" in as_role(role, "why", "r2")
+    as_role("producer", "cancel", "r2")
     assert b"r1 " in as_role("producer", "list", "--state", "ended")
     assert b" r1 " in as_role("producer", "completions", "--since", "1h")
     for words in (["list"], ["workers"], ["queues"], ["completions"], ["errors", "r1"]):
         as_role("monitor", *words)
         as_role("maintenance", *words)
-    for words in (["status"], ["status", "r1"], ["stats"], ["queue", "show"], ["dead", "list"]):
+    as_role("maintenance", "demand")
+    for words in (
+        ["status"],
+        ["status", "r1"],
+        ["stats"],
+        ["demand"],
+        ["queue", "show"],
+        ["dead", "list"],
+    ):
         as_role("monitor", *words)
     assert b"ValueError" in as_role("monitor", "dead", "list", "r1")
     checks = as_role("monitor", "doctor").decode()
@@ -149,8 +161,7 @@ def test_a_user_for_lists_does_what_its_commands_do(users: Users, as_role: As, p
     tracked = ("--namespace", "{lists}:n", "--message-timeout", 9)
     words = ("--in", a, "--out", b, "--out", c, *tracked, "--until-idle")
     assert program("fanout", *words).code == 0
-    words = ("--from", f"{url}/{b}", "--to", f"{url}/{d}", "--until-idle")
-    ended = program("forward", *words)
+    ended = program("forward", "--from", f"{url}/{b}", "--to", f"{url}/{d}", "--until-idle")
     assert ended.code == 0, ended.err
     assert program("forward", "--from", f"{url}/{b}", "--lag").out.startswith(b"lag 0, forwarded 2")
     assert users.refused() == set()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.diagnosis.blockers import Waits, waiting
+from fairlane.operations.blockers.blockers import Waits, waiting
+from fairlane.operations.control.live_workers import no_worker
+from fairlane.operations.maintenance.registry import unregister_worker
 from fairlane.protocol import keys
 from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.idle_report import IdleReport
+from tests.support.beats import STARTED, beat
 from tests.support.requests import change_number, take_slice
 from tests.support.wait import wait_until
 from tests.worker.handlers import echo
@@ -59,14 +63,20 @@ def test_each_cause_is_reported(queue: Queue, driver: SyncDriver, redis_client: 
     change_number(redis_client, "open", "open", 1)
     redis_client.zadd(keys.active("req"), {"absent": 1})
     reported = found(queue)
-    assert reported.pop("late") in {"next retry in 39 s", "next retry in 40 s"}
+    assert re.fullmatch(
+        r"the sub-request that waits is to be tried again at [0-9:]{8} UTC \(in (39|40) s\)",
+        reported.pop("late"),
+    )
     assert reported == {
         "pz": "paused: fairlane resume pz",
-        "held": "held by another worker",
-        "going": "cancelling: what is held must end first",
+        "held": "1 of 1 permit is held by w:1",
+        "going": "cancelling: 1 of 1 permit is held by w:1",
         "open": "open: its producer is still sending, or gone",
-        "fresh": "its next token is on its way",
+        "fresh": no_worker("req"),
     }
+    beat(queue, "w:1")
+    assert found(queue)["fresh"] == "its next token is on its way"
+    queue.driver.run(unregister_worker("req", "w:1", STARTED))
     rows, more = queue.driver.run(waiting("req", 2))
     assert (len(rows) <= 2, more) == (True, 5)
     for request in (paused, held, cancelling, fresh, late, open_one):

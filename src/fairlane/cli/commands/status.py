@@ -202,7 +202,8 @@ def _request_frame(request: Request, *, as_json: bool) -> Frame:
     ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
     state = shown_state(progress)
     missing = _missing(request, progress)
-    label = "paused" if progress.state == "paused" else "workers"
+    gated = "waits" if progress.opens_ms > now_ms else "workers"
+    label = "paused" if progress.state == "paused" else gated
     rows = [
         ("request", progress.id),
         ("state", _behind_state(request, progress, state)),
@@ -296,9 +297,6 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "durable", f"on {progress.durable} replica" + "s" * (progress.durable > 1)
     if progress.parent:
         yield "parent", progress.parent
-    if not progress.ended and progress.opens_ms > now_ms:
-        what = "its rate allows more" if progress.rates else "starts"
-        yield "waits", f"{what} in {ago(progress.opens_ms - now_ms)}"
     for rate in progress.rates:
         yield "rate", rate.words
     if progress.tags:

@@ -87,5 +87,7 @@ def _fields(worker: WorkerState) -> dict[str, Any]:
         "beat_ms": worker.beat_ms,
         "beat_age_ms": worker.beat_age_ms,
         "leases": worker.leases,
+        "units": worker.units or None,
+        "per_s": worker.per_s or None,
         "calls": [asdict(call) for call in worker.calls],
     }

@@ -1,14 +1,16 @@
 """How far single calls of a handler are: a worker's record has it, beside what the worker holds.
 
-The text is `3 leases; r1#0 4 30/100`: after the number of leases, a part for each call that has
-reported its progress, with request, permit, index, done and total. The last heartbeat wrote it.
+The text is `3 leases; 4 units 12.5/s; r1#0 4 30/100`: after the number of leases, how many calls
+the worker makes concurrently, and how many it finishes in a second. Then comes a part for each call
+that has reported its progress, with request, permit, index, done and total. The last heartbeat
+wrote it.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.operations.batching import run_each
 from fairlane.protocol import keys
@@ -21,6 +23,22 @@ if TYPE_CHECKING:
 
 _MOST = 50  # calls in one record, and workers that are asked
 _PART = re.compile(r"(?P<id>\S+)#(?P<k>\d+) (?P<index>\d+) (?P<done>\d+)/(?P<total>\d+)")
+_PACE = re.compile(r"(?P<units>\d{1,6}) units (?P<per_s>\d{1,12}\.\d{1,6})/s")
+
+
+class WorkerPace(NamedTuple):
+    """A worker makes `units` calls concurrently, and finishes `per_s` sub-requests in a second.
+
+    `per_s` was measured while it worked; 0.0 = not yet.
+    """
+
+    units: int = 0
+    per_s: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """Returns the part of a worker's record."""
+        return f"{self.units} units {self.per_s:.3f}/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +57,10 @@ class CallProgress:
         return {"index": self.index, "done": self.done, "total": self.total}
 
 
-def holds_text(leases: int, calls: Iterable[CallProgress]) -> str:
-    """Returns what a heartbeat reports of a worker's leases and calls, with bounded length."""
+def holds_text(leases: int, pace: WorkerPace, calls: Iterable[CallProgress]) -> str:
+    """Returns what a heartbeat reports of a worker, with bounded length."""
     parts = [f"{one.request_id}#{one.k} {one.index} {one.done}/{one.total}" for one in calls]
-    return "; ".join([f"{leases} leases", *parts[:_MOST]])
+    return "; ".join([f"{leases} leases", pace.text, *parts[:_MOST]])
 
 
 def read_calls(
@@ -63,3 +81,9 @@ def read_holds(text: str) -> list[CallProgress]:
         for one in parts
         if one is not None
     ]
+
+
+def read_pace(text: str) -> WorkerPace:
+    """Returns the pace in what a heartbeat reported of a worker; 0 for an earlier release's."""
+    found = next(filter(None, map(_PACE.fullmatch, text.split("; "))), None)
+    return WorkerPace(int(found["units"]), float(found["per_s"])) if found else WorkerPace()

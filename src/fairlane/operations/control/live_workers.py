@@ -38,6 +38,11 @@ def unserved(queue: str) -> Operation[str]:
     ages = beat_ages(workers, time_ms(time))
     if not all(is_late(age_ms) for age_ms in ages.values()):
         return ""
+    return no_worker(queue)
+
+
+def no_worker(queue: str) -> str:
+    """Returns the sentence about a queue without a live worker."""
     return (
         f"no worker takes from queue {queue}: "
         f"start one with rq-worker --app module:app, or --handler module:function{of_queue(queue)}"

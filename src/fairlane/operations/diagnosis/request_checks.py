@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane import settings
 from fairlane.common.text import format_duration, plural
-from fairlane.errors import FairlaneError
+from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
+from fairlane.operations.blockers.causes import causes_of
+from fairlane.operations.blockers.facts import read_queue, read_request
 from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.diagnosis.finding import BAD, WARN, Finding
 from fairlane.operations.maintenance.registry import reap_all
@@ -20,6 +22,9 @@ from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlane.found import Cause
     from fairlane.protocol.steps import Operation
 
 GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner
@@ -148,31 +153,49 @@ def overdue(page: Page) -> Operation[list[Finding]]:
 
 
 def idle(page: Page) -> Operation[list[Finding]]:
-    """Finds requests without progress for long, whose producer or handler may be gone."""
+    """Finds requests without progress for long, whose producer or handler may be gone.
+
+    The diagnosis of `fairlane why` says what holds up each of them. What is delayed, or waits for
+    others, is no finding; a queue without workers is one of `queue_checks.py`.
+    """
     found = _unfed(page)
     before = page.now - _LONG_MS
     old = [row for row in page.live if row.state == "active" and row.number("born") < before]
-    asked = []
-    for row in old:
-        asked += [
-            Command(b"ZCARD", keys.leases(row.id)),
-            Command(b"ZCOUNT", keys.retries(row.id), b"-inf", page.now),
-            Command(b"XRANGE", keys.results(row.id), before, b"+", b"COUNT", 1),
-        ]
+    asked = [Command(b"XRANGE", keys.results(row.id), before, b"+", b"COUNT", 1) for row in old]
     replies = yield from run_each(asked)
-    for row, held, due, recent in zip(old, replies[::3], replies[1::3], replies[2::3], strict=True):
-        if any(isinstance(reply, FairlaneError) for reply in (held, due, recent)):
-            continue  # a finding of `unsound`
-        if recent or not (held or due or row.number("fresh")):
+    quiet = [row.id for row, recent in zip(old, replies, strict=True) if recent == []]
+    for name, causes in (yield from _explained(page.queue, quiet)):
+        cause = causes[0]
+        if cause.kind in _REMEDIES:
+            check, remedy = _REMEDIES[cause.kind]
+            what = f"nothing was done for {format_duration(_LONG_MS)}: {cause.text}"
+            found.append(Finding(check, WARN, what, remedy, name))
+    return found
+
+
+_SLOW = ("slow", "fairlane status ID names the calls that report progress; a handler may hang")
+_WAITING = ("waiting", "workers are busy with more urgent lanes: fairlane why ID; add workers")
+_REMEDIES = {"limit": _SLOW, "held": _SLOW, "lanes": _WAITING, "token": _WAITING}
+
+
+def _explained(queue: str, names: Sequence[str]) -> Operation[list[tuple[str, list[Cause]]]]:
+    """Returns what holds up requests, without those that ended or that can't be read.
+
+    A request that can't be read is a finding of `unsound`.
+    """
+    if not names:
+        return []
+    home = yield from read_queue(queue)
+    found = []
+    for name in names:
+        try:
+            facts = yield from read_request(name)
+        except RedisUnreachable:
+            raise
+        except (FairlaneError, ValueError):
             continue
-        if held:
-            remedy = "fairlane status ID names the workers; a handler may hang"
-            what = f"is held, and nothing was done for {format_duration(_LONG_MS)}"
-            found.append(Finding("slow", WARN, what, remedy, row.id))
-        elif (yield Command(b"EXISTS", keys.workers(page.queue))):  # otherwise `workers` is bad
-            remedy = "workers are busy with more urgent lanes: add workers, or lower their limits"
-            what = f"waits, and nothing was done for {format_duration(_LONG_MS)}"
-            found.append(Finding("waiting", WARN, what, remedy, row.id))
+        if facts is not None and (causes := causes_of(facts, home)):
+            found.append((name, causes))
     return found
 
 
@@ -189,22 +212,19 @@ def _unfed(page: Page) -> list[Finding]:
 
 def given_back(page: Page) -> Operation[list[Finding]]:
     """Finds requests whose sub-requests workers gave back, because none has what they need."""
-    notes = [(row, _why_given_back(row.values["failure"])) for row in page.live]
-    named = [(row, why) for row, why in notes if why]
-    counts = yield from run_each([Command(b"ZCARD", keys.retries(row.id)) for row, _ in named])
+    named = [row.id for row in page.live if _is_given_back(row.values["failure"])]
     remedy = "start a worker that has the task, or fairlane cancel ID"
     return [
-        Finding("given back", WARN, f"waits: {why}", remedy, row.id)
-        for (row, why), count in zip(named, counts, strict=True)
-        if isinstance(count, int) and count  # an error is a finding of `unsound`
+        Finding("given back", WARN, cause.text, remedy, name)
+        for name, causes in (yield from _explained(page.queue, named))
+        for cause in causes
+        if cause.kind == "task"
     ]
 
 
-def _why_given_back(note: str) -> str:
-    """Returns the reason in a note of lib/core/note_failure.lua; "" if it is of a failure."""
-    _, _, rest = note.partition(" ")
-    head, _, why = rest.partition(" ")
-    return why if ":g:" in head else ""
+def _is_given_back(note: str) -> bool:
+    """Returns True for a note of lib/core/note_failure.lua that is of no failure."""
+    return ":g:" in note.partition(" ")[2].partition(" ")[0]
 
 
 REBUILD = (forgotten, unlogged)  # what the dispatch slot must have

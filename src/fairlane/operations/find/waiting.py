@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_READ = 5_000  # tokens, and entries of `active` or of the completion log
-_DELAYED = -1  # stands for a priority: tokens that are due later
+DELAYED = -1  # stands for a priority: tokens that are due later
 
-Place = tuple[int, int]  # a shard; a priority, or _DELAYED
+Place = tuple[int, int]  # a shard; a priority, or DELAYED
 
 
 class Waiting(NamedTuple):
@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
 def read_waiting(queue: str, shards: Sequence[int]) -> Operation[Waiting]:
     """Counts all tokens, and reads the first of them, from the most urgent lane on."""
     places = [(shard, priority) for priority in range(keys.LANES) for shard in shards]
-    places += [(shard, _DELAYED) for shard in shards]
+    places += [(shard, DELAYED) for shard in shards]
     replies = yield from run_all([_count(queue, place) for place in places])
     counts = {place: count for place, count in zip(places, replies, strict=True) if count}
     return Waiting(counts, (yield from _read(queue, counts)))
@@ -78,7 +78,7 @@ def _with_turns(queue: str, found: dict[Place, list[bytes]]) -> Operation[dict[P
 
 def _count(queue: str, place: Place) -> Command:
     shard, priority = place
-    if priority == _DELAYED:
+    if priority == DELAYED:
         return Command(b"ZCARD", keys.delayed(queue, shard))
     return Command(b"LLEN", keys.lanes(queue, shard)[priority])
 
@@ -86,14 +86,14 @@ def _count(queue: str, place: Place) -> Command:
 def _first(queue: str, place: Place, most: int) -> Command:
     """Returns the command that reads the tokens of a place that are popped or due first."""
     shard, priority = place
-    if priority == _DELAYED:
+    if priority == DELAYED:
         return Command(b"ZRANGE", keys.delayed(queue, shard), 0, most - 1)
     return Command(b"LRANGE", keys.lanes(queue, shard)[priority], -most, -1)
 
 
 def _texts(place: Place, reply: list[bytes]) -> list[bytes]:
     """Returns tokens in their order; a delayed one begins with its lane."""
-    if place[1] == _DELAYED:
+    if place[1] == DELAYED:
         return [member.partition(b"|")[2] for member in reply]
     return reply[::-1]
 
@@ -129,5 +129,5 @@ def without_stale(counts: dict[Place, int], stale: Counter[int]) -> tuple[dict[i
     for (_, priority), count in counts.items():
         all_tokens[priority] += count
     left = {place: all_tokens[place] - stale[place] for place in sorted(all_tokens)}
-    delayed = max(0, left.pop(_DELAYED, 0))
+    delayed = max(0, left.pop(DELAYED, 0))
     return {lane: count for lane, count in left.items() if count > 0}, delayed

@@ -9,7 +9,7 @@ import re
 
 from fairlane.found import WorkerPage, WorkerState
 from fairlane.operations.batching import run_all
-from fairlane.operations.control.call_progress import read_holds
+from fairlane.operations.control.call_progress import read_holds, read_pace
 from fairlane.operations.find.requests import check_page
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.protocol import keys
@@ -45,7 +45,7 @@ def list_workers(queue: str, limit: int = 1000) -> Operation[WorkerPage]:
 def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> WorkerState:
     host, pid, started, holds = ((value or b"").decode("utf-8", "replace") for value in record)
     age_ms = max(0, now_ms - beat_ms)
-    leases = _LEASES.match(holds)
+    leases, pace = _LEASES.match(holds), read_pace(holds)
     return WorkerState(
         id=name,
         host=host.partition(" ")[0],  # worker/host_identity.py: the name, then what is unique
@@ -56,6 +56,8 @@ def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> 
         is_alive=not is_late(age_ms),
         leases=int(leases[1]) if leases else 0,
         calls=tuple(read_holds(holds)),
+        units=pace.units,
+        per_s=pace.per_s,
     )
 
 

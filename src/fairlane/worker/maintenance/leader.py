@@ -35,11 +35,13 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.worker.health_port import split_id
 from fairlane.worker.host_identity import is_loopback, whereabouts
 from fairlane.worker.log.repeats import Repeats
+from fairlane.worker.maintenance.demand import DemandGauge
 from fairlane.worker.maintenance.duty import NEVER, Beat, Duty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fairlane.found import Demand
     from fairlane.operations.maintenance.dead_workers import Late
     from fairlane.worker.log.repeats import Outage
 
@@ -67,8 +69,7 @@ class Maintenance:
         self._driver = driver or SyncDriver(url, patience_s=settings.BEAT_MS / 1000)
         self._queue, self._worker = queue, worker
         self._shards: tuple[int, ...] = (0,)
-        self._is_moving = False
-        self._leads = False
+        self._is_moving = self._leads = False
         self._led_at = -NEVER  # when a beat last reported that this worker leads
         self._rebuild_at = NEVER
         self._primaries: set[Any] = set()
@@ -91,9 +92,22 @@ class Maintenance:
         self.take_over = duty("take-over", self._next_take_over, self._take_over)
         self.primaries = duty("primaries", self._next_primaries, self._look_for_new_primaries)
         self.walk = duty("walk", self._next_walk, self._walk)
+        self._gauge = DemandGauge(self._driver, queue)
+        self.measure = duty("demand", lambda _: NEVER, self._gauge.measure)
         often = (self.promote, self.look, self.fire)
-        self._of_leader = (*often, self.move, self.audit, self.primaries)
+        self._of_leader = (*often, self.move, self.audit, self.primaries, self.measure)
         self._duties = (*self._of_leader, self.take_over, self.walk)
+
+    def demand(self) -> Demand | None:
+        """Returns the demand of the queue, as it was measured some seconds ago.
+
+        None if this worker does not lead, or has not measured it yet: each call sees to that.
+        """
+        if not self._leads:
+            return None
+        found = self._gauge.ask()
+        self.measure.due(self._gauge.next_at)
+        return found
 
     def spread(self, numbers: Sequence[int], *, is_moving: bool) -> None:
         """Sets the shards of the queue; `is_moving`: requests must be moved from some of them."""

@@ -11,7 +11,7 @@ from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, WorkerRefused
-from fairlane.operations.control.call_progress import holds_text
+from fairlane.operations.control.call_progress import WorkerPace, holds_text
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.queue_pause import QueuePause
@@ -19,11 +19,13 @@ from fairlane.worker.host_identity import hostname_of, whereabouts
 from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.maintenance.duty import Beat
 from fairlane.worker.maintenance.leader import Maintenance
+from fairlane.worker.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.found import Demand
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation
     from fairlane.worker.lease_board import LeaseBoard
@@ -48,6 +50,7 @@ class Heartbeat:
         outage: Repeats | None = None,
     ) -> None:
         self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
+        self._pace = Pace(board.units)
         self.started = str(clock.wall_ms())
         self.must_drain = False
         self.is_idle = False
@@ -135,6 +138,10 @@ class Heartbeat:
         """
         self._has_died = self._has_died or self._leads
 
+    def demand(self) -> Demand | None:
+        """Returns the demand of the queue if this worker leads and has measured it."""
+        return self._maintenance.demand()
+
     @property
     def until_beat_s(self) -> float:
         """Returns the seconds until the next beat is due."""
@@ -155,7 +162,8 @@ class Heartbeat:
 
     def _beat(self) -> None:
         self._beaten = clock.mono_s()
-        holds = holds_text(len(self._board.held()), self._board.reported())
+        held = self._board.held()
+        holds = holds_text(len(held), self._measure(len(held)), self._board.reported())
         died, self._has_died = self._has_died, False
         try:
             reply = self._driver.run(
@@ -182,6 +190,12 @@ class Heartbeat:
                 "deleted" if reply.is_drain else "replaced",
             )
             self.must_drain = True
+
+    def _measure(self, held: int) -> WorkerPace:
+        counts = self._board.counts()
+        settled = counts["done"] + counts["dead"]
+        per_s = self._pace.look(self._beaten, held, settled, counts["busy_us"])
+        return WorkerPace(self._board.units, per_s)
 
     def _pause(self, pause: QueuePause) -> None:
         """Passes a pause of the queue, or its end, to the units."""

@@ -39,6 +39,8 @@ from fairlane.worker.supervisor.time_limits import TimeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairlane.found import Demand
+
 _log = logging.getLogger("fairlane.worker")
 _TICK_S = 0.2
 _LONGEST_SLICE_S = 10
@@ -127,7 +129,7 @@ class Worker:
             return self._run(until_idle=until_idle)
 
     def _run(self, *, until_idle: bool) -> int:
-        port = HealthPort(self.id, self._report)
+        port = HealthPort(self.id, self._report, self._demand)
         self.id = check_name("worker id", port.address)
         try:
             # A driver of its own, as the queue's may be in use by other threads of this process.
@@ -293,6 +295,9 @@ class Worker:
             "held": len(self._board.held()),
             **self._board.counts(),
         }
+
+    def _demand(self) -> Demand | None:
+        return self._heartbeat.demand()
 
 
 def _totals(counts: dict[str, int]) -> str:

@@ -1,0 +1,28 @@
+"""`fairlane demand`: how much work could start now, for autoscaling."""
+
+from __future__ import annotations
+
+import click
+
+from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
+from fairlane.cli.output import write_json, write_line
+
+
+@click.command("demand", short_help="Print how many more leases workers could take now.")
+@queue_option
+@json_option
+@redis_option
+def command(redis: str | None, queue: str, as_json: bool) -> int:
+    """Print how many more leases workers could take from a queue now, as a signal for autoscaling.
+
+    That is the sum over all requests of the smaller one of free permits and ready sub-requests.
+    What is paused, delayed, cancelled or kept by a rate does not count, nor do stale tokens. With
+    --json, `held` is how many leases workers have, and `wanted` the sum of both.
+    """
+    with open_queue(redis, queue) as opened:
+        found = opened.demand()
+    if as_json:
+        write_json({**found._asdict(), "wanted": found.wanted})
+    else:
+        write_line(str(found.demand))
+    return 0

@@ -1,0 +1,221 @@
+"""The one diagnosis: which causes hold up a request, given what was read of it and its queue.
+
+`why`, `doctor` and the report of an idle worker use it. It reads nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from fairlane.common.fingerprint import read_failure
+from fairlane.common.text import join_names, plural, when
+from fairlane.found import Cause
+from fairlane.operations.blockers.estimate import Capacity
+from fairlane.operations.control.live_workers import no_worker
+from fairlane.operations.maintenance.queue_pause import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from fairlane.found import LanePlace
+    from fairlane.operations.blockers.facts import QueueFacts, RequestFacts
+
+GATED = ("after", "delay", "rate")  # the kinds of a request whose gate is closed
+_ERROR_MOST = 200  # characters of an error
+
+
+def causes_of(
+    facts: RequestFacts,
+    queue: QueueFacts,
+    place: LanePlace | None = None,
+    capacity: Capacity | None = None,
+) -> list[Cause]:
+    """Returns the causes, the one that matters most first; none if the request has ended.
+
+    `place` is where its next token is, if the lanes were read, `capacity` what the workers are.
+    """
+    if facts.progress.ended:
+        return []
+    own = own_cause(facts)
+    found = [own] if own is not None else []
+    found += _of_queue(queue)
+    if own is None:
+        found.append(_in_lanes(place, capacity or Capacity()))
+    return found
+
+
+# ------------------------------------------------------------------ the request
+
+
+def own_cause(facts: RequestFacts) -> Cause | None:
+    """Returns the cause in the request itself; None if it waits only for a worker."""
+    return next(filter(None, (look(facts) for look in _OWN)), None)
+
+
+def _state(facts: RequestFacts) -> Cause | None:
+    progress = facts.progress
+    if progress.state == "active":
+        return None
+    if progress.state == "paused":
+        return Cause("paused", f"paused: fairlane resume {progress.id}")
+    held = _held_by(facts) if progress.held else "maintenance ends it within seconds"
+    return Cause(progress.state, f"{progress.state}: {held}", figures=_figures(facts))
+
+
+def _deadline(facts: RequestFacts) -> Cause | None:
+    progress = facts.progress
+    if not 0 < progress.deadline_ms <= facts.now_ms:
+        return None
+    passed = when(progress.deadline_ms, facts.now_ms)
+    return Cause("expiring", f"its deadline passed at {passed}: nothing of it starts any more")
+
+
+def _after(facts: RequestFacts) -> Cause | None:
+    if not facts.after:
+        return None
+    open_ones = [one for one in facts.others if not one.has_ended]
+    figures = {
+        "after": {one.id: one.state or None for one in facts.others},
+        "more": facts.more_others,
+    }
+    if not open_ones and not facts.more_others:
+        text = "the requests before it have ended: the leading worker starts it within seconds"
+        return Cause("after", text, figures=figures)
+    shown = [f"{one.id} ({one.state}, {one.settled:,} of {one.total:,})" for one in open_ones]
+    more = f" and {facts.more_others:,} more" if facts.more_others else ""
+    verb = "done" if facts.after == "done" else "ended"
+    text = f"starts after other requests are {verb}: {join_names(shown)}{more}"
+    return Cause("after", text, figures=figures)
+
+
+def _gate(facts: RequestFacts) -> Cause | None:
+    progress = facts.progress
+    if facts.is_gate_open or not (facts.fresh or facts.retries):
+        return None
+    opens = when(progress.opens_ms, facts.now_ms)
+    if not progress.rates:
+        return Cause("delay", f"starts at {opens}", progress.opens_ms)
+    rates = [rate.words for rate in progress.rates]
+    text = f"its rate {' and '.join(rates)} allows more at {opens}"
+    return Cause("rate", text, progress.opens_ms, {"rates": rates})
+
+
+def _limit(facts: RequestFacts) -> Cause | None:
+    if facts.progress.held < facts.progress.limit:
+        return None
+    return Cause("limit", _held_by(facts), figures=_figures(facts))
+
+
+def _retry(facts: RequestFacts) -> Cause | None:
+    if facts.ready or not facts.retries:
+        return None
+    progress = facts.progress
+    due = when(facts.next_due_ms, facts.now_ms)
+    are = "all that waits of it is" if facts.retries > 1 else "the sub-request that waits is"
+    figures = {"retries": facts.retries, **_figures(facts)}
+    note = progress.given_back or progress.last_failure
+    error = "" if note is None else read_failure(note.error).headline[:_ERROR_MOST]
+    if progress.given_back is not None:
+        count = plural(facts.retries, "sub-request")
+        text = f"workers gave back {count} until {due}: {error}"
+        return Cause("task", text, facts.next_due_ms, {**figures, "reason": error})
+    text = f"{are} to be tried again at {due}" + (f", after {error}" if error else "")
+    return Cause("retry", text, facts.next_due_ms, {**figures, "error": error or None})
+
+
+def _held(facts: RequestFacts) -> Cause | None:
+    if facts.ready or not facts.progress.held:
+        return None
+    return Cause("held", f"nothing else of it waits: {_held_by(facts)}", figures=_figures(facts))
+
+
+def _open(facts: RequestFacts) -> Cause | None:
+    if facts.ready or not facts.progress.is_open:
+        return None
+    last_ms = max(facts.last_chunk_ms, facts.progress.submitted_ms)
+    text = "open: its producer is still sending, or gone"
+    return Cause("open", text, figures={"last_ms": last_ms})
+
+
+_OWN: tuple[Callable[[RequestFacts], Cause | None], ...] = (
+    *(_state, _deadline, _after, _gate, _limit, _retry, _held, _open),
+)
+
+
+def _held_by(facts: RequestFacts) -> str:
+    """Returns `3 of 3 permits are held, by w1 (2) and w2`."""
+    progress = facts.progress
+    verb = "is" if progress.held == 1 else "are"
+    counts = held_by_worker(facts)
+    names = [f"{name} ({count:,})" if count > 1 else name for name, count in counts.items()]
+    by = f" by {join_names(names)}" if names else ""
+    return f"{progress.held:,} of {plural(progress.limit, 'permit')} {verb} held{by}"
+
+
+def _figures(facts: RequestFacts) -> dict[str, object]:
+    progress = facts.progress
+    return {"held": progress.held, "limit": progress.limit, "workers": held_by_worker(facts)}
+
+
+def held_by_worker(facts: RequestFacts) -> dict[str, int]:
+    """Returns worker -> how many permits it holds, the one with the most first."""
+    return dict(Counter(one.worker for one in facts.holders).most_common())
+
+
+def late_holders(facts: RequestFacts, alive: Collection[str]) -> list[Cause]:
+    """Returns the cause that workers without a recent heartbeat hold permits, if they do."""
+    late = {name: count for name, count in held_by_worker(facts).items() if name not in alive}
+    if not late:
+        return []
+    has = "has" if len(late) == 1 else "have"
+    text = f"{join_names(list(late))} {has} no recent heartbeat: what is held there is taken back"
+    return [Cause("late", text, figures={"workers": late})]
+
+
+# ------------------------------------------------------------------ the queue
+
+
+def _of_queue(queue: QueueFacts) -> Iterable[Cause]:
+    if queue.pause.is_paused:
+        yield Cause("queue", remedy(queue.name, queue.pause), queue.pause.until_ms or 0)
+    if not queue.workers:
+        yield Cause("workers", no_worker(queue.name))
+
+
+def _in_lanes(place: LanePlace | None, capacity: Capacity) -> Cause:
+    if place is None:
+        return Cause("token", "its next token is on its way")
+    if place.is_lost:
+        text = "its token is in no lane: a worker is taking it, or else it is minted again soon"
+        return Cause("token", text)
+    busy = _busy(place, capacity)
+    figures = {
+        "lanes": place.ahead,
+        "requests": place.requests,
+        "units": capacity.units,
+        "leases": capacity.leases,
+        "urgent": place.urgent,
+        "urgent_held": place.urgent_held,
+    }
+    if not place.ahead:
+        return Cause("token", f"no token is ahead of it{busy}", figures=figures)
+    least = "" if place.is_exact else "at least "
+    lanes = [f"{count:,} in lane {lane}" for lane, count in place.ahead.items()]
+    verb = "is" if place.place == 2 else "are"  # noqa: PLR2004  the first one behind one token
+    text = (
+        f"{least}{plural(place.place - 1, 'token')} of {plural(place.requests, 'request')} {verb} "
+        f"ahead of it: {join_names(lanes)}{busy}"
+    )
+    return Cause("lanes", text, figures=figures)
+
+
+def _busy(place: LanePlace, capacity: Capacity) -> str:
+    """Returns what the workers do instead."""
+    if not capacity.are_busy:
+        return ": the next free worker takes it" if not place.ahead else ""
+    units = f"; all {plural(capacity.units, 'unit')} of the workers are busy"
+    if not place.urgent:
+        return units
+    requests = plural(place.urgent, "more urgent request")
+    return f"{units}, {requests} at work with {plural(place.urgent_held, 'permit')}"

@@ -1,0 +1,1 @@
+"""The one diagnosis of what holds up a request."""

@@ -1,0 +1,115 @@
+"""The signal for autoscaling equals a count by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlane.found import Demand
+from fairlane.operations.blockers import demand
+from fairlane.operations.control import change
+from fairlane.protocol import keys
+from tests.support.beats import beat
+from tests.support.requests import next_slice
+from tests.support.upkeep import server_ms
+
+if TYPE_CHECKING:
+    import pytest
+    import redis
+
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+
+def submit_all_kinds(queue: Queue, driver: SyncDriver) -> None:
+    """Submits requests of every kind; three units hold a sub-request each."""
+    held = queue.submit_request([b"x"] * 10, id="held", limit=3, priority=0)
+    for _ in range(2):
+        assert next_slice(driver, count=1).request_id == held.id
+    full = queue.submit_request([b"x"] * 10, id="full", limit=1, priority=0)
+    held.set_priority(1)
+    assert next_slice(driver, count=1).request_id == full.id
+    queue.submit_request([b"x"] * 10, id="limited", limit=4)
+    queue.submit_request([b"x"] * 2, id="small", limit=50)
+    queue.submit_request([b"x"] * 10, id="paused", limit=10).pause()
+    queue.submit_request([b"x"] * 10, id="cancelled", limit=10).cancel()
+    queue.submit_request([b"x"] * 10, id="delayed", limit=10, delay=60)
+    queue.submit_request([b"x"] * 10, id="after", limit=10, after=["limited"])
+    queue.submit_request([b"x"] * 10, id="rated", limit=10, rate="30/m")
+    queue.submit_request([b"x"] * 10, id="lowered", limit=9).set_limit(2)
+
+
+BY_HAND = {"held": 3 - 2, "full": 1 - 1, "limited": 4, "small": 2, "rated": 1, "lowered": 2}
+
+
+def test_the_demand_is_the_sum_of_free_permits_or_ready_work(queue: Queue, driver: SyncDriver):
+    """What is paused, cancelled, delayed or waits for others counts for nothing."""
+    submit_all_kinds(queue, driver)
+    found = queue.demand()
+    assert found == Demand("req", sum(BY_HAND.values()), 3, 9, is_paused=False, is_exact=True)
+    assert found.wanted == sum(BY_HAND.values()) + 3
+
+
+def test_stale_and_lost_tokens_do_not_matter(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    submit_all_kinds(queue, driver)
+    redis_client.lpush(keys.lanes("req")[7], *[f"cancelled#{k}.1" for k in range(30)])
+    redis_client.delete(keys.lanes("req")[1])
+    assert queue.demand().demand == sum(BY_HAND.values())
+    redis_client.delete(keys.lanes("req")[7])
+
+
+def test_of_very_many_requests_the_tokens_are_counted_without_stale_ones(
+    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """Both ways count the same, because mint keeps a token for each lease that is possible."""
+    submit_all_kinds(queue, driver)
+    beat(queue, "w:1", "3 leases; 4 units 20.000/s")
+    exact = queue.demand()
+    monkeypatch.setattr(demand, "MOST_REQUESTS", 4)
+    assert queue.demand() == exact._replace(is_exact=False)
+
+
+def test_retries_count_when_they_are_due(lane: Lane):
+    lane.now = server_ms(lane.client)
+    held = lane.begin(4, limit=1)  # takes all of them
+    due, later = held.ids[:2], held.ids[2:]
+    lane.complete(
+        held,
+        others=[*((one, "retry", 0) for one in due), *((one, "retry", 60_000) for one in later)],
+    )
+    lane.run(change.set_limit("r1", 3))
+    assert lane.run(demand.demand("req")).demand == 0  # not listed in `active` yet
+    lane.client.zadd(keys.active("req"), {"r1": lane.now})
+    assert lane.run(demand.demand("req")).demand == 2
+
+
+def test_a_request_past_its_deadline_starts_nothing(lane: Lane):
+    lane.start(4, deadline_ms=1_000)
+    lane.client.zadd(keys.active("req"), {"r1": lane.now})
+    assert lane.run(demand.demand("req"))[1:4] == (0, 0, 1)
+
+
+def test_a_paused_queue_needs_no_more_workers(queue: Queue, driver: SyncDriver):
+    """What they hold goes on."""
+    submit_all_kinds(queue, driver)
+    queue.pause()
+    found = queue.demand()
+    assert (found.demand, found.held, found.is_paused) == (0, 3, True)
+    queue.resume()
+
+
+def test_an_empty_queue_has_no_demand(queue: Queue):
+    assert queue.demand() == Demand("req", 0, 0, 0, is_paused=False, is_exact=True)
+
+
+def test_what_belongs_to_no_request_of_this_queue_is_left_out(
+    queue: Queue, redis_client: redis.Redis
+):
+    """It was announced and never submitted, or `active` is damaged."""
+    queue.submit_request([b"x"])
+    other = type(queue)(queue.driver, "other").submit_request([b"x"])
+    redis_client.zadd(keys.active("req"), {"absent": 1, other.id: 1})
+    assert queue.demand()[1:4] == (1, 0, 1)
+    redis_client.zrem(keys.active("req"), "absent", other.id)

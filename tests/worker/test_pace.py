@@ -1,0 +1,84 @@
+"""The pace of a worker: what it finishes in a second while it works."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlane.operations.control.call_progress import (
+    CallProgress,
+    WorkerPace,
+    holds_text,
+    read_holds,
+    read_pace,
+)
+from fairlane.worker.pace import Pace
+
+
+def test_nothing_is_measured_before_something_is_finished():
+    pace = Pace(4)
+    assert [pace.look(second, 4, 0, 0) for second in range(3)] == [0.0, 0.0, 0.0]
+
+
+def test_units_that_are_busy_count_in_full():
+    pace = Pace(4)
+    found = [pace.look(second, 4, 20 * second, 0) for second in range(5)]
+    assert found == [0.0, 20.0, 20.0, 20.0, 20.0]
+
+
+def test_units_that_are_idle_do_not_make_it_slower():
+    """Half of the units worked, so all of them finish twice as many."""
+    pace = Pace(4)
+    assert [pace.look(second, 2, 10 * second, 0) for second in range(3)][-1] == 20.0
+
+
+def test_short_calls_that_no_look_sees_are_measured_by_their_own_time():
+    """One call of 1 ms a second, by one of four units: they finish 4,000 a second."""
+    pace = Pace(4)
+    found = [pace.look(second, 0, second, 1_000 * second) for second in range(3)]
+    assert found[-1] == pytest.approx(4_000)
+
+
+def test_leases_that_wait_in_a_unit_do_not_make_it_busier():
+    """A unit fetches leases ahead."""
+    pace = Pace(1)
+    assert [pace.look(second, 30, 10 * second, 0) for second in range(3)][-1] == 10.0
+
+
+def test_the_last_minute_counts():
+    pace = Pace(1)
+    settled = 0
+    for second in range(100):
+        settled += 1 if second < 30 else 100
+        last = pace.look(second, 1, settled, 0)
+    assert last == 100.0
+
+
+def test_slow_calls_are_measured_over_a_longer_time():
+    """One call in half a minute: the last ten count, from the end of the first one on."""
+    pace = Pace(1)
+    found = [pace.look(second, 1, second // 30, 0) for second in range(601)]
+    assert found[-1] == pytest.approx(10 / 271)
+
+
+def test_looks_in_quick_succession_are_one_sample():
+    """A worker that waits for an idle queue beats ten times a second."""
+    pace = Pace(1)
+    found = [pace.look(0.1 * look, 1, look, 0) for look in range(11)]
+    assert found[-1] == pytest.approx(10.0)
+    assert found[4] == 0.0
+
+
+def test_a_record_has_the_pace_between_the_leases_and_the_calls():
+    calls = [CallProgress("r1", "0", 4, 30, 100)]
+    text = holds_text(3, WorkerPace(4, 12.5), calls)
+    assert text == "3 leases; 4 units 12.500/s; r1#0 4 30/100"
+    assert read_pace(text) == WorkerPace(4, 12.5)
+    assert read_holds(text) == calls
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3 leases", "3 leases; r1#0 4 30/100", "4 units x/s", "\x1b["]
+)
+def test_a_record_without_a_pace_has_none(text: str):
+    """An earlier release wrote it."""
+    assert read_pace(text) == WorkerPace(0, 0.0)
