@@ -72,6 +72,35 @@ def test_a_long_line_asks_again_after_half_a_minute(one: Lane):
     assert max(waits) == 30_000
 
 
+def test_a_line_that_nobody_waits_in_any_more_keeps_the_others_for_half_a_minute_at_most(one: Lane):
+    take(one, 5)
+    for _ in range(100):  # each of a hundred asks, waits as long as it is told, and asks again
+        for _ in range(100):
+            take(one, waited=True)
+        one.now += 1
+    one.now += 30_000
+    assert take(one, 9) == [5, 0]
+
+
+@pytest.mark.parametrize("back_ms", [1, 3_600_000])
+def test_a_clock_that_goes_back_neither_closes_the_bucket_nor_fills_it(one: Lane, back_ms: int):
+    take(one, 5)
+    one.now -= back_ms
+    assert take(one) == [0, 10]
+    one.now += 10
+    assert take(one, 9, waited=True) == [1, 0]
+
+
+def test_a_hold_is_as_long_as_before_after_the_clock_went_back(one: Lane):
+    hold(one, 30_000)
+    one.now -= 3_600_000
+    assert take(one)[0] == 0
+    one.now += 29_999
+    assert take(one, waited=True)[0] == 0
+    one.now += 1
+    assert take(one, 9, waited=True) == [1, 0]
+
+
 def test_a_heavy_sub_request_counts_for_its_weight(one: Lane):
     assert take(one, 9, weight=2) == [2, 0]
     assert take(one, 9, weight=2) == [0, 10]
