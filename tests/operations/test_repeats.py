@@ -25,6 +25,7 @@ from fairlane.operations.maintenance import dead_workers, queue_pause, registry
 from fairlane.operations.many.apply import apply
 from fairlane.operations.many.change import Change
 from fairlane.operations.many.selection import select, select_ids
+from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.schedules import change as change_schedule
 from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
@@ -314,6 +315,11 @@ def has_rates_and_is_held(driver: Any) -> None:
     driver.run(rates.hold("req", "r1", 1))
 
 
+def is_given_another_rate(driver: Any) -> None:
+    put(driver, 1, rates=(Rate("key/api", 1_000, 1_000, 1),))
+    driver.run(set_rate("r1", "100000/s", 10_000))
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(library().hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -441,7 +447,8 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, ages, follows_another, pauses_the_queue,
+    changes, holds, has_rates, has_rates_and_is_held, is_given_another_rate, ages,
+    follows_another, pauses_the_queue,
     spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
     rolls, joins, recurs, changes_many, deletes,
 ]  # fmt: skip

@@ -104,6 +104,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             (WORKERS, RECORD, CONF), beat | {"late": 5, "host": "box", "pid": 42}
         ),
         "refund": Call((BUCKET,), RATE | {"unused": 1}),
+        "refit": Call((BUCKET,), RATE),
         "report_backlog": Call((ACTIVE, *BOUND), {"rows": [RUNNING, 1, 2, 3]}),
         "requeue_dead": Call(running, {"op": "a" * 32, "ids": ["1-1"]}),
         "reschedule_active": Call((ACTIVE,), {"rows": [RUNNING, 1, 2]}),
@@ -118,6 +119,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_limit": Call(running, {"limit": 2}),
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),
+        "set_rate": Call(running, {"rates": "1 = 10000 5 1"}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take": Call((BUCKET,), RATE | {"want": 1, "waited": ""}),
     }

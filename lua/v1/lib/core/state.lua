@@ -3,11 +3,11 @@
 -- fields, because each field costs more memory and time than all of these:
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
--- Only a request that must wait for a time or a rate has a third field: gate = opens|rates, see lib/gate/gate.lua.
+-- Only a request that must wait for a time or a rate has a third field: gate = opens|rates|, see lib/gate/gate.lua.
 -- @include lib/core/summary.lua
 local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
-local GATE = "^(%d+)|(.*)$"
+local GATE = "^(%d+)|([^|]*)(|?)$"
 
 local function load_state()
   local row = redis.call("HMGET", request, "state", "policy", "counts", "gate")
@@ -21,9 +21,9 @@ local function load_state()
   if not limit or not seq then  -- damage; nothing may be written over it
     error("BADSTATE the policy or the counts of " .. request .. " cannot be read", 0)
   end
-  local opens, rates = 0, ""
+  local opens, rates, limited = 0, "", ""
   if row[4] then
-    opens, rates = string.match(row[4], GATE)
+    opens, rates, limited = string.match(row[4], GATE)
     if not opens then
       error("BADSTATE the gate of " .. request .. " cannot be read", 0)
     end
@@ -35,7 +35,7 @@ local function load_state()
     durable = n(durable), deadline = n(deadline), born = n(born), seq = n(seq), queued = n(queued), high = n(high),
     fresh = n(fresh), total = n(total), done = n(done), dead = n(dead_ones), open = n(open), few = n(few_wait),
     max_body = n(max_body), last_ms = n(last_ms), sleep_due = n(sleep_due), sleeper = sleeper, free = free, shards = shards,
-    opens = n(opens), rates = rates,
+    opens = n(opens), rates = rates, is_limited = limited == "|",
     held = few_wait == "1" and 0 or redis.call("ZCARD", leases),
   }
 end

@@ -4,17 +4,27 @@
 -- values for each bucket (lib/rates/bucket.lua): " <key> <interval> <burst> <weight>".
 -- @include lib/core/state.lua
 -- @include lib/permits/resize.lua
+-- If the gate was closed because the buckets have no room, a bar follows: then the request has its place in the line.
 local function gate_text(state)
-  return string.format("%d|%s", state.opens, state.rates)
+  return string.format("%d|%s%s", state.opens, state.rates, state.is_limited and "|" or "")
 end
 
-local function set_gate(state, opens)
-  state.opens = opens
+-- Returns true if this text has a width and four values for each rate.
+local function are_rates(text)
+  local rest = string.match(text, "^[1-9]%d*( .+)$")
+  while rest and rest ~= "" do
+    rest = string.match(rest, "^ [%w_.:/=-]+ [1-9]%d* [1-9]%d* [1-9]%d*(.*)$")
+  end
+  return rest == ""
+end
+
+local function set_gate(state, opens, is_limited)
+  state.opens, state.is_limited = opens, is_limited
   redis.call("HSET", request, "gate", gate_text(state))
 end
 
--- Closes the gate until `opens`. The tokens that are on their way go stale; mint queues the sleeper.
-local function close_gate(state, now, opens)
-  set_gate(state, opens)
+-- Closes the gate until `opens`; `is_limited`: because the buckets have no room. The tokens that are on their way go stale; mint queues the sleeper.
+local function close_gate(state, now, opens, is_limited)
+  set_gate(state, opens, is_limited)
   park_surplus(state, now, all_permits(state))
 end

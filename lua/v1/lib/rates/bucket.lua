@@ -42,6 +42,13 @@ local function refund(bucket, now, rate, count)
   write_bucket(bucket, clock, math.max(clock, tat - count * rate.interval * rate.weight), line)
 end
 
+-- Bounds what the bucket owes to the burst of a rate that is new.
+local function refit(bucket, now, rate)
+  local clock = 1000 * now
+  local tat = read_bucket(bucket, clock)
+  write_bucket(bucket, clock, math.min(tat, clock + rate.interval * rate.burst), 0)
+end
+
 -- Closes the bucket for `ms`; afterwards the rate goes on without a burst.
 local function hold(bucket, now, rate, ms)
   local clock = 1000 * now

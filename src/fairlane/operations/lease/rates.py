@@ -85,6 +85,11 @@ def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
         yield Batch(calls)
 
 
+def refit(request_id: str, rates: Sequence[Rate]) -> list[Call]:
+    """Returns the calls that bound what the buckets owe, after a request was given these rates."""
+    return [library().refit((_key(request_id, rate),), **_terms(rate)) for rate in rates]
+
+
 def _key(request_id: str, rate: Rate) -> bytes:
     return keys.bucket(request_id if rate.bucket == OWN else rate.bucket)
 

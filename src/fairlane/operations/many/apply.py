@@ -12,6 +12,7 @@ from fairlane.operations.control.requeue import requeue_dead
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
 from fairlane.operations.many.deletion import delete_each
+from fairlane.operations.many.set_rate import set_rates
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 
@@ -61,13 +62,21 @@ def _set(
     queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
 ) -> Operation[None]:
     """Sets one value after the other; a request that refuses one is not asked again."""
-    values = {"limit": change.limit, "priority": change.priority, "deadline": change.deadline_ms}
+    values: dict[str, Any] = {
+        "limit": change.limit,
+        "priority": change.priority,
+        "deadline": change.deadline_ms,
+        "rate": change.rate,
+    }
     left = _ids(chosen)
     for what, value in values.items():
         if value is None:
             continue
-        given = {"deadline_ms" if what == "deadline" else what: value}
-        replies = yield from _send(queue, f"set_{what}", given, left)
+        if what == "rate":
+            replies = yield from set_rates(queue, left, value, change.burst)
+        else:
+            given = {"deadline_ms" if what == "deadline" else what: value}
+            replies = yield from _send(queue, f"set_{what}", given, left)
         left = []
         for name, reply in replies.items():
             if isinstance(reply, FairlaneError):
