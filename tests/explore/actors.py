@@ -15,6 +15,7 @@ from fairlane.operations.create.intents import Intent, seen_to_exist
 from fairlane.operations.lease import leases, rates, shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
@@ -200,6 +201,8 @@ def _change(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     for word, *given in role.option("changes"):
         if word == "hold":
             yield from rates.hold(QUEUE, REQUEST, *given)
+        elif word == "set_rate":
+            yield from set_rate(REQUEST, *given)
         else:
             yield from getattr(change, word)(REQUEST, *given)
 
