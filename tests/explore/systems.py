@@ -104,8 +104,6 @@ MIDDLE = (
     System("a rate, a crash", (producer(2, **SLOW), W1), CRASH),
     System("a rate, a lost reply", (producer(2, **SLOW), W1), LOST),
     System("exchange, a rate", (producer(3, **SLOW), ON1)),
-    System("another rate", (producer(2, **SLOW), W1, changer(("set_rate", "6/m")))),
-    System("another rate, a crash", (producer(2, **SLOW), W1, changer(("set_rate", "6/m"))), CRASH),
     System("hold", (producer(1), W1, changer(("hold", 20_000)))),
     System("a delay, a crash", (producer(1, delay_ms=20_000), W1), CRASH),
     System("a delay, a lost reply", (producer(1, delay_ms=20_000), W1), LOST),
@@ -123,6 +121,7 @@ MIDDLE = (
     System("exchange, limit 2", (producer(3, limit=2), ON1)),
 )
 LARGE = (
+    System("another rate", (producer(2, **SLOW), W1, changer(("set_rate", "6/m")))),
     System("extended leases", (producer(1), W1, W2), extends=True),
     System("three workers", (producer(1), W1, W2, W3)),
     System("the last attempt", (producer(1, attempts=1), W1), CRASH, FAILS),
