@@ -128,7 +128,7 @@ def refit(lane: Lane, **rate: int) -> Any:
 
 
 def test_what_a_slow_rate_has_taken_does_not_close_a_faster_one(one: Lane):
-    slow = {"interval": 3_600_000_000, "burst": 1}
+    slow: Any = {"interval": 3_600_000_000, "burst": 1}
     assert take(one, 9, **slow) == [1, 0]
     take(one, **slow)
     assert refit(one) == 1

@@ -60,7 +60,7 @@ def test_a_request_without_a_rate_is_given_one(queue: Queue):
 
 def test_many_are_given_a_rate_and_what_refuses_it_is_named(queue: Queue):
     for name, more in (("r1", {}), ("r2", {"rate_key": "api"}), ("r3", {"weight": 5})):
-        queue.submit_request(["a"], id=name, rate="5/h", burst=9, **more)  # type: ignore[arg-type]
+        queue.submit_request(["a"], id=name, rate="5/h", burst=9, **more)
     selected = queue.select(Change.set(rate="50/s", burst=4, limit=7), everything=True)
     report = queue.change(selected)
     assert (report.changed, list(report.failed)) == (2, ["r3"])
