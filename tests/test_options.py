@@ -121,3 +121,22 @@ def test_a_typo_is_a_type_error(tmp_path: Path):
     assert err == ""
     found = {int(line.split(":")[1]) for line in out.splitlines() if ": error: " in line}
     assert found == set(range(first, first + len(TYPOS)))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"delay": "soon"}, "delay 'soon' is not a duration: write 500ms"),
+        ({"run_at": "tomorrow"}, "run_at 'tomorrow' is not valid: a time with a zone"),
+        ({"run_at": "9999-12-31T23:59:59-14:00"}, "is not valid: year 9999"),
+        ({"run_at": "2999-01-01T00:00Z", "deadline_s": 60}, "must be later than run_at"),
+        ({"delay": 60, "deadline_s": 60}, "must be later than the delay of 60 s"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(given: Any, sentence: str):
+    with pytest.raises(InvalidArgument, match=sentence):
+        policy_of("q", **given)
+
+
+def test_a_deadline_behind_the_start_is_accepted():
+    assert policy_of("q", run_at="2020-01-01T00:00Z", deadline_s=60).start_ms > 0

@@ -89,6 +89,7 @@ class QueueSummary:
     """What is in one queue: tokens in its lanes, unfinished requests, live workers, endings.
 
     `waiting` is how many more leases workers could take now; tokens due later are not counted.
+    `dead` are the dead sub-requests of up to 100 unfinished requests and of the last 100 endings.
     A number is None if this user of Redis may not read it. `paused_until` is in ms by the Redis of
     the queue; None: the queue is not paused, or until it is resumed.
     """
@@ -101,6 +102,7 @@ class QueueSummary:
     shards: tuple[int, ...] = ()
     paused: bool = False
     paused_until: int | None = None
+    dead: int | None = None
 
 
 class QueuePage(NamedTuple):

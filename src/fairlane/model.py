@@ -252,7 +252,10 @@ def _check_fingerprint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One entry of the completion log; `log_id` is where to resume after it."""
+    """One entry of the completion log; `log_id` is where to resume after it.
+
+    In a list of requests `tags` and `tenant` are those of a request that is still kept.
+    """
 
     log_id: str
     id: str
@@ -265,3 +268,5 @@ class Completion:
     submitted_ms: int
     ended_ms: int
     reason: str = ""
+    tags: tuple[str, ...] = ()
+    tenant: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, TypedDict
 from fairlane import settings
 from fairlane.common.rate import OWN, Rate, rate_of, rates_text
 from fairlane.errors import InvalidArgument
-from fairlane.protocol.keys import LANES, check_name
+from fairlane.protocol.keys import LANES, check_name, new_id
 
 if TYPE_CHECKING:
     from typing import Any, Unpack
@@ -105,6 +106,7 @@ def policy_of(queue: str, **options: Unpack[RequestOptions]) -> Policy:
         if name in given:
             given[stored] = ms_of(name, given.pop(name))
     _read_start(given)
+    _check_deadline_of_start(given)
     _read_rate(given)
     for name in ("tags", "after"):
         if name in given:
@@ -121,10 +123,17 @@ def _read_start(given: dict[str, Any]) -> None:
         if isinstance(delay, timedelta):
             delay = delay.total_seconds()
         elif isinstance(delay, str):
-            delay = settings.duration_ms(delay) / 1000
+            delay = _duration_s(delay)
         given["delay_ms"] = ms_of("delay", delay)
     if "run_at" in given:
         given["start_ms"] = _moment_ms(given.pop("run_at"))
+
+
+def _duration_s(delay: str) -> float:
+    try:
+        return settings.duration_ms(delay) / 1000
+    except InvalidArgument as error:
+        raise InvalidArgument(f"delay {error}") from None
 
 
 def _moment_ms(moment: datetime | str) -> int:
@@ -139,7 +148,20 @@ def _moment_ms(moment: datetime | str) -> int:
             f"run_at {str(given)!r} is not valid: a time with a zone is expected, such as "
             "2026-12-24T18:00+01:00"
         )
-    return max(1, round(found.timestamp() * 1000))
+    ms = max(1, round(found.timestamp() * 1000))
+    if ms > _LAST_MS:
+        raise InvalidArgument(f"run_at {str(given)!r} is not valid: year 9999 (UTC) is the last")
+    return ms
+
+
+def _check_deadline_of_start(given: dict[str, Any]) -> None:
+    """Raises InvalidArgument if, by this machine's clock, the deadline passes before run_at."""
+    start_ms, deadline_ms = given.get("start_ms", 0), given.get("deadline_ms", 0)
+    if 0 < deadline_ms <= start_ms - round(time.time() * 1000):
+        raise InvalidArgument(
+            f"deadline {deadline_ms / 1000:g} s is not valid: it counts from the submission, and "
+            "must be later than run_at"
+        )
 
 
 def _read_rate(given: dict[str, Any]) -> None:
@@ -160,6 +182,13 @@ def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidArgument(f"{option} {names!r} is not valid: a list of names is expected")
     return tuple(dict.fromkeys(names))
+
+
+def id_for(policy: Policy, given: str | None) -> str:
+    """Returns the id of a request: the caller's, else a new one. Raises InvalidArgument."""
+    if given is None and policy.on_duplicate:
+        raise InvalidArgument("on_duplicate needs an id: a new one has no other request")
+    return new_id() if given is None else given
 
 
 def ms_of(name: str, seconds: float) -> int:

@@ -22,7 +22,7 @@ from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, checked_requests
 from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
-from fairlane.options import policy_of
+from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.pull.blocking import Taken
 from fairlane.pull.taken import taker_name
@@ -104,7 +104,7 @@ class Queue:
         TypeError for a wrong option. An error of `bodies` cancels the request and is raised again.
         """
         policy = policy_of(self.name, **options)
-        request = Request(self, keys.new_id() if id is None else id)
+        request = Request(self, id_for(policy, id))
         request.total = self.driver.run(submit(request.id, policy, max_wait_s), chunks(bodies))
         return request
 
@@ -123,7 +123,7 @@ class Queue:
         With an `id`, a repeat must bring the same groups.
         """
         policy = policy_of(self.name, **options)
-        request = Request(self, keys.new_id() if id is None else id)
+        request = Request(self, id_for(policy, id))
         source = chunks_of_groups(chunks)
         request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
         return request
@@ -195,7 +195,7 @@ class Queue:
         `durable` does not apply. Raises RequestExists, RequestEnded, InvalidArgument, RedisError.
         """
         policy = policy_of(self.name, **options)
-        begun = open_request(keys.new_id() if id is None else id, policy, [], max_wait_s)
+        begun = open_request(id_for(policy, id), policy, [], max_wait_s)
         return OpenRequest(self, self.driver.run(begun))
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API

@@ -13,6 +13,7 @@ from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
 from fairlane.operations.blockers.why import why
 from fairlane.operations.control import change, completion, dead_letters, request_state, requeue
 from fairlane.operations.find import failures
+from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.results import flow
 from fairlane.options import ms_of
 from fairlane.protocol import keys
@@ -123,6 +124,14 @@ class Request:
         """
         deadline_ms = ms_of("deadline_s", deadline_s)
         self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
+
+    def set_rate(self, rate: str, burst: int | None = None) -> None:
+        """Lets at most `rate` (as 100/s, 30/m or 5/h) sub-requests start, `burst` together.
+
+        The request keeps its rate key and its weight; other requests with the same key keep their
+        own rates. Raises InvalidArgument, RequestNotFound, RequestEnded.
+        """
+        self.queue.driver.run(set_rate(self.id, rate, burst))
 
     def errors(self) -> RequestErrors:
         """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""

@@ -18,6 +18,11 @@ def test_a_rate_has_an_interval(text: str, interval_us: int):
     assert rate_of(text).interval_us == interval_us
 
 
+@pytest.mark.parametrize("number", [3, 7, 999, 1_300, 19_999, 700_000])
+def test_a_rate_that_fits_no_whole_interval_is_slower_never_faster(number: int):
+    assert number * 0.71 < 1_000_000 / rate_of(f"{number}/s").interval_us <= number
+
+
 def test_a_twentieth_of_a_second_of_the_rate_is_kept_back_from_the_burst():
     assert rate_of("100/s", 10).burst == 5
     assert rate_of("100/s", 3).burst == 1
@@ -46,6 +51,8 @@ def test_rates_survive_as_text():
     [
         (rate_of("100/s"), "100/s"),
         (rate_of("30/m", bucket="key/api"), "30/m, shared as api"),
+        *((rate_of(text), text) for text in ("3/s", "999/s", "1300/s", "0.7/h", "7.25/s")),
+        (rate_of("700000/s"), "500000/s"),
         (rate_of("5/h", 9, OWN, 2), "5/h, each counts for 2"),
     ],
 )

@@ -17,6 +17,7 @@ from fairlane.operations.create.intents import Intent, seen_to_exist
 from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.pull.take import Taker, exchange_tokens
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
@@ -222,6 +223,8 @@ def _change(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     for word, *given in role.option("changes"):
         if word == "hold":
             yield from rates.hold(QUEUE, REQUEST, *given)
+        elif word == "set_rate":
+            yield from set_rate(REQUEST, *given)
         else:
             yield from getattr(change, word)(REQUEST, *given)
 

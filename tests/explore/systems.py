@@ -162,6 +162,7 @@ MIDDLE = (
     System("exchange, a tenant", (producer(2, tenant="a"), ON1)),
 )
 LARGE = (
+    System("another rate", (producer(2, **SLOW), W1, changer(("set_rate", "6/m")))),
     System("extended leases", (producer(1), W1, W2), extends=True),
     System("a tenant, a crash", (producer(1, tenant="a"), W1), CRASH),
     System("a tenant, a lost reply", (producer(1, tenant="a"), W1), LOST),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.common.rate import OWN, Rate
-from fairlane.errors import FairlaneError, RequestEnded, ScheduleNotFound
+from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.create import admission, intents
@@ -21,13 +21,11 @@ from fairlane.operations.find.filters import RequestFilter
 from fairlane.operations.lease import leases, rates, shards, tokens, turns
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
-from fairlane.operations.lists import forwarding, services
-from fairlane.operations.lists.balance import push_shortest
-from fairlane.operations.lists.hand_over import Route, Tracking, hand_over
 from fairlane.operations.maintenance import dead_workers, queue_pause, registry
 from fairlane.operations.many.apply import apply
 from fairlane.operations.many.change import Change
 from fairlane.operations.many.selection import select, select_ids
+from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.pull import settle as pull
 from fairlane.operations.pull.take import Taker
 from fairlane.operations.pull.take import take as pull_some
@@ -36,16 +34,15 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
-from fairlane.operations.topics import publish, subscribers
 from fairlane.options import Policy
-from fairlane.protocol import keys, list_keys
-from fairlane.protocol.list_keys import Namespace
+from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.queue import Queue
 from fairlane.spark.operations.commit import commit, seal
 from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
 from fairlane.spark.operations.manifest import Share, Txn
 from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
+from tests.support.list_scenarios import balances, fans_out, forwards, publishes
 from tests.support.lost_replies import (
     ON_SINGLE,
     expire,
@@ -333,57 +330,9 @@ def has_rates_and_is_held(driver: Any) -> None:
     driver.run(rates.hold("req", "r1", 1))
 
 
-def fans_out(driver: Any) -> None:
-    """Messages to two lists, tracked by a service that begins and ends."""
-    space = Namespace("{lists}")
-    names = [f"{{lists}}:{name}" for name in ("in", "pending", "a", "b")]
-    route = Route(names[0], names[1], tuple(names[2:]))
-    driver.client.lpush(names[0], "one", "two", "two")
-    service = driver.run(services.register(space, "box", 42, 60, 10))
-    driver.run(hand_over(route, 0.01, Tracking(space, service, 3600, 7200)))
-    assert driver.run(services.renew(space, service, 60))
-    driver.client.lpush(space.done, *driver.client.lrange(space.messages, 0, 1))
-    driver.run(services.settle_messages(space))
-    driver.client.lpush(names[0], "three")
-    driver.run(hand_over(route._replace(to="shortest"), 0.01))
-    driver.run(hand_over(route, 0.01))
-    driver.run(services.unregister(space, service))
-
-
-def forwards(driver: Any) -> None:
-    """Two forwarders in turn, to another list; then the target has forgotten what it had."""
-    source, target = "{lists}:from", "{lists}:to"
-    driver.client.lpush(source, "one", "two")
-    landed = None
-    for owner in ("a", "a", "b"):
-        flight = driver.run(forwarding.next_flight(source, owner, 60_000, "e", landed))
-        if isinstance(flight, forwarding.Flight):
-            assert driver.run(forwarding.land(target, flight)).word == "ok"
-            landed = flight
-            driver.client.lpush(source, "three")
-    driver.run(forwarding.wait_for_message(source, 0.01))
-    driver.run(forwarding.next_flight(source, "a", 0, "e", landed))
-    driver.client.delete(list_keys.landed(target))
-    flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
-    assert driver.run(forwarding.land(target, flight)).word == "gap"
-    driver.run(forwarding.restart(source, flight.epoch, "f"))
-    flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
-    assert driver.run(forwarding.land(target, flight)).word == "ok"
-    driver.run(forwarding.next_flight(source, "b", 0, "e", flight))
-
-
-def balances(driver: Any) -> None:
-    driver.run(push_shortest(["{lists}:a", "{lists}:b"], numbered(5)))
-
-
-def publishes(driver: Any) -> None:
-    """To two subscribers, of which one acknowledges what it takes, and one goes."""
-    for name in ("a", "b", "c"):
-        driver.run(subscribers.subscribe("t", name, "first"))
-    driver.run(publish.publish("t", numbered(3)))
-    driver.run(subscribers.unsubscribe("t", "c"))
-    while found := driver.run(subscribers.fetch("t", "a", 2, 0, 0)):
-        driver.run(subscribers.acknowledge("t", "a", [one.id for one in found]))
+def is_given_another_rate(driver: Any) -> None:
+    put(driver, 1, rates=(Rate("key/api", 1_000, 1_000, 1),))
+    driver.run(set_rate("r1", "100000/s", 10_000))
 
 
 def ages(driver: Any) -> None:
@@ -503,8 +452,7 @@ def recurs(driver: Any) -> None:
     driver.run(fire("req"))
     driver.client.zadd(keys.schedules("req")[1], {"s": 1})
     driver.run(fire("req"))
-    with contextlib.suppress(ScheduleNotFound):  # a repeat, after a reply that was lost
-        driver.run(change_schedule.remove("req", "t"))
+    driver.run(change_schedule.remove("req", "t"))
     driver.run(change_schedule.pause("req", "s"))
     work_on(driver)
 
@@ -540,8 +488,8 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, takes_turns, ages, follows_another,
-    fans_out, forwards, balances, publishes,
+    changes, holds, has_rates, has_rates_and_is_held, takes_turns, is_given_another_rate,
+    ages, follows_another, fans_out, forwards, balances, publishes,
     pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
 ]  # fmt: skip

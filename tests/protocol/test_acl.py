@@ -39,7 +39,10 @@ API = {
 }
 # `cancel` of many goes through the module that makes every change of many requests.
 OTHER_CHANGES = {
-    "producer": {"claim_dead", "delete", "drop_dead", "glance", "list_dead", "requeue_dead"}
+    "producer": {
+        *("claim_dead", "delete", "drop_dead", "glance", "list_dead", "refit", "requeue_dead"),
+        "set_rate",
+    }
 }
 OTHER_COMMANDS = {"producer": {"xpending"}}
 # What else a `fairlane` command is called in its file.

@@ -131,6 +131,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             (WORKERS, RECORD, CONF), beat | {"late": 5, "host": "box", "pid": 42}
         ),
         "refund": Call((BUCKET,), RATE | {"unused": 1}),
+        "refit": Call((BUCKET,), RATE),
         "report_backlog": Call((ACTIVE, *BOUND), {"rows": [RUNNING, 1, 2, 3]}),
         "requeue_dead": Call(running, {"op": "a" * 32, "ids": ["1-1"]}),
         "reschedule_active": Call((ACTIVE,), {"rows": [RUNNING, 1, 2]}),
@@ -149,6 +150,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "settle_messages": Call(tuple(MINE[2:7]), {"wanted": ["1"]}),
         "subscribe": Call(TOPIC, {"subscriber": "s", "start": "new", "most": 9}),
         "take_messages": Call(TOPIC, {"subscriber": "s", "most": 9, "redeliver": 1}),
+        "set_rate": Call(running, {"rates": "1 = 10000 5 1"}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take_turns": Call(TURNS, {"lane": 5, "count": 1}),
         "stand_in": Call(

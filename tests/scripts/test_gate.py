@@ -10,7 +10,7 @@ from fairlane.errors import InvalidArgument
 from tests.support.requests import HOUR, toks
 
 if TYPE_CHECKING:
-    from tests.support.requests import Lane
+    from tests.support.requests import Lane, Tok
 
 DAY = 24 * HOUR
 
@@ -185,3 +185,64 @@ def test_a_request_that_is_limited_again_and_again_needs_no_more_permits(lane: L
         assert lane.check() == []
     assert lane.number("high") <= limit
     assert lane.number("queued") == 1
+
+
+# ------------------------------------------------------------------ set_rate
+
+FASTER = "4 = 1000 20 1"
+
+
+def set_rate(lane: Lane, rates: str = FASTER) -> list[Tok]:
+    word, tokens = lane.request("set_rate", rates=rates)
+    assert word == b"ok"
+    return toks(tokens)
+
+
+def test_a_request_that_waits_for_its_rate_goes_on_with_another_one(lane: Lane):
+    (token,) = lane.start(20, limit=2, extras=RATES)
+    (sleeper,) = lane.acquire(token, allowance=0, wait=30_000).tokens
+    first, second = set_rate(lane)
+    assert (first.delay, second.delay) == (0, 0)
+    assert lane.acquire(sleeper).word == "stale"
+    assert lane.acquire(first).reply == [b"rated", FASTER.encode(), 10, 0]
+    assert lane.check() == []
+
+
+def test_a_delay_stands_whatever_the_rate(lane: Lane):
+    (token,) = lane.start(20, limit=2, extras="delay=5000\n" + RATES)
+    assert set_rate(lane) == []
+    assert lane.number("opens") == lane.now + 5_000
+    lane.now += 5_000
+    assert lane.acquire(token).reply == [b"rated", FASTER.encode(), 10, 0]
+
+
+@pytest.mark.parametrize("ms", [1_000, 60_000])
+def test_a_hold_stands_whatever_the_rate(lane: Lane, ms: int):
+    (token,) = lane.start(20, limit=2, extras=RATES)
+    lane.acquire(token, allowance=0, wait=30_000)
+    lane.request("hold", ms=ms)
+    assert set_rate(lane) == []
+    assert lane.number("opens") == lane.now + max(ms, 30_000)
+
+
+def test_a_request_without_a_rate_is_given_one_while_it_runs(lane: Lane):
+    first, second = lane.start(20, limit=2)
+    held = lane.take(first, count=1)
+    assert set_rate(lane, "1 = 10000 5 1") == []
+    assert lane.acquire(second).word == "rated"
+    assert lane.complete(held)[0] == b"ok"
+    assert lane.check() == []
+
+
+def test_the_same_rate_again_brings_the_tokens_once_more_and_changes_nothing(lane: Lane):
+    tokens = lane.start(20, limit=2, extras="rates=" + FASTER)
+    assert sorted(set_rate(lane)) == sorted(tokens)
+    with lane.unchanged():
+        assert set_rate(lane) == []
+
+
+def test_a_paused_request_with_another_rate_stays_paused(lane: Lane):
+    lane.start(20, limit=2, extras=RATES)
+    lane.request("pause")
+    assert set_rate(lane) == []
+    assert len(toks(lane.request("resume")[2])) == 2

@@ -28,6 +28,18 @@ def each(name: str, *values: Any) -> list[dict[str, Any]]:
     return [{name: value} for value in values]
 
 
+NO_RATES = (
+    "",
+    "1",
+    "1 ",
+    "x = 1 1 1",
+    "0 = 1 1 1",
+    "1 = 0 1 1",
+    "1 = 1 1",
+    "1 = 1 1 1 x",
+    "1 =  1 1 1",
+    "1 |= 1 1 1",
+)
 MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("abandon", "BADARGUMENT", [{"seen": "x"}, {"ttl": "x"}]),
     ("acquire", "BADCOUNT", each("count", "0", "-1", "1001", "many", "")),
@@ -114,6 +126,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("set_limit", "BADLIMIT a whole number from 1 to 10000", each("limit", *LIMITS)),
     ("set_max_waiting", "BADARGUMENT", each("most", -1, 1.5, "x")),
     ("set_priority", "BADPRIORITY a whole number from 0 to 99", each("priority", *PRIORITIES)),
+    ("set_rate", "BADARGUMENT", each("rates", *NO_RATES)),
     ("stand_in", "BADARGUMENT", [*each("lock_ms", "", "x"), *each("rest_ms", "", "x")]),
     ("set_shards", "BADSHARDS", each("shards", *SHARDS)),
 ]  # fmt: skip

@@ -72,6 +72,35 @@ def test_a_long_line_asks_again_after_half_a_minute(one: Lane):
     assert max(waits) == 30_000
 
 
+def test_a_line_that_was_left_delays_the_others_for_half_a_minute_at_most(one: Lane):
+    take(one, 5)
+    for _ in range(100):  # a hundred ask, wait, and ask again
+        for _ in range(100):
+            take(one, waited=True)
+        one.now += 1
+    one.now += 30_000
+    assert take(one, 9) == [5, 0]
+
+
+@pytest.mark.parametrize("back_ms", [1, 3_600_000])
+def test_a_clock_that_goes_back_neither_closes_the_bucket_nor_fills_it(one: Lane, back_ms: int):
+    take(one, 5)
+    one.now -= back_ms
+    assert take(one) == [0, 10]
+    one.now += 10
+    assert take(one, 9, waited=True) == [1, 0]
+
+
+def test_a_hold_is_as_long_as_before_after_the_clock_went_back(one: Lane):
+    hold(one, 30_000)
+    one.now -= 3_600_000
+    assert take(one)[0] == 0
+    one.now += 29_999
+    assert take(one, waited=True)[0] == 0
+    one.now += 1
+    assert take(one, 9, waited=True) == [1, 0]
+
+
 def test_a_heavy_sub_request_counts_for_its_weight(one: Lane):
     assert take(one, 9, weight=2) == [2, 0]
     assert take(one, 9, weight=2) == [0, 10]
@@ -94,6 +123,27 @@ def test_a_held_bucket_gives_nothing_until_the_time_is_over(one: Lane):
     assert take(one, 9, waited=True) == [1, 0]
 
 
+def refit(lane: Lane, **rate: int) -> Any:
+    return lane.call("refit", (BUCKET,), **RATE | rate)
+
+
+def test_what_a_slow_rate_has_taken_does_not_close_a_faster_one(one: Lane):
+    slow: Any = {"interval": 3_600_000_000, "burst": 1}
+    assert take(one, 9, **slow) == [1, 0]
+    take(one, **slow)
+    assert refit(one) == 1
+    assert take(one) == [0, 10]
+    one.now += 10
+    assert take(one, 9, waited=True) == [1, 0]
+
+
+def test_another_rate_brings_no_second_burst(one: Lane):
+    take(one, 5)
+    for _ in range(2):
+        refit(one)
+        assert take(one, waited=True)[0] == 0
+
+
 def test_a_second_hold_never_shortens_the_first(one: Lane):
     hold(one, 30_000)
     hold(one, 10)
@@ -109,11 +159,12 @@ def test_a_bucket_that_is_full_again_leaves_no_key(one: Lane):
 @pytest.mark.parametrize(
     "wrong", [{"interval": 0}, {"interval": "x"}, {"burst": 0}, {"weight": 6}, {"weight": 0}]
 )
-@pytest.mark.parametrize("script", ["take", "refund", "hold_rate"])
+@pytest.mark.parametrize("script", ["take", "refund", "refit", "hold_rate"])
 def test_a_rate_that_is_none_is_refused(one: Lane, script: str, wrong: dict[str, Any]):
     rest: dict[str, dict[str, Any]] = {
         "take": {"want": 1, "waited": ""},
         "refund": {"unused": 1},
+        "refit": {},
         "hold_rate": {"ms": 1},
     }
     with pytest.raises(InvalidArgument, match="BADARGUMENT an interval"):

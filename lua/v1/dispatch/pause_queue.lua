@@ -1,6 +1,6 @@
 -- pause_queue: pauses a queue until a time or until it is resumed, or resumes it. Workers read this with their beats.
--- Says: (now former paused_until)
---   former = until when it was paused before; both times in ms, 0 = not paused
+-- Says: (now paused_until)
+--   both in ms, 0 = not paused
 -- @flags allow-oom
 local conf = KEYS[1]  -- {queue}:conf  hash  paused_until
 local now = ARGV[1]  -- ms, "" = server time
@@ -12,7 +12,6 @@ if not period or not longest or period < 0 or period > longest or period % 1 ~= 
   return redis.error_reply("BADARGUMENT a whole number of ms is expected, 0 to resume")
 end
 now = now_ms(now)
-local former = tonumber(redis.call("HGET", conf, "paused_until")) or 0
 local ends = 0
 if period == 0 then
   redis.call("HDEL", conf, "paused_until")
@@ -20,4 +19,4 @@ else
   ends = math.min(longest, now + period)
   redis.call("HSET", conf, "paused_until", string.format("%.0f", ends))
 end
-return {now, former > now and former or 0, ends}
+return {now, ends}

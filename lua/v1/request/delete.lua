@@ -33,4 +33,8 @@ local before = tonumber(redis.call("HGET", request, "seen") or -1)
 redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few, rows, owner)
 give_up(math.max(seen, before), ttl)
 redis.call("HSET", request, "discarded", 1, "over", string.format("%d", born))
+if state.state == "cancelled" or state.dead > 0 then  -- requests that start after it must still see that it failed
+  local was = state.state == "cancelled" and state.state or string.format("%d of %d dead", state.dead, state.total)
+  redis.call("HSET", request, "was", was)
+end
 return {"ok"}

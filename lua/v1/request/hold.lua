@@ -18,8 +18,8 @@ if over then
   return over
 end
 now = now_ms(now)
-if now + ms > state.opens then
-  close_gate(state, now, now + ms)
+if state.is_limited or now + ms > state.opens then
+  close_gate(state, now, math.max(state.opens, now + ms))
 end
 local tokens = mint(state, now)
 save_state(state)

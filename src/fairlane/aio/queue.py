@@ -24,7 +24,7 @@ from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.open_request import open_request
 from fairlane.operations.submit.stream import submit
-from fairlane.options import policy_of
+from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.pull.awaited import AsyncTaken
 from fairlane.pull.taken import taker_name
@@ -80,7 +80,7 @@ class Queue:
     ) -> Request:
         """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
         policy = policy_of(self.name, **options)
-        request = Request(self, keys.new_id() if id is None else id)
+        request = Request(self, id_for(policy, id))
         source = chunks_async(bodies)
         request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
         return request
@@ -95,7 +95,7 @@ class Queue:
     ) -> Request:
         """Submits one request from groups of bodies; see fairlane.queue.Queue.submit_chunks."""
         policy = policy_of(self.name, **options)
-        request = Request(self, keys.new_id() if id is None else id)
+        request = Request(self, id_for(policy, id))
         source = chunks_of_groups_async(chunks)
         request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
         return request
@@ -150,7 +150,7 @@ class Queue:
     ) -> Opening:
         """Begins a request and leaves it open; see fairlane.queue.Queue.open."""
         policy = policy_of(self.name, **options)
-        begun = open_request(keys.new_id() if id is None else id, policy, [], max_wait_s)
+        begun = open_request(id_for(policy, id), policy, [], max_wait_s)
         return Opening(self, begun)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API

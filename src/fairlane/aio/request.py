@@ -18,6 +18,7 @@ from fairlane.operations.control import (
     requeue,
 )
 from fairlane.operations.find import failures
+from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.results import flow
 from fairlane.options import ms_of
 from fairlane.protocol import keys
@@ -103,6 +104,10 @@ class Request:
     async def set_deadline(self, deadline_s: float) -> None:
         """Starts nothing after so many seconds from now; see queue.Request.set_deadline."""
         await self.queue.driver.run(change.set_deadline(self.id, ms_of("deadline_s", deadline_s)))
+
+    async def set_rate(self, rate: str, burst: int | None = None) -> None:
+        """Lets at most `rate` sub-requests start from now on; see queue.Request.set_rate."""
+        await self.queue.driver.run(set_rate(self.id, rate, burst))
 
     async def errors(self) -> RequestErrors:
         """Returns how sub-requests failed; see queue.Request.errors."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 OWN = "="  # the bucket of the request itself
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
@@ -44,7 +47,7 @@ class Rate(NamedTuple):
         )
         shared = "" if self.bucket == OWN else f", shared as {self.bucket.partition('/')[2]}"
         weight = f", each counts for {self.weight}" if self.weight > 1 else ""
-        return f"{us / self.interval_us:g}/{unit}{shared}{weight}"
+        return f"{float(_number(us, self.interval_us)):.15g}/{unit}{shared}{weight}"
 
     @property
     def width(self) -> int:
@@ -58,13 +61,15 @@ def rate_of(text: str, burst: int | None = None, bucket: str = OWN, weight: int 
     The burst is by default what the rate allows in a tenth of a second, at least one sub-request.
     """
     match = _RATE.fullmatch(text) if isinstance(text, str) else None
-    number = float(match[1]) if match else 0.0
+    whole, _, part = match[1].partition(".") if match else ("", "", "")
+    number, scale = int(f"{whole}{part}" or 0), 10 ** len(part)  # number / scale starts
     if match is None or not number:
         raise InvalidArgument(
             f"rate {text!r} is not valid: write a rate such as 100/s, 30/m or 5/h"
         )
-    interval = round(_UNITS_US[match[2]] / number)
-    if not 1 <= interval <= _LONGEST_US:
+    us = scale * _UNITS_US[match[2]]
+    interval = -(-us // number)  # rounded up: never faster than was asked for
+    if us < number or interval > _LONGEST_US:
         raise InvalidArgument(f"rate {text!r} is not valid: 1/24h to 1,000,000/s is expected")
     _whole("weight", weight)
     if burst is None:
@@ -77,6 +82,18 @@ def rate_of(text: str, burst: int | None = None, bucket: str = OWN, weight: int 
         )
     kept = max(weight, burst - math.ceil(_LAG_US / interval))
     return Rate(bucket, interval, kept, weight)
+
+
+def _number(us: int, interval_us: int) -> Fraction:
+    """Returns the roundest number of starts in `us` that has this interval."""
+    from fractions import Fraction  # costs an import of 2 ms
+
+    exact = Fraction(us, interval_us)
+    for place in range(7, -7, -1):  # 10,000,000s to 0.000001s
+        number = math.ceil(exact / Fraction(10) ** place) * Fraction(10) ** place
+        if math.ceil(us / number) == interval_us:
+            return number
+    return exact
 
 
 def _whole(name: str, value: object) -> None:

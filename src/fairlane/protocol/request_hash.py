@@ -19,7 +19,7 @@ PACKED: Mapping[str, tuple[str, ...]] = {
         *("seq", "queued", "high", "fresh", "total", "done", "dead", "open", "few"),
         *("max_body", "last_ms", "sleep_due", "sleeper", "free"),
     ),
-    "gate": ("opens", "rates"),
+    "gate": ("opens", "rates", "limited", "turn"),
 }
 _SEPARATORS = {"gate": "|"}
 _HOME = {name: packed for packed, names in PACKED.items() for name in names}

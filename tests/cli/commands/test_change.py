@@ -70,6 +70,9 @@ def test_set_prints_what_is_in_force(program: Program, redis_client: redis.Redis
     found = json.loads(program("set", "mine", "--limit", 2, "--priority", 1, "--json").out)
     assert (found["limit"], found["priority"], found["state"]) == (2, 1, "active")
     assert redis_client.llen("{req}:1") == 2
+    ended = program("set", "mine", "--rate", "50/s", "--burst", 4)
+    assert (ended.code, ended.out) == (0, b"limit 2, priority 1, rate 50/s\n")
+    assert b"50/s" in program("status", "mine").out
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,9 @@ def test_set_prints_what_is_in_force(program: Program, redis_client: redis.Redis
         (("--priority", "100"), "priority 100 is not valid: a whole number from 0 to 99"),
         (("--limit", "2", "--priority", "-1"), "priority -1 is not valid"),
         (("--limit", "many"), "not a valid integer"),
+        (("--rate", "50"), "rate '50' is not valid: write a rate such as 100/s"),
+        (("--rate", ""), "rate '' is not valid"),
+        (("--limit", "2", "--burst", "5"), "burst needs a rate"),
     ],
 )
 def test_bad_numbers_are_refused_before_redis_is_asked(

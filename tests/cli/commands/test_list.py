@@ -54,6 +54,20 @@ def test_json_is_one_page_with_its_cursor(program: Program, redis_url: str):
     assert ([one["id"] for one in rest["requests"]], rest["after"]) == (["ill"], None)
 
 
+def test_json_has_the_tags_and_the_tenant_of_running_and_ended_requests(program: Program):
+    program(
+        "submit", "-", "--id", "on", "--tag", "eu", "--tag", "b", "--tenant", "acme", stdin=b"a"
+    )
+    program("submit", "-", "--id", "off", "--tag", "eu", "--tenant", "zoo", stdin=b"a")
+    program("submit", "-", "--id", "plain", stdin=b"a")
+    program("cancel", "off")
+    for words in ((), ("--tag", "eu")):
+        found = json.loads(program("list", "--json", *words).out)["requests"]
+        labels = {one["id"]: (one["tags"], one["tenant"]) for one in found}
+        assert labels.pop("plain", ([], None)) == ([], None)
+        assert labels == {"on": (["eu", "b"], "acme"), "off": (["eu"], "zoo")}
+
+
 def test_the_next_page_is_named_as_a_command(program: Program, redis_url: str):
     fill(program, redis_url)
     ended = program("list", "--limit", 1)

@@ -251,8 +251,8 @@ def test_a_user_of_one_queue_sees_only_the_names_of_others(users: Users, program
     ended = program("queues", "--redis", users.add("monitor"))
     assert (ended.code, ended.err) == (0, "")
     assert [line.split() for line in ended.out.decode().splitlines()[1:]] == [
-        ["other", "-", "-", "-", "-"],
-        ["req", "1", "1", "0", "0"],
+        ["other", "-", "-", "-", "-", "-"],
+        ["req", "1", "1", "0", "0", "0"],
     ]
 
 

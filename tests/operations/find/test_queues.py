@@ -14,7 +14,8 @@ from fairlane.operations.find.queues import is_known, list_queues, similar_queue
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.beats import beat, make_older
-from tests.support.requests import work_off
+from tests.support.lost_replies import Forgetful, settle
+from tests.support.requests import next_slice, work_off
 
 if TYPE_CHECKING:
     import redis
@@ -37,10 +38,19 @@ def test_each_queue_is_listed_once_with_what_is_in_it(queue: Queue, redis_client
     work_off(queue.driver, "old")
     beat(queue, "c:1")
     assert queue.driver.run(list_queues()).queues == [
-        QueueSummary("mail", waiting=3, requests=2, workers=1, ended=0),
-        QueueSummary("old", waiting=0, requests=0, workers=0, ended=1),
-        QueueSummary("req", waiting=0, requests=0, workers=1, ended=0),
+        QueueSummary("mail", waiting=3, requests=2, workers=1, ended=0, dead=0),
+        QueueSummary("old", waiting=0, requests=0, workers=0, ended=1, dead=0),
+        QueueSummary("req", waiting=0, requests=0, workers=1, ended=0, dead=0),
     ]
+
+
+def test_the_dead_of_running_and_ended_requests_are_counted(queue: Queue):
+    queue.submit_request([b"x"] * 2, id="r1", limit=1)
+    settle(Forgetful(queue.driver, None), next_slice(queue.driver), verdict="dead")
+    queue.submit_request([b"x"] * 3, id="r2", limit=1)
+    settle(Forgetful(queue.driver, None), next_slice(queue.driver, count=1), verdict="dead")
+    (found,) = queue.driver.run(list_queues()).queues
+    assert (found.requests, found.ended, found.dead) == (1, 1, 3)
 
 
 def test_shards_are_counted_with_their_queue(queue: Queue):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import InvalidArgument, RequestNotFound
+from fairlane import Change, InvalidArgument, RequestNotFound
 from fairlane.operations.maintenance import registry
 from fairlane.protocol import keys
 from tests.support.requests import MINUTE, toks
@@ -53,6 +53,26 @@ def test_a_request_is_cancelled_if_the_other_one_was(lane: Lane, queue: Queue):
     queue.submit_request(["a"], id="r2", after=["r1"])
     look(lane, "r2")
     assert queue.request("r2").progress().reason == "after: request r1 was cancelled"
+
+
+def test_the_failure_of_another_one_that_was_deleted_still_counts(lane: Lane, queue: Queue):
+    held = lane.take(lane.start(1)[0])
+    queue.submit_request(["a"], id="r2", after=["r1"])
+    lane.complete(held, others=[(held.ids[0], "dead", 0)])
+    queue.submit_request(["a"], id="r3")
+    queue.submit_request(["a"], id="r4", after=["r3"])
+    queue.submit_request([], id="r5")
+    queue.submit_request(["a"], id="r6", after=["r5"])
+    selected = queue.select(Change.delete(cancel=True), ["r1", "r3", "r5"])
+    assert queue.change(selected).changed == 3
+    for name in ("r2", "r4", "r6"):
+        look(lane, name)
+    found = [queue.request(name).progress() for name in ("r2", "r4", "r6")]
+    assert [(one.state, one.reason) for one in found] == [
+        ("cancelled", "after: request r1 has 1 of 1 dead"),
+        ("cancelled", "after: request r3 was cancelled"),
+        ("active", ""),
+    ]
 
 
 def test_any_end_is_enough_if_that_is_asked_for(lane: Lane, queue: Queue):

@@ -10,7 +10,8 @@ import pytest
 
 from fairlane import aio
 from fairlane.errors import InvalidArgument
-from fairlane.operations.maintenance.queue_pause import QueuePause, read_pause
+from fairlane.operations.maintenance.queue_pause import QueuePause, read_pause, resume_queue
+from tests.support.lost_replies import Forgetful
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
@@ -53,3 +54,11 @@ def test_a_period_that_is_not_valid_is_refused_before_anything_is_written(queue:
 )
 def test_a_pause_is_named_for_people(until: int, text: str):
     assert QueuePause(until, 1_000).text == text
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_resume_whose_replies_are_lost_reports_that_the_queue_was_paused(queue: Queue, lost: int):
+    queue.pause()
+    assert Forgetful(queue.driver, None, lost).run(resume_queue("req")) is True
+    assert Forgetful(queue.driver, None, lost).run(resume_queue("req")) is False
+    assert not queue.driver.run(read_pause("req")).is_paused

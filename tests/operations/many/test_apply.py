@@ -78,6 +78,21 @@ def test_what_ended_meanwhile_is_counted_apart(queue: Queue):
         change(queue, Change.delete())
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [Change.pause(), Change.cancel(), Change.set(limit=1), Change.delete(cancel=True)],
+    ids=lambda one: one.word,
+)
+def test_another_life_of_an_id_is_left_alone(queue: Queue, wanted: Change):
+    given: Any = {"id": "again", "on_duplicate": "replace"}
+    queue.submit_request([b"x"], **given)
+    selected = queue.select(wanted, everything=True)
+    queue.submit_request([b"y", b"z"], **given)
+    assert queue.change(selected) == ChangeReport(ended=1)
+    found = queue.request("again").progress()
+    assert (found.state, found.total, found.limit) == ("active", 2, 3)
+
+
 def test_a_repeat_of_the_same_selection_changes_nothing_more(queue: Queue):
     submit(queue)
     selected = queue.select(Change.cancel("first"), everything=True)

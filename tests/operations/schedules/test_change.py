@@ -12,6 +12,7 @@ from fairlane.operations.schedules import change
 from fairlane.operations.schedules.schedule import check_schedule_name, define
 from fairlane.protocol import keys
 from tests.support.event_loop import in_event_loop
+from tests.support.lost_replies import Forgetful
 from tests.support.requests import once
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ def test_a_schedule_is_added_listed_and_removed(tidy: Queue):
     assert listed.options == {"priority": 2, "backoff_s": [1.0, 2.0]}
     tidy.schedules.remove("daily")
     assert tidy.schedules.list() == []
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_removal_whose_replies_are_lost_finds_the_schedule(tidy: Queue, lost: int):
+    add(tidy)
+    Forgetful(tidy.driver, None, lost).run(change.remove("req", "daily"))
+    with pytest.raises(ScheduleNotFound):
+        Forgetful(tidy.driver, None, lost).run(change.remove("req", "daily"))
 
 
 def test_schedules_are_listed_next_one_first_and_paused_ones_last(tidy: Queue):

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import InvalidArgument, RequestExists
+from fairlane.operations.create import others
+from tests.support.lost_replies import Forgetful, settle, take
 
 if TYPE_CHECKING:
     from fairlane import Queue
+    from tests.support.requests import Lane
 
 
 def test_keep_submits_nothing_while_the_other_one_runs(queue: Queue):
@@ -49,6 +52,35 @@ def test_a_debounced_request_begins_its_delay_anew_with_the_last_content(queue: 
     found = queue.request("report").progress()
     assert (found.total, found.state) == (1, "active")
     assert found.opens_ms >= first.opens_ms
+
+
+def test_a_request_of_which_an_attempt_failed_is_not_put_off(lane: Lane, queue: Queue):
+    given: dict[str, Any] = {"id": "report", "on_duplicate": "debounce", "delay": 0.001}
+    queue.submit_request(["a", "b"], **given)
+    held = take(Forgetful(queue.driver, lane.client))
+    settle(Forgetful(queue.driver, lane.client), held, verdict="retry")
+    assert queue.submit_request(["c"], **given).total == 2
+
+
+@pytest.mark.parametrize("how", [{"on_duplicate": "keep"}, {"on_duplicate": "replace"}])
+def test_what_is_being_cancelled_is_never_kept(
+    lane: Lane, queue: Queue, how: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(others, "_PAUSES_S", (0.001,))
+    queue.submit_request(["a", "b"], id="report", **how)
+    held = take(Forgetful(queue.driver, lane.client))
+    assert not queue.request("report").cancel()
+    with pytest.raises(RequestExists, match="workers still hold a part of it"):
+        queue.submit_request(["c"], id="report", **how)
+    settle(Forgetful(queue.driver, lane.client), held)
+    assert queue.submit_request(["c"], id="report", **how).total == 1
+
+
+@pytest.mark.parametrize("submit", ["submit_request", "submit_chunks", "open"])
+def test_without_an_id_there_is_no_other_request(queue: Queue, submit: str):
+    given: list[Any] = [] if submit == "open" else [["a"]]
+    with pytest.raises(InvalidArgument, match="on_duplicate needs an id"):
+        getattr(queue, submit)(*given, on_duplicate="keep")
 
 
 def test_many_requests_keep_those_that_are_there(queue: Queue):

@@ -10,7 +10,7 @@
 --   unique   ms and a random text of the submission: another life may follow an ended one that began so long ago
 local EXTRAS = {unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
   ageing = "^[1-9]%d*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
-  rates = "^%d+ [%w_.:/=-]+ %d+ %d+ %d+[%w_.:/= -]*$"}
+  rates = "^%d+ "}
 local KEPT = {"parent", "tags", "tenant", "share", "ageing", "after"}
 local NOTHING = {}
 
@@ -22,7 +22,8 @@ local function read_extras(text)
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
     local name, value = string.match(line, "^(%l+)=(.*)$")
-    if not name or not EXTRAS[name] or found[name] or not string.find(value, EXTRAS[name]) then
+    if not name or not EXTRAS[name] or found[name] or not string.find(value, EXTRAS[name])
+      or name == "rates" and not are_rates(value) then
       return nil, redis.error_reply("BADARGUMENT lines name=value are expected as extras")
     end
     found[name] = value

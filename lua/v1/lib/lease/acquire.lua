@@ -29,7 +29,7 @@ local function acquire(state, now, claim)
   local word = refusal(state, now)
   if word == "ok" and state.rates ~= "" and not claim.allowance then
     local most = due and not is_uncharged and 1 or math.ceil(ready(state, now) / state.limit)
-    return {"rated", state.rates, math.min(claim.count, most), state.opens > 0 and 1 or 0}
+    return {"rated", state.rates, math.min(claim.count, most), state.is_limited and 1 or 0}
   end
   unqueue(state, k)
   if word == "ok" and claim.allowance == 0 then
@@ -43,7 +43,7 @@ local function acquire(state, now, claim)
   if word ~= "ok" then
     park(state, k)
     if word == "limited" then  -- the permit is parked before the others are looked at
-      close_gate(state, now, now + claim.wait)
+      close_gate(state, now, now + claim.wait, true)
     end
     local tokens = mint(state, now)
     save_state(state)

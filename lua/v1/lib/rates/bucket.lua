@@ -1,18 +1,21 @@
--- The bucket of a rate: a generic cell rate algorithm (GCRA), kept as "<tat>:<line>" in µs with a TTL. `tat` is the
--- theoretical arrival time of the next sub-request. Who finds no room waits in line: `line` is when the last one that
+-- The bucket of a rate: a generic cell rate algorithm (GCRA), kept as "<tat>:<line>:<seen>" in µs with a TTL. `tat` is
+-- the theoretical arrival time of the next sub-request. Who finds no room waits in line: `line` is when the last one that
 -- waits may ask again. So a thousand requests that share a bucket do not all ask whenever there is room for one.
+-- `seen` is the time of the last change. If the clock goes back, the other two go back with it.
 -- A rate has an interval (µs between two sub-requests), a burst (how many may come together), and a weight: how many
 -- each sub-request counts for.
 local LONGEST_WAIT = 30000  -- ms; then it asks again, because others before it in the line may have gone
 
 local function read_bucket(bucket, clock)
-  local tat, line = string.match(redis.call("GET", bucket) or "", "^(%d+):(%d+)$")
-  return math.max(tonumber(tat) or 0, clock), tonumber(line) or 0
+  local tat, line, seen = string.match(redis.call("GET", bucket) or "", "^(%d+):(%d+):(%d+)$")
+  local back = math.max(0, (tonumber(seen) or 0) - clock)
+  return math.max((tonumber(tat) or 0) - back, clock), math.max(0, (tonumber(line) or 0) - back)
 end
 
 local function write_bucket(bucket, clock, tat, line)
+  line = math.min(line, clock + 1000 * LONGEST_WAIT)  -- who waits longer asks before; else who left would still be waited for
   local rest = math.ceil((math.max(tat, line) - clock) / 1000) + 1000
-  redis.call("SET", bucket, string.format("%d:%d", tat, line), "PX", string.format("%d", rest))
+  redis.call("SET", bucket, string.format("%d:%d:%d", tat, line, clock), "PX", string.format("%d", rest))
 end
 
 -- Takes up to `want` sub-requests. Returns how many, and if there are none, the ms until the caller may ask again.
@@ -37,6 +40,13 @@ local function refund(bucket, now, rate, count)
   local clock = 1000 * now
   local tat, line = read_bucket(bucket, clock)
   write_bucket(bucket, clock, math.max(clock, tat - count * rate.interval * rate.weight), line)
+end
+
+-- Bounds what the bucket owes to the burst of a rate that is new.
+local function refit(bucket, now, rate)
+  local clock = 1000 * now
+  local tat = read_bucket(bucket, clock)
+  write_bucket(bucket, clock, math.min(tat, clock + rate.interval * rate.burst), 0)
 end
 
 -- Closes the bucket for `ms`; afterwards the rate goes on without a burst.

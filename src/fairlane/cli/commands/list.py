@@ -86,6 +86,8 @@ def _fields(request: Progress | Completion) -> dict[str, Any]:
         "limit": permits[1],
         "open": isinstance(request, Progress) and request.is_open,
         "reason": request.reason or None,
+        "tags": list(request.tags),
+        "tenant": request.tenant or None,
         "submitted_ms": request.submitted_ms,
         "ended_ms": request.ended_ms or None,
     }

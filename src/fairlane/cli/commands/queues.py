@@ -14,7 +14,7 @@ from fairlane.cli.output import note, write_json, write_styled
 if TYPE_CHECKING:
     from fairlane.found import QueueSummary
 
-_HEAD = ("QUEUE", "WAITING", "REQUESTS", "WORKERS", "ENDED")
+_HEAD = ("QUEUE", "WAITING", "REQUESTS", "WORKERS", "ENDED", "DEAD")
 
 
 @click.command("queues", short_help="List the queues on a Redis, and what is in them.")
@@ -26,7 +26,8 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
 
     WAITING are tokens in the lanes: how many more leases workers could take now. REQUESTS are those
     that have not ended, WORKERS those that are alive, ENDED the endings that the completion log
-    keeps. If a queue is paused, PAUSED is until when. The names are found among the names of all
+    keeps, DEAD the dead sub-requests of up to 100 of the REQUESTS and of the last 100 endings. If a
+    queue is paused, PAUSED is until when. The names are found among the names of all
     keys, about 1,000,000 keys a page.
     """
     from fairlane.operations.find.queues import list_queues
@@ -50,7 +51,7 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
 
 
 def _row(queue: QueueSummary) -> tuple[str, ...]:
-    counts = (queue.waiting, queue.requests, queue.workers, queue.ended)
+    counts = (queue.waiting, queue.requests, queue.workers, queue.ended, queue.dead)
     shown = ("-" if count is None else f"{count:,}" for count in counts)
     return queue.name, *shown, _paused(queue)
 

@@ -1,4 +1,4 @@
-"""`fairlane set`: another limit, priority or deadline for one request, or for many."""
+"""`fairlane set`: another limit, priority, deadline or rate for one request, or for many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "set",
-    short_help="Change the limit, the priority or the deadline of requests.",
+    short_help="Change the limit, priority, deadline or rate of requests.",
     help="Change the request ID while it waits or runs, and print what is now in force. Or change "
     "many requests and print how many.\n\nSlices that workers hold already end first, also above a "
     f"lower limit. Exit code 1: the request has ended. {CODES}",
@@ -31,17 +31,22 @@ if TYPE_CHECKING:
     "--deadline", metavar="TIME",
     help="Nothing starts later than so long from now; 0s = no deadline any more.",
 )  # fmt: skip
-def command(limit: int | None, priority: int | None, deadline: str | None, **given: Any) -> int:
+@click.option("--rate", metavar="N/s", help="At most so many start: 100/s, 30/m or 5/h.")
+@click.option("--burst", type=int, metavar="N", help="So many may start together; with --rate.")
+def command(
+    limit: int | None, priority: int | None, deadline: str | None, rate: str | None,
+    burst: int | None, **given: Any,
+) -> int:  # fmt: skip
     """Change one request or many."""
     from fairlane import Change
 
     wish = Wish.of(**given)
-    if limit is None and priority is None and deadline is None:
+    if {limit, priority, deadline, rate, burst} == {None}:
         raise InvalidArgument(
-            "there is nothing to set: give --limit N, --priority P or --deadline TIME"
+            "there is nothing to set: give --limit N, --priority P, --deadline TIME or --rate N/s"
         )
     seconds = None if deadline is None else time_ms("--deadline", deadline, "0s", "366d") / 1000
-    change = Change.set(limit=limit, priority=priority, deadline_s=seconds)
+    change = Change.set(limit=limit, priority=priority, deadline_s=seconds, rate=rate, burst=burst)
     return _set(wish, wish.only, change) if wish.only else change_many(change, wish)
 
 
@@ -56,6 +61,8 @@ def _set(wish: Wish, request_id: str, change: Change) -> int:
             request.set_priority(change.priority)
         if change.deadline_ms is not None:
             request.set_deadline(change.deadline_ms / 1000)
+        if change.rate is not None:
+            request.set_rate(change.rate, change.burst)
         progress = request.progress()
     if wish.as_json:
         write_json(summary(progress))
@@ -65,5 +72,7 @@ def _set(wish: Wish, request_id: str, change: Change) -> int:
         line += f", deadline in {format_duration(change.deadline_ms)}"
     elif change.deadline_ms == 0:
         line += ", no deadline"
+    if change.rate is not None:
+        line += f", rate {', '.join(rate.words for rate in progress.rates)}"
     write_line(line)
     return 0

@@ -163,9 +163,9 @@ def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:
 
 
 def _submit_one(wish: SubmitOptions, source: Source, queue: Queue, out: BinaryIO | None) -> int:
-    from fairlane.protocol.keys import new_id
+    from fairlane.options import id_for
 
-    request = queue.request(wish.id or new_id())
+    request = queue.request(id_for(wish.policy, wish.id))
     is_first = not source.is_file and not wish.as_json
     if is_first:  # a pipe may take long, and its request can be looked at meanwhile
         write_line(request.id)

@@ -32,19 +32,21 @@ def make_way(new: NewRequest, other: Summary) -> Operation[None]:
     """
     if other.state.decode() in ENDED_STATES:  # it began less than the window ago
         raise RequestKept(new.id, other.total)
-    if new.policy.on_duplicate == "keep":
-        raise RequestKept(new.id, other.total)
-    if new.policy.on_duplicate == "debounce" and (yield from _has_started(new.id)):
-        raise RequestKept(new.id, other.total)
+    if other.state != b"cancelling":  # it counts no more; what workers hold of it ends first
+        how = new.policy.on_duplicate
+        if how == "keep" or (how == "debounce" and (yield from _has_started(new.id))):
+            raise RequestKept(new.id, other.total)
     yield from _cancel(new)
 
 
 def _has_started(request_id: str) -> Operation[bool]:
-    """Returns True if a worker had a part of the request, or its delay is over."""
-    held = yield Command(b"ZCARD", keys.leases(request_id))
-    opens, done, dead = yield from read(request_id, "opens", "done", "dead")
-    is_open = not int(opens or 0)
-    return bool(held) or is_open or int(done or 0) + int(dead or 0) > 0
+    """Returns True if a worker had a part of the request, or it was submitted without a delay.
+
+    `seq` is at least the time of the last lease in us (lua/v1/lib/lease/acquire.lua). So it shows
+    an attempt that failed, too.
+    """
+    opens, seq, born = yield from read(request_id, "opens", "seq", "born")
+    return not int(opens or 0) or int(seq or 0) >= 1_000 * int(born or 0)
 
 
 def _cancel(new: NewRequest) -> Operation[None]:

@@ -2,7 +2,7 @@
 
 A page looks at about MOST_KEYS keys, 1,000 in a call, whatever they are. So on a Redis with
 1,000,000 requests, which have at least 2,000,000 keys, a few pages list all queues. A queue
-costs up to 101 short commands for each of its shards, and four more, 100 in a round trip.
+costs up to 101 short commands for each of its shards, and up to 106 more, 100 in a round trip.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError
-from fairlane.found import QueuePage, QueueSummary
+from fairlane.found import ENDED, QueuePage, QueueSummary
 from fairlane.operations.batching import run_each
+from fairlane.operations.control.request_state import completion
 from fairlane.operations.find.cursor import invalid_cursor, is_number, read_cursor, write_cursor
 from fairlane.operations.lease.shards import Shards, served
 from fairlane.operations.maintenance.dead_workers import LATEST_MS
 from fairlane.operations.maintenance.queue_pause import QueuePause, read_until
 from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
 
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 MOST_KEYS = 1_000_000  # keys that one page looks at, in all
 MOST_NAMED = 100_000  # keys that are looked at for names like a mistyped one
 _COUNT = 1_000  # keys of one SCAN
+_COUNTED = 100  # unfinished requests, and endings, of a queue whose dead sub-requests are counted
 _OWNER = "the queues"
+_DEAD = ("state", "queue", "dead")
 
 
 class _Scan:
@@ -112,22 +116,38 @@ def _summaries(node: Any, names: list[str]) -> Operation[list[QueueSummary]]:
         return []
     now_ms = time_ms((yield OnNode(node, Command(b"TIME"))))
     counts = yield from run_each([step for name in names for step in _counts(name, now_ms)])
-    rows = [counts[at : at + 4] for at in range(0, len(counts), 4)]
+    rows = [counts[at : at + 6] for at in range(0, len(counts), 6)]
     found = []
     for name, row in zip(names, rows, strict=True):
         if any(isinstance(reply, FairlaneError) for reply in row):
             found.append(QueueSummary(name))
             continue
-        (present, left, until), requests, workers, ended = row
+        (present, left, until), requests, workers, ended, newest, active = row
         waiting = yield from _tokens(name, served(present or b"", left or b""))
         shards = Shards.of(present or b"").numbers
         pause = QueuePause(read_until(until), now_ms)
+        dead = yield from _dead(name, newest, active)
         found.append(
             QueueSummary(
-                name, waiting, requests, workers, ended, shards, pause.is_paused, pause.until_ms
+                *(name, waiting, requests, workers, ended, shards),
+                *(pause.is_paused, pause.until_ms, dead),
             )
         )
     return found
+
+
+def _dead(name: str, newest: list[Any], active: list[bytes]) -> Operation[int | None]:
+    """Counts the dead sub-requests of these endings and of these entries of `active`."""
+    ids = [one.decode("utf-8", "replace") for one in active]
+    rows = yield from run_each([hmget(one, *_DEAD) for one in ids])
+    count = sum(completion(*entry).dead for entry in newest)
+    for row in rows:
+        if isinstance(row, FairlaneError):
+            return None
+        state, home, dead = parse_fields(_DEAD, row)
+        if home == name and state not in ENDED:  # an ending is in the log, or will be soon
+            count += int(dead or 0)
+    return count
 
 
 def _counts(name: str, now_ms: int) -> list[Command]:
@@ -136,6 +156,8 @@ def _counts(name: str, now_ms: int) -> list[Command]:
         Command(b"ZCARD", keys.active(name)),
         Command(b"ZCOUNT", keys.workers(name), now_ms - LATEST_MS, b"+inf"),
         Command(b"XLEN", keys.completed(name)),
+        Command(b"XREVRANGE", keys.completed(name), b"+", b"-", b"COUNT", _COUNTED),
+        Command(b"ZRANGE", keys.active(name), 0, _COUNTED - 1),
     ]
 
 

@@ -12,6 +12,7 @@ The parts behind it walk over all unfinished requests, also those, and only each
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import InvalidArgument
@@ -170,30 +171,39 @@ def _ended(search: _Search, place: _Place, room: int) -> Operation[_Part]:
     log = keys.completed(search.queue)
     entries = yield Command(b"XREVRANGE", log, newest, oldest, b"COUNT", _PART)
     ended = [completion(*entry) for entry in entries]
-    labelled = (yield from _labelled(search, ended)) if search.wanted.reads_labels else None
-    found: list[Progress | Completion] = []
+    labels = None
+    if search.wanted.reads_labels:
+        labels = yield from _labels([one for one in ended if search.accepts_ended(one)])
+    found: list[Completion] = []
     left = len(ended)
     while left and len(found) < room:
         one = ended[-left]
         left -= 1
         place = _Place(_ENDED, log_id=one.log_id)
-        if search.accepts_ended(one) and (labelled is None or one.log_id in labelled):
+        if search.accepts_ended(one) and (
+            labels is None or search.wanted.accepts_labels(*labels.get(one.log_id, ("", "")))
+        ):
             found.append(one)
+    if labels is None:
+        labels = yield from _labels(found)
     is_end = not left and len(entries) < _PART
-    return _Part(found, None if is_end else place, max(1, len(entries)))
+    rows: list[Progress | Completion] = [_with(one, *labels.get(one.log_id, ())) for one in found]
+    return _Part(rows, None if is_end else place, max(1, len(entries)))
 
 
-def _labelled(search: _Search, ended: list[Completion]) -> Operation[frozenset[str]]:
-    """Returns the endings whose requests are still kept, and have the tags and the tenant."""
-    asked = [one for one in ended if search.accepts_ended(one)]
-    replies = yield from run_all([hmget(one.id, *_LABELS) for one in asked])
-    found = set()
-    for one, reply in zip(asked, replies, strict=True):
+def _labels(ended: list[Completion]) -> Operation[dict[str, tuple[str, str]]]:
+    """Returns the tags and the tenant of those endings whose requests are still kept."""
+    replies = yield from run_all([hmget(one.id, *_LABELS) for one in ended])
+    found = {}
+    for one, reply in zip(ended, replies, strict=True):
         born, tags, tenant = parse_fields(_LABELS, reply)
-        is_kept = born == str(one.submitted_ms)  # else another life has the id
-        if is_kept and search.wanted.accepts_labels(tags, tenant):
-            found.add(one.log_id)
-    return frozenset(found)
+        if born == str(one.submitted_ms):  # else another life has the id
+            found[one.log_id] = tags, tenant
+    return found
+
+
+def _with(one: Completion, tags: str = "", tenant: str = "") -> Completion:
+    return replace(one, tags=tuple(filter(None, tags.split(","))), tenant=tenant)
 
 
 _SECTIONS = {_URGENT: _urgent, _WALK: _walk, _ENDED: _ended}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlane import settings
 from fairlane.common.rate import OWN, Rate, parse_rates
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.protocol import keys
@@ -73,8 +74,13 @@ def _refund(request_id: str, unused: Sequence[tuple[Rate, int]]) -> Operation[No
 
 
 def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
-    """Starts nothing of a request, and of those that share its rate keys, for so many ms."""
-    reply = yield from library().hold(keys.request_keys(request_id), ms=ms).run()
+    """Starts nothing of a request, and of those that share its rate keys, for so many ms.
+
+    The bucket of a key may be on a node that is away; then only the request waits. Raises NodeAway.
+    """
+    call = library().hold(keys.request_keys(request_id), ms=ms)
+    call.away_s = settings.AWAY_S
+    reply = yield from call.run()
     calls = follow_up(queue, (request_id, reply))
     if reply.is_ok:
         rates = parse_rates(reply.rates.decode())
@@ -82,7 +88,12 @@ def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
             library().hold_rate((_key(request_id, rate),), ms=ms, **_terms(rate)) for rate in rates
         ]
     if calls:
-        yield Batch(calls)
+        yield Batch(calls, lenient=True, away_s=settings.AWAY_S)
+
+
+def refit(request_id: str, rates: Sequence[Rate]) -> list[Call]:
+    """Returns the calls that bound what the buckets owe, after a request was given these rates."""
+    return [library().refit((_key(request_id, rate),), **_terms(rate)) for rate in rates]
 
 
 def _key(request_id: str, rate: Rate) -> bytes:

@@ -20,7 +20,7 @@ from fairlane.protocol.steps import Batch
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Call, Operation
 
-_FIELDS = ("state", "dead", "total")
+_FIELDS = ("state", "dead", "total", "was")  # "was": how a deleted one failed
 
 
 def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
@@ -41,20 +41,20 @@ def _refusal(mode: str, ids: list[str]) -> Operation[str | None]:
     """Returns why a request may never start after these, "" if it may now, None if not yet.
 
     A request that is no longer kept has ended; with which result is not known, so it counts as
-    done.
+    done. The marker of a deleted one names its failure.
     """
     rows = yield from run_each_or_error([hmget(one, *_FIELDS) for one in ids])
     refusal = ""
     for one, row in zip(ids, rows, strict=True):
         if isinstance(row, FairlaneError):
             return None
-        state, dead, total = parse_fields(_FIELDS, row)
+        state, dead, total, was = parse_fields(_FIELDS, row)
         if state and state not in ENDED_STATES and state != "abandoned":
             return None
-        if mode == "done" and state == "cancelled":
+        if mode == "done" and "cancelled" in {state, was}:
             refusal = refusal or f"after: request {one} was cancelled"
-        elif mode == "done" and int(dead or 0):
-            refusal = refusal or f"after: request {one} has {dead} of {total} dead"
+        elif mode == "done" and (was or int(dead or 0)):
+            refusal = refusal or f"after: request {one} has {was or f'{dead} of {total} dead'}"
     return refusal
 
 

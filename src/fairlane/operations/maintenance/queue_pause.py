@@ -76,8 +76,13 @@ def pause_queue(queue: str, for_s: float | None = None) -> Operation[QueuePause]
 
 
 def resume_queue(queue: str) -> Operation[bool]:
-    """Resumes a queue; returns False if it was not paused."""
-    return bool((yield from _set(queue, 0)).former)
+    """Resumes a queue; returns False if it was not paused.
+
+    The state is read first: the reply to a repeated resume would name what the first one left.
+    """
+    before = yield from read_pause(queue)
+    yield from _set(queue, 0)
+    return before.is_paused
 
 
 def _set(queue: str, period: int) -> Operation[Reply]:

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import DeadNotFound, FairlaneError, RequestEnded, RequestNotFound
 from fairlane.found import ChangeReport
-from fairlane.operations.batching import call_each, run_all
+from fairlane.operations.batching import call_each, run_all, run_each_or_error
 from fairlane.operations.control.change import look_by
 from fairlane.operations.control.requeue import requeue_dead
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
 from fairlane.operations.many.deletion import delete_each
+from fairlane.operations.many.set_rate import set_rates
 from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
 
 if TYPE_CHECKING:
@@ -36,8 +38,23 @@ def apply(selection: Selection, report: ChangeReport | None = None) -> Operation
     for part in selection.parts():
         for queue in dict.fromkeys(one.queue for one in part):
             own = [one for one in part if one.queue == queue]
+            own = yield from _same_lives(own, report)
             yield from _KINDS[selection.change.word](queue, selection.change, own, report)
     return report
+
+
+def _same_lives(chosen: Sequence[Chosen], report: ChangeReport) -> Operation[list[Chosen]]:
+    """Leaves out those whose id has another life by now; the chosen one has ended."""
+    rows = yield from run_each_or_error([hmget(one.id, "born") for one in chosen])
+    same = []
+    for one, row in zip(chosen, rows, strict=True):
+        # What cannot be read, or is gone, is for the script to report.
+        born = "" if isinstance(row, FairlaneError) else parse_fields(("born",), row)[0]
+        if born in {"", str(one.born)}:
+            same.append(one)
+        else:
+            report.ended += 1
+    return same
 
 
 # ------------------------------------------------------------------ scripts, in batches
@@ -61,13 +78,21 @@ def _set(
     queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
 ) -> Operation[None]:
     """Sets one value after the other; a request that refuses one is not asked again."""
-    values = {"limit": change.limit, "priority": change.priority, "deadline": change.deadline_ms}
+    values: dict[str, Any] = {
+        "limit": change.limit,
+        "priority": change.priority,
+        "deadline": change.deadline_ms,
+        "rate": change.rate,
+    }
     left = _ids(chosen)
     for what, value in values.items():
         if value is None:
             continue
-        given = {"deadline_ms" if what == "deadline" else what: value}
-        replies = yield from _send(queue, f"set_{what}", given, left)
+        if what == "rate":
+            replies = yield from set_rates(queue, left, value, change.burst)
+        else:
+            given = {"deadline_ms" if what == "deadline" else what: value}
+            replies = yield from _send(queue, f"set_{what}", given, left)
         left = []
         for name, reply in replies.items():
             if isinstance(reply, FairlaneError):

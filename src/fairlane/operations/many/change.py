@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fairlane.errors import InvalidArgument
 from fairlane.found import ENDED
 from fairlane.model import DeadChoice
+from fairlane.operations.many.set_rate import check_rate
 from fairlane.options import check_deadline, check_limit, check_priority, ms_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Change:
     limit: int | None = None
     priority: int | None = None
     deadline_ms: int | None = None
+    rate: str | None = None
+    burst: int | None = None
     choice: DeadChoice = field(default_factory=DeadChoice)
     cancels: bool = False
 
@@ -61,13 +64,19 @@ class Change:
         limit: int | None = None,
         priority: int | None = None,
         deadline_s: float | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
     ) -> Change:
-        """Gives requests another limit, priority or deadline (seconds from now, 0 = none).
+        """Gives requests another limit, priority, deadline (seconds from now, 0 = none) or rate.
 
-        Raises InvalidArgument, also if there is nothing to set.
+        Each request keeps its rate key and its weight. Raises InvalidArgument, also if there is
+        nothing to set.
         """
-        if limit is None and priority is None and deadline_s is None:
-            raise InvalidArgument("there is nothing to set: give a limit, a priority or a deadline")
+        check_rate(rate, burst)
+        if limit is None and priority is None and deadline_s is None and rate is None:
+            raise InvalidArgument(
+                "there is nothing to set: give a limit, a priority, a deadline or a rate"
+            )
         return cls(
             "set",
             "changed",
@@ -77,6 +86,8 @@ class Change:
             deadline_ms=None
             if deadline_s is None
             else check_deadline(ms_of("deadline_s", deadline_s)),
+            rate=rate,
+            burst=burst,
         )
 
     @classmethod

@@ -105,10 +105,14 @@ def resume(queue: str, name: str) -> Operation[Schedule]:
 
 
 def remove(queue: str, name: str) -> Operation[None]:
-    """Removes a schedule; its requests stay. Raises ScheduleNotFound."""
+    """Removes a schedule; its requests stay. Raises ScheduleNotFound.
+
+    The schedule is read first, because the reply to a repeated removal would be that there is none.
+    """
     check_schedule_name(queue, name)
-    if not (yield library().drop_schedule(keys.schedules(queue), schedule=name)):
+    if not (yield from _read(queue, name)).raw:
         raise (yield from _not_found(queue, name))
+    yield library().drop_schedule(keys.schedules(queue), schedule=name)
 
 
 def move_tick(queue: str, name: str, raw: bytes, expected: int | None, tick: int | None) -> Call:

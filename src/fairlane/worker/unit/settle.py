@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.errors import NodeAway
+from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 from fairlane.operations.lease.leases import complete
 from fairlane.operations.lease.rates import hold
 from fairlane.operations.submit.durability import confirm_settled
@@ -196,7 +196,19 @@ def note_handled(unit: Unit, done: list[Lease]) -> Operation[None]:
     _observe(unit, done)
     for lease in done:
         if lease.outcome is not None and lease.outcome.hold_ms:
-            yield from hold(unit.queue, lease.slice.request_id, lease.outcome.hold_ms)
+            yield from _hold(unit, lease.slice.request_id, lease.outcome.hold_ms)
+
+
+def _hold(unit: Unit, request_id: str, ms: int) -> Operation[None]:
+    """Holds a request. If that fails, its work must still be settled."""
+    try:
+        yield from hold(unit.queue, request_id, ms)
+    except NodeAway as error:
+        note_away(unit, f"did not hold request {request_id}", error)
+    except RedisUnreachable:
+        raise
+    except FairlaneError as error:
+        _log.warning("request %s is not held: %s", request_id, error)
 
 
 def _observe(unit: Unit, done: list[Lease]) -> None:

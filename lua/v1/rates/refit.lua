@@ -1,0 +1,19 @@
+-- refit: bounds what the bucket of a rate owes to its burst, after the rate was changed. What a slower rate has taken would
+-- else close a faster one for as long. The line begins anew, and a hold of the bucket ends.
+-- Says: = bounded
+-- @flags allow-oom
+local bucket = KEYS[1]  -- rate:{<key>}  string  <tat>:<line>:<seen> in µs
+local now = ARGV[1]  -- ms, "" = server time
+local interval = ARGV[2]  -- µs between two sub-requests
+local burst = ARGV[3]  -- how many may come together
+local weight = ARGV[4]  -- how many each sub-request counts for
+-- @include lib/core/now_ms.lua
+-- @include lib/rates/read_rate.lua
+-- @include lib/rates/bucket.lua
+
+local rate, refused = read_rate(interval, burst, weight)
+if refused then
+  return refused
+end
+refit(bucket, now_ms(now), rate)
+return 1

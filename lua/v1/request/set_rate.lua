@@ -1,0 +1,27 @@
+-- set_rate: gives a request other rates. If it waits for room in its buckets, it may ask again immediately; a delay or a hold
+-- stands. The caller bounds what each bucket owes afterwards (rates/refit.lua).
+-- Says: ok tokens | ended summary | gone
+-- @flags allow-oom
+-- @include lib/core/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local rates = ARGV[2]  -- see lib/gate/gate.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/gate/gate.lua
+-- @include lib/permits/mint.lua
+
+if not are_rates(rates) then
+  return redis.error_reply("BADARGUMENT a width and four values for each rate are expected")
+end
+now = now_ms(now)
+local state, over = load_unfinished()
+if over then
+  return over
+elseif state.rates == rates then
+  return {"ok", queued_tokens(state, now)}
+end
+state.rates = rates
+set_gate(state, state.is_limited and 0 or state.opens)
+local tokens = mint(state, now)
+save_state(state)
+return {"ok", tokens}

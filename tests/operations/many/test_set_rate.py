@@ -1,0 +1,103 @@
+"""Another rate for requests that wait or run: of one, of many, of those that share a key."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import Change, aio
+from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
+from fairlane.operations.maintenance import registry
+from fairlane.operations.many.set_rate import set_rate
+from fairlane.protocol import keys
+from tests.operations.lease.test_rates import next_slice
+from tests.support.lost_replies import Forgetful
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+SLOW: Any = {"rate": "5/h", "burst": 1}
+
+
+def words(queue: Queue, name: str = "r1") -> list[str]:
+    return [rate.words for rate in queue.request(name).progress().rates]
+
+
+@pytest.mark.parametrize("key", [{}, {"rate_key": "api"}], ids=["own", "shared"])
+@pytest.mark.parametrize("lost", [-1, 0, 1, 2, 3, 4, 5])
+def test_a_request_that_waits_for_a_slow_rate_starts_with_a_faster_one(
+    lane: Lane, queue: Queue, lost: int, key: Any
+):
+    queue.submit_request(["a"] * 9, id="r1", limit=1, **SLOW, **key)
+    assert next_slice(lane)[0] == "ok"
+    queue.request("r1").set_limit(2)
+    assert next_slice(lane)[0] == "limited"
+    Forgetful(queue.driver, None, lost).run(set_rate("r1", "1000/s", 100))
+
+    def starts() -> bool:
+        """The bucket is empty, so the next one starts after an interval of the new rate."""
+        lane.driver.run(registry.promote("req"))
+        return lane.client.llen(keys.lanes("req")[5]) > 0 and next_slice(lane)[0] == "ok"
+
+    wait_until(starts, 5)
+
+
+def test_the_key_and_the_weight_of_a_request_stay(queue: Queue):
+    queue.submit_request(["a"], id="r1", rate="5/h", burst=9, rate_key="api", weight=2)
+    queue.request("r1").set_rate("3/s", 4)
+    assert words(queue) == ["3/s, shared as api, each counts for 2"]
+
+
+def test_a_request_without_a_rate_is_given_one(queue: Queue):
+    request = queue.submit_request(["a"], id="r1")
+    request.set_rate("3/s")
+    assert words(queue) == ["3/s"]
+
+
+def test_many_are_given_a_rate_and_what_refuses_it_is_named(queue: Queue):
+    for name, more in (("r1", {}), ("r2", {"rate_key": "api"}), ("r3", {"weight": 5})):
+        queue.submit_request(["a"], id=name, rate="5/h", burst=9, **more)
+    selected = queue.select(Change.set(rate="50/s", burst=4, limit=7), everything=True)
+    report = queue.change(selected)
+    assert (report.changed, list(report.failed)) == (2, ["r3"])
+    assert "weight 5 is not valid" in str(report.failed["r3"])
+    assert [words(queue, name) for name in ("r1", "r2")] == [["50/s"], ["50/s, shared as api"]]
+    assert queue.request("r1").progress().limit == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rate": "5"}, "write a rate such as"),
+        ({"rate": "5/s", "burst": 0}, "burst 0 is not valid"),
+        ({"burst": 5}, "burst needs a rate"),
+        ({}, "there is nothing to set"),
+    ],
+)
+def test_what_is_no_rate_is_refused_first(given: Any, sentence: str):
+    with pytest.raises(InvalidArgument, match=sentence):
+        Change.set(**given)
+
+
+def test_a_rate_of_what_ended_or_is_not_there_is_refused(queue: Queue):
+    request = queue.submit_request(["a"], id="r1")
+    request.cancel()
+    with pytest.raises(RequestEnded, match=r"r1 has ended \(cancelled\): it cannot be given"):
+        request.set_rate("3/s")
+    with pytest.raises(RequestNotFound, match="there is no request r2"):
+        queue.request("r2").set_rate("3/s")
+
+
+def test_an_asyncio_program_sets_a_rate(queue: Queue, redis_url: str):
+    queue.submit_request(["a"], id="r1")
+
+    async def go() -> None:
+        async with aio.Queue.from_url(redis_url) as one:
+            await one.request("r1").set_rate("30/m", 2)
+
+    asyncio.run(go())
+    assert words(queue) == ["30/m"]
