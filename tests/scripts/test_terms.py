@@ -69,12 +69,12 @@ def test_a_longer_lease_is_not_taken_back_before_its_end(lane: Lane):
 
 
 def test_the_longest_term_of_a_request_holds_for_all_of_its_leases(lane: Lane):
-    held = lane.begin(1)
-    for term in (HOUR, 2 * HOUR, LEASE + 1):
-        lane.extend(held, term=term)
-    lane.extend(held, term=2 * HOUR)
+    first, second = (lane.take(token, count=1) for token in lane.start(2, limit=2))
+    lane.extend(first, term=2 * HOUR)
+    lane.extend(second, term=HOUR)
+    assert look(lane) == HOUR
     lane.reap()
-    assert ends(lane, held) == lane.now + 2 * HOUR
+    assert ends(lane, first) == lane.now + 2 * HOUR
 
 
 def test_a_term_that_is_not_longer_than_the_requests_leases_leaves_no_note(lane: Lane):

@@ -28,7 +28,7 @@ _REST_MS = int(settings.AUDIT_S * 1000)
 _REST_MOST_MS = int(settings.AUDIT_REST_MOST_S * 1000)
 
 
-class StandIn:
+class Upkeep:
     """The maintenance of one queue by programs that take from it; any thread may use it."""
 
     def __init__(self, queue: str) -> None:
@@ -37,7 +37,7 @@ class StandIn:
         self._audits = [Audit(queue)]
         self._rest_ms = _REST_MS
 
-    def look_after_queue(self, taker: str) -> Operation[tuple[Reply, FairlaneError | None]]:
+    def do_due(self, taker: str) -> Operation[tuple[Reply, FairlaneError | None]]:
         """Does what is due if no worker lives; returns how the queue stands.
 
         An error of a duty stops neither the other duties nor the caller: it is returned. Raises

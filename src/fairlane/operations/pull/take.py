@@ -20,7 +20,7 @@ from fairlane.operations.lease.rates import acquire_rated
 from fairlane.operations.lease.shards import served
 from fairlane.operations.lease.tokens import parse, pop, pop_ahead
 from fairlane.operations.pull.receipt import Receipt, receipt_of
-from fairlane.operations.pull.stand_in import StandIn
+from fairlane.operations.pull.stand_in import Upkeep
 from fairlane.options import check_whole
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Pause
@@ -54,11 +54,11 @@ class Taker:
 
     queue: str
     name_of: Callable[[], str]
-    stand_in: StandIn = field(init=False)
+    upkeep: Upkeep = field(init=False)
     turn: int = 0  # of the shards
 
     def __post_init__(self) -> None:
-        self.stand_in = StandIn(self.queue)
+        self.upkeep = Upkeep(self.queue)
 
 
 def check_visible(visible_for: float) -> int:
@@ -94,7 +94,7 @@ def take(
     check_whole("count", count, 1, settings.TAKE_MOST)
     visible_ms, ends = check_visible(visible_for), clock.mono_s() + check_wait(wait_s)
     while True:
-        standing, failure = yield from taker.stand_in.look_after_queue(taker.name_of())
+        standing, failure = yield from taker.upkeep.do_due(taker.name_of())
         shards = served(standing.shards, standing.left)
         if not standing.paused_until:
             found, error = yield from _take_now(taker, shards, count, visible_ms)
