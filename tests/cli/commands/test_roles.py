@@ -149,8 +149,7 @@ def test_a_user_for_lists_does_what_its_commands_do(users: Users, as_role: As, p
     tracked = ("--namespace", "{lists}:n", "--message-timeout", 9)
     words = ("--in", a, "--out", b, "--out", c, *tracked, "--until-idle")
     assert program("fanout", *words).code == 0
-    words = ("--from", f"{url}/{b}", "--to", f"{url}/{d}", "--until-idle")
-    ended = program("forward", *words)
+    ended = program("forward", "--from", f"{url}/{b}", "--to", f"{url}/{d}", "--until-idle")
     assert ended.code == 0, ended.err
     assert program("forward", "--from", f"{url}/{b}", "--lag").out.startswith(b"lag 0, forwarded 2")
     assert users.refused() == set()
