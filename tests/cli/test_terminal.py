@@ -84,9 +84,11 @@ SHOWING = (
     *("list", "list --after EVIL", "workers", "completions", "completions --since EVIL"),
     *("errors dead", "errors EVIL", "list --tag EVIL", "delete EVIL"),
     *("queue show --queue EVIL", "doctor", "doctor --repair", "submit EVIL", "acl EVIL"),
+    *("fanout --in EVIL --out EVIL", "balance --out EVIL --out EVIL", "topic show EVIL"),
     *("completion EVIL", "scripts load --watch EVIL", "worker --id EVIL", "worker --handler EVIL"),
 )
 HIDING = (
+    "forward --from EVIL --to EVIL",
     *("results dead", "cancel cancelled", "cancel held --reason EVIL", "set strange --limit 2"),
     "delete cancelled",
     *("stats", "demand", "queue show", "queues", "scripts verify"),

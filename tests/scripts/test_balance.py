@@ -50,6 +50,14 @@ def test_the_marker_of_a_call_expires(lane: Lane):
     assert 0 < lane.client.pttl("{lists}:balanced:1") <= 60_000
 
 
+@pytest.mark.parametrize("count", [0, 1_001])
+def test_a_call_with_no_list_or_too_many_is_refused(count: int, lane: Lane):
+    names = [b"{lists}:%d" % number for number in range(count)]
+    with lane.refuses("BADARGUMENT"):
+        lane.call("push_shortest", (b"{lists}:op", *names), ttl=60_000, messages=["a"])
+    assert lane.client.dbsize() == 0
+
+
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_key_that_holds_no_list_is_refused_before_anything_is_written(at: int, lane: Lane):
     lane.client.set(LISTS[at], "text")

@@ -292,6 +292,11 @@ def test_a_message_whose_record_has_expired_is_counted_as_timed_out(lane: Lane):
     assert settle(lane, 1) == [0, 1]
 
 
+def test_more_than_a_thousand_ids_are_refused(lane: Lane):
+    with lane.refuses("BADARGUMENT"):
+        settle(lane, *range(1_001))
+
+
 def test_an_id_that_was_never_tracked_is_dropped(lane: Lane):
     push(lane, DONE, "77")
     assert settle(lane, 77) == [0, 0]

@@ -113,6 +113,7 @@ def test_a_subscriber_gets_what_is_published_from_then_on(lane: Lane):
 def test_a_subscriber_may_begin_with_what_the_topic_still_has(lane: Lane):
     publish(lane, *"abc", retain_count=2)
     assert subscribe(lane, start="first") == b"ok"
+    assert lane.client.hget(CONF, "read:s") == b"1"  # two wait for it
     assert take(lane) == ([], [b"b", b"c"])
     assert missed(lane) == 0
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ADMIN, ADMIN_PASSWORD = "admin", "for_the_tests"
 USER, PASSWORD = "fairlane", "p@ss/w:rd?%"  # all that a URL must not take for its own
 # Who a test is: it submits, works, repairs and looks. It may not load a script: a deployer does.
-ROLES = "producer+worker+maintenance"
+ROLES = "producer+worker+maintenance+lists+topics"
 _ADMIN_USER = ["--user", ADMIN, "on", f">{ADMIN_PASSWORD}", "~*", "&*", "+@all"]
 _ADMIN_USER += ["--user", "default", "off"]
 NO_OPENSSL = "no openssl found: certificates can't be made"
@@ -108,7 +108,7 @@ def make_security(
         _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-days", "2", "-CA", "ca.crt",
                  "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names",
                  "-out", f"{name}.crt")  # fmt: skip
-    return Security(folder, tuple(acl.rules(ROLES, server=version)))
+    return Security(folder, tuple(acl.rules(ROLES, server=version, patterns=["{lists}:*"])))
 
 
 def why_not() -> str | None:

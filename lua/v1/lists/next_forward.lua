@@ -22,7 +22,7 @@ local chain = ARGV[9]  -- the digest of all messages up to its last one
 if owner == "" or fresh == "" or not lease or lease < 0 or not most or most < 1 or most > 1000 or not count or count < 0 then
   return redis.error_reply("BADARGUMENT next_forward wants an owner, an epoch, ms, and 1 to 1000 messages")
 end
-if epoch ~= "" and redis.call("HGET", state, "epoch") == epoch and redis.call("HGET", state, "sequence") == before then
+if redis.call("HGET", state, "epoch") == epoch and redis.call("HGET", state, "sequence") == before then
   redis.call("LTRIM", flight, 0, -count - 1)
   redis.call("HSET", state, "sequence", before + count, "chain", chain)
 end

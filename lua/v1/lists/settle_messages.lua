@@ -20,7 +20,7 @@ for i = 0, #ARGV - wanted do
   local is_finished = redis.call("LREM", finished, 0, ARGV[wanted + i]) > 0
   local began, deadline = unpack(redis.call("HMGET", KEYS[records + i], "timestamp", "deadline"))
   local took = seconds - (tonumber(began) or seconds)
-  local is_over = not began or seconds >= (tonumber(deadline) or 0)
+  local is_over = seconds >= (tonumber(deadline) or 0)  -- also without a record
   if (is_finished or is_over) and redis.call("LREM", ids, 0, ARGV[wanted + i]) > 0 then
     if is_finished and began then
       done = done + 1
