@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from fairlane.operations.control.call_progress import (
@@ -12,6 +14,12 @@ from fairlane.operations.control.call_progress import (
     read_pace,
 )
 from fairlane.worker.pace import Pace
+from tests.support.wait import wait_until
+from tests.worker.parts import ON_SINGLE
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+    from tests.support.workers import Workers
 
 
 def test_nothing_is_measured_before_something_is_finished():
@@ -82,3 +90,20 @@ def test_a_record_has_the_pace_between_the_leases_and_the_calls():
 def test_a_record_without_a_pace_has_none(text: str):
     """An earlier release wrote it."""
     assert read_pace(text) == WorkerPace(0, 0.0)
+
+
+@ON_SINGLE
+def test_a_worker_reports_its_pace_and_why_uses_it(queue: Queue, workers: Workers):
+    workers.start("echo", concurrency=3)
+    queue.submit_request([b"x"] * 50).wait(20)
+
+    def per_s() -> float:
+        (worker,) = queue.workers().workers
+        assert worker.units == 3
+        return worker.per_s
+
+    wait_until(lambda: per_s() > 0)
+    delayed = queue.submit_request([b"x"], delay=3600)
+    found = delayed.why().estimate
+    assert (found.units, found.per_s > 0, found.why_not) == (3, True, "")
+    delayed.cancel()
