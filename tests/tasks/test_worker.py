@@ -206,7 +206,8 @@ def test_status_and_doctor_name_a_task_that_no_worker_has(program: Program, apps
     assert (found["failures"], found["last_failure"]) == (0, None)
     assert found["given_back"]["error"].startswith("no worker has had the task walk")
     said = program("doctor", "--queue", "images").out.decode()
-    assert "waits: no worker has had the task walk" in said
+    assert "gave back 1 sub-request" in said
+    assert "no worker has had the task walk: it waits for a worker that has it" in said
     one.cancel()
 
 
