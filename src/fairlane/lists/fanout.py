@@ -56,11 +56,12 @@ class Fanout:
     def run(self, *, until_idle: bool = False) -> Counts:
         """Runs until a signal or `stop`, or with `until_idle` until no message waits."""
         self._until_idle = until_idle
-        try:
-            self._begin()
-            self._loop.run(self._turn)
-        finally:
-            self._end()
+        with self._loop:
+            try:
+                self._begin()
+                self._loop.run(self._turn)
+            finally:
+                self._end()
         log.info("%s handed over: ends", plural(self.counts.messages, "message"))
         return self.counts
 

@@ -76,8 +76,9 @@ class Forwarder:
             self._target.check()
             self._refuse_same_list()
             log.info("forwards %s to %s", self._from.shown, self._to.shown)
-            self._loop.run(self._turn)
-            self._release()
+            with self._loop:
+                self._loop.run(self._turn)
+                self._release()
         finally:
             self._source.close()
             self._target.close()

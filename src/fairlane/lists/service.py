@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from fairlane import settings
 from fairlane.common import clock
@@ -45,7 +45,8 @@ class Every:
 class Loop:
     """Repeats a turn until SIGTERM, SIGINT, SIGHUP or `stop`.
 
-    A turn returns False when it wants the loop to end. It is repeated after an outage, and while
+    While it is entered, a signal ends the loop instead of the process. So it is entered before the
+    service registers itself, and left after it has removed its registration. A turn returns False when it wants the loop to end. It is repeated after an outage, and while
     Redis is full. Any other error ends the loop.
     """
 
@@ -53,6 +54,14 @@ class Loop:
         self._signals: Signals | None = None
         self._is_stopped = False
         self._repeats = Repeats()
+
+    def __enter__(self) -> Self:
+        self._signals = Signals().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._signals is not None:
+            self._signals.__exit__(*error)
 
     def stop(self) -> None:
         """Ends the loop after the turn that runs."""
@@ -69,14 +78,13 @@ class Loop:
 
     def run(self, turn: Callable[[], bool]) -> None:
         """Repeats the turn. Raises what it raises, unless that may pass."""
-        with Signals() as self._signals:
-            while not self.is_ending:
-                try:
-                    if not turn():
-                        return
-                except (RedisUnreachable, RedisFull) as error:
-                    if not self.is_ending:
-                        self._repeats.failed(error)
-                        clock.sleep(AGAIN_S)
-                else:
-                    self._repeats.over()
+        while not self.is_ending:
+            try:
+                if not turn():
+                    return
+            except (RedisUnreachable, RedisFull) as error:
+                if not self.is_ending:
+                    self._repeats.failed(error)
+                    clock.sleep(AGAIN_S)
+            else:
+                self._repeats.over()
