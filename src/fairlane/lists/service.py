@@ -46,8 +46,9 @@ class Loop:
     """Repeats a turn until SIGTERM, SIGINT, SIGHUP or `stop`.
 
     While it is entered, a signal ends the loop instead of the process. So it is entered before the
-    service registers itself, and left after it has removed its registration. A turn returns False when it wants the loop to end. It is repeated after an outage, and while
-    Redis is full. Any other error ends the loop.
+    service registers itself, and left after it has removed its registration. A turn returns False
+    when it wants the loop to end. It is repeated after an outage, and while Redis is full. Any
+    other error ends the loop.
     """
 
     def __init__(self) -> None:
