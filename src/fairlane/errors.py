@@ -12,6 +12,7 @@ FairlaneError
  ├── DataLost             endings or results are gone and were not read    exit 1
  ├── DeadNotFound         no dead sub-request has that index or fingerprint exit 3
  ├── ScheduleNotFound     the queue has no schedule of this name            exit 3
+ ├── AccessTokenNotFound  the file has no token of this id                  exit 3
  ├── RequestClosed        the request is sealed: too late to add         exit 1
  ├── RequestEnded         the request ended: too late to add or change     exit 1
  ├── RequestNotEnded      the request has not ended: too early to delete   exit 1
@@ -92,6 +93,12 @@ class DeadNotFound(FairlaneError, LookupError):
 
 class ScheduleNotFound(FairlaneError, LookupError):
     """The queue has no schedule of this name."""
+
+    exit_code = 3
+
+
+class AccessTokenNotFound(FairlaneError, LookupError):
+    """The file of bearer tokens has no token of this id."""
 
     exit_code = 3
 

@@ -31,6 +31,8 @@ COMMANDS = (
     "stats",
     "queue",
     "schedule",
+    "serve",
+    "token",
     "spark",
     "doctor",
     "scripts",
