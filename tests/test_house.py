@@ -39,7 +39,8 @@ ROOMS = {
         *("tasks.executor", "testing"),
     ),
     "edges": (
-        *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.openapi", "web"),
+        *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.health"),
+        *("web.openapi", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),

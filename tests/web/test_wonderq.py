@@ -38,7 +38,7 @@ def post(serving: Serving, text: str) -> str:
     answer = serving.call("POST", "/messages", {"message": text})
     assert answer.status == 201
     assert list(answer.json) == ["id"]
-    return answer.json["id"]
+    return str(answer.json["id"])
 
 
 def test_post_returns_201_and_an_id(serving: Serving):

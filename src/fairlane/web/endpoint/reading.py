@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 T = TypeVar("T")
+_CLOSE = {"Connection": "close"}
 JSON, NDJSON, FORM = (
     *("application/json", "application/x-ndjson"),
     "application/x-www-form-urlencoded",
 )
 MOST = 8 << 20  # bytes of one JSON document
+DISCARDED_MOST = 32 << 20  # bytes that are read after a refusal, so that the caller sees it
 CHUNK_S = 30.0  # a client may pause so long between two parts of its content
 
 
@@ -39,7 +41,7 @@ async def parts(request: Request) -> AsyncIterator[bytes]:
                     part = await anext(stream, None)
             except TimeoutError:
                 detail = f"nothing came for {CHUNK_S:g} s: send the content faster"
-                raise Refusal(408, detail, {"Connection": "close"}) from None
+                raise Refusal(408, detail, _CLOSE) from None
             if part is None:
                 return
             yield part
@@ -47,13 +49,27 @@ async def parts(request: Request) -> AsyncIterator[bytes]:
 
 async def content(request: Request, most: int = MOST) -> bytes:
     """Returns the whole content. Raises Refusal if it is larger than `most` bytes."""
+    detail = f"the content is larger than {most:,} bytes: send it in parts"
+    stated = request.headers.get("content-length", "")
+    if stated.isdecimal() and int(stated) > most and "expect" in request.headers:
+        raise Refusal(413, detail, _CLOSE)  # before the caller sends it
     found = bytearray()
-    async for part in parts(request):
+    source = parts(request)
+    async for part in source:
         found += part
         if len(found) > most:
-            detail = f"the content is larger than {most:,} bytes: send it in parts"
-            raise Refusal(413, detail, {"Connection": "close"})
+            await _refuse(source, detail)
     return bytes(found)
+
+
+async def _refuse(source: AsyncIterator[bytes], detail: str) -> NoReturn:
+    """Raises Refusal after the rest was read: a caller that still sends gets no answer."""
+    discarded = 0
+    async for part in source:
+        discarded += len(part)
+        if discarded > DISCARDED_MOST:
+            break
+    raise Refusal(413, detail, _CLOSE)
 
 
 async def document(request: Request, kind: type[T]) -> T:
@@ -103,13 +119,14 @@ async def lines(request: Request) -> AsyncIterator[bytes]:
     Raises Refusal if a line is larger than a body may be.
     """
     rest = b""
-    async for part in parts(request):
+    source = parts(request)
+    async for part in source:
         *whole, rest = (rest + part).split(b"\n")
         for line in whole:
             if line := line.removesuffix(b"\r"):
                 yield line
         if len(rest) > settings.MAX_BODY + 1:
             detail = f"a line is longer than {settings.MAX_BODY:,} bytes: that is the most"
-            raise Refusal(413, detail, {"Connection": "close"})
+            await _refuse(source, detail)
     if rest:
         yield rest

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.web.endpoint.follower import Follower
 
 if TYPE_CHECKING:
     from fairlane.aio.queue import Queue
@@ -26,3 +27,4 @@ class Site:
     visible_s: float = settings.TAKE_VISIBLE_S
     hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    follower: Follower = field(default_factory=Follower)
