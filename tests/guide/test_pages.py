@@ -23,6 +23,7 @@ RUN_ELSEWHERE = {
     DOCS / "finding.md",  # test_finding.py
     DOCS / "how-to" / "schedules.md",  # test_schedules_page.py
     DOCS / "how-to" / "pull.md",  # test_pull_page.py
+    DOCS / "how-to" / "http.md",  # test_http_page.py
     DOCS / "testing.md",  # test_testing.py
     *GUIDE.glob("*.md"),  # test_first_job.py and others
 }
