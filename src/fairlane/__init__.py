@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fairlane.common.xid import distinct, xid
     from fairlane.errors import (
+        AccessTokenNotFound,
         ArgumentsRefused,
         DataLost,
         DeadNotFound,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "AccessTokenNotFound": ".errors",
     "App": ".tasks.app",
     "ArgumentsRefused": ".errors",
     "Change": ".operations.many.change",
@@ -107,6 +109,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AccessTokenNotFound",
     "App",
     "ArgumentsRefused",
     "Change",

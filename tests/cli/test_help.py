@@ -18,10 +18,11 @@ COMMANDS = (
     *("submit", "worker", "wait", "results", "pause", "resume", "set", "cancel", "dead"),
     *("errors", "status", "why", "list", "workers", "queues", "completions"),
     *("stats", "demand", "queue", "spark", "doctor", "scripts", "acl", "server", "completion"),
+    *("serve", "token"),
 )
-GROUPS = ("dead", "scripts", "server", "spark")  # they only have commands of their own
+GROUPS = ("dead", "scripts", "server", "spark", "token")  # they only have commands of their own
 HEAVY = (
-    *("redis", "rich", "asyncio", "multiprocessing", "pyspark", "pyarrow"),
+    *("redis", "rich", "asyncio", "starlette", "uvicorn", "multiprocessing", "pyspark", "pyarrow"),
     *("fairlane.queue", "fairlane.worker", "fairlane.spark.spark_session"),
 )
 ASK = """

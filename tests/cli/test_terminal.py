@@ -96,6 +96,8 @@ HIDING = (
 
 
 ELSEWHERE = {
+    "serve": "it prints its address, and runs on",
+    "token": "it prints names that were checked, and has no Redis",
     "server": "it prints what the embedded server reports, and no data",
     "spark": "its commands print through the same function, and need Spark",
 }

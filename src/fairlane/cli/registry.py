@@ -37,6 +37,8 @@ COMMANDS = (
     "forward",
     "balance",
     "topic",
+    "serve",
+    "token",
     "spark",
     "doctor",
     "scripts",

@@ -19,11 +19,16 @@ class QueuedPermit(NamedTuple):
 
 
 class HeldPermit(NamedTuple):
-    """A permit under a lease, which still owes `owed` sub-requests."""
+    """A permit under a lease, which still owes `owed` sub-requests.
+
+    `op` is of its acquire. `first` is the first of its entries, "" once some of them are settled.
+    """
 
     k: str
     fence: str
+    op: str
     owed: str
+    first: str
     worker: str
 
 
@@ -39,5 +44,5 @@ def held(fields: Mapping[str, str]) -> Iterator[HeldPermit]:
     """Yields the held permits."""
     for k, text in fields.items():
         if text.startswith("h:"):
-            _, fence, _, _, _, owed, _, _, _, worker = text.split(":", 9)
-            yield HeldPermit(k, fence, owed, worker)
+            _, fence, _, op, _, owed, _, first, _, worker = text.split(":", 9)
+            yield HeldPermit(k, fence, op, owed, first, worker)

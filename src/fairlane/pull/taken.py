@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.operations.pull import settle
+from fairlane.operations.pull.holder import TAKER
 from fairlane.operations.pull.receipt import parse_receipt
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def taker_name() -> str:
     """Returns the name of this process, as results and dead letters show who had a sub-request."""
-    return f"taker:{platform.node()}:{os.getpid()}"
+    return f"{TAKER}{platform.node()}:{os.getpid()}"
 
 
 class Holding:

@@ -106,7 +106,7 @@ def test_what_runs_has_started():
 def test_a_call_that_takes_longer_than_those_measured_leaves_no_basis(age_s: float, is_slow: bool):
     """The usual call takes 0.2 s."""
     fence = str(int(NOW * 1000 - age_s * 1e6))
-    held = facts(20, held=1)._replace(holders=[HeldPermit("0", fence, "1", "w:1")])
+    held = facts(20, held=1)._replace(holders=[HeldPermit("0", fence, "0f", "1", "", "w:1")])
     found = estimate(held, [], FOUR, None, {})
     assert (found.starts_ms, found.ends_ms is None) == (0, is_slow)
     assert ("longer than calls took so far" in found.why_not) is is_slow

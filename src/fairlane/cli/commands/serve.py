@@ -1,0 +1,60 @@
+"""`fairlane serve`: a queue over HTTP."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import click
+
+from fairlane.cli.options import FILE, open_queue, queue_option, redis_option, time_ms, url_of
+from fairlane.cli.output import note, write_line
+from fairlane.errors import InvalidArgument
+
+MISSING = "fairlane serve needs the extra web: pip install '.[web]' in a clone of the repository"
+OPEN = "no tokens: every program of this machine may call it; fairlane token create makes one"
+
+
+@click.command("serve", short_help="Serve a queue over HTTP.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST",
+              help="The address to listen at.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65_535), default=8080, show_default=True,
+              metavar="N", help="The port to listen at; 0: any free one.")  # fmt: skip
+@click.option("--tokens", type=FILE, metavar="FILE",
+              help="The bearer tokens that may call.  [default: fairlane token's file, if it is "
+              "there]")  # fmt: skip
+@click.option("--visible", default="30s", show_default=True, metavar="TIME",
+              help="How long GET /messages holds a message that is not deleted.")  # fmt: skip
+@queue_option
+@redis_option
+def command(
+    host: str, port: int, tokens: str | None, visible: str, queue: str, redis: str | None
+) -> int:
+    """Serve a queue over HTTP until SIGTERM or Ctrl-C, and print the address.
+
+    Programs of any language submit, take and settle by it. /docs lists the calls, /openapi.json
+    describes them. With a file of tokens each call needs one; without it only programs of this
+    machine can call.
+    """
+    visible_s = time_ms("--visible", visible, "1s", "24h") / 1000
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise InvalidArgument(MISSING)
+    from fairlane.web.access.place import tokens_path
+    from fairlane.web.server import serve
+
+    path = tokens_path(tokens)
+    if tokens is not None and not path.exists():
+        raise InvalidArgument(f"{path} does not exist: fairlane token create --file {path}")
+    has_tokens = path.exists()
+    with open_queue(redis, queue):
+        pass
+
+    def on_start(address: str) -> None:
+        write_line(address)
+        if not has_tokens:
+            note(OPEN)
+
+    serve(
+        url_of(redis), queue, host=host, port=port, tokens=path if has_tokens else None,
+        visible_s=visible_s, on_start=on_start,
+    )  # fmt: skip
+    return 0

@@ -1,0 +1,1 @@
+"""`fairlane serve`: a queue over HTTP."""

@@ -1,0 +1,79 @@
+"""The ASGI application of a queue."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+
+from fairlane.web import health, wonderq
+from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
+from fairlane.web.endpoint.route import Endpoint, routes_of
+from fairlane.web.openapi.page import endpoints_for
+from fairlane.web.v1 import completions, requests, results, taken
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from fairlane.web.endpoint.site import Site
+
+DESCRIBED: tuple[Endpoint, ...] = (
+    *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
+    *(*completions.ENDPOINTS, *health.ENDPOINTS),
+)
+ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED))
+_SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+_UNKNOWN = {404: "there is no such path: /docs lists all of them"}
+
+
+def make_app(site: Site) -> Starlette:
+    """Returns the application; it closes the queue's connections when it ends."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await site.queue.close()
+
+    app = Starlette(
+        routes=list(chain.from_iterable(routes_of(site, one) for one in ENDPOINTS)),
+        exception_handlers={HTTPException: _refuse, Exception: _refuse},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.add_middleware(_SafeHeaders)
+    return app
+
+
+class _SafeHeaders:
+    """Adds the headers that let no browser guess, keep, embed or run what is answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_SAFE)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        detail = _UNKNOWN.get(error.status_code, "this path has no such method")
+        return as_problem(Refusal(error.status_code, detail, error.headers))
+    return as_problem(refusal_of(error))

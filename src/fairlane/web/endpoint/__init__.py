@@ -1,0 +1,1 @@
+"""What all endpoints share: how a call is admitted, read, answered and refused."""

@@ -1,0 +1,65 @@
+"""Follows the completion log for all streams of a server with one blocking call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from fairlane import settings
+from fairlane.errors import FairlaneError
+from fairlane.operations.control.completion_log import last_completion, read_completions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from fairlane.aio.queue import Queue
+
+_AGAIN_S = 1.0  # after an error of Redis
+
+
+class Follower:
+    """Waits for new endings with one blocking call, however many streams there are."""
+
+    def __init__(self) -> None:
+        self.count = 0  # of new endings that were seen
+        self._changed = asyncio.Condition()
+        self._streams = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, seen: int) -> None:
+        """Returns when `count` is not `seen` any more, or after POLL_S."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.POLL_S), self._changed:
+                await self._changed.wait_for(lambda: self.count != seen)
+
+    @contextlib.asynccontextmanager
+    async def following(self, queue: Queue) -> AsyncGenerator[None, None]:
+        """Follows the log while any stream is in this context."""
+        self._streams += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow(queue))
+        try:
+            yield
+        finally:
+            self._streams -= 1
+            if not self._streams and self._task is not None:
+                task, self._task = self._task, None
+                task.cancel()
+
+    async def _follow(self, queue: Queue) -> None:
+        driver, name = queue.driver, queue.name
+        after = ""
+        while True:
+            try:
+                after = after or await driver.run(last_completion(name))
+                found = await driver.run(read_completions(name, after, settings.BLOCK_MS))
+            except FairlaneError:  # each stream reads for itself, and reports it
+                after = ""
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if found:
+                after = found[-1].log_id
+                async with self._changed:
+                    self.count += len(found)
+                    self._changed.notify_all()

@@ -1,0 +1,86 @@
+"""Errors as HTTP answers: problem details (RFC 9457)."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import Response
+
+from fairlane import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEDIA = "application/problem+json"
+_log = logging.getLogger(__name__)
+_STATUS: tuple[tuple[type[errors.FairlaneError], int], ...] = (  # the first class that fits
+    (errors.RequestExists, 409),
+    (errors.InvalidArgument, 422),
+    (errors.RequestNotFound, 404),
+    (errors.DeadNotFound, 404),
+    (errors.RequestEnded, 409),
+    (errors.RequestClosed, 409),
+    (errors.RequestNotEnded, 409),
+    (errors.DataLost, 410),
+    (errors.ReceiptExpired, 410),
+    (errors.QueueFull, 429),
+    (errors.NotDurable, 503),
+    (errors.RedisError, 503),
+)
+AGAIN_S = 5  # Retry-After while Redis does not answer
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """Why a call was refused. `type` names the kind of problem, `detail` is one sentence."""
+
+    title: str
+    status: int
+    detail: str
+    type: str = "about:blank"
+
+
+class Refusal(Exception):
+    """Ends a call with this status and one sentence."""
+
+    def __init__(
+        self, status: int, detail: str, headers: Mapping[str, str] | None = None, kind: str = ""
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers, self.kind = status, detail, headers, kind
+
+    @property
+    def problem(self) -> Problem:
+        """Returns the problem details."""
+        kind = f"/docs#{self.kind}" if self.kind else "about:blank"
+        return Problem(HTTPStatus(self.status).phrase, self.status, self.detail, kind)
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """Returns the refusal for an error of the package, or of anything else: that is a bug."""
+    if isinstance(error, Refusal):
+        return error
+    if not isinstance(error, errors.FairlaneError):
+        _log.error("a call failed", exc_info=error)
+        return Refusal(500, "this is a bug of the server: its log has the details")
+    status = next((number for kind, number in _STATUS if isinstance(error, kind)), 500)
+    name, text = type(error).__name__, str(error)
+    if isinstance(error, errors.QueueFull):
+        return Refusal(status, text, {"Retry-After": f"{error.retry_after_s:.0f}"}, name)
+    if isinstance(error, errors.NotDurable):
+        return Refusal(status, text, None, name)
+    if isinstance(
+        error, errors.RedisError
+    ):  # its text names the server, which callers need not know
+        _log.warning("%s", error)
+        detail = "Redis does not answer or refuses the call: try again later"
+        return Refusal(status, detail, {"Retry-After": str(AGAIN_S)}, name)
+    return Refusal(status, text, None, name)
+
+
+def as_problem(refusal: Refusal) -> Response:
+    """Returns the answer with problem details."""
+    content = msgspec.json.encode(refusal.problem)
+    return Response(content, refusal.status, refusal.headers, MEDIA)

@@ -1,0 +1,132 @@
+"""Reads the content of a call within bounds of size and time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import msgspec
+
+from fairlane import settings
+from fairlane.web.endpoint.problem import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+
+T = TypeVar("T")
+_CLOSE = {"Connection": "close"}
+JSON, NDJSON, FORM = (
+    *("application/json", "application/x-ndjson"),
+    "application/x-www-form-urlencoded",
+)
+MOST = 8 << 20  # bytes of one JSON document
+DISCARDED_MOST = 32 << 20  # bytes that are read after a refusal, so that the caller sees it
+CHUNK_S = 30.0  # a client may pause so long between two parts of its content
+
+
+def media_of(request: Request) -> str:
+    """Returns the content's media type, without parameters; "" if the caller names none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def parts(request: Request) -> AsyncIterator[bytes]:
+    """Yields the content as it comes. Raises Refusal if the client is too slow."""
+    async with contextlib.aclosing(request.stream()) as stream:
+        while True:
+            try:
+                async with asyncio.timeout(CHUNK_S):
+                    part = await anext(stream, None)
+            except TimeoutError:
+                detail = f"nothing came for {CHUNK_S:g} s: send the content faster"
+                raise Refusal(408, detail, _CLOSE) from None
+            if part is None:
+                return
+            yield part
+
+
+async def content(request: Request, most: int = MOST) -> bytes:
+    """Returns the whole content. Raises Refusal if it is larger than `most` bytes."""
+    detail = f"the content is larger than {most:,} bytes: send it in parts"
+    stated = request.headers.get("content-length", "")
+    if stated.isdecimal() and int(stated) > most and "expect" in request.headers:
+        raise Refusal(413, detail, _CLOSE)  # before the caller sends it
+    found = bytearray()
+    source = parts(request)
+    async for part in source:
+        found += part
+        if len(found) > most:
+            await _refuse(source, detail)
+    return bytes(found)
+
+
+async def _refuse(source: AsyncIterator[bytes], detail: str) -> NoReturn:
+    """Raises Refusal after the rest was read: a caller that still sends gets no answer."""
+    discarded = 0
+    async for part in source:
+        discarded += len(part)
+        if discarded > DISCARDED_MOST:
+            break
+    raise Refusal(413, detail, _CLOSE)
+
+
+async def document(request: Request, kind: type[T]) -> T:
+    """Returns a JSON document of this type; no content means {}.
+
+    Raises Refusal: 400 if it is no JSON, 415 for other content, 422 if it is of another type.
+    """
+    if media_of(request) not in {"", JSON} and not media_of(request).endswith("+json"):
+        raise Refusal(415, f"{media_of(request)} is not read here: send {JSON}")
+    return decoded(await content(request) or b"{}", kind)
+
+
+def decoded(raw: bytes, kind: type[T]) -> T:
+    """Returns JSON as this type. Raises Refusal: 400 if it is no JSON, 422 for another type."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, f"{error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal(400, f"the content is no JSON: {error}") from None
+    except RecursionError:
+        raise Refusal(400, "the content is nested too deeply") from None
+
+
+def query(request: Request, kind: type[T]) -> T:
+    """Returns the query as this type; a name that is given several times is a list.
+
+    Raises Refusal.
+    """
+    given: dict[str, str | list[str]] = {}
+    fields = {one.encode_name: one.type for one in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
+    for name in request.query_params:
+        values = request.query_params.getlist(name)
+        if name not in fields:
+            known = ", ".join(fields) or "none"
+            raise Refusal(422, f"parameter {name} is not known: the parameters are {known}")
+        given[name] = values if "list" in str(fields[name]) else values[-1]
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, f"{error}") from None
+
+
+async def lines(request: Request) -> AsyncIterator[bytes]:
+    """Yields the lines of the content without their ends, lazily; empty ones are left out.
+
+    Raises Refusal if a line is larger than a body may be.
+    """
+    rest = b""
+    source = parts(request)
+    async for part in source:
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            if line := line.removesuffix(b"\r"):
+                yield line
+        if len(rest) > settings.MAX_BODY + 1:
+            detail = f"a line is longer than {settings.MAX_BODY:,} bytes: that is the most"
+            await _refuse(source, detail)
+    if rest:
+        yield rest

@@ -1,0 +1,30 @@
+"""What the endpoints of one server share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fairlane import settings
+from fairlane.web.endpoint.follower import Follower
+
+if TYPE_CHECKING:
+    from fairlane.aio.queue import Queue
+    from fairlane.web.access.tokens import TokenFile
+
+
+@dataclass
+class Site:
+    """A queue, who may call, and whether the server is stopping.
+
+    `tokens` is None if every caller of this machine may do everything. A taken message is held for
+    `visible_s` seconds. `hosts` are the names by which a server without tokens may be called.
+    """
+
+    queue: Queue
+    tokens: TokenFile | None = None
+    visible_s: float = settings.TAKE_VISIBLE_S
+    hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    follower: Follower = field(default_factory=Follower)

@@ -1,0 +1,102 @@
+"""Answers that go on: lines of JSON, or server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.responses import StreamingResponse
+
+from fairlane.web.endpoint.problem import Refusal, refusal_of
+from fairlane.web.endpoint.reading import NDJSON
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from starlette.requests import Request
+
+    from fairlane.web.endpoint.site import Site
+
+T = TypeVar("T")
+EVENTS = "text/event-stream"
+BEAT_S = 15.0  # a comment goes out so often, so that no proxy ends a quiet stream
+_END: Any = object()
+
+
+def wants_events(request: Request) -> bool:
+    """Returns True if the caller asks for server-sent events."""
+    return EVENTS in request.headers.get("accept", "")
+
+
+def line_stream(site: Site, source: AsyncGenerator[Any, None]) -> StreamingResponse:
+    """Answers with one JSON value a line. If not all came, the last line is {"problem": ...}."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            async for value in _beating(site, source):
+                if value is not None:
+                    yield msgspec.json.encode(value) + b"\n"
+        except Exception as error:  # noqa: BLE001  the status has been sent
+            yield msgspec.json.encode({"problem": refusal_of(error).problem}) + b"\n"
+
+    return StreamingResponse(lines(), media_type=NDJSON)
+
+
+def event_stream(
+    site: Site, source: AsyncGenerator[T, None], name: str, id_of: Callable[[T], object]
+) -> StreamingResponse:
+    """Answers with events called `name`; `end` follows the last one, or `problem` an error."""
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            async for value in _beating(site, source):
+                yield b":\n\n" if value is None else _event(name, value, id_of(value))
+            yield _event("end", {})
+        except Exception as error:  # noqa: BLE001  the status has been sent
+            yield _event("problem", refusal_of(error).problem)
+
+    return StreamingResponse(events(), media_type=EVENTS)
+
+
+def _event(name: str, value: Any, event_id: object = None) -> bytes:
+    """Returns one event. JSON has no line breaks, and ids come from the package."""
+    head = "" if event_id is None else f"id: {event_id}\n"
+    return f"{head}event: {name}\ndata: ".encode() + msgspec.json.encode(value) + b"\n\n"
+
+
+async def _beating(site: Site, source: AsyncGenerator[T, None]) -> AsyncIterator[T | None]:
+    """Yields each value, and None after each quiet BEAT_S. Raises Refusal if the server stops."""
+    stopping = asyncio.create_task(site.stopping.wait())
+    coming: asyncio.Task[T] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.create_task(_next(source))
+            done, _ = await asyncio.wait(
+                {coming, stopping}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if coming in done:
+                value, coming = coming.result(), None
+                if value is _END:
+                    return
+                yield value
+            elif stopping in done:
+                raise Refusal(503, "the server stops: call again to read on")
+            else:
+                yield None
+    finally:
+        await _end(stopping, *([coming] if coming else []))
+        await source.aclose()
+
+
+async def _next(source: AsyncGenerator[T, None]) -> T:
+    return await anext(source, _END)
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task

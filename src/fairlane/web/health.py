@@ -1,0 +1,47 @@
+"""Liveness and readiness, for what starts and watches the server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from fairlane.web.endpoint.problem import Refusal
+from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.v1.schemas import Health
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from fairlane.web.endpoint.site import Site
+
+_MOST_S = 2.0
+
+
+async def live(_: Site, __: Request) -> Response:
+    """Returns 200 while the process answers."""
+    return answer(Health())
+
+
+async def ready(site: Site, _: Request) -> Response:
+    """Returns 200 if Redis answers and the server does not stop."""
+    if site.stopping.is_set():
+        raise Refusal(503, "the server stops")
+    try:
+        async with asyncio.timeout(_MOST_S):
+            await site.queue.driver.check()
+    except TimeoutError:
+        raise Refusal(503, "Redis does not answer") from None
+    return answer(Health())
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/livez", handle=live, group="Health", summary="Is the process alive",
+        gives=Health,
+    ),
+    Endpoint(
+        method="GET", path="/readyz", handle=ready, group="Health", summary="Can it serve calls",
+        gives=Health, refuses=(503,),
+    ),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""OpenAPI 3.1 of the endpoints, from their types."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlane.web.endpoint.problem import MEDIA, Problem
+from fairlane.web.endpoint.reading import JSON
+from fairlane.web.wonderq import ENDPOINTS as WONDERQ
+from fairlane.web.wonderq import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlane.web.endpoint.route import Endpoint
+
+_REF = "#/components/schemas/{name}"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_ALWAYS = (500, 503)
+
+
+def make_document(endpoints: Sequence[Endpoint], *, has_tokens: bool) -> dict[str, Any]:
+    """Returns the document; with tokens it says which scope a call needs."""
+    from fairlane import __version__
+
+    types = {id(one): one for end in endpoints for one in (end.takes, end.query, end.gives) if one}
+    types |= {id(one): one for one in (Problem, Error)}
+    found, components = msgspec.json.schema_components(types.values(), ref_template=_REF)
+    schemas = dict(zip(types, found, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for end in endpoints:
+        for path in (end.path, *end.also):
+            operation = _operation(end, path, schemas, components, has_tokens=has_tokens)
+            paths.setdefault(path, {})[end.method.lower()] = operation
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Fairlane",
+            "version": __version__,
+            "description": "A queue over HTTP.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+    if has_tokens:
+        scheme = {"type": "http", "scheme": "bearer", "description": "fairlane token create"}
+        document["components"]["securitySchemes"] = {"token": scheme}
+    return document
+
+
+def _operation(
+    end: Endpoint, path: str, schemas: dict[int, Any], components: dict[str, Any], *,
+    has_tokens: bool,
+) -> dict[str, Any]:  # fmt: skip
+    operation: dict[str, Any] = {
+        "operationId": re.sub(r"\W+", "_", f"{end.method.lower()}{path}").strip("_"),
+        "summary": end.summary,
+        "description": " ".join((end.handle.__doc__ or "").split()),
+        "tags": [end.group],
+        "parameters": _parameters(end, path, schemas, components),
+        "responses": _responses(end, schemas, has_tokens=has_tokens),
+    }
+    if has_tokens and end.scopes:
+        operation["security"] = [{"token": [scope]} for scope in end.scopes]
+    if end.takes:
+        media = {JSON: {"schema": schemas[id(end.takes)]}}
+        media |= {other: {"schema": {"type": "string"}} for other in end.accepts}
+        operation["requestBody"] = {"content": media}
+    return operation
+
+
+def _parameters(
+    end: Endpoint, path: str, schemas: dict[int, Any], components: dict[str, Any]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _PARAMETER.findall(path)
+    ]
+    if end.query:
+        name = schemas[id(end.query)]["$ref"].rpartition("/")[2]
+        found += [
+            {"name": field, "in": "query", "schema": schema}
+            for field, schema in components[name]["properties"].items()
+        ]
+    return found
+
+
+def _responses(end: Endpoint, schemas: dict[int, Any], *, has_tokens: bool) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": HTTPStatus(end.status).phrase}
+    if end.gives:
+        schema = schemas[id(end.gives)]
+        answer["content"] = {media: {"schema": schema} for media in end.streams or (JSON,)}
+    found = {str(end.status): answer}
+    kind, media = (Error, JSON) if end in WONDERQ else (Problem, MEDIA)
+    refuses = {*end.refuses, *_ALWAYS, *((400,) if end.takes else ())}
+    refuses |= {401, 403} if has_tokens and end.scopes else {403}
+    for status in sorted(refuses):
+        content = {media: {"schema": schemas[id(kind)]}}
+        found[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
+    return found

@@ -1,0 +1,109 @@
+"""Serves a queue over HTTP until SIGTERM or SIGINT, then ends its streams and its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from fairlane.aio.queue import Queue
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.errors import InvalidArgument
+from fairlane.web.access.tokens import TokenFile
+from fairlane.web.endpoint.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import uvicorn
+
+MOST_CONNECTIONS = 1_000  # the next one gets 503
+DRAIN_S = 10  # calls may take so long after a signal
+PATIENCE_S = 10.0  # of a call while Redis does not answer; then its caller gets 503
+_BACKLOG = 256
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens. Raises InvalidArgument."""
+    try:
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            backlog=_BACKLOG,
+        )
+    except (OSError, OverflowError) as error:
+        raise InvalidArgument(f"{host}:{port} cannot be served ({error}): name another") from None
+
+
+def is_local(host: str) -> bool:
+    """Returns True if only programs of this machine reach the address."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def serve(
+    url: str, name: str, *, host: str, port: int, tokens: Path | None, visible_s: float,
+    on_start: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Serves the queue `name` on the Redis at `url`; `on_start` is called with the address.
+
+    `tokens` is the file of bearer tokens; None: every program of this machine may do everything.
+    A taken message is held for `visible_s` seconds. Raises InvalidArgument.
+    """
+    if tokens is None and not is_local(host):
+        raise InvalidArgument(
+            f"host {host} is reached from elsewhere, and there are no tokens: create one with "
+            "fairlane token create"
+        )
+    listening = listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listening.getsockname()[1]}"
+    with listening:
+        asyncio.run(_serve(url, name, listening, tokens, visible_s, lambda: on_start(address)))
+
+
+async def _serve(
+    url: str, name: str, listening: socket.socket, tokens: Path | None, visible_s: float,
+    on_start: Callable[[], None],
+) -> None:  # fmt: skip
+    import uvicorn
+
+    from fairlane.web.app import make_app
+
+    queue = Queue(AsyncDriver(url, patience_s=PATIENCE_S), name)
+    await queue.driver.check()
+    site = Site(queue, TokenFile(tokens) if tokens else None, visible_s)
+    config = uvicorn.Config(
+        make_app(site), log_config=None, access_log=False, server_header=False, lifespan="on",
+        limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=DRAIN_S, ws="none",
+        proxy_headers=False, http="h11", loop="asyncio",
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    with _ends_on_signals(server, site):
+        on_start()
+        await server._serve(sockets=[listening])  # noqa: SLF001  serve() also sends the signal on
+
+
+@contextlib.contextmanager
+def _ends_on_signals(server: uvicorn.Server, site: Site) -> Iterator[None]:
+    """Lets a signal end the streams, and then the server; a second one does not wait for calls."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+        site.stopping.set()
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,308 @@
+"""The types of what /v1 reads and returns. Their JSON Schemas are in /openapi.json."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from fairlane import settings
+from fairlane.web.endpoint.problem import Refusal
+
+if TYPE_CHECKING:
+    from fairlane.model import Completion, DeadSubRequest, Progress, Result
+    from fairlane.pull.awaited import AsyncTaken
+
+
+class Base64(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes that are no text (UTF-8)."""
+
+    base64: str
+
+
+Bytes = str | Base64  # bytes of a body or a result: text, or in Base64
+
+
+def to_bytes(given: Bytes) -> bytes:
+    """Returns the bytes. Raises Refusal if they are no Base64."""
+    if isinstance(given, str):
+        return given.encode("utf-8", "surrogatepass")
+    try:
+        return base64.b64decode(given.base64, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Refusal(422, f"base64 is not valid: {error}") from None
+
+
+def from_bytes(raw: bytes) -> Bytes:
+    """Returns bytes as text, or in Base64 if they are none."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return Base64(base64.b64encode(raw).decode())
+
+
+class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The options of a request, as those of submit_request; times are in seconds."""
+
+    id: str | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    limit: int | UnsetType = UNSET
+    attempts: int | UnsetType = UNSET
+    lease_s: float | UnsetType = UNSET
+    retain_s: float | UnsetType = UNSET
+    deadline_s: float | UnsetType = UNSET
+    time_limit_s: float | UnsetType = UNSET
+    durable: int | UnsetType = UNSET
+    delay: str | UnsetType = UNSET
+    run_at: str | UnsetType = UNSET
+    rate: str | UnsetType = UNSET
+    burst: int | UnsetType = UNSET
+    rate_key: str | UnsetType = UNSET
+    weight: int | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
+    share: int | UnsetType = UNSET
+    ageing_s: float | UnsetType = UNSET
+    after: list[str] | UnsetType = UNSET
+    after_any_end: bool | UnsetType = UNSET
+    on_duplicate: str | UnsetType = UNSET
+    window_s: float | UnsetType = UNSET
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options that the caller named."""
+        names = Options.__struct_fields__
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not UNSET}
+
+
+class NewRequest(Options, kw_only=True, forbid_unknown_fields=True):
+    """A request with the bodies of its sub-requests."""
+
+    bodies: list[Bytes]
+
+
+class Submitted(msgspec.Struct):
+    """A request that was submitted."""
+
+    id: str
+    total: int
+
+
+class RequestState(msgspec.Struct, kw_only=True):
+    """The counts of a request now. `held`, `limit` and `open` are 0 and false after its end."""
+
+    id: str
+    state: str
+    priority: int
+    total: int
+    done: int
+    dead: int
+    cancelled: int
+    left: int
+    held: int = 0
+    limit: int = 0
+    open: bool = False
+    submitted_ms: int
+    ended_ms: int | None = None
+    reason: str = ""
+    tags: tuple[str, ...] = ()
+    tenant: str = ""
+
+
+def state_of(found: Progress | Completion) -> RequestState:
+    """Returns the state of a request, or of one in the completion log."""
+    more = {name: getattr(found, name, default) for name, default in _MORE.items()}
+    return RequestState(
+        id=found.id, state=found.state, priority=found.priority, total=found.total,
+        done=found.done, dead=found.dead, cancelled=found.cancelled,
+        left=found.total - found.done - found.dead - found.cancelled,
+        open=getattr(found, "is_open", False), submitted_ms=found.submitted_ms,
+        ended_ms=found.ended_ms or None, reason=found.reason, **more,
+    )  # fmt: skip
+
+
+_MORE: dict[str, Any] = {"held": 0, "limit": 0, "tags": (), "tenant": ""}
+
+
+class RequestList(msgspec.Struct):
+    """A page of requests; `after` continues behind it, "" at the end."""
+
+    requests: list[RequestState]
+    after: str
+
+
+class Filters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which requests a list shows; states, priorities, tags and tenants may be given again."""
+
+    state: list[str] | UnsetType = UNSET
+    priority: list[int] | UnsetType = UNSET
+    tag: list[str] | UnsetType = UNSET
+    tenant: list[str] | UnsetType = UNSET
+    id_prefix: str | UnsetType = UNSET
+    older_s: float | UnsetType = UNSET
+    newer_s: float | UnsetType = UNSET
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    after: str = ""
+
+
+class Changes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to change of a request; `deadline_s` counts from now, 0 = none."""
+
+    limit: int | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    deadline_s: float | UnsetType = UNSET
+
+
+class Cancel(msgspec.Struct, forbid_unknown_fields=True):
+    """Why a request is cancelled."""
+
+    reason: str = "cancelled by the caller"
+
+
+class ResultOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """The order of results: "input", or "done" as they come."""
+
+    order: str = "input"
+
+
+class ResultLine(msgspec.Struct):
+    """The result of a sub-request: `status` is done or dead, `error` why it is dead."""
+
+    index: int
+    status: str
+    attempt: int
+    body: Bytes | None
+    error: str | None
+    worker: str
+    waited_ms: int
+    ran_ms: float
+
+
+def result_of(found: Result) -> ResultLine:
+    """Returns a result as JSON has it."""
+    body = None if found.body is None else from_bytes(found.body)
+    return ResultLine(
+        found.index, found.status, found.attempt, body, found.error, found.worker,
+        found.waited_ms, found.ran_ms,
+    )  # fmt: skip
+
+
+class DeadLine(msgspec.Struct):
+    """A dead sub-request. Equal failures have one `fingerprint`."""
+
+    index: int
+    attempt: int
+    reason: str
+    error: str
+    worker: str
+    body: Bytes
+    fingerprint: str
+    died_ms: int
+
+
+def dead_of(found: DeadSubRequest) -> DeadLine:
+    """Returns a dead sub-request as JSON has it."""
+    return DeadLine(
+        found.index, found.attempt, found.reason, found.error, found.worker,
+        from_bytes(found.body), found.fingerprint, found.died_ms,
+    )  # fmt: skip
+
+
+class DeadChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead sub-requests: those of these indexes or fingerprints; neither: all of them."""
+
+    indexes: list[int] | None = None
+    fingerprints: list[str] | None = None
+
+
+class Requeued(msgspec.Struct):
+    """The request in which they run again."""
+
+    id: str
+
+
+class Take(msgspec.Struct, forbid_unknown_fields=True):
+    """How many sub-requests to take, how long to hold them, and how long to wait for the first."""
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=settings.TAKE_MOST)] = 1
+    visible_for: float = settings.TAKE_VISIBLE_S
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+
+
+class TakenOne(msgspec.Struct):
+    """A sub-request that was taken. Its receipt settles it."""
+
+    receipt: str
+    id: str
+    index: int
+    attempt: int
+    body: Bytes
+
+
+def taken_of(found: AsyncTaken) -> TakenOne:
+    """Returns what was taken as JSON has it."""
+    return TakenOne(
+        found.receipt, found.id, found.index, found.attempt, from_bytes(found.body or b"")
+    )
+
+
+class TakenList(msgspec.Struct):
+    """What was taken, the most urgent first."""
+
+    taken: list[TakenOne]
+
+
+class Done(msgspec.Struct, forbid_unknown_fields=True):
+    """The result of a sub-request, if it has one."""
+
+    result: Bytes | None = None
+
+
+class Dead(msgspec.Struct, forbid_unknown_fields=True):
+    """Why a sub-request is given up."""
+
+    reason: str
+
+
+class Release(msgspec.Struct, forbid_unknown_fields=True):
+    """When a sub-request may be taken again, in seconds from now."""
+
+    delay_s: float = 0.0
+
+
+class Extend(msgspec.Struct, forbid_unknown_fields=True):
+    """How long to hold a sub-request from now on, in seconds."""
+
+    visible_for: float = settings.TAKE_VISIBLE_S
+
+
+class Extended(msgspec.Struct):
+    """`wanted` is false if the request was cancelled or is past its deadline."""
+
+    wanted: bool
+
+
+class Since(msgspec.Struct, forbid_unknown_fields=True):
+    """Where to begin: an id of an event, "0" for all that is kept, ms since 1970; "" = now."""
+
+    since: str = ""
+
+
+class Ending(RequestState, kw_only=True):
+    """A request that has ended; `log_id` is the id of the event."""
+
+    log_id: str
+
+
+def ending_of(found: Completion) -> Ending:
+    """Returns an entry of the completion log as JSON has it."""
+    return Ending(**msgspec.structs.asdict(state_of(found)), log_id=found.log_id)
+
+
+class Health(msgspec.Struct):
+    """The server's own state."""
+
+    status: str = "ok"

@@ -1,0 +1,38 @@
+"""Fixtures: `fairlane serve` as a process, and curl."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.program import Program
+from tests.support.servers import backends
+from tests.web.serving import Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test on one kind of server, because HTTP does not depend on it."""
+    named = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
+    if "redis_server" in metafunc.fixturenames and "redis_server" not in named:
+        metafunc.definition.add_marker(
+            pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+        )
+
+
+@pytest.fixture
+def program(redis_url: str, tmp_path: Path) -> Program:
+    """`fairlane` with FAIRLANE_REDIS, in an empty folder."""
+    return Program(tmp_path, redis_url)
+
+
+@pytest.fixture
+def serving(program: Program) -> Iterator[Serving]:
+    """A server without tokens."""
+    with Serving(program) as running:
+        yield running

@@ -1,0 +1,139 @@
+"""Bearer tokens: how they are kept, what each scope allows, and when they are not taken."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import AccessTokenNotFound, InvalidArgument
+from fairlane.web.access.tokens import SCOPES, TokenFile
+from fairlane.web.app import ENDPOINTS
+from tests.web.serving import Serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.program import Program
+
+CALLS = [
+    (method, path.replace("{id}", "r1").replace("{receipt}", "no"), end.scopes)
+    for end in ENDPOINTS
+    for method, path in ((end.method, path) for path in (end.path, *end.also))
+]
+OPEN = {"/livez", "/readyz", "/docs", "/docs.css", "/openapi.json"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> TokenFile:
+    return TokenFile(tmp_path / "folder" / "tokens.json")
+
+
+def test_each_scope_allows_its_calls_and_no_others(program: Program):
+    tokens = {scope: program("token", "create", scope, "--scope", scope).id for scope in SCOPES}
+    with Serving(program) as serving:
+        for method, path, scopes in CALLS:
+            for scope, token in tokens.items():
+                words = ["-X", method, "-H", f"Authorization: Bearer {token}", "-m", "1"]
+                allowed = not scopes or scope in scopes or scope == "admin"
+                if path == "/v1/completions" and allowed:
+                    continue  # it has no end
+                status = serving.curl(*words, path).status
+                assert (status == 403) is not allowed, (method, path, scope)
+                assert status not in {401, 500}
+        for _, path, scopes in CALLS:
+            assert bool(scopes) is (path not in OPEN)
+
+
+def test_a_token_that_is_wrong_expired_or_revoked_is_401(program: Program):
+    made = program("token", "create", "ci", "--scope", "admin", "--json")
+    token = json.loads(made.out)["token"]
+    with Serving(program) as serving:
+
+        def status(text: str) -> int:
+            return serving.curl("-H", f"Authorization: {text}", "/v1/requests").status
+
+        assert status(f"Bearer {token}") == 200
+        assert status(f"bearer {token}") == 200
+        for text in ("", token, "Bearer", f"Bearer {token[:-1]}", f"Bearer {token}x", "Bearer ä"):
+            assert status(text) == 401, text
+        unauthorized = serving.curl("/v1/requests")
+        assert unauthorized.json["detail"] == "You are unauthorized to perform this action"
+        assert unauthorized.headers["www-authenticate"] == "bearer"
+        (listed,) = program("token", "list", "--json").out.splitlines()
+        assert program("token", "revoke", json.loads(listed)["id"]).out == b"revoked\n"
+        assert status(f"Bearer {token}") == 401  # also without any token in the file
+
+
+def test_a_damaged_file_lets_no_call_pass(program: Program):
+    token = program("token", "create", "ci", "--scope", "admin").id
+    with Serving(program) as serving:
+        (program.folder / "home" / "tokens.json").write_text("{")
+        answer = serving.curl("-H", f"Authorization: Bearer {token}", "/v1/requests")
+        assert (answer.status, serving.curl("/livez").status) == (503, 200)
+        assert "tokens.json" not in answer.body.decode()
+    program("token", "list").refused(2, "is no file of tokens")
+
+
+def test_the_file_keeps_hashes_and_is_private(program: Program):
+    token = program("token", "create", "ci", "--scope", "submit", "--scope", "consume").id
+    path = program.folder / "home" / "tokens.json"
+    assert token not in path.read_text()
+    assert token.rpartition("_")[2] not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    head, line = program("token", "list").out.decode().splitlines()
+    assert head.split() == ["ID", "NAME", "SCOPES", "CREATED", "EXPIRES"]
+    assert line.split()[1:3] == ["ci", "submit,consume"]
+
+
+def test_bad_words_are_refused_in_one_sentence(program: Program):
+    program("token", "create", "a b", "--scope", "admin").refused(2, "token's name")
+    program("token", "create", "ci").refused(2, "--scope")
+    program("token", "create", "ci", "--scope", "root").refused(2, "root")
+    program("token", "create", "ci", "--scope", "admin", "--expires", "x").refused(2, "--expires")
+    program("token", "revoke", "12345678").refused(3, "there is no token 12345678")
+    program("serve", "--host", "0.0.0.0").refused(2, "there are no tokens")
+    program("serve", "--tokens", "nothing.json").refused(2, "does not exist")
+    program("serve", "--visible", "0s").refused(2, "--visible")
+    program("serve", "--host", "no.such.host.example").refused(2, "no.such.host.example")
+    assert not (program.folder / "home" / "tokens.json").exists()
+
+
+def test_an_expired_token_is_not_found(file: TokenFile):
+    made, text = file.create("ci", ["submit"], 3600)
+    assert file.find(text) == made
+    raw = json.loads(file.path.read_text())
+    raw["tokens"][0]["expires"] = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)).isoformat()
+    file.path.write_text(json.dumps(raw))
+    assert file.find(text) is None
+
+
+def test_the_hashes_are_compared_in_constant_time(file: TokenFile, monkeypatch: pytest.MonkeyPatch):
+    """Every one of them, also when an earlier one is not equal."""
+    texts = [file.create(f"t{i}", ["submit"])[1] for i in range(3)]
+    compared: list[tuple[str, str]] = []
+
+    def compare(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr("fairlane.web.access.tokens.hmac.compare_digest", compare)
+    found = file.find(texts[2])
+    assert found is not None
+    assert found.name == "t2"
+    assert len(compared) == 3
+    assert texts[2] not in {text for pair in compared for text in pair}
+
+
+def test_two_files_objects_see_each_others_changes(file: TokenFile):
+    other = TokenFile(file.path)
+    made, text = other.create("ci", ["consume"])
+    assert file.find(text) == made
+    file.revoke(made.id)
+    assert other.find(text) is None
+    with pytest.raises(AccessTokenNotFound):
+        other.revoke(made.id)
+    with pytest.raises(InvalidArgument):
+        other.create("ci", [])
