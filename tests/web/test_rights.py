@@ -54,8 +54,8 @@ def test_a_redis_that_is_away_is_503_without_its_name(tmp_path: Path):
         with Serving(program) as serving:
             assert serving.curl("/readyz").status == 200
             server.process.kill()
-            answer = wait_until(lambda: (got := serving.curl("/readyz")).status == 503 and got)
-            assert "127.0.0.1" not in answer.body.decode()
+            wait_until(lambda: serving.curl("/readyz").status == 503)
+            assert "127.0.0.1" not in serving.curl("/readyz").body.decode()
             assert serving.curl("/livez").status == 200
             refused = serving.call("POST", "/v1/requests", {"bodies": ["a"]})
             assert (refused.status, refused.headers["retry-after"]) == (503, "5")
