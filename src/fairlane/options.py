@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Iterable
@@ -25,6 +24,7 @@ MAX_SHARE = 999
 MAX_AFTER = 100
 ON_DUPLICATE = ("keep", "replace", "debounce")
 _DAY_MS = 86_400_000
+_MOST_S = 1e12  # seconds, in either direction: more are no time
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999
 
 
@@ -195,7 +195,7 @@ def ms_of(name: str, seconds: float) -> int:
     """Returns seconds as whole ms, at least 1 unless it is 0. Raises InvalidArgument."""
     given: object = seconds
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not is_number or not math.isfinite(seconds):
+    if not is_number or not -_MOST_S < seconds < _MOST_S:  # also refuses nan
         raise InvalidArgument(f"{name} {seconds!r} is not valid: a number of seconds is expected")
     return (round(seconds * 1000) or 1) if seconds else 0
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane.cli.commands.serve import command
 from fairlane.errors import AccessTokenNotFound, InvalidArgument
 from fairlane.web.access.tokens import SCOPES, TokenFile
 from fairlane.web.app import ENDPOINTS
@@ -23,6 +24,14 @@ CALLS = [
     for end in ENDPOINTS
     for method, path in ((end.method, path) for path in (end.path, *end.also))
 ]
+OPTIONS = {
+    "host": "127.0.0.1",
+    "port": 0,
+    "tokens": None,
+    "visible": "30s",
+    "queue": "req",
+    "redis": None,
+}
 OPEN = {"/livez", "/readyz", "/docs", "/docs.css", "/openapi.json"}
 
 
@@ -137,3 +146,9 @@ def test_two_files_objects_see_each_others_changes(file: TokenFile):
         other.revoke(made.id)
     with pytest.raises(InvalidArgument):
         other.create("ci", [])
+
+
+def test_without_the_extra_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlane.cli.commands.serve.find_spec", lambda _: None)
+    with pytest.raises(InvalidArgument, match=r"needs the extra web: pip install '\.\[web\]'"):
+        command.callback(**OPTIONS)  # type: ignore[misc]

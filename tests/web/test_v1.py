@@ -273,3 +273,20 @@ def test_without_tokens_no_page_of_another_site_may_call(serving: Serving):
     for header in ("Host: evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"):
         assert is_problem(serving.curl("-H", header, "/v1/requests"), 403)
     assert serving.curl("-H", "Sec-Fetch-Site: same-origin", "/v1/requests").status == 200
+
+
+def test_many_streams_cost_one_call_and_leave_nothing(serving: Serving, redis_client: redis.Redis):
+    """Callers come and go; each gets its own place of the log."""
+
+    def blocked() -> int:
+        return int(redis_client.info("clients")["blocked_clients"])
+
+    with contextlib.ExitStack() as streams:
+        path = "/v1/completions?since=0"
+        readers = [streams.enter_context(listening(serving, path)) for _ in range(20)]
+        end_one(serving, "r1")
+        for reader in readers:
+            assert json.loads(next_event(reader)["data"])["id"] == "r1"
+        wait_until(lambda: blocked() == 1)
+    wait_until(lambda: blocked() == 0)
+    assert serving.curl("/readyz").status == 200

@@ -221,6 +221,8 @@ def test_foreign_entries_of_the_log_are_shown_as_far_as_they_can_be_read(
         ({"id_prefix": "a{b"}, "ids have letters, digits"),
         ({"older_s": -1}, "an age is not negative"),
         ({"newer_s": "1h"}, "a number of seconds is expected"),
+        ({"newer_s": 1e308}, "a number of seconds is expected"),
+        ({"older_s": 10**400}, "a number of seconds is expected"),
         ({"older_s": 60, "newer_s": 60}, "exclude each other"),
         ({"limit": 0}, "limit 0 is not valid: a whole number from 1 to 1,000"),
         ({"limit": 1001}, "limit 1001 is not valid"),
