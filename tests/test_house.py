@@ -27,7 +27,7 @@ ROOMS = {
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.schedules", "operations.maintenance", "operations.control"),
-        *("operations.find", "operations.many", "operations.pull"),
+        *("operations.find", "operations.flows", "operations.many", "operations.pull"),
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),

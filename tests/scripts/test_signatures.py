@@ -32,7 +32,16 @@ REQUEST_NAMES = sorted(
 )
 GROWING = {
     *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
-    *("enqueue", "intend", "pin_manifest", "put_schedule", "requeue_dead", "stage", "submit"),
+    *(
+        "enqueue",
+        "hand_over",
+        "intend",
+        "pin_manifest",
+        "put_schedule",
+        "requeue_dead",
+        "stage",
+        "submit",
+    ),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
 READING = {"check", "due_schedules", "glance", "list_dead"}

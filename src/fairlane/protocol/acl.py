@@ -86,9 +86,9 @@ ROLES = {
         _words(
             "abandon acquire add_stats add_turns admit cancel change_shards charge_turns check"
             " complete confirm drop_active due_schedules enqueue exchange expire_leftovers"
-            " expire_workers extend glance hasten heartbeat hold hold_rate insert_tokens intend"
-            " move_tick open_gate promote push put_schedule reap refund register_worker"
-            " report_backlog reschedule_active restore_active retire set_shards stand_in"
+            " expire_workers extend glance hand_over hasten heartbeat hold hold_rate insert_tokens"
+            " intend move_tick open_gate promote push put_schedule reap refund register_worker"
+            " report_backlog reschedule_active restore_active retire seal set_shards stand_in"
             " submit take take_turns unregister_worker"
         ),
         _words(
