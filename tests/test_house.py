@@ -33,7 +33,7 @@ ROOMS = {
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
     "services": (
-        *("embedded", "request", "schedules", "pull", "queue", "aio"),
+        *("embedded", "request", "schedules", "pull", "flows", "queue", "aio"),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker"),
         *("tasks.executor", "testing"),

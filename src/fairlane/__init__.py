@@ -39,7 +39,9 @@ if TYPE_CHECKING:
         WaitTimeout,
         WorkerRefused,
     )
+    from fairlane.flows.blocking import FlowRun
     from fairlane.model import Completion, Progress, Result
+    from fairlane.operations.flows.flow import Flow
     from fairlane.operations.many.change import Change
     from fairlane.operations.schedules.schedule import Schedule
     from fairlane.operations.submit.content_id import content_id
@@ -63,6 +65,8 @@ _HOMES = {
     "DeadNotFound": ".errors",
     "Executor": ".tasks.executor.executor",
     "FairlaneError": ".errors",
+    "Flow": ".operations.flows.flow",
+    "FlowRun": ".flows.blocking",
     "HandlerNotFound": ".errors",
     "InvalidArgument": ".errors",
     "NotDurable": ".errors",
@@ -114,6 +118,8 @@ __all__ = [
     "DeadNotFound",
     "Executor",
     "FairlaneError",
+    "Flow",
+    "FlowRun",
     "HandlerNotFound",
     "InvalidArgument",
     "NotDurable",

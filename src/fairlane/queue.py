@@ -9,9 +9,12 @@ from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
+from fairlane.flows.blocking import FlowRun, Flows
 from fairlane.operations.control import completion_log
 from fairlane.operations.create import admission
 from fairlane.operations.find import filters, overview, requests, workers
+from fairlane.operations.flows.flow import checked_flow
+from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
@@ -29,11 +32,12 @@ from fairlane.request import OpenRequest, Request
 from fairlane.schedules.blocking import Schedules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fairlane.found import ChangeReport, RequestChoice, RequestFilters, RequestPage, WorkerPage
     from fairlane.model import Completion
     from fairlane.operations.create.admission import Bounds
+    from fairlane.operations.flows.flow import Flow
     from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.operations.many.change import Change
@@ -227,6 +231,30 @@ class Queue:
         Raises InvalidArgument for what is no receipt of this queue.
         """
         return Taken(self.driver, *Taken.parts_of_text(self.name, receipt))
+
+    def submit_flow(
+        self,
+        flow: Flow,
+        bodies: Iterable[Body],
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        properties: Mapping[str, object] | None = None,
+        max_wait_s: float = 0.0,
+    ) -> FlowRun:
+        """Submits a flow: `bodies` go to its first step, and each result to the next one.
+
+        With an `id` the call is idempotent. `flows.find` finds the run by its `properties`. Raises
+        what submit_request raises; a flow that is not valid raises before anything is written.
+        """
+        run = keys.new_id() if id is None else id
+        steps = checked_flow(flow).plan(self.name, run, properties or {})
+        self.driver.run(submit_flow(steps, max_wait_s), chunks(bodies))
+        return FlowRun(self, run)
+
+    @property
+    def flows(self) -> Flows:
+        """Returns the runs of flows that began in this queue: `find`, `run`."""
+        return Flows(self)
 
     @property
     def schedules(self) -> Schedules:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from fairlane.errors import InvalidArgument
+from fairlane.errors import InvalidArgument, type_of
 from fairlane.operations.flows.feed import DEAD, DONE, PLAIN, Feed, Place, Wrap, request_of
 from fairlane.options import MAX_TAGS, Policy, RequestOptions, policy_of
 from fairlane.protocol.keys import check_name
@@ -168,6 +168,14 @@ class Flow:
                 f"step {min(unused)} of flow {self.name} compensates no step: name it in the "
                 "on_dead of one"
             )
+
+
+def checked_flow(flow: Flow) -> Flow:
+    """Returns `flow`. Raises InvalidArgument for what is no Flow."""
+    given: object = flow
+    if not isinstance(given, Flow):
+        raise InvalidArgument(f"flow is {type_of(given)}: a Flow is expected")
+    return flow
 
 
 def property_tags(properties: Mapping[str, object]) -> tuple[str, ...]:
