@@ -150,3 +150,28 @@ class RequestErrors(NamedTuple):
     def is_given_back(self) -> bool:
         """Returns True if `last_error` is why a worker gave a sub-request back."""
         return self.progress.last_failure is None
+
+
+class StepProgress(NamedTuple):
+    """A step of a run, the step that feeds it ("" = none), and the counts of its request."""
+
+    step: str
+    source: str
+    is_compensating: bool
+    progress: Progress
+
+
+class FlowProgress(NamedTuple):
+    """The steps of one run now, in their order; compensating steps are last."""
+
+    id: str
+    flow: str
+    steps: list[StepProgress]
+
+    @property
+    def state(self) -> str:
+        """Returns active, done or cancelled. It is active until every step has ended."""
+        if not all(one.progress.ended for one in self.steps):
+            return "active"
+        is_cancelled = any(one.progress.state == "cancelled" for one in self.steps)
+        return "cancelled" if is_cancelled else "done"

@@ -27,4 +27,9 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert sorted(counts_and_results[2:]) == [
         f"mailed: user {number} has access" for number in (1, 2)
     ]
-    assert "undone: user 3" in shown[5].splitlines()
+    listed, drawn = shown[4].splitlines()[:2], shown[4].splitlines()[2:]
+    assert listed[1].split() == ["monday", "access", "done", "2", "4", "1"]
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(line in page for line in drawn)
+    assert len(drawn) == 4
+    assert "undone: user 3" in shown[6].splitlines()

@@ -31,6 +31,7 @@ COMMANDS = (
     "stats",
     "queue",
     "schedule",
+    "flow",
     "spark",
     "doctor",
     "scripts",

@@ -13,8 +13,8 @@ from fairlane.request import Request
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlane.found import FlowProgress
     from fairlane.model import Result
-    from fairlane.operations.flows.runs import FlowProgress
     from fairlane.queue import Queue
 
 

@@ -63,7 +63,7 @@ ROLES = {
     "producer": Role(
         "submits, waits, reads results, cancels",
         (
-            *("submit", "wait", "results", "cancel", "status", "list", "completions"),
+            *("submit", "wait", "results", "cancel", "status", "list", "completions", "flow"),
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
@@ -105,7 +105,7 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("queue", "doctor", "schedule"),
+            *("queue", "doctor", "schedule", "flow"),
         ),
         _words(
             "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
@@ -128,7 +128,7 @@ ROLES = {
         "looks, and changes nothing",
         (
             *("status", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("dead list", "doctor", "queue show", "schedule list"),
+            *("dead list", "doctor", "queue show", "schedule list", "flow list", "flow show"),
         ),
         _words("check due_schedules glance list_dead"),
         _words(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fairlane.errors import InvalidArgument
+
 DONE, DEAD = "done", "dead"  # what is handed over: results, or the bodies of dead sub-requests
 
 
@@ -38,10 +40,10 @@ class Place(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Place | None:
         """Returns the place in such a field; None for a request that is no step."""
-        if not text:
-            return None
-        flow, number, steps, step = text.split(" ")
-        return cls(flow, int(number), int(steps), step)
+        match text.split(" "):
+            case [flow, number, steps, step] if number.isdecimal() and steps.isdecimal():
+                return cls(flow, int(number), int(steps), step)
+        return None
 
 
 class Feed(NamedTuple):
@@ -65,12 +67,20 @@ class Feed(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Feed | None:
-        """Returns what such a field describes; None for a request that is not fed."""
+        """Returns what such a field describes; None for a request that is not fed.
+
+        Raises InvalidArgument for damage.
+        """
         if not text:
             return None
-        kind, source, stops, *wrap = text.split(" ")
-        parts = map(bytes.fromhex, wrap[0].split(".")) if wrap else PLAIN
-        return cls(kind, source, stops == "stop", Wrap(*parts))
+        try:
+            kind, source, stops, *wrap = text.split(" ")
+            parts = Wrap(*map(bytes.fromhex, wrap[0].split("."))) if wrap else PLAIN
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                f"feed {text!r} of a step is damaged: cancel its request"
+            ) from None
+        return cls(kind, source, stops == "stop", parts)
 
 
 def request_of(run: str, number: int) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import RequestNotFound
+from fairlane.found import FlowProgress, StepProgress
 from fairlane.operations.batching import run_all
 from fairlane.operations.control.completion import state, wait
 from fairlane.operations.control.request_state import asks_of_progress, progress_of
@@ -22,31 +23,6 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 _PAGES = 20  # of requests that one search reads
-
-
-class StepProgress(NamedTuple):
-    """A step of a run, the step that feeds it ("" = none), and the counts of its request."""
-
-    step: str
-    source: str
-    is_compensating: bool
-    progress: Progress
-
-
-class FlowProgress(NamedTuple):
-    """The steps of one run now, in their order; compensating steps are last."""
-
-    id: str
-    flow: str
-    steps: list[StepProgress]
-
-    @property
-    def state(self) -> str:
-        """Returns active, done or cancelled. It is active until every step has ended."""
-        if not all(one.progress.ended for one in self.steps):
-            return "active"
-        is_cancelled = any(one.progress.state == "cancelled" for one in self.steps)
-        return "cancelled" if is_cancelled else "done"
 
 
 def place_of(run: str) -> Operation[Place]:
