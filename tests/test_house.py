@@ -27,14 +27,14 @@ ROOMS = {
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.schedules", "operations.maintenance", "operations.control"),
-        *("operations.find", "operations.many", "operations.pull", "operations.lists"),
-        *("operations.topics", "operations.blockers"),
+        *("operations.find", "operations.many", "operations.flows", "operations.pull"),
+        *("operations.lists", "operations.topics", "operations.blockers"),
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
     "services": (
-        *("embedded", "request", "schedules", "pull", "queue", "aio"),
+        *("embedded", "redis_url", "request", "schedules", "pull", "flows", "queue", "aio"),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker"),
         *("tasks.executor", "testing", "lists", "topics"),

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
         WaitTimeout,
         WorkerRefused,
     )
+    from fairlane.flows.blocking import FlowRun
     from fairlane.model import Completion, Progress, Result
+    from fairlane.operations.flows.flow import Flow
     from fairlane.operations.many.change import Change
     from fairlane.operations.schedules.schedule import Schedule
     from fairlane.operations.submit.content_id import content_id
@@ -66,6 +68,8 @@ _HOMES = {
     "DeadNotFound": ".errors",
     "Executor": ".tasks.executor.executor",
     "FairlaneError": ".errors",
+    "Flow": ".operations.flows.flow",
+    "FlowRun": ".flows.blocking",
     "HandlerNotFound": ".errors",
     "InvalidArgument": ".errors",
     "NotDurable": ".errors",
@@ -119,6 +123,8 @@ __all__ = [
     "DeadNotFound",
     "Executor",
     "FairlaneError",
+    "Flow",
+    "FlowRun",
     "HandlerNotFound",
     "InvalidArgument",
     "NotDurable",

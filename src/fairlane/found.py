@@ -246,3 +246,28 @@ class Demand(NamedTuple):
     def wanted(self) -> int:
         """Returns how many leases workers could have: those that they have, and the demand."""
         return self.demand + self.held
+
+
+class StepProgress(NamedTuple):
+    """A step of a run, the step that feeds it ("" = none), and the counts of its request."""
+
+    step: str
+    source: str
+    is_compensating: bool
+    progress: Progress
+
+
+class FlowProgress(NamedTuple):
+    """The steps of one run now, in their order; compensating steps are last."""
+
+    id: str
+    flow: str
+    steps: list[StepProgress]
+
+    @property
+    def state(self) -> str:
+        """Returns active, done or cancelled. It is active until every step has ended."""
+        if not all(one.progress.ended for one in self.steps):
+            return "active"
+        is_cancelled = any(one.progress.state == "cancelled" for one in self.steps)
+        return "cancelled" if is_cancelled else "done"

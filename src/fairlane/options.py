@@ -267,7 +267,8 @@ class Policy:
     as much time as one with a share of 1. If nothing has started for `ageing_ms`, one slice goes
     first. It starts `after` other requests are done, or have ended. `on_duplicate` is keep, replace
     or debounce: what happens if its id has another request, which did not end or began less than
-    `window_ms` ago. A repeated call has the same `nonce`.
+    `window_ms` ago. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of
+    a flow, as operations/flows/feed.py writes them.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -293,6 +294,8 @@ class Policy:
     on_duplicate: str = ""
     window_ms: int = 0
     nonce: str = ""
+    flow: str = ""
+    feed: str = ""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -373,6 +376,8 @@ class Policy:
             "ageing": self.ageing_ms,
             "unique": f"{self.window_ms}:{self.nonce}" if self.on_duplicate else "",
             "after": f"{mode}:{','.join(self.after)}" if self.after else "",
+            "flow": self.flow,
+            "feed": self.feed,
         }
         return "\n".join(f"{name}={value}" for name, value in found.items() if value)
 

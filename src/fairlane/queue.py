@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.errors import InvalidArgument
+from fairlane.flows.blocking import FlowRun, Flows
 from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import completion_log
 from fairlane.operations.create import admission
 from fairlane.operations.find import filters, overview, requests, workers
+from fairlane.operations.flows.flow import checked_flow
+from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
@@ -26,11 +28,12 @@ from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.pull.blocking import Taken
 from fairlane.pull.taken import taker_name
+from fairlane.redis_url import resolve_url
 from fairlane.request import OpenRequest, Request
 from fairlane.schedules.blocking import Schedules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fairlane.found import (
         ChangeReport,
@@ -43,25 +46,12 @@ if TYPE_CHECKING:
     )
     from fairlane.model import Completion
     from fairlane.operations.create.admission import Bounds
+    from fairlane.operations.flows.flow import Flow
     from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.operations.many.change import Change
     from fairlane.operations.many.selection import Selection
     from fairlane.options import RequestOptions, SharedOptions
-
-
-def resolve_url(url: str | None) -> str:
-    """Returns `url`, or FAIRLANE_REDIS, or the URL of the embedded server, which it starts."""
-    if url is not None and not isinstance(url, str):
-        raise InvalidArgument(
-            f"Redis URL of type {type(url).__name__} is not valid: text is expected"
-        )
-    named = settings.redis_url(url)
-    if named:
-        return named
-    from fairlane.embedded import ensure
-
-    return ensure()
 
 
 class Queue:
@@ -243,6 +233,30 @@ class Queue:
         Raises InvalidArgument for what is no receipt of this queue.
         """
         return Taken(self.driver, *Taken.parts_of_text(self.name, receipt))
+
+    def submit_flow(
+        self,
+        flow: Flow,
+        bodies: Iterable[Body],
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        properties: Mapping[str, object] | None = None,
+        max_wait_s: float = 0.0,
+    ) -> FlowRun:
+        """Submits a flow: `bodies` go to its first step, and each result to the next one.
+
+        With an `id` the call is idempotent. `flows.find` finds the run by its `properties`. Raises
+        what submit_request raises; a flow that is not valid raises before anything is written.
+        """
+        run = keys.new_id() if id is None else id
+        steps = checked_flow(flow).plan(self.name, run, properties or {})
+        self.driver.run(submit_flow(steps, max_wait_s), chunks(bodies))
+        return FlowRun(self, run)
+
+    @property
+    def flows(self) -> Flows:
+        """Returns the runs of flows that began in this queue: `find`, `run`."""
+        return Flows(self)
 
     @property
     def schedules(self) -> Schedules:

@@ -119,6 +119,9 @@ REBUILD_S = 3600.0
 WIPED_S = 10.0
 PRIMARIES_S = 5.0  # how often the leader reads the primaries of a cluster: one may be new
 
+FED_MOST = 1_000  # steps of flows that the leader feeds in turn; others wait for these
+FEED_S = 0.1  # the shortest pause between two turns; it is as long as the turn took
+
 # ------------------------------------------------------------------ schedules
 
 MAX_SCHEDULE = 64 * 1024  # bytes of all bodies of one schedule: the leader reads many schedules

@@ -75,7 +75,7 @@ def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
 
 # The word EVIL stands for the text.
 SHOWING = (
-    "schedule list",  # what the fixture wrote, or their argument
+    *("schedule list", "flow show EVIL"),  # what the fixture wrote, or their argument
     *("status", "status cancelled", "status held", "status paused", "status strange"),
     *("why cancelled", "why held", "why strange", "why EVIL"),
     *("status EVIL", "wait cancelled", "results cancelled", "pause strange", "resume strange"),

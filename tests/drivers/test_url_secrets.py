@@ -16,7 +16,8 @@ import pytest
 from fairlane.drivers import urls
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.protocol.steps import Command
-from fairlane.queue import Queue, resolve_url
+from fairlane.queue import Queue
+from fairlane.redis_url import resolve_url
 from fairlane.spark.fleet.fleet import FleetPlan
 from fairlane.worker.process.child import Assignment
 from tests.support.drivers import both, run

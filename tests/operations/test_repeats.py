@@ -7,6 +7,7 @@ Each scenario runs once as it is, once with every reply lost, and once for each 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,10 @@ from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.create import admission, intents
 from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.find.filters import RequestFilter
+from fairlane.operations.flows.feed import DONE, Feed
+from fairlane.operations.flows.flow import Flow
+from fairlane.operations.flows.hand_over import hand_over
+from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import leases, rates, shards, tokens, turns
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
@@ -483,6 +488,21 @@ def pull_one(driver: Any) -> Receipt:
     raise AssertionError("nothing to be had")
 
 
+def flows(driver: Any) -> None:
+    """Two steps, of which the second is fed twice, and sealed."""
+    steps = Flow("f").step("one", limit=2).step("two").plan("req", "f", {})
+    first, second = (step._replace(id=name) for step, name in zip(steps, ("r1", "r2"), strict=True))
+    feed = Feed(DONE, "r1").text
+    second = second._replace(policy=replace(second.policy, feed=feed))
+    driver.run(submit_flow([first, second]), iter([numbered(3)]))
+    for _ in range(2):
+        settle(driver, take(driver))
+        driver.run(hand_over("r2"))
+    while driver.client.hget(keys.request_hash("r1"), "state") == b"active":
+        settle(driver, take(driver))
+    driver.run(hand_over("r2"))
+
+
 SCENARIOS: list[Scenario] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
@@ -492,6 +512,7 @@ SCENARIOS: list[Scenario] = [
     ages, follows_another, fans_out, forwards, balances, publishes,
     pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
+    flows,
 ]  # fmt: skip
 
 

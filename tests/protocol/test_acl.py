@@ -32,8 +32,8 @@ ROLES = sorted(acl.ROLES)
 STEPS = {"Call": acl.CALL, "Confirm": acl.CONFIRM, "Pop": acl.POP, "Subscribe": acl.SUBSCRIBE}
 # What the library offers and no command of the command line does.
 API = {
-    "producer": {"submit_many", "completions", "state"},
-    "maintenance": {"submit_many", "completions", "state"},
+    "producer": {"submit_many", "submit_flow", "completions", "state"},
+    "maintenance": {"submit_many", "submit_flow", "completions", "state"},
     "monitor": {"completions", "state"},
     "worker": {"take", "_taker"},
 }
@@ -48,6 +48,8 @@ OTHER_COMMANDS = {"producer": {"xpending"}}
 # What else a `fairlane` command is called in its file.
 PARTS = {
     "dead list": ("cli.commands.dead", "list_"),
+    "flow list": ("cli.commands.flow", "list_"),
+    "flow show": ("cli.commands.flow", "show"),
     "schedule list": ("cli.commands.schedule", "list_"),
     "scripts load": ("cli.commands.scripts", "load"),
 }

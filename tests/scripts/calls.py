@@ -103,6 +103,9 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "extend": Call(running, proof | {"term": ""}),
         "fan_out": Call(tuple(MINE[1:]), TRACKED),
         "glance": Call(running, {"queue": "req", "grace": ""}),
+        "hand_over": Call(
+            running, {"since": "0-0", "upto": "1-1", "open_ms": HOUR, "bodies": [b"a"]}
+        ),
         "heartbeat": Call(
             (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, SCHEDULES[1]),
             beat | {"lock_ms": 5, "holds": "", "taken_ttl": HOUR, "died": ""},

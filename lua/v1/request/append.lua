@@ -16,8 +16,7 @@ local bodies = 6  -- ARGV[6...]  the sub-requests
 -- @include lib/permits/permits.lua
 -- @include lib/permits/mint.lua
 -- @include lib/core/finish.lua
--- @include lib/entries/add_entries.lua
--- @include lib/entries/prove_rights.lua
+-- @include lib/create/add_chunk.lua
 
 if not chunk or not open_ms then
   return redis.error_reply("BADARGUMENT append wants numbers for chunk and open_ms")
@@ -49,10 +48,4 @@ if before ~= last then
 elseif state.state == "cancelling" then
   return {"cancelling", summary(state)}
 end
-prove(state, now)
-local count = add_entries(state, now, ARGV, bodies, #ARGV)
-redis.call("INCRBY", counter, count)
-redis.call("HSET", request, "chunks", chunk, "chain", chain, "open_until", now + open_ms)
-local tokens = mint(state, now)
-save_state(state)
-return {"ok", tokens}
+return {"ok", add_chunk(state, now, bodies, "chunks", chunk, "chain", chain, "open_until", now + open_ms)}

@@ -2,7 +2,7 @@
 -- Says: ok look_ms late_permits chore? | ended summary | foreign | gone
 --   look_ms = ms until a lease expires, the deadline passes, or an open request is given up, at least 2;
 --   1 = reap has something to do now; 0 = nothing will be due
---   chore = "aged": hasten has something to do; or the requests that this one waits for, see lib/create/extras.lua
+--   chore = "aged": hasten has something to do; "feed": another request may have something for it; or the requests that this one waits for, see lib/create/extras.lua
 --   late_permits = k, g, lane and turn of each permit that was queued, and due, longer ago than the grace
 -- @flags no-writes
 -- @include lib/core/request_keys.lua
@@ -37,7 +37,7 @@ local state = load_state()
 if not state then
   return {"gone"}
 end
-local row = redis.call("HMGET", request, "queue", "open_until", "after", "ageing", "aged")
+local row = redis.call("HMGET", request, "queue", "open_until", "after", "ageing", "aged", "feed")
 if queue ~= "" and row[1] ~= queue then
   return {"foreign"}
 end
@@ -47,7 +47,7 @@ end
 now = now_ms(now)
 local open_until = tonumber(row[2]) or 0
 local first = tonumber(redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")[2])
-local chore, wait = chore_of(state, now, row[3], row[4], row[5])
+local chore, wait = chore_of(state, now, row[3], row[4], row[5], row[6])
 local look = 1
 if not needs_reap(state, now, open_until, first) then
   local next = first or math.huge

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
+from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
 from fairlane.aio.request import Opening, Request
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio.driver import AsyncDriver
@@ -15,6 +16,8 @@ from fairlane.operations.control import (
 )
 from fairlane.operations.create import admission
 from fairlane.operations.find import filters, overview, requests, workers
+from fairlane.operations.flows.flow import checked_flow
+from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
@@ -28,11 +31,11 @@ from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.pull.awaited import AsyncTaken
 from fairlane.pull.taken import taker_name
-from fairlane.queue import resolve_url
+from fairlane.redis_url import resolve_url
 from fairlane.schedules.awaited import AsyncSchedules
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 
     from fairlane.found import (
         ChangeReport,
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     )
     from fairlane.model import Completion
     from fairlane.operations.create.admission import Bounds
+    from fairlane.operations.flows.flow import Flow
     from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.operations.many.change import Change
@@ -186,6 +190,26 @@ class Queue:
     def taken(self, receipt: str) -> AsyncTaken:
         """Returns the sub-request with this receipt; see fairlane.queue.Queue.taken."""
         return AsyncTaken(self.driver, *AsyncTaken.parts_of_text(self.name, receipt))
+
+    async def submit_flow(
+        self,
+        flow: Flow,
+        bodies: Bodies,
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        properties: Mapping[str, object] | None = None,
+        max_wait_s: float = 0.0,
+    ) -> AsyncFlowRun:
+        """Submits a flow; see fairlane.queue.Queue.submit_flow."""
+        run = keys.new_id() if id is None else id
+        steps = checked_flow(flow).plan(self.name, run, properties or {})
+        await self.driver.run(submit_flow(steps, max_wait_s), chunks_async(bodies))
+        return AsyncFlowRun(self, run)
+
+    @property
+    def flows(self) -> AsyncFlows:
+        """Returns the runs of flows that began in this queue; see fairlane.queue.Queue.flows."""
+        return AsyncFlows(self)
 
     @property
     def schedules(self) -> AsyncSchedules:

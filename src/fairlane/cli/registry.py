@@ -39,6 +39,7 @@ COMMANDS = (
     "topic",
     "serve",
     "token",
+    "flow",
     "spark",
     "doctor",
     "scripts",

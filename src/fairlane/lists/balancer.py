@@ -9,7 +9,7 @@ from fairlane.common.chunking import Body, chunks, chunks_async
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.operations.lists.balance import check_lists, push_shortest
-from fairlane.queue import resolve_url
+from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -66,6 +66,7 @@ ROLES = {
         "submits, waits, reads results, cancels",
         (
             *("submit", "wait", "results", "cancel", "status", "why", "list", "completions"),
+            "flow",
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
@@ -88,9 +89,9 @@ ROLES = {
         _words(
             "abandon acquire add_stats add_turns admit cancel change_shards charge_turns check"
             " complete confirm drop_active due_schedules enqueue exchange expire_leftovers"
-            " expire_workers extend glance hasten heartbeat hold hold_rate insert_tokens intend"
-            " move_tick open_gate promote push put_schedule reap refund register_worker"
-            " report_backlog reschedule_active restore_active retire set_shards stand_in"
+            " expire_workers extend glance hand_over hasten heartbeat hold hold_rate insert_tokens"
+            " intend move_tick open_gate promote push put_schedule reap refund register_worker"
+            " report_backlog reschedule_active restore_active retire seal set_shards stand_in"
             " submit take take_turns unregister_worker"
         ),
         _words(
@@ -107,7 +108,7 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("why", "demand", "queue", "doctor", "schedule"),
+            *("why", "demand", "queue", "doctor", "schedule", "flow"),
         ),
         _words(
             "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
@@ -131,6 +132,7 @@ ROLES = {
         (
             *("status", "errors", "list", "workers", "queues", "completions", "stats"),
             *("why", "demand", "dead list", "doctor", "queue show", "schedule list"),
+            *("flow list", "flow show"),
         ),
         _words("check due_schedules glance list_dead"),
         _words(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument
+from fairlane.operations.flows.hand_over import look_after_and_feed
 from fairlane.operations.lease import tokens
-from fairlane.operations.maintenance.registry import look_after, promote
+from fairlane.operations.maintenance.registry import promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from fairlane.tasks.worker.calls import Calls
@@ -97,7 +98,7 @@ class _Run:
         """Runs what waits, also what waits for its next attempt; returns False if nothing did."""
         before, skips, seen, moved_ms = self.attempts, 0, self.attempts, self._clock.moved_ms
         while skips < _MOST_SKIPS:
-            self._perform(look_after(self._unit.queue))
+            self._perform(look_after_and_feed(self._unit.queue))
             while self._perform(self._work()):
                 self._handler.check()
             if self.attempts > seen:

@@ -9,7 +9,7 @@ from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.operations.topics import publish, subscribers
 from fairlane.protocol import keys
-from fairlane.queue import resolve_url
+from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -9,7 +9,7 @@ from fairlane.common.chunking import Body, chunks
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.operations.topics import publish, subscribers
 from fairlane.protocol import keys
-from fairlane.queue import resolve_url
+from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,18 +1,23 @@
--- What a request needs besides reap: to be hastened, or to be started after others.
+-- What a request needs besides reap: to be hastened, or to be started after others, or to be fed.
+-- feed = done or dead, the request whose results or dead it gets, stop or continue, and what is written around each body.
 -- @include lib/gate/ageing.lua
 -- @include lib/permits/mint.lua
 local POLL, POLL_MOST = 1000, 5000  -- ms between two looks at the requests that this one waits for
 
 -- Returns what a leading worker must do for the request besides reap, and the ms until the next look.
-local function chore_of(state, at, after, ageing, aged)
+local function chore_of(state, at, after, ageing, aged, feed)
+  local fed, most = nil, math.huge
+  if feed and state.open == 1 and state.state ~= "cancelling" then
+    fed, most = "feed", POLL_MOST
+  end
   if after and state.opens == NEVER then
     return after, math.min(POLL_MOST, math.max(POLL, (at - state.born) / 20))
   elseif not ageing or state.state ~= "active" or state.queued == 0 then
-    return nil, ageing and tonumber(ageing) or math.huge
+    return fed, math.min(most, tonumber(ageing) or most)
   end
   local due = aged_at(state, ageing, aged)
   if due <= at then
     return "aged", tonumber(ageing)
   end
-  return nil, due - at
+  return fed, math.min(most, due - at)
 end

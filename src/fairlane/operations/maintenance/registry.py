@@ -138,13 +138,16 @@ def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
     return moved
 
 
-def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) -> Operation[int]:
+def look_after(
+    queue: str, *, failed: dict[str, FairlaneError] | None = None, fed: list[str] | None = None
+) -> Operation[int]:
     """Checks the requests whose check is due, a bounded number; returns how many.
 
     A glance is enough for most requests; only one that needs more is looked at closely. The more
     requests are unfinished, the later a request that needs nothing is checked again: workers' notes
     and the audit lead to damage sooner. A request that can't be read is postponed like the others,
-    and its error is put into `failed`.
+    and its error is put into `failed`. A step of a flow that gets its sub-requests from another one
+    is put into `fed`, see operations/flows/hand_over.py.
     """
     now, names, scores, unfinished = yield from _due(queue)
     failed = {} if failed is None else failed
@@ -155,7 +158,9 @@ def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) ->
         try:
             if isinstance(reply, FairlaneError):
                 raise reply
-            if reply.is_ok and reply.chore:
+            if reply.is_ok and reply.chore == b"feed":
+                (fed if fed is not None else []).append(name)
+            elif reply.is_ok and reply.chore:
                 yield from do_chore(queue, name, reply.chore.decode())
             if reply.is_ok and reply.look_ms != NOW:
                 due = _not_before(score, now, now + _until_next(name, reply.look_ms, calm_ms))

@@ -13,6 +13,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError
 from fairlane.operations.create import admission
+from fairlane.operations.flows.hand_over import look_after_and_feed
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.auditor import Audit
@@ -67,7 +68,7 @@ class Upkeep:
         if shards != (0,) or 0 < reply.delayed_due <= reply.now:  # no reply has the shards' slots
             duties.append(registry.promote(self._queue, shards))
         if 0 < reply.active_due <= reply.now:
-            duties += [registry.look_after(self._queue), admission.recount(self._queue)]
+            duties += [look_after_and_feed(self._queue), admission.recount(self._queue)]
         if 0 < reply.tick_due <= reply.now:
             duties.append(fire(self._queue))
         if reply.audits:

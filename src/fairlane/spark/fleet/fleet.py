@@ -18,7 +18,8 @@ from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument, WorkerRefused
 from fairlane.protocol.keys import check_name
-from fairlane.queue import Queue, resolve_url
+from fairlane.queue import Queue
+from fairlane.redis_url import resolve_url
 from fairlane.spark.fleet import stop_signal
 from fairlane.spark.fleet.handlers import adapted
 from fairlane.spark.fleet.shares import OpenRequests, cancel, context_of, run_shares

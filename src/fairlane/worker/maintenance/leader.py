@@ -28,6 +28,7 @@ from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.create import admission
 from fairlane.operations.diagnosis.walk import Walk, primaries
+from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.lease import shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
@@ -71,15 +72,14 @@ class Maintenance:
         self._shards: tuple[int, ...] = (0,)
         self._is_moving = self._leads = False
         self._led_at = -NEVER  # when a beat last reported that this worker leads
-        self._rebuild_at = NEVER
-        self._primaries: set[Any] = set()
-        self._failed: set[str] = set()
-        self._quiet_until = -NEVER
+        self._rebuild_at, self._quiet_until = NEVER, -NEVER
+        self._primaries, self._failed = set[Any](), set[str]()
         self._tokens = Audit(queue)
-        self._rested_at = -NEVER  # no audit begins before this time
-        self._audited_at = -NEVER  # when the next regular audit is due
+        # No audit begins before the first of these; the next regular one is due at the second.
+        self._rested_at = self._audited_at = -NEVER
         self._died_ms = 0  # the last death that a beat reported, in ms of the server's clock
         self._grace_ends = NEVER  # when tokens that were lost with this death are looked for
+        self._fed: dict[str, None] = {}  # steps of flows that get something from another request
         self._schedule_errors = Repeats(outage)
         self._next_tick_at, self._tried_at = NEVER, -NEVER  # of schedules; tried: again after this
         self.on_death: Callable[[], None] = lambda: None  # reports a death with the next beat
@@ -87,6 +87,7 @@ class Maintenance:
         self.promote = duty("promoter", self._next_promote, self._promote, follows_beats=True)
         self.look = duty("reaper", self._next_look, self._look, follows_beats=True)
         self.fire = duty("scheduler", self._next_fire, self._fire, follows_beats=True)
+        self.feed = duty("flows", lambda _: NEVER, self._feed)
         self.move = duty("shards", self._next_move, self._move)
         self.audit = duty("auditor", self._next_audit, self._audit)
         self.take_over = duty("take-over", self._next_take_over, self._take_over)
@@ -95,7 +96,7 @@ class Maintenance:
         self._gauge = DemandGauge(self._driver, queue)
         self.measure = duty("demand", lambda _: NEVER, self._gauge.measure)
         often = (self.promote, self.look, self.fire)
-        self._of_leader = (*often, self.move, self.audit, self.primaries, self.measure)
+        self._of_leader = (*often, self.feed, self.move, self.audit, self.primaries, self.measure)
         self._duties = (*self._of_leader, self.take_over, self.walk)
 
     def demand(self) -> Demand | None:
@@ -221,10 +222,37 @@ class Maintenance:
     def _look(self) -> float:
         """Checks a bounded number of due requests after each beat, because checks cost time."""
         failed: dict[str, FairlaneError] = {}
-        self._driver.run(registry.look_after(self._queue, failed=failed))
+        fed: list[str] = []
+        self._driver.run(registry.look_after(self._queue, failed=failed, fed=fed))
+        self._feed_from_now(fed)
         self._log_once(failed)
         self._driver.run(admission.recount(self._queue))
         return NEVER
+
+    def _feed_from_now(self, found: list[str]) -> None:
+        """Adds steps of flows to those that are fed; the thread of the duty removes them."""
+        for name in found[: settings.FED_MOST - len(self._fed)]:
+            self._fed[name] = None
+        if self._fed:
+            self.feed.due(clock.mono_s())
+
+    def _feed(self) -> float:
+        """Hands over to each step in turn, until it has got everything."""
+        failed: dict[str, FairlaneError] = {}
+        began = clock.mono_s()
+        for name in list(self._fed):
+            if not self._leads or self.feed.pause(0):
+                self._fed.clear()  # the next look of a leader finds them again
+                return NEVER
+            try:
+                is_over = self._driver.run(hand_over(name)).is_over
+            except FairlaneError as error:
+                failed[name], is_over = error, True
+            if is_over:
+                del self._fed[name]
+        self._log_once(failed)
+        ended = clock.mono_s()
+        return ended + max(settings.FEED_S, ended - began) if self._fed else NEVER
 
     def _fire(self) -> float:
         """Submits the requests of due ticks, a bounded number of schedules in each call."""

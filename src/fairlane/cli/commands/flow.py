@@ -1,0 +1,151 @@
+"""`fairlane flow`: lists the runs of flows, and draws one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlane.cli.display.tables import REQUESTS, State, request_cells, table
+from fairlane.cli.display.unknown_queue import note_unknown
+from fairlane.cli.options import (
+    json_option,
+    limit_option,
+    open_queue,
+    queue_option,
+    redis_option,
+)
+from fairlane.cli.output import note, write_json, write_line, write_styled
+from fairlane.cli.registry import Group
+from fairlane.errors import InvalidArgument, RequestNotFound
+
+if TYPE_CHECKING:
+    from fairlane.cli.display.tables import Cell
+    from fairlane.found import FlowProgress, StepProgress
+
+_HEAD = ("RUN", "FLOW", "STATE", "STEPS", "DONE", "DEAD")
+
+
+@click.group("flow", cls=Group, short_help="List the runs of flows, and draw one.")
+def command() -> None:
+    """List the runs of flows, and draw one: its steps, and what is done in each.
+
+    A program submits flows with Queue.submit_flow. Exit code 3: there is no such run.
+    """
+
+
+@command.command("list", short_help="List the runs that began in a queue.")
+@click.argument("properties", metavar="[NAME=VALUE]...", nargs=-1)
+@click.option("--flow", "name", default="", metavar="FLOW", help="Only runs of this flow.")
+@limit_option(50)
+@queue_option
+@json_option
+@redis_option
+def list_(
+    properties: tuple[str, ...], name: str, limit: int, queue: str,
+    as_json: bool, redis: str | None,
+) -> int:  # fmt: skip
+    """List the runs that began in a queue, unfinished ones first.
+
+    Only those are listed that have all properties NAME=VALUE. A bounded part of the queue is read.
+    """
+    wanted = _properties(properties)
+    with open_queue(redis, queue) as opened:
+        found: list[FlowProgress] = []
+        for run in opened.flows.find(name, most=limit, **wanted):
+            try:
+                found.append(run.progress())
+            except RequestNotFound:  # its retention is over meanwhile
+                continue
+        if as_json:
+            for one in found:
+                write_json(_fields(one))
+        elif found:
+            for line in table(_HEAD, map(_row, found)):
+                write_styled(line)
+        else:
+            note(f"no such flow began in queue {queue}")
+            note_unknown(opened)
+    return 0
+
+
+@command.command("show", short_help="Draw one run, with the counts of each step.")
+@click.argument("run", metavar="ID")
+@queue_option
+@json_option
+@redis_option
+def show(run: str, queue: str, as_json: bool, redis: str | None) -> int:
+    """Draw the run ID: each step below the one whose results it gets.
+
+    A step that gets the dead of another one stands below it, too, with the word `dead`.
+    """
+    with open_queue(redis, queue) as opened:
+        found = opened.flows.run(run).progress()
+    if as_json:
+        write_json(_fields(found))
+        return 0
+    write_line(f"flow {found.flow}, run {found.id}: {found.state}")
+    for line in table(("STEP", "QUEUE", *REQUESTS), _drawn(found)):
+        write_styled(line)
+    return 0
+
+
+def _drawn(found: FlowProgress) -> list[tuple[Cell, ...]]:
+    """Returns the rows of the steps: each is followed by those that it feeds."""
+    rows: list[tuple[Cell, ...]] = []
+    todo: list[tuple[int, StepProgress]] = [(0, one) for one in found.steps if not one.source]
+    while todo:
+        depth, one = todo.pop()
+        mark = f"{'   ' * (depth - 1)}└─ " if depth else ""
+        what = "dead → " if one.is_compensating else ""
+        name = f"{mark}{what}{one.step}"
+        rows.append((name, one.progress.queue, *request_cells(one.progress)))
+        # The compensation comes first; the last one that is added is drawn first.
+        fed = [each for each in found.steps if each.source == one.step]
+        fed.sort(key=lambda each: each.is_compensating)
+        todo += [(depth + 1, each) for each in fed]
+    return rows
+
+
+def _row(found: FlowProgress) -> tuple[Cell, ...]:
+    done = sum(one.progress.done for one in found.steps)
+    dead = sum(one.progress.dead for one in found.steps)
+    return (
+        *(found.id, found.flow, State(found.state), str(len(found.steps)), f"{done:,}"),
+        State("dead", f"{dead:,}") if dead else "0",
+    )
+
+
+def _properties(words: tuple[str, ...]) -> dict[str, str]:
+    """Returns the properties. Raises InvalidArgument."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise InvalidArgument(f"property {word!r} is not valid: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _fields(found: FlowProgress) -> dict[str, Any]:
+    return {
+        "id": found.id,
+        "flow": found.flow,
+        "state": found.state,
+        "steps": [
+            {
+                "step": one.step,
+                "request": one.progress.id,
+                "queue": one.progress.queue,
+                "state": one.progress.state,
+                "source": one.source or None,
+                "compensates": one.is_compensating,
+                "sub_requests": one.progress.total,
+                "done": one.progress.done,
+                "dead": one.progress.dead,
+                "cancelled": one.progress.cancelled,
+                "open": one.progress.is_open,
+            }
+            for one in found.steps
+        ],
+    }

@@ -1,0 +1,69 @@
+"""Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
+
+So who sees the first step finds the others. If the producer dies before, nothing feeds the open
+ones, and they are given up as every request that is left open.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.operations.create.intents import seen_to_exist
+from fairlane.operations.lease.tokens import reschedule_active
+from fairlane.operations.submit.open_request import Submission, open_request
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import read
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlane.operations.flows.flow import PlannedStep
+    from fairlane.protocol.steps import Operation
+
+
+def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operation[int]:
+    """Submits the caller's chunks to the first step; returns how many sub-requests it has.
+
+    Repeatable with the same id, flow, properties and content. Raises what `submit` raises: nothing
+    is left then, unless another producer of the id submitted the flow.
+    """
+    first, *later = steps
+    begun: list[Submission] = []
+    try:
+        for step in reversed(later):
+            opened = yield from open_request(step.id, step.policy, [], max_wait_s)
+            begun.append(opened)
+        total = yield from submit(first.id, first.policy, max_wait_s)
+    except (GeneratorExit, RedisUnreachable):  # a repeat goes on, or they are given up
+        raise
+    except BaseException as error:
+        with suppress(FairlaneError):  # the caller's own error is the one to raise
+            yield from _take_back(first, begun, error)
+        raise
+    for step in later:
+        yield from _look_soon(step)
+    return total
+
+
+def _look_soon(step: PlannedStep) -> Operation[None]:
+    """Lets the leader look at a step now; an intent would be looked at only after its grace."""
+    active = keys.active(step.policy.queue)
+    score, time = yield Batch([Command(b"ZSCORE", active, step.id), Command(b"TIME")])
+    now = time_ms(time)
+    if score is not None and float(score) > now:
+        row = [step.id, score, seen_to_exist(now)]
+        yield reschedule_active(step.policy.queue, row)
+
+
+def _take_back(
+    first: PlannedStep, begun: list[Submission], error: BaseException
+) -> Operation[None]:
+    (state,) = yield from read(first.id, "state")
+    if state in {"", "abandoned", "cancelled"}:
+        for one in begun:
+            yield from one.take_back(error)

@@ -1,0 +1,82 @@
+"""`fairlane flow`: the runs of a queue, one run drawn, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.operations.flows.flow import Flow
+from fairlane.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.program import Program
+
+ORDER = (
+    Flow("order").step("pay", on_dead="undo", limit=8).step("ship").step("mail").compensate("undo")
+)
+
+
+@pytest.fixture
+def submitted(redis_url: str) -> Iterator[Queue]:
+    with Queue.from_url(redis_url) as queue:
+        queue.submit_flow(ORDER, ["a", "b"], id="x", properties={"user_id": 5})
+        queue.submit_flow(Flow("other").step("one"), ["a"], id="y")
+        yield queue
+
+
+def test_a_run_is_drawn_step_below_step(program: Program, submitted: Queue):
+    title, head, *rows = program("flow", "show", "x").out.decode().splitlines()
+    assert title == "flow order, run x: active"
+    assert head.split()[:4] == ["STEP", "QUEUE", "REQUEST", "STATE"]
+    assert [row.partition(" req ")[0].rstrip() for row in rows] == [
+        *("pay", "└─ dead → undo", "└─ ship", "   └─ mail"),
+    ]
+    assert rows[0].split()[1:] == ["req", "x.1", "active", "5", "0", "0", "2", "0/8"]
+
+
+def test_the_runs_of_a_queue_are_listed(program: Program, submitted: Queue):
+    head, *rows = program("flow", "list").out.decode().splitlines()
+    assert head.split() == ["RUN", "FLOW", "STATE", "STEPS", "DONE", "DEAD"]
+    assert sorted(row.split() for row in rows) == [
+        ["x", "order", "active", "4", "0", "0"],
+        ["y", "other", "active", "1", "0", "0"],
+    ]
+    assert len(program("flow", "list", "user_id=5").out.splitlines()) == 2
+    assert len(program("flow", "list", "--flow", "other").out.splitlines()) == 2
+    assert program("flow", "list", "user_id=6").err == (
+        "fairlane: no such flow began in queue req\n"
+    )
+
+
+def test_json_has_every_step(program: Program, submitted: Queue):
+    shown = json.loads(program("flow", "show", "x", "--json").out)
+    assert (shown["flow"], shown["state"]) == ("order", "active")
+    assert [(one["step"], one["source"], one["compensates"]) for one in shown["steps"]] == [
+        *(("pay", None, False), ("ship", "pay", False), ("mail", "ship", False)),
+        ("undo", "pay", True),
+    ]
+    (listed,) = program("flow", "list", "--flow", "order", "--json").out.splitlines()
+    assert json.loads(listed) == shown
+
+
+def test_an_unknown_run_is_not_found(program: Program):
+    program("flow", "show", "nothing").refused(3, "there is no flow nothing ")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("show", "a b"), "flow id 'a b' is not valid"),
+        (("list", "user_id"), "property 'user_id' is not valid: write NAME=VALUE"),
+        (("list", "user=a b"), "property 'user:a b' is not valid"),
+        (("list", "--limit", "0"), "0 is not in the range"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(
+    program: Program, words: tuple[str, ...], sentence: str
+):
+    program("flow", *words).refused(2, sentence)

@@ -1,0 +1,192 @@
+"""The API of flows: submit, find, follow and cancel a run; and bad input."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import Flow, InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
+from fairlane.aio import Queue as AsyncQueue
+from fairlane.operations.flows.hand_over import hand_over
+from tests.support.requests import work_off
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+
+ACCESS = Flow("access").step("check", limit=8).step("notify", priority=1)
+
+
+def finish(queue: Queue, run: str, last: int = 2) -> None:
+    """Works and hands over until the steps of this number have got everything."""
+    work_off(queue.driver, queue.name)
+    for number in range(2, last + 1):
+        queue.driver.run(hand_over(f"{run}.{number}"))
+        work_off(queue.driver, queue.name)
+
+
+def test_a_run_is_followed_to_its_end(queue: Queue):
+    run = queue.submit_flow(ACCESS, ["a", "b"], id="x")
+    assert run.state() == "active"
+    first, second = run.progress().steps
+    assert (first.step, first.source, first.progress.limit, first.progress.total) == (
+        *("check", "", 8, 2),
+    )
+    assert (second.step, second.source, second.progress.priority) == ("notify", "check", 1)
+    with pytest.raises(WaitTimeout, match=r"x\.1"):
+        run.wait(timeout=0)
+    finish(queue, "x")
+    assert run.wait(timeout=0) == "done"
+    assert [result.index for result in run.results()] == [0, 1]
+    assert run.step("notify").id == "x.2"
+
+
+def test_a_flow_is_found_by_its_properties(queue: Queue):
+    queue.submit_flow(ACCESS, ["a"], id="x", properties={"user_id": 5, "day": "monday"})
+    queue.submit_flow(ACCESS, ["a"], id="y", properties={"user_id": 6})
+    queue.submit_flow(Flow("other").step("one"), ["a"], id="z", properties={"user_id": 5})
+    queue.submit_request(["a"], id="r.1", tags=["user_id:5"])
+
+    def found(*args: Any, **properties: Any) -> set[str]:
+        return {run.id for run in queue.flows.find(*args, **properties)}
+
+    assert found(user_id=5) == {"x", "z"}
+    assert found("access", user_id=5) == {"x"}
+    assert found(user_id=5, day="monday") == {"x"}
+    assert found() == {"x", "y", "z"}
+    assert found(user_id=7) == set()
+    assert len(queue.flows.find(most=2)) == 2
+    work_off(queue.driver)
+    assert found(user_id=5) == {"x", "z"}
+
+
+def test_a_repeat_with_the_id_finds_the_run(queue: Queue):
+    queue.submit_flow(ACCESS, ["a"], id="x")
+    finish(queue, "x")
+    assert queue.submit_flow(ACCESS, ["a"], id="x").state() == "done"
+    with pytest.raises(RequestExists):
+        queue.submit_flow(ACCESS, ["b"], id="x")
+    with pytest.raises(RequestExists):
+        queue.submit_flow(ACCESS.step("more"), ["a"], id="x")
+
+
+def test_a_run_is_cancelled_as_a_whole(queue: Queue):
+    run = queue.submit_flow(ACCESS, ["a"], id="x")
+    run.cancel("enough")
+    assert run.state() == "cancelled"
+    assert {one.progress.reason for one in run.progress().steps} == {"enough"}
+
+
+def test_nothing_is_left_of_a_flow_whose_bodies_fail(queue: Queue, redis_client: Any):
+    def bodies() -> Any:
+        yield "a"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        queue.submit_flow(ACCESS, bodies(), id="x")
+    assert [run.id for run in queue.flows.find()] == []
+    with pytest.raises(RequestNotFound):
+        queue.flows.run("x").state()
+    queue.submit_flow(ACCESS, ["a"], id="x")
+
+
+def test_steps_have_queues_of_their_own(queue: Queue):
+    flow = Flow("access").step("check").step("notify", queue="mail")
+    run = queue.submit_flow(flow, ["a"])
+    assert [one.progress.queue for one in run.progress().steps] == ["req", "mail"]
+
+
+def test_an_unknown_run_is_not_found(queue: Queue):
+    queue.submit_request(["a"], id="r.1")
+    for name in ("nothing", "r"):
+        with pytest.raises(RequestNotFound, match=f"there is no flow {name} "):
+            queue.flows.run(name).progress()
+
+
+def test_an_unknown_step_of_a_run_is_refused(queue: Queue):
+    run = queue.submit_flow(ACCESS, ["a"], id="x")
+    with pytest.raises(InvalidArgument, match="flow x has no step end: its steps are check, not"):
+        run.step("end")
+
+
+def flow() -> Flow:
+    return Flow("f")
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Flow("a b"), "flow 'a b' is not valid"),
+        (lambda: Flow("a" * 101), "too long"),
+        (lambda: flow().step(""), "step '' is not valid"),
+        (lambda: flow().step("a").step("a"), "step a of flow f is there already"),
+        (lambda: flow().step("stop"), "a name with a meaning in on_dead"),
+        (lambda: flow().step("a", limit=0), "step a of flow f: limit 0 is not valid"),
+        (lambda: flow().step("a", priority=100), "step a of flow f: priority 100 is not valid"),
+        (lambda: flow().step("a", queue="a b"), "step a of flow f: queue 'a b' is not valid"),
+        (lambda: flow().step("a", after=["r1"]), "has the option after, which no step has"),
+        (lambda: flow().step("a", durable=1), "has the option durable, which no step has"),
+    ],
+)
+def test_a_step_that_is_not_valid_is_refused(make: Any, sentence: str):
+    with pytest.raises(InvalidArgument, match=sentence):
+        make()
+
+
+def test_a_wrong_option_of_a_step_is_a_type_error():
+    with pytest.raises(TypeError, match="did you mean priority"):
+        flow().step("a", priorty=1)  # type: ignore[call-arg]
+
+
+def test_a_flow_has_at_most_fifty_steps():
+    made = flow()
+    for number in range(50):
+        made = made.step(f"s{number}")
+    with pytest.raises(InvalidArgument, match="the most are 50 steps"):
+        made.step("more")
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "sentence"),
+    [
+        (flow(), {}, "flow f has no step"),
+        ("f", {}, "flow is a str: a Flow is expected"),
+        (flow().step("a", queue="other"), {}, "flow f begins in queue other: submit it to that"),
+        (flow().step("a", on_dead="undo"), {}, "on_dead 'undo', which is no compensating step: a"),
+        (flow().step("a", on_dead="stopp"), {}, "did you mean stop"),
+        (flow().step("a").compensate("undo"), {}, "step undo of flow f compensates no step"),
+        (
+            flow().step("a", on_dead="u").step("b", on_dead="u").compensate("u"),
+            *({}, "step u of flow f compensates two steps"),
+        ),
+        (flow().compensate("u"), {}, "flow f has no step"),
+        (ACCESS, {"id": "a b"}, "flow id 'a b' is not valid"),
+        (ACCESS, {"properties": {"user": "a b"}}, "property 'user:a b' is not valid"),
+        (ACCESS, {"properties": "user"}, "a dict is expected"),
+        (ACCESS, {"properties": {f"p{i}": i for i in range(19)}}, "the most is 18"),
+    ],
+)
+def test_a_flow_that_is_not_valid_is_refused_and_nothing_is_written(
+    queue: Queue, redis_client: Any, made: Any, given: Any, sentence: str
+):
+    with pytest.raises(InvalidArgument, match=sentence):
+        queue.submit_flow(made, ["a"], **given)
+    assert redis_client.dbsize() == 0
+
+
+def test_a_run_is_followed_with_asyncio(redis_url: str, queue: Queue):
+    async def main() -> None:
+        async with AsyncQueue.from_url(redis_url) as own:
+            run = await own.submit_flow(ACCESS, ["a", "b"], id="x", properties={"user_id": 5})
+            assert [one.id for one in await own.flows.find(user_id=5)] == ["x"]
+            assert await own.flows.run("x").state() == "active"
+            await asyncio.to_thread(finish, queue, "x")
+            assert await run.wait(timeout=0) == "done"
+            assert [result.index async for result in run.results()] == [0, 1]
+            assert (await run.step("check")).id == "x.1"
+            assert len((await run.progress()).steps) == 2
+            await run.cancel()
+            assert await run.state() == "done"
+
+    asyncio.run(main())

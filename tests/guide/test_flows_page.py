@@ -1,0 +1,35 @@
+"""Every block of the page on flows runs, in order, and shows what the page says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.guide.blocks import ON_ONE_KIND, ROOT, Shells, blocks_of, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = ROOT / "docs" / "how-to" / "flows.md"
+
+
+@pytest.mark.slow
+@ON_ONE_KIND
+@pytest.mark.rest
+def test_the_page_runs(redis_url: str, tmp_path: Path):
+    with Shells(tmp_path, environment(redis_url)) as shells:
+        shown = [shells.run(block) for block in blocks_of(PAGE)]
+    assert shown[1].splitlines() == ["active"]
+    state, *counts_and_results = shown[3].splitlines()
+    assert state == "monday done"
+    assert counts_and_results[:2] == ["check 2 done 1 dead", "notify 2 done 0 dead"]
+    assert sorted(counts_and_results[2:]) == [
+        f"mailed: user {number} has access" for number in (1, 2)
+    ]
+    listed, drawn = shown[4].splitlines()[:2], shown[4].splitlines()[2:]
+    assert listed[1].split() == ["monday", "access", "done", "2", "4", "1"]
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(line in page for line in drawn)
+    assert len(drawn) == 4
+    assert "undone: user 3" in shown[6].splitlines()

@@ -1,0 +1,101 @@
+"""hand_over: bodies of another request and the cursor over it, in one call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.requests import HOUR, toks, waiting_bodies
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
+
+
+def give(lane: Lane, since: str, upto: str, *bodies: bytes) -> list[Any]:
+    return lane.request("hand_over", since=since, upto=upto, open_ms=HOUR, bodies=list(bodies))
+
+
+@pytest.fixture
+def fed(lane: Lane) -> Lane:
+    """An open request without a sub-request."""
+    assert lane.start(0, limit=2, open_ms=HOUR) == []
+    return lane
+
+
+def test_bodies_are_added_and_the_cursor_moves(fed: Lane):
+    word, tokens, chunks = give(fed, "0-0", "7-1", b"a", b"b")
+    assert (word, len(toks(tokens)), chunks) == (b"ok", 2, 2)
+    assert waiting_bodies(fed.client, "r1") == [b"a", b"b"]
+    assert fed.hash()["handed"] == "7-1"
+    assert give(fed, "7-1", "9-0", b"c")[0] == b"ok"
+    assert waiting_bodies(fed.client, "r1") == [b"a", b"b", b"c"]
+
+
+def test_a_repeat_adds_nothing_and_returns_what_is_queued(fed: Lane):
+    first = give(fed, "0-0", "7-1", b"a", b"b")
+    before = fed.dump()
+    assert give(fed, "0-0", "7-1", b"a", b"b") == [b"moved", b"7-1", *first[1:]]
+    assert give(fed, "3-0", "8-0", b"x")[:2] == [b"moved", b"7-1"]
+    assert fed.dump() == before
+
+
+def test_the_cursor_moves_over_what_has_no_body(fed: Lane):
+    assert give(fed, "0-0", "5-0")[0] == b"ok"
+    assert fed.hash()["handed"] == "5-0"
+    assert fed.number("total") == 0
+
+
+def test_without_news_it_only_postpones_the_end(fed: Lane):
+    before = fed.dump()
+    assert give(fed, "0-0", "0-0") == [b"ok", [], 1]
+    assert fed.dump() == before
+    fed.later(HOUR // 2 + 1)
+    assert give(fed, "0-0", "0-0") == [b"ok", [], 2]
+    assert int(fed.hash()["open_until"]) == fed.now + HOUR
+
+
+def test_what_is_sealed_gets_nothing(fed: Lane):
+    give(fed, "0-0", "7-1", b"a")
+    assert fed.seal(2)[0] == b"ok"
+    before = fed.dump()
+    assert give(fed, "7-1", "8-0", b"b") == [b"closed"]
+    assert fed.dump() == before
+
+
+def test_what_is_being_cancelled_gets_nothing(fed: Lane):
+    _, tokens, _ = give(fed, "0-0", "7-1", b"a", b"b")
+    fed.take(toks(tokens)[0])
+    fed.request("cancel", reason="why")
+    assert give(fed, "7-1", "8-0", b"b")[0] == b"cancelling"
+
+
+def test_what_has_ended_gets_nothing(fed: Lane):
+    fed.request("cancel", reason="why")
+    before = fed.dump()
+    assert give(fed, "0-0", "8-0", b"b")[0] == b"ended"
+    assert fed.dump() == before
+
+
+def test_what_does_not_exist_is_gone(lane: Lane):
+    assert give(lane, "0-0", "8-0", b"b") == [b"gone"]
+
+
+def test_glance_reports_an_open_request_that_is_fed(lane: Lane):
+    lane.start(0, open_ms=HOUR, extras="feed=done r0 continue")
+
+    def chore() -> list[Any]:
+        return list(lane.request("glance", queue="", grace="")[3:])
+
+    assert chore() == [b"feed"]
+    lane.seal(1)
+    assert chore() == []
+
+
+@pytest.mark.parametrize(
+    "extras",
+    ["feed=", "feed=done", "feed=done a", "feed=done a b x", "feed=1 a stop", "flow=a 1 b c"],
+)
+def test_a_feed_that_cannot_be_read_is_refused(lane: Lane, extras: str):
+    with lane.refuses("BADARGUMENT"):
+        lane.enqueue(0, open_ms=HOUR, extras=extras)

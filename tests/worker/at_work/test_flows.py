@@ -1,0 +1,63 @@
+"""Flows that workers run: each result is handed over once, also if workers are killed."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.operations.flows.flow import Flow
+from fairlane.operations.flows.runs import flow_progress, flow_state
+from fairlane.operations.flows.submit import submit_flow
+from tests.support.requests import numbered
+from tests.support.wait import wait_until
+from tests.support.workers import check_settled_once
+from tests.worker.parts import ON_SINGLE
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+    from tests.support.workers import Workers
+
+THREE_STEPS = Flow("access").step("one", limit=4).step("two", limit=4).step("three", limit=4)
+SOON_S = 20.0
+
+
+def start(queue: Queue, flow: Flow, count: int) -> None:
+    queue.driver.run(submit_flow(flow.plan("req", "f", {})), iter([numbered(count)]))
+
+
+def test_results_go_on_to_the_next_step_while_the_first_one_runs(queue: Queue, workers: Workers):
+    start(queue, Flow("f").step("one").step("two", priority=0), 3)
+    queue.request("f.1").set_limit(1)
+    workers.start("echo")
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    steps = queue.driver.run(flow_progress("f")).steps
+    assert [one.progress.done for one in steps] == [3, 3]
+    assert sorted(one.body or b"" for one in queue.request("f.2").results()) == numbered(3)
+
+
+@ON_SINGLE
+@pytest.mark.slow
+def test_a_flow_of_three_steps_is_whole_though_workers_are_killed(queue: Queue, workers: Workers):
+    start(queue, THREE_STEPS, 1_000)
+    for least in (50, 500, 1_500):
+        worker = workers.start("echo_noted")
+        wait_settled(queue, least)
+        worker.send(signal.SIGKILL)
+        worker.process.wait()
+    workers.start("echo_noted")
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * SOON_S)
+    for one in queue.driver.run(flow_progress("f")).steps:
+        assert (one.progress.total, one.progress.done) == (1_000, 1_000)
+        check_settled_once(queue.request(one.progress.id))
+    found = sorted(one.body or b"" for one in queue.request("f.3").results())
+    assert found == sorted(numbered(1_000))
+
+
+def wait_settled(queue: Queue, least: int) -> None:
+    wait_until(lambda: settled(queue) >= least, SOON_S)
+
+
+def settled(queue: Queue) -> int:
+    return sum(one.progress.done for one in queue.driver.run(flow_progress("f")).steps)
