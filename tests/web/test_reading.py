@@ -12,7 +12,7 @@ from fairlane.web.endpoint import reading
 from fairlane.web.endpoint.problem import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
 
 def call(*given: bytes, ends: bool = True) -> Request:
@@ -34,7 +34,7 @@ async def lines_of(request: Request) -> list[bytes]:
 
 @pytest.mark.parametrize("read", [reading.content, lines_of])
 def test_a_caller_that_goes_quiet_is_refused(
-    read: Callable[[Request], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
+    read: Callable[[Request], Coroutine[Any, Any, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(reading, "CHUNK_S", 0.01)
     with pytest.raises(Refusal, match="nothing came for") as refused:
