@@ -83,6 +83,9 @@ def test_a_damaged_file_lets_no_call_pass(program: Program):
         answer = serving.curl("-H", f"Authorization: Bearer {token}", "/v1/requests")
         assert (answer.status, serving.curl("/livez").status) == (503, 200)
         assert "tokens.json" not in answer.body.decode()
+        (program.folder / "home" / "tokens.json").unlink()
+        assert serving.curl("-H", f"Authorization: Bearer {token}", "/v1/requests").status == 401
+        (program.folder / "home" / "tokens.json").write_text("{")
     program("token", "list").refused(2, "is no file of tokens")
 
 
@@ -105,6 +108,9 @@ def test_bad_words_are_refused_in_one_sentence(program: Program):
     program("token", "revoke", "12345678").refused(3, "there is no token 12345678")
     program("serve", "--host", "0.0.0.0").refused(2, "there are no tokens")
     program("serve", "--tokens", "nothing.json").refused(2, "does not exist")
+    program.env["FAIRLANE_TOKENS"] = "nothing.json"
+    program("serve").refused(2, "nothing.json does not exist")
+    del program.env["FAIRLANE_TOKENS"]
     program("serve", "--visible", "0s").refused(2, "--visible")
     program("serve", "--host", "no.such.host.example").refused(2, "no.such.host.example")
     assert not (program.folder / "home" / "tokens.json").exists()

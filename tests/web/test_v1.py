@@ -290,3 +290,12 @@ def test_many_streams_cost_one_call_and_leave_nothing(serving: Serving, redis_cl
         wait_until(lambda: blocked() == 1)
     wait_until(lambda: blocked() == 0)
     assert serving.curl("/readyz").status == 200
+
+
+def test_a_take_whose_caller_has_gone_takes_nothing(serving: Serving):
+    given = json.dumps({"wait_s": 60, "visible_for": 3600})
+    with listening(serving, "-H", "Content-Type: application/json", "-d", given, "/v1/take"):
+        assert serving.curl("/readyz").status == 200
+    submit(serving, bodies=["a"])
+    (taken,) = wait_until(lambda: take(serving), 30)
+    assert (taken["body"], taken["attempt"]) == ("a", 1)

@@ -38,11 +38,11 @@ def command(
     visible_s = time_ms("--visible", visible, "1s", "24h") / 1000
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InvalidArgument(MISSING)
-    from fairlane.web.access.place import tokens_path
+    from fairlane.web.access.place import is_named, tokens_path
     from fairlane.web.server import serve
 
     path = tokens_path(tokens)
-    if tokens is not None and not path.exists():
+    if is_named(tokens) and not path.exists():
         raise InvalidArgument(f"{path} does not exist: fairlane token create --file {path}")
     has_tokens = path.exists()
     with open_queue(redis, queue):
