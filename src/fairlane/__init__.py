@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue, submit_request
     from fairlane.request import OpenRequest, Request
     from fairlane.tasks.app import App
+    from fairlane.tasks.chain import chain, group
     from fairlane.tasks.executor.executor import Executor
     from fairlane.tasks.hooks import TaskCall
     from fairlane.worker import Context, Reject, Retry, Worker, batch_handler, time_limit
@@ -105,8 +106,10 @@ _HOMES = {
     "Worker": ".worker",
     "WorkerRefused": ".errors",
     "batch_handler": ".worker",
+    "chain": ".tasks.chain",
     "content_id": ".operations.submit.content_id",
     "distinct": ".common.xid",
+    "group": ".tasks.chain",
     "submit_request": ".queue",
     "time_limit": ".worker",
     "xid": ".common.xid",
@@ -161,8 +164,10 @@ __all__ = [
     "WorkerRefused",
     "__version__",
     "batch_handler",
+    "chain",
     "content_id",
     "distinct",
+    "group",
     "submit_request",
     "time_limit",
     "xid",

@@ -33,3 +33,4 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert all(line in page for line in drawn)
     assert len(drawn) == 4
     assert "undone: user 3" in shown[6].splitlines()
+    assert "6 ['text of tuesday', 2]" in shown[7].splitlines()

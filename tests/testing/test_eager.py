@@ -17,6 +17,8 @@ from fairlane import (
     Reject,
     RequestNotFound,
     TaskError,
+    chain,
+    group,
 )
 from fairlane.testing import eager
 from tests.tasks.parts import Size
@@ -164,3 +166,14 @@ def test_what_is_no_outcome_of_a_call_is_raised(app: App, raised: type[BaseExcep
 
     with eager(app), pytest.raises(raised):
         stop.submit()
+
+
+def test_a_group_runs_and_a_chain_is_refused(app: App):
+    @app.task
+    def grow(n: int) -> int:
+        return n + 1
+
+    with eager(app):
+        assert group(grow.s(1), grow.s(2)).submit().results() == [2, 3]
+        with pytest.raises(InvalidArgument, match="eager mode, which has no Redis: use run_tasks"):
+            chain(grow.s(1), grow.s()).submit()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskError
+from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskError, chain
 from fairlane.testing import run_tasks
 
 if TYPE_CHECKING:
@@ -31,6 +31,16 @@ def test_calls_run_in_this_process_until_none_is_left(app: App):
     assert first.result(timeout=0) == 2
     assert pids == [os.getpid()] * 3
     assert run_tasks(app) == 0
+
+
+def test_a_chain_runs_to_its_end(app: App):
+    @app.task
+    def grow(n: int) -> int:
+        return n + 1
+
+    run = chain(grow.s(1), grow.s(), grow.s()).submit()
+    assert run_tasks(app) == 3
+    assert run.result(timeout=0) == 4
 
 
 def test_an_async_task_runs_too(app: App):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from fairlane.errors import ArgumentsRefused, type_of
 from fairlane.tasks.batch import AsyncBatch, AsyncSubmitted, Batch, ResultReader, Submitted
+from fairlane.tasks.chain import Link
 from fairlane.tasks.options import RequestOptions, request_options
 from fairlane.worker.handler.handlers import Context
 
@@ -67,6 +68,10 @@ class Task(Generic[P, R, C]):
     def encode_call(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
         """Returns the body of one call. Raises ArgumentsRefused."""
         return self._body(args, kwargs)
+
+    def s(self, *args: Any, **kwargs: Any) -> Link:
+        """Returns a call for `chain` or `group`; in a chain the result before it comes first."""
+        return Link(self, args, kwargs)
 
     # A request of one call.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument
-from fairlane.operations.flows.hand_over import look_after_and_feed
+from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.lease import tokens
-from fairlane.operations.maintenance.registry import promote
+from fairlane.operations.maintenance.registry import look_after, promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from fairlane.tasks.worker.calls import Calls
@@ -98,13 +98,14 @@ class _Run:
         """Runs what waits, also what waits for its next attempt; returns False if nothing did."""
         before, skips, seen, moved_ms = self.attempts, 0, self.attempts, self._clock.moved_ms
         while skips < _MOST_SKIPS:
-            self._perform(look_after_and_feed(self._unit.queue))
+            self._perform(look_after(self._unit.queue))
+            is_fed = self._perform(self._feed())
             while self._perform(self._work()):
                 self._handler.check()
             if self.attempts > seen:
                 skips, seen, moved_ms = 0, self.attempts, self._clock.moved_ms
             skips += 1
-            if not self._perform(self._skip_pause()):
+            if not self._perform(self._skip_pause()) and not is_fed:
                 break
         else:  # what still waits, waits for a task that is not here
             self._clock.moved_ms = moved_ms
@@ -119,6 +120,18 @@ class _Run:
     def _perform(self, operation: Operation[T]) -> T:
         driver = self._queue.driver
         return driver.run(self._clock.during(operation), handle=self._runner.run)
+
+    def _feed(self) -> Operation[bool]:
+        """Hands over to each step of a flow what there is; returns False if there is nothing."""
+        active, count = keys.active(self._unit.queue), 0
+        while True:
+            names = yield Command(b"ZRANGE", active, 0, -1)
+            bodies = 0
+            for name in names:
+                bodies += (yield from hand_over(name.decode())).bodies
+            count += bodies
+            if not bodies and (yield Command(b"ZCARD", active)) == len(names):
+                return count > 0
 
     def _work(self) -> Operation[bool]:
         """Takes one token and works until nothing follows it; returns False if there is none."""

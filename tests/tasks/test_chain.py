@@ -1,0 +1,141 @@
+"""Chains and groups of tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import (
+    App,
+    ArgumentsRefused,
+    InvalidArgument,
+    Reject,
+    TaskCancelled,
+    TaskError,
+    chain,
+    group,
+)
+from tests.tasks.parts import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_each_call_gets_the_result_before_it_first(redis_url: str, encoding: Any):
+    from fairlane.tasks.worker.serve import workers_of
+
+    app = App("images", redis_url, encoding=encoding)
+
+    @app.task
+    def fetch(name: str) -> list[Size]:
+        return [Size(len(name), 1)]
+
+    @app.task
+    def parse(sizes: list[Size], scale: int, *, plus: int = 0) -> Size | None:
+        (size,) = sizes
+        return Size(size.width * scale + plus, 2) if scale else None
+
+    @app.task
+    def store(size: Size | None) -> str:
+        return f"{size and size.width}"
+
+    run = chain(fetch.s("abc"), parse.s(2, plus=1), store.s()).submit()
+    none = chain(fetch.s("abc"), parse.s(0), store.s()).submit(properties={"user_id": 5})
+    workers_of([app])[0].run(until_idle=True)
+    assert run.result(timeout=5) == "7"
+    assert none.result(timeout=5) == "None"
+    assert [one.id for one in app.queue.flows.find(user_id=5)] == [none.id]
+    app.close()
+
+
+@pytest.mark.slow
+def test_a_dead_call_cancels_the_rest_and_is_the_error(app: App, work: Callable[[], int]):
+    @app.task
+    def fetch(name: str) -> str:
+        raise Reject(f"no {name}")
+
+    @app.task
+    def store(text: str) -> str:
+        return text
+
+    run = chain(fetch.s("abc"), store.s(), store.s()).submit()
+    work()
+    with pytest.raises(TaskError, match="no abc") as raised:
+        run.result(timeout=5)
+    assert raised.value.task == "fetch"
+    assert run.run.state() == "cancelled"
+
+
+@pytest.mark.slow
+def test_a_group_has_the_results_of_all_its_calls_in_order(app: App, work: Callable[[], int]):
+    @app.task
+    def fetch(name: str) -> str:
+        return name.upper()
+
+    @app.task
+    def count(number: int) -> int:
+        if number < 0:
+            raise Reject("negative")
+        return number + 1
+
+    run = group(fetch.s("a"), count.s(1), fetch.s("b")).submit(priority=1)
+    ill = group(count.s(1), count.s(-1)).submit()
+    work()
+    assert run.results(timeout=5) == ["A", 2, "B"]
+    assert [isinstance(one, TaskError) for one in ill.outcomes(timeout=5)] == [False, True]
+    with pytest.raises(TaskError, match="negative"):
+        ill.results(timeout=5)
+
+
+def test_a_cancelled_group_has_an_error_for_each_call(app: App):
+    @app.task
+    def count(number: int) -> int:
+        return number
+
+    run = group(count.s(1), count.s(2)).submit()
+    run.request.cancel()
+    assert [type(one) for one in run.outcomes()] == [TaskCancelled, TaskCancelled]
+    waits = chain(count.s(1), count.s()).submit()
+    waits.cancel()
+    with pytest.raises(TaskCancelled):
+        waits.result(timeout=5)
+
+
+def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_client: Any):
+    other = App("other", app.url)
+
+    @app.task
+    def fetch(name: str) -> str:
+        return name
+
+    @app.task
+    def nothing() -> None:
+        pass
+
+    @other.task
+    def count(number: int) -> int:
+        return number
+
+    refused: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (chain, InvalidArgument, "chain has no call"),
+        (group, InvalidArgument, "group has no call"),
+        (lambda: chain(fetch), InvalidArgument, "as a call: write resize"),  # type: ignore[arg-type]
+        (lambda: group(fetch.s("a"), count.s(1)), InvalidArgument, "count is of another app"),
+        (lambda: chain(fetch.s("a"), nothing.s()).submit(), ArgumentsRefused, "no first argument"),
+        (lambda: chain(fetch.s("a"), fetch.s("b")).submit(), ArgumentsRefused, "too many"),
+        (lambda: chain(fetch.s("a"), fetch.s(nam=1)).submit(), ArgumentsRefused, "nam"),
+        (lambda: chain(fetch.s()).submit(), ArgumentsRefused, "name"),
+        (lambda: group(fetch.s("a")).submit(limit=0), InvalidArgument, "limit 0"),
+        (
+            lambda: chain(fetch.with_options(durable=1).s("a")).submit(),
+            *(InvalidArgument, "has the option durable"),
+        ),
+    ]
+    for make, error, sentence in refused:
+        with pytest.raises(error, match=sentence):
+            make()
+    assert redis_client.dbsize() == 0
+    other.close()
