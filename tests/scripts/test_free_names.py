@@ -23,7 +23,6 @@ EXCEPTIONS = {
     "lib/create/intend.lua": "as above; it also takes its requests from the script's arguments",
     "lib/create/enqueue.lua": "it reads the bodies where they are, in the script's arguments",
     "lib/create/new_request.lua": "as enqueue",
-    "lib/create/add_chunk.lua": "as enqueue",
 }
 HEADER = "lib/core/request_keys.lua"  # it declares the keys of a request
 LIBRARIES = sorted(

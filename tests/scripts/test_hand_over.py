@@ -92,6 +92,27 @@ def test_glance_reports_an_open_request_that_is_fed(lane: Lane):
     assert chore() == []
 
 
+def test_glance_reports_no_other_open_request(fed: Lane):
+    assert fed.request("glance", queue="", grace="")[3:] == []
+
+
+def test_glance_reports_no_feed_of_what_is_being_cancelled(lane: Lane):
+    (token,) = lane.start(1, open_ms=HOUR, extras="feed=done r0 continue")
+    lane.take(token)
+    lane.request("cancel", reason="why")
+    assert lane.request("glance", queue="", grace="")[3:] == []
+
+
+def test_a_fed_request_is_looked_at_within_five_seconds(lane: Lane):
+    lane.start(0, open_ms=HOUR, extras="feed=done r0 continue")
+    assert lane.request("glance", queue="", grace="")[1] == 5_000
+
+
+def test_bodies_are_added_though_the_cursor_stays(fed: Lane):
+    assert give(fed, "0-0", "0-0", b"a")[0] == b"ok"
+    assert fed.number("total") == 1
+
+
 @pytest.mark.parametrize(
     "extras",
     ["feed=", "feed=done", "feed=done a", "feed=done a b x", "feed=1 a stop", "flow=a 1 b c"],

@@ -48,4 +48,4 @@ if before ~= last then
 elseif state.state == "cancelling" then
   return {"cancelling", summary(state)}
 end
-return {"ok", add_chunk(state, now, bodies, "chunks", chunk, "chain", chain, "open_until", now + open_ms)}
+return {"ok", add_chunk(state, now, ARGV, bodies, "chunks", chunk, "chain", chain, "open_until", now + open_ms)}

@@ -42,5 +42,5 @@ end
 if #ARGV < bodies and since == upto and tonumber(row[2]) > now + open_ms / 2 then
   return {"ok", {}, chunks}
 end
-local tokens = add_chunk(state, now, bodies, "chunks", chunks + 1, "handed", upto, "open_until", now + open_ms)
+local tokens = add_chunk(state, now, ARGV, bodies, "chunks", chunks + 1, "handed", upto, "open_until", now + open_ms)
 return {"ok", tokens, chunks + 1}

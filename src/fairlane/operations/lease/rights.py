@@ -25,7 +25,7 @@ _NO_REQUEST = "?"  # no request has this id
 _DRIVERS_OWN = acl.CONNECTION | acl.CALL  # they are used before anything else is
 # The arguments behind the key. It holds an empty string: no number, and the wrong type for most.
 _BEHIND: dict[str, tuple[Arg, ...]] = {
-    **dict.fromkeys(("brpop", "decrby", "pexpire", "xpending"), (b"x",)),
+    **dict.fromkeys(("brpop", "decrby", "incrby", "pexpire", "xpending"), (b"x",)),
     **dict.fromkeys(
         ("hdel", "hexists", "hget", "hmget", "lpos", "lpush", "rpush", "zrem"), (b"x",)
     ),
