@@ -25,7 +25,7 @@ from tests.support.workers import is_alive
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.rest]
 SLOT = slot_of("{req}:5")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.cli.program import ON_EVERY_KIND, Program
 from tests.support.security import load_scripts
 from tests.support.servers.server_process import run_server
@@ -48,6 +50,7 @@ def test_the_roles_that_the_page_names_are_enough(
     users.remove()
 
 
+@pytest.mark.rest
 def test_a_redis_that_is_away_is_503_without_its_name(tmp_path: Path):
     with run_server() as server:
         program = Program(tmp_path, server.url)

@@ -118,6 +118,7 @@ def test_a_hostname_that_is_a_loopback_proves_nothing_either(monkeypatch: pytest
     assert refuses(Late("box:1", "7", whereabouts())) is True
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 @pytest.mark.server
 def test_a_late_beat_from_another_network_is_no_death(tmp_path: Path):

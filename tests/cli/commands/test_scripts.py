@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from tests.support.servers.backends import Backend
 
+pytestmark = pytest.mark.rest  # each has a shorter test of its subject, or is tested as a part
+
 ALL = len([*library()])
 
 

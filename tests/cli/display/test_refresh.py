@@ -84,6 +84,7 @@ def test_a_view_that_is_too_high_is_cut_off(program: Program):
     assert "REQUEST" in frame
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_an_outage_is_reported_and_the_view_goes_on(alone: Program):
     with run_server() as server:

@@ -147,6 +147,7 @@ def has(client: Any, name: str, count: int) -> bool:
     return int(client.llen(name)) >= count
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_forwarders_that_are_killed_lose_and_double_nothing_and_keep_the_order(
     words: list[str], crew: Crew, lists: Any, far: Any

@@ -37,6 +37,7 @@ def test_results_go_on_to_the_next_step_while_the_first_one_runs(queue: Queue, w
     assert sorted(one.body or b"" for one in queue.request("f.2").results()) == numbered(3)
 
 
+@pytest.mark.rest
 @ON_SINGLE
 @pytest.mark.slow
 def test_a_flow_of_three_steps_is_whole_though_workers_are_killed(queue: Queue, workers: Workers):

@@ -58,6 +58,7 @@ def submit(queue: Queue, names: Iterator[str], most: int, **options: Any) -> lis
     return [queue.submit_request([b"x"] * 20, id=name, **options) for name in islice(names, most)]
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("handler", "options"),

@@ -85,6 +85,7 @@ def test_a_worker_takes_back_and_does_what_a_killed_program_had(
     assert [one.body for one in request.results()] == numbered(12)
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_programs_and_workers_share_requests_and_each_sub_request_counts_once(
     queue: Queue, redis_url: str, workers: Workers, taker: Callable[[float], Forked]

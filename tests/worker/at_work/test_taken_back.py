@@ -94,6 +94,7 @@ def test_an_end_that_was_logged_and_taken_back_comes_again(
     assert endings(queue, request.id) == ["done"]
 
 
+@pytest.mark.rest
 def test_a_request_that_the_dispatch_slot_forgot_goes_on(
     cluster: Cluster, queue: Queue, workers: Workers
 ):

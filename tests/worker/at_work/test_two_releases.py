@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from tests.support.workers import Workers
 
+pytestmark = pytest.mark.rest  # each has a shorter test of its subject, or is tested as a part
+
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
