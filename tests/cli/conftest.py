@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs a test on one kind of server, because most do not depend on it; see ON_EVERY_KIND."""
-    named = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
-    if "redis_server" in metafunc.fixturenames and "redis_server" not in named:
-        metafunc.definition.add_marker(
-            pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
-        )
+    backends.use_one(metafunc)
 
 
 @pytest.fixture

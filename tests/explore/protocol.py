@@ -195,7 +195,7 @@ class Fairlane(Protocol):
     def instrumented(self, source: bytes) -> bytes:
         """Numbering begins at FIRST_SEQ, every publish is counted, ids have the model's time.
 
-        The virtual time of a tenant stands still: it decides nothing for one.
+        The virtual time of a tenant does not change: it decides nothing for one.
         """
         source = source.replace(b'above(SEQ, "seq", 0) + 1', b"1")
         source = source.replace(

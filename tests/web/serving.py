@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Serving(contextlib.AbstractContextManager["Serving"]):
-    """A server that runs; at the end it must end by itself within seconds, with exit code 0."""
+    """A server that runs; at the end it must end within seconds of a signal, with exit code 0."""
 
     def __init__(self, program: Program, *options: object) -> None:
         self.program = program

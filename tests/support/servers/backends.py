@@ -199,6 +199,15 @@ def one() -> tuple[str, ...]:
     return chosen() if is_named() else ("single",)
 
 
+def use_one(metafunc: pytest.Metafunc) -> None:
+    """Runs a test on `one` kind, unless it names its kinds: a hook of folders that share this."""
+    named = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
+    if "redis_server" in metafunc.fixturenames and "redis_server" not in named:
+        metafunc.definition.add_marker(
+            pytest.mark.parametrize("redis_server", one(), indirect=True)
+        )
+
+
 def every() -> list[Any]:
     """Every chosen kind, as parameters; the second of USUAL is left to `make test-rest`."""
     later = () if is_named() else USUAL[1:]
