@@ -35,6 +35,17 @@ def redis_option(function: F) -> F:
     return click.option("--redis", metavar="URL", help=text)(function)
 
 
+def log_format_option(function: F) -> F:
+    """`--log-format text|json` of a command that logs for as long as it runs."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Lines for people, or one JSON object a line.",
+    )(function)
+
+
 def queue_option(function: F) -> F:
     """`--queue NAME`."""
     text = f"The queue's name.  [default: {settings.DEFAULT_QUEUE}]"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import click
 
-from fairlane.cli.options import FILE, redis_option, url_of
+from fairlane.cli.options import FILE, log_format_option, redis_option, url_of
 
 CONFIG_VARIABLE = "propsFile"  # as mpush has it
 
@@ -64,13 +64,7 @@ CONFIG_VARIABLE = "propsFile"  # as mpush has it
     help="Log what it did, and all lengths, every so many seconds.  [default: 60]",
 )
 @click.option("--until-idle", is_flag=True, help="End when no message is left.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines for people, or one JSON object a line.",
-)
+@log_format_option
 @redis_option
 def command(
     *,

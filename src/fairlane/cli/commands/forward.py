@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from fairlane.cli.options import time_ms
+from fairlane.cli.options import log_format_option, time_ms
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -39,13 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--lag", "shows_lag", is_flag=True, help="Print how far it is, and end.")
 @click.option("--until-idle", is_flag=True, help="End when no message is left.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines for people, or one JSON object a line.",
-)
+@log_format_option
 def command(
     *,
     source: str,

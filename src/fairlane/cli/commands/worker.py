@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from fairlane.cli.options import (
+    log_format_option,
     open_queue,
     queue_option,
     redis_option,
@@ -89,13 +90,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The least level that is logged; debug logs every failed attempt with its traceback.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines for people, or one JSON object a line.",
-)
+@log_format_option
 @redis_option
 @click.pass_context
 def command(
