@@ -24,7 +24,7 @@ local function queued_before(state, at, clock)
     local since = tonumber(text or 0)
     if g and math.max(since > clock and 0 or since, tonumber(due)) < at then
       local last = #found
-      found[last + 1], found[last + 2], found[last + 3], found[last + 4] = all[i], g, lane, state.turn
+      found[last + 1], found[last + 2], found[last + 3], found[last + 4] = all[i], g, lane, state.gate.turn
     end
   end
   return found

@@ -18,9 +18,9 @@ if over then
   return over
 end
 now = now_ms(now)
-if state.is_limited or now + ms > state.opens then
-  close_gate(state, now, math.max(state.opens, now + ms))
+if state.gate.is_limited or now + ms > state.gate.opens then
+  close_gate(state, now, math.max(state.gate.opens, now + ms))
 end
 local tokens = mint(state, now)
 save_state(state)
-return {"ok", tokens, state.rates}
+return {"ok", tokens, state.gate.rates}

@@ -12,7 +12,7 @@ local state, over = load_unfinished()
 if over then
   return over
 end
-if state.opens == NEVER then
+if state.gate.opens == NEVER then
   set_gate(state, 0)
 end
 local tokens = mint(state, now_ms(now))

@@ -17,11 +17,10 @@ now = now_ms(now)
 local state, over = load_unfinished()
 if over then
   return over
-elseif state.rates == rates then
+elseif state.gate.rates == rates then
   return {"ok", queued_tokens(state, now)}
 end
-state.rates = rates
-set_gate(state, state.is_limited and 0 or state.opens)
+set_gate(state, state.gate.is_limited and 0 or state.gate.opens, false, rates)
 local tokens = mint(state, now)
 save_state(state)
 return {"ok", tokens}

@@ -22,11 +22,13 @@ local function finish(state, now)
     return false
   end
   local was_few = state.few > 0
-  state.was, state.ended = state.state, now
-  state.cancelled = left > state.open and left - state.open or 0
-  state.state = state.was == "cancelling" and "cancelled" or "done"
+  local was, rest = state.state, left > state.open and left - state.open or 0
+  state.state = was == "cancelling" and "cancelled" or "done"
   state.open, state.queued, state.fresh, state.high, state.few, state.sleeper, state.free = 0, 0, 0, 0, 0, "", ""
-  save_state(state, "cancelled", state.cancelled, "ended", string.format("%d", now))
+  save_state(state, "cancelled", rest, "ended", string.format("%d", now))
+  if was == "active" then  -- else there is a reason, which summary reads with these
+    state.cancelled, state.ended = rest, now
+  end
   redis.call("PEXPIRE", request, string.format("%d", math.max(state.retain_ms, LEAST_TOMBSTONE)))
   if state.retain_ms > 0 then
     redis.call("PEXPIRE", results, string.format("%d", state.retain_ms))

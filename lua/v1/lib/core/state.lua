@@ -6,9 +6,9 @@
 -- Only a request that must wait for a time, a rate or its tenant's turn has a third field: gate = opens|rates|limited|turn,
 -- see lib/gate/gate.lua.
 -- @include lib/core/summary.lua
+-- @include lib/gate/text.lua
 local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
-local GATE = "^(%d+)|([^|]*)|?(1?)|?(.*)$"
 
 local function load_state()
   local row = redis.call("HMGET", request, "state", "policy", "counts", "gate")
@@ -22,13 +22,6 @@ local function load_state()
   if not limit or not seq then  -- damage; nothing may be written over it
     error("BADSTATE the policy or the counts of " .. request .. " cannot be read", 0)
   end
-  local opens, rates, limited, turn = 0, "", "", ""
-  if row[4] then
-    opens, rates, limited, turn = string.match(row[4], GATE)
-    if not opens then
-      error("BADSTATE the gate of " .. request .. " cannot be read", 0)
-    end
-  end
   local n = tonumber
   return {
     state = row[1], limit = n(limit), priority = n(priority), attempts = n(attempts), backoff_min = n(backoff_min),
@@ -36,7 +29,7 @@ local function load_state()
     durable = n(durable), deadline = n(deadline), born = n(born), seq = n(seq), queued = n(queued), high = n(high),
     fresh = n(fresh), total = n(total), done = n(done), dead = n(dead_ones), open = n(open), few = n(few_wait),
     max_body = n(max_body), last_ms = n(last_ms), sleep_due = n(sleep_due), sleeper = sleeper, free = free, shards = shards,
-    opens = n(opens), rates = rates, is_limited = limited == "1", turn = turn,
+    gate = row[4] and read_gate(row[4]) or OPEN,
     held = few_wait == "1" and 0 or redis.call("ZCARD", leases),
   }
 end

@@ -11,7 +11,7 @@ end
 -- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms.
 local function summary(state)
   local cancelled, ended, reason = state.cancelled, state.ended, ""
-  if state.was ~= "active" then  -- it ended before, or was stopped, and that has a reason
+  if not ended then  -- it ended before, or was stopped, and that has a reason
     cancelled, ended, reason = unpack(redis.call("HMGET", request, "cancelled", "ended", "reason"))
   end
   return {state.state, state.born, state.total, state.done, state.dead, tonumber(cancelled) or 0, tonumber(ended) or 0,

@@ -71,7 +71,7 @@ local function enqueue(new, now, intent, over)
   end
   local tokens = mint(state, now)
   save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest,
-    unpack(extra_fields(new.extras, state)))
+    unpack(extra_fields(new.extras, state.gate)))
   if finish(state, now) then
     return {"ended", summary(state)}
   end

@@ -33,22 +33,21 @@ local function read_extras(text)
   return found
 end
 
--- Returns when the gate of a new request opens; 0 = it is open.
-local function first_opening(extras, now)
-  if extras.after then
-    return NEVER
+-- Returns the gate of a new request.
+local function first_gate(extras, now)
+  if extras == NOTHING then
+    return OPEN
   end
   local opens = tonumber(extras.start) or extras.delay and now + tonumber(extras.delay) or 0
-  return opens > now and opens or 0
-end
-
--- Returns the tenant's share and name, "" without a tenant.
-local function turn_of(extras)
-  return extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or ""
+  if extras.after then
+    opens = NEVER
+  end
+  return {opens = opens > now and opens or 0, rates = extras.rates or "", is_limited = false,
+    turn = extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or ""}
 end
 
 -- Returns the fields of the hash that hold the extras.
-local function extra_fields(extras, state)
+local function extra_fields(extras, gate)
   if extras == NOTHING then
     return NOTHING
   end
@@ -58,8 +57,8 @@ local function extra_fields(extras, state)
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end
   end
-  if state.opens > 0 or state.rates ~= "" or state.turn ~= "" then
-    fields[#fields + 1], fields[#fields + 2] = "gate", gate_text(state)
+  if gate.opens > 0 or gate.rates ~= "" or gate.turn ~= "" then
+    fields[#fields + 1], fields[#fields + 2] = "gate", gate_text(gate)
   end
   return fields
 end

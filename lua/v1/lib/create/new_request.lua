@@ -10,7 +10,7 @@ local function new_state(new, now)
     deadline = policy.deadline_ms > 0 and now + policy.deadline_ms or 0, born = now, seq = 0, queued = 0, high = 0,
     fresh = 0, total = 0, done = 0, dead = 0, open = new.open_ms > 0 and 1 or 0, few = 0, max_body = 0, last_ms = 0,
     sleep_due = 0, sleeper = "", free = "", held = 0, has_no_retries = true, shards = new.shards,
-    opens = first_opening(new.extras, now), rates = new.extras.rates or "", turn = turn_of(new.extras)}
+    gate = first_gate(new.extras, now)}
 end
 
 -- Returns the policy as the request's hash has it. Requests that one call creates share it.

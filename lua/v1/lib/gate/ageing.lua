@@ -7,7 +7,7 @@
 -- Returns when the request has waited for too long. A fence is at least the time of its acquire in us (lib/lease/acquire.lua).
 -- `aged`: when a permit was last hastened, as text or nil.
 local function aged_at(state, ageing, aged)
-  return math.max(state.born, state.opens, math.floor(state.seq / 1000), tonumber(aged) or 0) + tonumber(ageing)
+  return math.max(state.born, state.gate.opens, math.floor(state.seq / 1000), tonumber(aged) or 0) + tonumber(ageing)
 end
 
 -- Queues the permit that waits for longest in the most urgent lane; its former token goes stale. Returns the tokens.

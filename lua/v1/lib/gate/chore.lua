@@ -10,7 +10,7 @@ local function chore_of(state, at, after, ageing, aged, feed)
   if feed and state.open == 1 and state.state ~= "cancelling" then
     fed, most = "feed", POLL_MOST
   end
-  if after and state.opens == NEVER then
+  if after and state.gate.opens == NEVER then
     return after, math.min(POLL_MOST, math.max(POLL, (at - state.born) / 20))
   elseif not ageing or state.state ~= "active" or state.queued == 0 then
     return fed, math.min(most, tonumber(ageing) or most)

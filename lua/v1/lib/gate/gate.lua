@@ -5,16 +5,6 @@
 -- tenant; see lib/dispatch/turns.lua.
 -- @include lib/core/state.lua
 -- @include lib/permits/resize.lua
--- In the hash a 1 stands for is_limited: the gate was closed because the buckets have no room, and the request has its place
--- in the line.
-local function gate_text(state)
-  local gate = string.format("%d|%s", state.opens, state.rates)
-  if state.is_limited or state.turn ~= "" then
-    gate = gate .. (state.is_limited and "|1|" or "||") .. state.turn
-  end
-  return gate
-end
-
 -- Returns true if this text has a width and four values for each rate.
 local function are_rates(text)
   local rest = string.match(text, "^[1-9]%d*( .+)$")
@@ -24,9 +14,10 @@ local function are_rates(text)
   return rest == ""
 end
 
-local function set_gate(state, opens, is_limited)
-  state.opens, state.is_limited = opens, is_limited
-  redis.call("HSET", request, "gate", gate_text(state))
+-- Gives the request another gate; `rates`: nil leaves those it has.
+local function set_gate(state, opens, is_limited, rates)
+  state.gate = {opens = opens, rates = rates or state.gate.rates, is_limited = is_limited, turn = state.gate.turn}
+  redis.call("HSET", request, "gate", gate_text(state.gate))
 end
 
 -- Closes the gate until `opens`; `is_limited`: because the buckets have no room. The tokens that are on their way go stale; mint queues the sleeper.

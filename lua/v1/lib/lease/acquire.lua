@@ -27,16 +27,16 @@ local function acquire(state, now, claim)
     return {"alone"}
   end
   local word = refusal(state, now)
-  if word == "ok" and state.rates ~= "" and not claim.allowance then
+  if word == "ok" and state.gate.rates ~= "" and not claim.allowance then
     local most = due and not is_uncharged and 1 or math.ceil(ready(state, now) / state.limit)
-    return {"rated", state.rates, math.min(claim.count, most), state.is_limited and 1 or 0}
+    return {"rated", state.gate.rates, math.min(claim.count, most), state.gate.is_limited and 1 or 0}
   end
   unqueue(state, k)
   if word == "ok" and claim.allowance == 0 then
     word = "limited"
   elseif word == "ok" and claim.allowance then
     claim.count = math.min(claim.count, claim.allowance)
-    if state.opens > 0 then
+    if state.gate.opens > 0 then
       set_gate(state, 0)
     end
   end

@@ -6,7 +6,7 @@ local NEVER = 9007199254740991  -- when the gate of a request opens that waits f
 
 -- Returns how many sub-requests may be delivered now.
 local function ready(state, now)
-  if state.opens > now then
+  if state.gate.opens > now then
     return 0
   end
   return state.fresh + (state.has_no_retries and 0 or redis.call("ZCOUNT", retries, "-inf", now))
@@ -26,11 +26,11 @@ end
 -- Returns when the next sub-request may be delivered: when the gate opens, or when the earliest retry is due. Returns nil
 -- if nothing waits.
 local function next_due(state, now)
-  if state.opens > now and (state.fresh > 0 or state.opens == NEVER) then
-    return state.opens < NEVER and state.opens or nil
+  if state.gate.opens > now and (state.fresh > 0 or state.gate.opens == NEVER) then
+    return state.gate.opens < NEVER and state.gate.opens or nil
   end
   local first = state.has_no_retries and {} or redis.call("ZRANGE", retries, 0, 0, "WITHSCORES")
-  return first[2] and math.max(tonumber(first[2]), state.opens)
+  return first[2] and math.max(tonumber(first[2]), state.gate.opens)
 end
 
 -- Queues one sleeper, a permit whose token is due with the next sub-request. Called when no permit is awake and nothing
@@ -55,8 +55,8 @@ local function mint(state, now)
   end
   local work = ready(state, now)
   local want = math.min(state.limit - state.held, work)
-  if state.rates ~= "" then
-    want = math.min(want, tonumber(string.match(state.rates, "^%d+")))
+  if state.gate.rates ~= "" then
+    want = math.min(want, tonumber(string.match(state.gate.rates, "^%d+")))
   end
   while state.queued < want do
     local k = state.sleeper
@@ -68,7 +68,7 @@ local function mint(state, now)
     queue_permit(state, k, now, 0, tokens)
     state.queued = state.queued + 1
   end
-  if state.queued == 0 and work == 0 and state.held < state.limit and (state.opens > now or not state.has_no_retries) then
+  if state.queued == 0 and work == 0 and state.held < state.limit and (state.gate.opens > now or not state.has_no_retries) then
     mint_sleeper(state, now, tokens)
   end
   return tokens

@@ -5,10 +5,6 @@ local function write_queued(k, g, at, lane, due)
   redis.call("HSET", permits, k, string.format("q:%d:%d:%d:%d", g, at, lane, due))
 end
 
-local function suffix_of(state)
-  return state.turn == "" and "" or "@" .. state.turn
-end
-
 local function queue_permit(state, k, now, due, tokens)
   local lane = lane_of(state, k)
   if is_first_waiting(state) then  -- no longer as it was queued at creation
@@ -22,19 +18,20 @@ local function queue_permit(state, k, now, due, tokens)
     write_queued(k, state.seq, now, lane, due)
   end
   tokens[#tokens + 1] = string.format("%d", lane)
-  tokens[#tokens + 1] = string.format("%s.%d%s", k, state.seq, suffix_of(state))
+  local permit = string.format("%s.%d", k, state.seq)
+  tokens[#tokens + 1] = state.gate.turn == "" and permit or permit .. "@" .. state.gate.turn
   tokens[#tokens + 1] = due > now and due - now or 0
 end
 
 -- Returns the tokens of all queued permits whose g is above `last`, and the highest g among them.
 local function all_queued(state, now, last)
-  local tokens, newest = {}, last
+  local tokens, newest, suffix = {}, last, state.gate.turn == "" and "" or "@" .. state.gate.turn
   local all = all_permits(state)
   for i = 1, #all, 2 do
     local g, lane, due = string.match(all[i + 1], "^q:(%d+):%d+:(%d+):(%d+)$")
     if g and tonumber(g) > last then
       tokens[#tokens + 1] = lane
-      tokens[#tokens + 1] = all[i] .. "." .. g .. suffix_of(state)
+      tokens[#tokens + 1] = all[i] .. "." .. g .. suffix
       tokens[#tokens + 1] = math.max(0, tonumber(due) - now)
       newest = math.max(newest, tonumber(g))
     end
