@@ -19,6 +19,7 @@ from samples.corpus.table import peak
 
 from fairlane import FairlaneError, Queue
 from tests.guide.blocks import ON_ONE_KIND, ROOT, environment, lines_of
+from tests.support.params import rest_but
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def check_results(demo: Demo, name: str, limit: int, count: int) -> None:
 
 
 @ON_ONE_KIND
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", rest_but(1, zip([signal.SIGINT, signal.SIGTERM])))
 def test_an_interrupted_demo_leaves_nothing_behind(demo: Demo, number: signal.Signals):
     with demo.start(1000) as process:
         wait_until(lambda: bulk_done(demo), END_S, why="it works")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import Queue
 from tests.cli.program import NO_SERVER, ON_EVERY_KIND, Program, settle
 from tests.support.servers.server_process import run_server
 
@@ -70,9 +71,12 @@ def test_what_a_person_must_do_is_left(program: Program, redis_client: redis.Red
     redis_client.flushall()
 
 
-def test_of_many_findings_of_one_kind_a_few_are_shown(program: Program, redis_client: redis.Redis):
-    for i in range(13):
-        program("submit", "-", "--id", f"r{i}", stdin=b"a\n")
+def test_of_many_findings_of_one_kind_a_few_are_shown(
+    program: Program, redis_client: redis.Redis, redis_url: str
+):
+    with Queue.from_url(redis_url) as queue:
+        for i in range(13):
+            queue.submit_request(["a"], id=f"r{i}")
     redis_client.delete(ACTIVE)
     shown = program("doctor").out.decode()
     assert shown.count("is not in `active`") == 10

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.lists.running import Crew
+from tests.support.params import rest_but
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -167,7 +168,10 @@ def handed_over(lists: Any, name: str) -> Counter[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tracking", [(), ("--namespace", "q", "--message-timeout", "60")])
+@pytest.mark.parametrize(
+    "tracking",
+    rest_but(1, zip([(), ("--namespace", "q", "--message-timeout", "60")])),
+)
 def test_fanouts_and_consumers_that_are_killed_lose_and_double_nothing(
     tracking: tuple[str, ...], crew: Crew, lists: Any, redis_url: str
 ):
