@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from tests.support.requests import Lane
 
@@ -176,8 +178,8 @@ def test_a_target_that_holds_no_list_is_refused(lane: Lane):
 # ------------------------------------------------------------------ restart_forward
 
 
-def restart(lane: Lane, epoch: str, fresh: str) -> int:
-    return int(lane.call("restart_forward", (STATE,), epoch=epoch, fresh=fresh))
+def restart(lane: Lane, epoch: str, fresh: str, reason: str = "gap") -> int:
+    return int(lane.call("restart_forward", (STATE,), epoch=epoch, fresh=fresh, reason=reason))
 
 
 def test_another_epoch_begins_at_zero_and_keeps_what_is_in_flight(lane: Lane):
@@ -187,3 +189,15 @@ def test_another_epoch_begins_at_zero_and_keeps_what_is_in_flight(lane: Lane):
     assert restart(lane, "epoch-of-a", "next") == 1
     assert restart(lane, "epoch-of-a", "other") == 0  # a repeat, or another forwarder
     assert take(lane) == [b"ok", b"next", 0, b"", 0, [b"b", b"c"]]
+    assert lane.client.hmget(STATE, "restarts", "restarted", "reason") == [
+        *(b"1", b"%d" % lane.now, b"gap"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "fresh", "reason"), [("", "b", "gap"), ("a", "a", "gap"), ("a", "b", "bored")]
+)
+def test_epochs_that_are_not_valid_change_nothing(lane: Lane, epoch: str, fresh: str, reason: str):
+    with pytest.raises(InvalidArgument, match="restart_forward wants two epochs"):
+        restart(lane, epoch, fresh, reason)
+    assert not lane.client.exists(STATE)

@@ -46,7 +46,8 @@ def forwards(driver: Any) -> None:
     driver.client.delete(list_keys.landed(target))
     flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
     assert driver.run(forwarding.land(target, flight)).word == "gap"
-    driver.run(forwarding.restart(source, flight.epoch, "f"))
+    driver.run(forwarding.restart(source, flight.epoch, "f", "gap"))
+    assert driver.run(forwarding.read_state(source)).restarts == 1
     flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
     assert driver.run(forwarding.land(target, flight)).word == "ok"
     driver.run(forwarding.next_flight(source, "b", 0, "e", flight))

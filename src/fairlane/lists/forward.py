@@ -16,6 +16,7 @@ from fairlane.operations.lists.forwarding import Flight, ForwardState, Standby
 
 if TYPE_CHECKING:
     from fairlane.lists.addresses import ListAddress
+    from fairlane.operations.lists.forwarding import Disagreement
     from fairlane.protocol.steps import Operation
 
 LEASE_S = 10.0
@@ -150,7 +151,8 @@ class Forwarder:
                 plural(len(flight.messages), "message"),
             )
         fresh = secrets.token_hex(8)
-        self._source.run(forwarding.restart(self._from.name, flight.epoch, fresh))
+        reason: Disagreement = "gap" if word == "gap" else "diverged"
+        self._source.run(forwarding.restart(self._from.name, flight.epoch, fresh, reason))
 
     def _release(self) -> None:
         """Settles the last batch and ends the lease, so that a replica goes on immediately."""

@@ -137,8 +137,8 @@ ROLES = {
         _words("check due_schedules glance list_dead"),
         _words(
             "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"
-            " pttl scan script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount"
-            " zrange zrangebylex zscan zscore"
+            " pttl scan script|exists time xinfo|groups xlen xpending xrange xread xrevrange zcard"
+            " zcount zrange zrangebylex zscan zscore"
         )
         | CALL,
     ),
@@ -149,14 +149,14 @@ ROLES = {
             "claim_messages fan_out keep_service land next_forward push_shortest restart_forward"
             " settle_messages"
         ),
-        _words("blmove del exists hmget incr incrby llen lrange lrem") | CALL,
+        _words("blmove del exists hmget incr incrby llen lrange lrem time") | CALL,
         any_keys=True,
     ),
     "topics": Role(
         "publishes to topics, and reads as any subscriber",
         ("topic",),
         _words("publish subscribe take_messages unsubscribe"),
-        _words("hgetall hset scan unlink xack xlen xpending xrange xread") | CALL,
+        _words("hgetall hset scan unlink xack xinfo|groups xlen xpending xrange xread") | CALL,
         patterns=(keys.EVERY_TOPIC_KEY,),
     ),
     "deployer": Role(

@@ -144,6 +144,21 @@ def test_the_log_has_what_was_handed_over_and_every_length(crew: Crew, program: 
     assert line == "fairlane: 0 messages handed over; waiting 0, pending 0; q:a 0, q:b 0\n"
 
 
+def test_the_lag_of_a_fanout_and_its_services(program: Program, lists: Any):
+    lists.lpush("q:in", "one", "two")
+    lists.lpush("q:b", "old")
+    show = ("fanout", *LISTS, "--namespace", "n", "--lag")
+    assert program(*show).out == b"q:in 2\nq:in:pending 0\nq:a 0\nq:b 1\n"
+    lists.lpush("n:ids", 1, 2)
+    lists.hset("n:2", mapping={"host": "box", "pid": 7, "renewed": int(lists.time()[0])})
+    *lengths, alive, gone = program(*show).out.decode().splitlines()
+    assert len(lengths) == 4
+    assert alive.startswith("service n:2 on box, pid 7, renewed ")
+    assert gone == "service n:1 has expired: the next service takes it off"
+    assert lists.llen("q:in") == 2
+    assert lists.llen("n:ids") == 2
+
+
 # ------------------------------------------------------------------ its end
 
 

@@ -67,6 +67,8 @@ def test_the_lag(words: list[str], program: Program, lists: Any, redis_url: str)
     assert program(*show).out == b"lag 1, forwarded 2, no forwarder is active\n"
     lists.hset(STATE, mapping={"owner": "box:1:ab", "until": 10**15})
     assert program(*show).out == b"lag 1, forwarded 2, lease of box:1:ab\n"
+    lists.hset(STATE, mapping={"restarts": 2, "restarted": 1, "reason": "diverged"})
+    assert "the numbers began again 2 times: last, the source was set" in program(*show).err
 
 
 def test_the_list_on_another_database_of_the_same_server(

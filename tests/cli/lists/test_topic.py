@@ -206,7 +206,7 @@ def test_the_life_of_a_topic(program: Program):
     assert program("topic", "subscribe", "news", "b", "--from", "first").out == b"subscribed\n"
     assert program("topic", "list").out == b"news\n"
     shown = program("topic", "show", "news").out.decode().splitlines()
-    assert shown[0] == "topic news: 3 messages, 3 published"
+    assert shown[0] == "topic news: 3 messages, 3 published; keeps 1,000,000 for 7d"
     assert [line.split()[:5] for line in shown[2:]] == [
         ["a", "2", "2", "0", "0"],
         ["b", "3", "3", "0", "0"],
@@ -217,7 +217,7 @@ def test_the_life_of_a_topic(program: Program):
     assert program("topic", "retain", "news", "--count", 2, "--age", "1h").out == b"set\n"
     assert program("topic", "unsubscribe", "news", "a").out == b"removed\n"
     asked = program("topic", "delete", "news")
-    assert "topic news has 3 messages, 1 subscribers: --yes deletes it" in asked.err
+    assert "topic news has 3 messages, 1 subscriber: --yes deletes it" in asked.err
     assert program("topic", "delete", "news", "--yes").out == b"deleted\n"
     assert program("topic", "list").out == b""
 

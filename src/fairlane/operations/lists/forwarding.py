@@ -7,7 +7,7 @@ one forwarder or by two, is pushed once. The lease only keeps replicas from doin
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fairlane.protocol import list_keys
 from fairlane.protocol.scripts import library
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation
 
+Disagreement = Literal["gap", "diverged"]
+REASONS: dict[Disagreement, str] = {
+    "gap": "the target had lost messages that it had confirmed, or is another one",
+    "diverged": "the source was set back, and some messages may have come twice",
+}
 BATCH = 100  # messages of one round trip to each server
 
 
@@ -47,11 +52,19 @@ class Standby(NamedTuple):
 
 
 class ForwardState(NamedTuple):
-    """How far the forwarding of a list is. `owner`: the forwarder that has the lease, or ""."""
+    """How far the forwarding of a list is. `owner`: the forwarder that has the lease, or "".
+
+    The lease ends at `until_ms`. `restarts`: how often the numbers began again, because the two
+    servers did not agree; last at `restarted_ms`, for this `reason`. Times are in ms since 1970.
+    """
 
     lag: int
     forwarded: int
     owner: str
+    until_ms: int
+    restarts: int
+    restarted_ms: int
+    reason: Disagreement
 
 
 def next_flight(
@@ -111,9 +124,10 @@ def land(target: str, flight: Flight) -> Operation[Landing]:
     return Landing(reply.word, reply.pushed if reply.is_ok else 0)
 
 
-def restart(source: str, epoch: str, fresh: str) -> Operation[None]:
-    """Begins another epoch, unless another forwarder has begun one."""
-    yield library().restart_forward((list_keys.forward_state(source),), epoch=epoch, fresh=fresh)
+def restart(source: str, epoch: str, fresh: str, reason: Disagreement) -> Operation[None]:
+    """Begins another epoch, unless another forwarder has begun one; the reason is recorded."""
+    state = (list_keys.forward_state(source),)
+    yield library().restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
 
 
 def wait_for_message(source: str, block_s: float) -> Operation[None]:
@@ -124,16 +138,24 @@ def wait_for_message(source: str, block_s: float) -> Operation[None]:
 
 def read_state(source: str) -> Operation[ForwardState]:
     """Returns how far the forwarding of a list is; it changes nothing."""
+    fields = (b"sequence", b"owner", b"until", b"restarts", b"restarted", b"reason")
     waiting, flying, known = yield Batch(
         [
             Command(b"LLEN", list_keys.raw(source)),
             Command(b"LLEN", list_keys.in_flight(source)),
-            Command(b"HMGET", list_keys.forward_state(source), b"sequence", b"owner"),
+            Command(b"HMGET", list_keys.forward_state(source), *fields),
         ]
     )
-    sequence, owner = known
-    name = owner.decode("utf-8", "replace") if owner else ""
-    return ForwardState(waiting + flying, int(sequence or 0), name)
+    sequence, owner, until, restarts, restarted, reason = known
+    return ForwardState(
+        lag=waiting + flying,
+        forwarded=int(sequence or 0),
+        owner=owner.decode("utf-8", "replace") if owner else "",
+        until_ms=int(until or 0),
+        restarts=int(restarts or 0),
+        restarted_ms=int(restarted or 0),
+        reason="diverged" if reason == b"diverged" else "gap",
+    )
 
 
 def server_ids() -> Operation[set[bytes]]:
