@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "how-to" / "lists.md"
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
         outputs = [shells.run(block) for block in blocks_of(PAGE)]
-    fanned, mpush, forwarded, balanced, program = outputs
+    fanned, mpush, forwarded, balanced, program, queues, shortest = outputs
     newest_first = "three two one"
     lengths = ["orders 0", "orders:pending 0", "billing 3", "shipping 3"]
     assert fanned.splitlines() == ["3", newest_first, *lengths]
@@ -32,6 +32,11 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     ]
     assert balanced.splitlines() == ["left 2", "right 2"]
     assert program.splitlines() == ["middle", "{'left': 33, 'middle': 34, 'right': 33}"]
+    assert [line.split()[::2][:2] for line in queues.splitlines()[-2:]] == [
+        ["north", "2"],
+        ["south", "1"],
+    ]
+    assert shortest == "south\n"
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         client.flushall()  # of both databases: lists have no TTL
 

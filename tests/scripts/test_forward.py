@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.errors import InvalidArgument
-
 if TYPE_CHECKING:
     from tests.support.requests import Lane
 
@@ -192,12 +190,3 @@ def test_another_epoch_begins_at_zero_and_keeps_what_is_in_flight(lane: Lane):
     assert lane.client.hmget(STATE, "restarts", "restarted", "reason") == [
         *(b"1", b"%d" % lane.now, b"gap"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("epoch", "fresh", "reason"), [("", "b", "gap"), ("a", "a", "gap"), ("a", "b", "bored")]
-)
-def test_epochs_that_are_not_valid_change_nothing(lane: Lane, epoch: str, fresh: str, reason: str):
-    with pytest.raises(InvalidArgument, match="restart_forward wants two epochs"):
-        restart(lane, epoch, fresh, reason)
-    assert not lane.client.exists(STATE)

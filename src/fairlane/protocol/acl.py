@@ -71,7 +71,7 @@ ROLES = {
         ),
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel confirm"
-            " discard drop_active enqueue insert_tokens intend pin_manifest"
+            " discard drop_active enqueue insert_tokens intend pin_manifest place"
             " report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
@@ -114,9 +114,9 @@ ROLES = {
             "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
             " discard drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
             " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
-            " put_schedule reap refit report_backlog requeue_dead reschedule_active restore_active"
-            " resume retire seal set_deadline set_limit set_max_waiting set_priority set_rate"
-            " set_shards submit"
+            " place put_schedule reap refit report_backlog requeue_dead reschedule_active"
+            " restore_active resume retire seal set_deadline set_limit set_max_waiting"
+            " set_priority set_rate set_shards submit"
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
