@@ -54,6 +54,13 @@ def land(lane: Lane, *messages: bytes, before: int = 0, digest: str = "") -> lis
 # ------------------------------------------------------------------ next_forward
 
 
+def test_a_source_that_holds_no_list_changes_nothing(lane: Lane):
+    lane.client.set(SOURCE, "text")
+    assert take(lane) == [b"wrongtype"]
+    assert not lane.client.exists(STATE)
+    lane.client.delete(SOURCE)
+
+
 def test_the_first_batch_begins_an_epoch_and_has_the_oldest_messages(lane: Lane):
     push(lane, "a", "b", "c")
     assert take(lane, most=2) == [b"ok", b"epoch-of-a", 0, b"", 1, [b"a", b"b"]]

@@ -99,6 +99,15 @@ def test_a_list_that_holds_something_else_loses_no_message(program: Program, lis
     assert lists.lrange("q:b", 0, -1) == lists.lrange("q:a", 0, -1) == [b"one"]
 
 
+@pytest.mark.parametrize("name", ["q:in", "q:in:pending"])
+def test_a_source_that_holds_something_else(name: str, program: Program, lists: Any):
+    lists.set(name, "text")
+    ended = program("fanout", *LISTS, "--until-idle")
+    assert ended.code == 2
+    assert f"key {name} holds no list: name another" in ended.err
+    assert lists.keys("*") == [name.encode()]
+
+
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
 def test_a_cluster_where_the_slots_of_the_lists_differ(program: Program, lists: Any):
     lists.lpush("q:in", "one")

@@ -136,6 +136,43 @@ def test_a_target_that_holds_no_list_loses_no_message(
         assert rest(client, "copy") == [b"a"]
 
 
+def test_a_source_that_holds_no_list(words: list[str], program: Program, lists: Any):
+    lists.set("orders", "text")
+    ended = program(*words, "--until-idle")
+    assert ended.code == 2
+    assert "key orders at the source holds no list: name another" in ended.err
+
+
+def test_a_forwarder_that_fails_ends_its_lease(
+    words: list[str], program: Program, lists: Any, far: Any
+):
+    lists.lpush("orders", "a")
+    with far.client() as client:
+        client.set("copy", "text")
+        program(*words, "--until-idle")
+    assert lists.hget(STATE, "epoch")
+    assert not lists.hexists(STATE, "owner")
+
+
+@pytest.mark.parametrize("rights", [(">pw", "+@all", "-evalsha"), (">other", "+@all")])
+def test_a_target_that_refuses_is_one_sentence_and_loses_no_message(
+    rights: tuple[str, ...], program: Program, lists: Any, redis_url: str, far: Any
+):
+    lists.lpush("orders", "a")
+    with far.client() as client:
+        client.execute_command("ACL", "SETUSER", "weak", "on", "~*", *rights)
+        target = far.url.replace("://", "://weak:pw@")
+        words = ("--from", f"{redis_url}/orders", "--to", f"{target}/copy", "--until-idle")
+        ended = program("forward", *words)
+        assert ended.code == 5
+        refusals = [line for line in ended.err.splitlines() if "weak:***@" in line]
+        assert "refused" in refusals[-1]
+        assert lists.llen("orders") + lists.llen(FLIGHT) == 1
+        client.execute_command("ACL", "SETUSER", "weak", "resetpass", ">pw", "+@all", "~*")
+        program("forward", *words)
+        assert rest(client, "copy") == [b"a"]
+
+
 def test_a_password_is_not_shown(program: Program):
     ended = program("forward", "--from", "redis://:s3cret@127.0.0.1:1/a", "--to", "redis://x")
     ended.refused(2, "--to names no list")

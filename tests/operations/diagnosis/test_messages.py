@@ -55,6 +55,14 @@ def test_a_subscriber_that_reads_and_acknowledges_is_well(lane: Lane):
     assert found(lane, 999 * HOUR) == []
 
 
+def test_a_topic_without_a_subscriber_is_a_note(lane: Lane):
+    lane.run(publish("news", [b"a"]))
+    one = the_one(lane)
+    assert (one.severity, one.subject, one.what) == (
+        *(NOTE, "topic news", "1 message and no subscriber"),
+    )
+
+
 def test_a_subscriber_that_never_reads_is_found_after_an_hour(lane: Lane):
     lane.run(subscribe("news", "mail", "new"))
     assert found(lane, 999 * HOUR) == []  # nothing waits

@@ -49,6 +49,8 @@ def publish(name: str, file: str, redis: str | None) -> int:
 
     with _open(redis, name) as topic, open_source(file) as source:
         numbers = topic.publish_many(chain.from_iterable(source.blocks()))
+        if not topic.overview().subscribers:
+            note(f"topic {name} has no subscribers: fairlane topic subscribe {name} NAME adds one")
     write_line(str(len(numbers)))
     return 0
 
@@ -255,6 +257,8 @@ def delete(name: str, *, yes: bool, redis: str | None) -> int:
         if not yes:
             note(f"topic {name} has {counts}: --yes deletes it")
             return 0
-        topic.delete()
+        if not topic.delete():
+            note(f"there is no topic {name}: fairlane topic list lists them")
+            return 0
     write_line("deleted")
     return 0

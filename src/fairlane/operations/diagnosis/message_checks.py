@@ -44,6 +44,9 @@ def _topic(topic: str, now_ms: int) -> Operation[list[Finding]]:
     except FairlaneError as error:
         return [_unread("topics", f"topic {topic}", "topics", error)]
     found = []
+    if state.messages and not state.subscribers:
+        what = f"{plural(state.messages, 'message')} and no subscriber"
+        found.append(Finding("topics", NOTE, what, subject=f"topic {topic}"))
     for one in state.subscribers:
         problem = _problem(state, one, now_ms)
         if problem is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from fairlane.errors import InvalidArgument
 from fairlane.protocol import list_keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
@@ -73,7 +74,8 @@ def next_flight(
     """Settles what has landed, takes or extends the lease, and returns the next batch.
 
     `fresh` is the epoch of a list that was never forwarded. With `lease_ms` 0 the lease ends, and
-    no batch is taken. May be repeated at any time.
+    no batch is taken. May be repeated at any time. Raises InvalidArgument if the key holds no list;
+    nothing is changed then.
     """
     call = library().next_forward(
         (list_keys.raw(source), list_keys.in_flight(source), list_keys.forward_state(source)),
@@ -87,6 +89,10 @@ def next_flight(
         chain=chain_of(landed.chain, landed.messages) if landed else "",
     )
     reply = yield from call.run()
+    if reply.is_wrongtype:
+        raise InvalidArgument(
+            f"key {source} at the source holds no list: name another, or delete what it holds"
+        )
     if reply.is_held:
         return Standby(reply.left)
     epoch, chain = reply.epoch.decode(), reply.chain.decode()

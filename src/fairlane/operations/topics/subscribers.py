@@ -158,7 +158,7 @@ def _messages(flat: Sequence[bytes], *, is_repeat: bool) -> list[TopicMessage]:
 def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[int]:
     """Acknowledges messages: they are not delivered again. Returns how many were not before.
 
-    Raises InvalidArgument.
+    Raises InvalidArgument, SubscriberNotFound.
     """
     keys.check_name("subscriber", subscriber)
     wanted = list(ids)
@@ -170,6 +170,10 @@ def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[in
             raise InvalidArgument(f"message id {one!r} is not valid: an id such as 5-1 is expected")
     stream, _ = keys.topic(topic)
     acked: int = yield Command(b"XACK", stream, subscriber, *wanted)
+    if not acked and subscriber not in [
+        one.name for one in (yield from read_topic(topic)).subscribers
+    ]:
+        raise (yield from _not_found(topic, subscriber))
     return acked
 
 
