@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +19,7 @@ PAGE = ROOT / "docs" / "how-to" / "pull.md"
 @pytest.mark.rest
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
-        first, second, receipt, http, _ = (shells.run(block) for block in blocks_of(PAGE))
+        first, second, receipt, status, _ = (shells.run(block) for block in blocks_of(PAGE))
     assert first.splitlines() == [
         *("urgent False 1", "hello True 1", "a False 1", "b False 1", "[b'HELLO']"),
     ]
@@ -28,10 +27,11 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert attempt == "2"
     assert "is too old: its lease is over" in refusal
     assert receipt == ""
-    posted, got, nothing, status, *rest = http.splitlines()
-    assert set(json.loads(posted)) == {"id"}
-    (taken,) = json.loads(got)
-    assert taken["message"] == "message 1"
-    assert taken["receipt"].startswith(f"http~{json.loads(posted)['id']}~")
-    assert (json.loads(nothing), status) == ([], "204")
-    assert any("http" in line for line in rest)
+    taken, *rest = status.splitlines()
+    assert taken == "['message 1', 'message 2']"
+    held, *waiting = [line.split()[6] for line in rest if " active " in line]
+    assert (held, waiting) == ("1/3", ["0/3", "0/3"])
+    assert sum(" done " in line for line in rest) == 1
+    assert any(line.split()[:3] == ["wonder", "2", "3"] for line in rest)
+    ended = "ended     4 in the log"
+    assert rest[-4:] == [ended, "message 2", "message 3", "message 4"]

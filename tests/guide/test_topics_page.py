@@ -25,7 +25,10 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert awaited.splitlines() == orders[2:]
     lines = commands.splitlines()
     assert lines[:5] == ["subscribed", "2", "subscribed", "disk is full", "fan is slow"]
-    assert lines[5] == "topic alerts: 2 messages, 2 published"
-    assert re.match(r"audit +2 +2 +0 +0 +never", lines[7])
-    assert re.match(r"pager +0 +0 +0 +0 +\d+ ?m?s ago", lines[8])
-    assert retain == "set\n"
+    assert lines[5] == "topic alerts: 2 messages, 2 published; keeps 1,000,000 for 7d"
+    assert re.match(r"audit +2 +2 +0 +0 +\d+ ?m?s +never", lines[7])
+    assert re.match(r"pager +0 +0 +0 +0 +- +\d+ ?m?s ago", lines[8])
+    done, count, *found = retain.splitlines()
+    assert (done, count) == ("set", "5")
+    assert re.match(r"warn +topics +topic alerts, subscriber audit +has missed 3", found[0])
+    assert "fairlane topic unsubscribe alerts audit" in "".join(found)

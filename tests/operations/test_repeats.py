@@ -47,7 +47,7 @@ from fairlane.spark.operations.commit import commit, seal
 from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
 from fairlane.spark.operations.manifest import Share, Txn
 from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
-from tests.support.list_scenarios import balances, fans_out, forwards, publishes
+from tests.support.list_scenarios import balances, fans_out, forwards, places, publishes
 from tests.support.lost_replies import (
     ON_SINGLE,
     expire,
@@ -509,7 +509,7 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, is_given_another_rate,
-    ages, follows_another, fans_out, forwards, balances, publishes,
+    ages, follows_another, fans_out, forwards, balances, publishes, places,
     pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
     flows,

@@ -44,7 +44,10 @@ OTHER_CHANGES = {
         "set_rate",
     }
 }
-OTHER_COMMANDS = {"producer": {"xpending"}}
+OTHER_COMMANDS = {
+    "producer": {"xpending"},
+    "worker": {"xlen", "xpending"},  # its walk looks at no topic: only the doctor's does
+}
 # What else a `fairlane` command is called in its file.
 PARTS = {
     "dead list": ("cli.commands.dead", "list_"),

@@ -139,7 +139,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "requeue_dead": Call(running, {"op": "a" * 32, "ids": ["1-1"]}),
         "reschedule_active": Call((ACTIVE,), {"rows": [RUNNING, 1, 2]}),
         "restore_active": Call((ACTIVE,), {"id": NEW, "due": 7}),
-        "restart_forward": Call((b"{lists}:state",), {"epoch": "e", "fresh": "f"}),
+        "restart_forward": Call((b"{lists}:state",), {"epoch": "e", "fresh": "f", "reason": "gap"}),
         "resume": Call(running, {}),
         "retire": Call(
             (ACTIVE, keys.logged("req"), keys.completed("req"), *BOUND),

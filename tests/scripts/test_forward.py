@@ -54,6 +54,13 @@ def land(lane: Lane, *messages: bytes, before: int = 0, digest: str = "") -> lis
 # ------------------------------------------------------------------ next_forward
 
 
+def test_a_source_that_holds_no_list_changes_nothing(lane: Lane):
+    lane.client.set(SOURCE, "text")
+    assert take(lane) == [b"wrongtype"]
+    assert not lane.client.exists(STATE)
+    lane.client.delete(SOURCE)
+
+
 def test_the_first_batch_begins_an_epoch_and_has_the_oldest_messages(lane: Lane):
     push(lane, "a", "b", "c")
     assert take(lane, most=2) == [b"ok", b"epoch-of-a", 0, b"", 1, [b"a", b"b"]]
@@ -176,8 +183,8 @@ def test_a_target_that_holds_no_list_is_refused(lane: Lane):
 # ------------------------------------------------------------------ restart_forward
 
 
-def restart(lane: Lane, epoch: str, fresh: str) -> int:
-    return int(lane.call("restart_forward", (STATE,), epoch=epoch, fresh=fresh))
+def restart(lane: Lane, epoch: str, fresh: str, reason: str = "gap") -> int:
+    return int(lane.call("restart_forward", (STATE,), epoch=epoch, fresh=fresh, reason=reason))
 
 
 def test_another_epoch_begins_at_zero_and_keeps_what_is_in_flight(lane: Lane):
@@ -187,3 +194,6 @@ def test_another_epoch_begins_at_zero_and_keeps_what_is_in_flight(lane: Lane):
     assert restart(lane, "epoch-of-a", "next") == 1
     assert restart(lane, "epoch-of-a", "other") == 0  # a repeat, or another forwarder
     assert take(lane) == [b"ok", b"next", 0, b"", 0, [b"b", b"c"]]
+    assert lane.client.hmget(STATE, "restarts", "restarted", "reason") == [
+        *(b"1", b"%d" % lane.now, b"gap"),
+    ]

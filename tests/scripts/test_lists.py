@@ -37,8 +37,9 @@ def rest(lane: Lane, key: bytes) -> list[bytes]:
 
 
 def claim(lane: Lane, most: int = 10) -> list[bytes]:
-    found: list[bytes] = lane.call("claim_messages", (SOURCE, PENDING), most=most)
-    return found
+    word, found = lane.call("claim_messages", (SOURCE, PENDING), most=most)
+    assert word == b"ok"
+    return list(found)
 
 
 def fan_out(lane: Lane, *rows: Any, to: str = "all", tracked: bool = False) -> list[Any]:
@@ -53,6 +54,16 @@ def fan_out(lane: Lane, *rows: Any, to: str = "all", tracked: bool = False) -> l
 
 
 # ------------------------------------------------------------------ claim_messages
+
+
+@pytest.mark.parametrize(("key", "at"), [(SOURCE, 0), (PENDING, 1)])
+def test_a_claim_where_a_key_holds_no_list_changes_nothing(lane: Lane, key: bytes, at: int):
+    other = PENDING if key == SOURCE else SOURCE
+    push(lane, other, "a")
+    lane.client.set(key, "text")
+    assert lane.call("claim_messages", (SOURCE, PENDING), most=10) == [b"wrongtype", at]
+    assert rest(lane, other) == [b"a"]
+    lane.client.delete(key)
 
 
 def test_a_claim_moves_the_oldest_messages_and_returns_them_oldest_first(lane: Lane):

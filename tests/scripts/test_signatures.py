@@ -32,8 +32,8 @@ REQUEST_NAMES = sorted(
 )
 GROWING = {
     *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
-    *("enqueue", "fan_out", "intend", "keep_service", "land", "pin_manifest", "put_schedule"),
-    *("publish", "push_shortest", "requeue_dead", "stage", "submit", "subscribe"),
+    *("enqueue", "fan_out", "intend", "keep_service", "land", "pin_manifest", "place"),
+    *("publish", "push_shortest", "put_schedule", "requeue_dead", "stage", "submit", "subscribe"),
     "hand_over",
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself

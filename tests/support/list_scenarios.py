@@ -7,9 +7,11 @@ from typing import Any
 from fairlane.operations.lists import forwarding, services
 from fairlane.operations.lists.balance import push_shortest
 from fairlane.operations.lists.hand_over import Route, Tracking, hand_over
+from fairlane.operations.submit.place import place, withdraw
 from fairlane.operations.topics import publish, subscribers
 from fairlane.protocol import list_keys
 from fairlane.protocol.list_keys import Namespace
+from fairlane.queue import Queue
 from tests.support.requests import numbered
 
 
@@ -46,7 +48,8 @@ def forwards(driver: Any) -> None:
     driver.client.delete(list_keys.landed(target))
     flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
     assert driver.run(forwarding.land(target, flight)).word == "gap"
-    driver.run(forwarding.restart(source, flight.epoch, "f"))
+    driver.run(forwarding.restart(source, flight.epoch, "f", "gap"))
+    assert driver.run(forwarding.read_state(source)).restarts == 1
     flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
     assert driver.run(forwarding.land(target, flight)).word == "ok"
     driver.run(forwarding.next_flight(source, "b", 0, "e", flight))
@@ -54,6 +57,13 @@ def forwards(driver: Any) -> None:
 
 def balances(driver: Any) -> None:
     driver.run(push_shortest(["{lists}:a", "{lists}:b"], numbered(5)))
+
+
+def places(driver: Any) -> None:
+    """A request in the shortest queue, and one that is withdrawn."""
+    found = driver.run(place(["req"], "placed"))
+    Queue(driver, found.queue).submit_request(numbered(1), id="placed")
+    driver.run(withdraw(driver.run(place(["req"], "withdrawn")), "withdrawn"))
 
 
 def publishes(driver: Any) -> None:

@@ -1,12 +1,12 @@
 -- next_forward: settles a batch that is in the target list, and returns the next one to the forwarder that holds the lease.
 -- The messages in `flight` have consecutive numbers: the oldest has `sequence` + 1. So each number is one message for ever,
 -- and the target can leave out a number that it has.
--- Says: ok epoch sequence chain waiting messages | held left
---   left = ms until the lease of another forwarder ends; waiting = messages behind those that are returned
+-- Says: ok epoch sequence chain waiting messages | held left | wrongtype
+--   wrongtype: the source holds no list; left = ms until the lease of another forwarder ends; waiting = messages behind those that are returned
 -- @flags allow-oom
 local source = KEYS[1]  -- a list of a person; its oldest message is at the tail
 local flight = KEYS[2]  -- {<list>}:forwarding  list  messages that left the source and are not settled
-local state = KEYS[3]  -- {<list>}:forward  hash  epoch, sequence, chain, owner, until
+local state = KEYS[3]  -- {<list>}:forward  hash  epoch, sequence, chain, owner, until, restarts, restarted, reason
 local now = ARGV[1]  -- ms, "" = server time
 local owner = ARGV[2]  -- of the forwarder
 local lease = tonumber(ARGV[3])  -- ms, 0 = end the lease
@@ -21,6 +21,10 @@ local chain = ARGV[9]  -- the digest of all messages up to its last one
 
 if owner == "" or fresh == "" or not lease or lease < 0 or not most or most < 1 or most > 1000 or not count or count < 0 then
   return redis.error_reply("BADARGUMENT next_forward wants an owner, an epoch, ms, and 1 to 1000 messages")
+end
+local kind = redis.call("TYPE", source).ok
+if kind ~= "list" and kind ~= "none" then
+  return {"wrongtype"}
 end
 if redis.call("HGET", state, "epoch") == epoch and redis.call("HGET", state, "sequence") == before then
   redis.call("LTRIM", flight, 0, -count - 1)

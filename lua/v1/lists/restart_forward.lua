@@ -2,15 +2,20 @@
 -- place and is sent again. A repeat finds another epoch and changes nothing.
 -- Says: = is_restarted
 -- @flags allow-oom
-local state = KEYS[1]  -- {<list>}:forward  hash  epoch, sequence, chain, owner, until
-local epoch = ARGV[1]  -- that ends
-local fresh = ARGV[2]  -- that begins
+local state = KEYS[1]  -- {<list>}:forward  hash  epoch, sequence, chain, owner, until, restarts, restarted, reason
+local now = ARGV[1]  -- ms, "" = server time
+local epoch = ARGV[2]  -- that ends
+local fresh = ARGV[3]  -- that begins
+local reason = ARGV[4]  -- gap | diverged, for people
+-- @include lib/core/now_ms.lua
 
-if epoch == "" or fresh == "" or epoch == fresh then
-  return redis.error_reply("BADARGUMENT restart_forward wants two epochs")
+if epoch == "" or fresh == "" or epoch == fresh or (reason ~= "gap" and reason ~= "diverged") then
+  return redis.error_reply("BADARGUMENT restart_forward wants two epochs, and gap or diverged")
 end
 if redis.call("HGET", state, "epoch") ~= epoch then
   return 0
 end
-redis.call("HSET", state, "epoch", fresh, "sequence", 0, "chain", "")
+redis.call("HINCRBY", state, "restarts", 1)
+redis.call("HSET", state, "epoch", fresh, "sequence", 0, "chain", "", "restarted", string.format("%.0f", now_ms(now)),
+  "reason", reason)
 return 1

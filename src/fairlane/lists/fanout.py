@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.text import plural
+from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisError
 from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
 from fairlane.lists.slots import check_one_slot
@@ -16,6 +17,8 @@ from fairlane.protocol import list_keys
 
 if TYPE_CHECKING:
     from fairlane.lists.options import FanoutOptions
+    from fairlane.operations.lists.hand_over import Backlog
+    from fairlane.operations.lists.services import Service
     from fairlane.protocol.steps import Operation
 
 _SETTLE_S = 1.0  # between two looks at tracked messages
@@ -28,6 +31,25 @@ class Counts:
     messages: int = 0
     done: int = 0
     timed_out: int = 0
+
+
+class FanoutState(NamedTuple):
+    """The lengths of all lists, and the services that are registered."""
+
+    backlog: Backlog
+    services: list[Service]
+
+
+def state_of(url: str, options: FanoutOptions) -> FanoutState:
+    """Returns what waits in the lists of a fan-out, and its services. Raises RedisError."""
+    driver = SyncDriver(url)
+    try:
+        driver.check()
+        backlog = driver.run(read_backlog(options.route))
+        found = driver.run(services.read_services(options.space)) if options.space else []
+        return FanoutState(backlog, found)
+    finally:
+        driver.close()
 
 
 class Fanout:

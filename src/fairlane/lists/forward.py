@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.errors import InvalidArgument, RedisError
+from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
 from fairlane.operations.lists import forwarding
 from fairlane.operations.lists.forwarding import Flight, ForwardState, Standby
 
 if TYPE_CHECKING:
     from fairlane.lists.addresses import ListAddress
+    from fairlane.operations.lists.forwarding import Disagreement
     from fairlane.protocol.steps import Operation
 
 LEASE_S = 10.0
@@ -77,8 +78,10 @@ class Forwarder:
             self._refuse_same_list()
             log.info("forwards %s to %s", self._from.shown, self._to.shown)
             with self._loop:
-                self._loop.run(self._turn)
-                self._release()
+                try:
+                    self._loop.run(self._turn)
+                finally:  # also after an error, so that another forwarder need not wait
+                    self._release()
         finally:
             self._source.close()
             self._target.close()
@@ -150,11 +153,12 @@ class Forwarder:
                 plural(len(flight.messages), "message"),
             )
         fresh = secrets.token_hex(8)
-        self._source.run(forwarding.restart(self._from.name, flight.epoch, fresh))
+        reason: Disagreement = "gap" if word == "gap" else "diverged"
+        self._source.run(forwarding.restart(self._from.name, flight.epoch, fresh, reason))
 
     def _release(self) -> None:
         """Settles the last batch and ends the lease, so that a replica goes on immediately."""
         try:
             self._source.run(self._next(0))
-        except RedisError as error:
+        except FairlaneError as error:
             log.warning("the lease is left to expire: %s", error)

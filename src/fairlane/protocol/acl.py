@@ -71,7 +71,7 @@ ROLES = {
         ),
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel confirm"
-            " discard drop_active enqueue insert_tokens intend pin_manifest"
+            " discard drop_active enqueue insert_tokens intend pin_manifest place"
             " report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
@@ -114,9 +114,9 @@ ROLES = {
             "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
             " discard drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
             " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
-            " put_schedule reap refit report_backlog requeue_dead reschedule_active restore_active"
-            " resume retire seal set_deadline set_limit set_max_waiting set_priority set_rate"
-            " set_shards submit"
+            " place put_schedule reap refit report_backlog requeue_dead reschedule_active"
+            " restore_active resume retire seal set_deadline set_limit set_max_waiting"
+            " set_priority set_rate set_shards submit"
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
@@ -137,8 +137,8 @@ ROLES = {
         _words("check due_schedules glance list_dead"),
         _words(
             "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"
-            " pttl scan script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount"
-            " zrange zrangebylex zscan zscore"
+            " pttl scan script|exists time xinfo|groups xlen xpending xrange xread xrevrange zcard"
+            " zcount zrange zrangebylex zscan zscore"
         )
         | CALL,
     ),
@@ -149,14 +149,14 @@ ROLES = {
             "claim_messages fan_out keep_service land next_forward push_shortest restart_forward"
             " settle_messages"
         ),
-        _words("blmove del exists hmget incr incrby llen lrange lrem") | CALL,
+        _words("blmove del exists hmget incr incrby llen lrange lrem time") | CALL,
         any_keys=True,
     ),
     "topics": Role(
         "publishes to topics, and reads as any subscriber",
         ("topic",),
         _words("publish subscribe take_messages unsubscribe"),
-        _words("hgetall hset scan unlink xack xlen xpending xrange xread") | CALL,
+        _words("hgetall hset scan unlink xack xinfo|groups xlen xpending xrange xread") | CALL,
         patterns=(keys.EVERY_TOPIC_KEY,),
     ),
     "deployer": Role(

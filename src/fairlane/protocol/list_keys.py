@@ -13,6 +13,7 @@ from fairlane.errors import InvalidArgument
 
 _LONGEST = 512  # bytes of a name
 _SHOWN_MOST = 60  # characters of a refused name
+_FORWARD = re.compile(rb"(?:\{([^{}]+)\}|(.+)):forward", re.DOTALL)
 _TAG = re.compile(r"^[^{]*\{[^}]+\}")  # what Redis reads as a hash tag
 
 
@@ -58,6 +59,13 @@ def in_flight(source: str) -> bytes:
 def forward_state(source: str) -> bytes:
     """`{<list>}:forward`: hash, which forwarder is active, and how far it is."""
     return _beside(source, "forward")
+
+
+def forwarded_list(key: bytes) -> str | None:
+    """Returns the list whose `forward_state` this key is; None for a key of another shape."""
+    match = _FORWARD.fullmatch(key)
+    name = (match[1] or match[2]).decode("utf-8", "surrogateescape") if match else ""
+    return name if name and forward_state(name) == key else None
 
 
 def landed(target: str) -> bytes:

@@ -100,6 +100,19 @@ def test_a_lost_request_is_read_from_the_log(program: Program, redis_client: Any
     assert entry[1][b"state"] == b"lost"
 
 
+def test_a_subscriber_that_never_comes_is_a_warning_with_its_remedy(
+    program: Program, redis_client: redis.Redis
+):
+    program("topic", "subscribe", "news", "mail")
+    program("topic", "retain", "news", "--count", 2)
+    program("topic", "publish", "news", stdin=b"a\nb\nc\n")
+    ended = program("doctor")
+    assert ended.code == 0
+    assert b"warn    topics          topic news, subscriber mail  has missed 1 message" in ended.out
+    assert b"fairlane topic unsubscribe news mail" in ended.out
+    redis_client.flushall()
+
+
 def test_every_check_is_one_json_value(program: Program):
     checks = [json.loads(line) for line in program("doctor", "--json").out.splitlines()]
     assert [check["check"] for check in checks][:2] == ["version", "eviction"]

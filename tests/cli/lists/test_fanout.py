@@ -100,6 +100,15 @@ def test_a_list_that_holds_something_else_loses_no_message(program: Program, lis
     assert lists.lrange("q:b", 0, -1) == lists.lrange("q:a", 0, -1) == [b"one"]
 
 
+@pytest.mark.parametrize("name", ["q:in", "q:in:pending"])
+def test_a_source_that_holds_something_else(name: str, program: Program, lists: Any):
+    lists.set(name, "text")
+    ended = program("fanout", *LISTS, "--until-idle")
+    assert ended.code == 2
+    assert f"key {name} holds no list: name another" in ended.err
+    assert lists.keys("*") == [name.encode()]
+
+
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
 def test_a_cluster_where_the_slots_of_the_lists_differ(program: Program, lists: Any):
     lists.lpush("q:in", "one")
@@ -143,6 +152,21 @@ def test_the_log_has_what_was_handed_over_and_every_length(crew: Crew, program: 
         fanout.terminate()
         assert fanout.wait(10) == 0
     assert line == "fairlane: 0 messages handed over; waiting 0, pending 0; q:a 0, q:b 0\n"
+
+
+def test_the_lag_of_a_fanout_and_its_services(program: Program, lists: Any):
+    lists.lpush("q:in", "one", "two")
+    lists.lpush("q:b", "old")
+    show = ("fanout", *LISTS, "--namespace", "n", "--lag")
+    assert program(*show).out == b"q:in 2\nq:in:pending 0\nq:a 0\nq:b 1\n"
+    lists.lpush("n:ids", 1, 2)
+    lists.hset("n:2", mapping={"host": "box", "pid": 7, "renewed": int(lists.time()[0])})
+    *lengths, alive, gone = program(*show).out.decode().splitlines()
+    assert len(lengths) == 4
+    assert alive.startswith("service n:2 on box, pid 7, renewed ")
+    assert gone == "service n:1 has expired: the next service takes it off"
+    assert lists.llen("q:in") == 2
+    assert lists.llen("n:ids") == 2
 
 
 # ------------------------------------------------------------------ its end

@@ -67,6 +67,8 @@ def test_the_lag(words: list[str], program: Program, lists: Any, redis_url: str)
     assert program(*show).out == b"lag 1, forwarded 2, no forwarder is active\n"
     lists.hset(STATE, mapping={"owner": "box:1:ab", "until": 10**15})
     assert program(*show).out == b"lag 1, forwarded 2, lease of box:1:ab\n"
+    lists.hset(STATE, mapping={"restarts": 2, "restarted": 1, "reason": "diverged"})
+    assert "the numbers began again 2 times: last, the source was set" in program(*show).err
 
 
 def test_the_list_on_another_database_of_the_same_server(
@@ -131,6 +133,43 @@ def test_a_target_that_holds_no_list_loses_no_message(
         assert "key copy at the target holds no list" in ended.err
         client.delete("copy")
         program(*words, "--until-idle")
+        assert rest(client, "copy") == [b"a"]
+
+
+def test_a_source_that_holds_no_list(words: list[str], program: Program, lists: Any):
+    lists.set("orders", "text")
+    ended = program(*words, "--until-idle")
+    assert ended.code == 2
+    assert "key orders at the source holds no list: name another" in ended.err
+
+
+def test_a_forwarder_that_fails_ends_its_lease(
+    words: list[str], program: Program, lists: Any, far: Any
+):
+    lists.lpush("orders", "a")
+    with far.client() as client:
+        client.set("copy", "text")
+        program(*words, "--until-idle")
+    assert lists.hget(STATE, "epoch")
+    assert not lists.hexists(STATE, "owner")
+
+
+@pytest.mark.parametrize("rights", [(">pw", "+@all", "-evalsha"), (">other", "+@all")])
+def test_a_target_that_refuses_is_one_sentence_and_loses_no_message(
+    rights: tuple[str, ...], program: Program, lists: Any, redis_url: str, far: Any
+):
+    lists.lpush("orders", "a")
+    with far.client() as client:
+        client.execute_command("ACL", "SETUSER", "weak", "on", "~*", *rights)
+        target = far.url.replace("://", "://weak:pw@")
+        words = ("--from", f"{redis_url}/orders", "--to", f"{target}/copy", "--until-idle")
+        ended = program("forward", *words)
+        assert ended.code == 5
+        refusals = [line for line in ended.err.splitlines() if "weak:***@" in line]
+        assert "refused" in refusals[-1]
+        assert lists.llen("orders") + lists.llen(FLIGHT) == 1
+        client.execute_command("ACL", "SETUSER", "weak", "resetpass", ">pw", "+@all", "~*")
+        program("forward", *words)
         assert rest(client, "copy") == [b"a"]
 
 

@@ -206,7 +206,7 @@ def test_the_life_of_a_topic(program: Program):
     assert program("topic", "subscribe", "news", "b", "--from", "first").out == b"subscribed\n"
     assert program("topic", "list").out == b"news\n"
     shown = program("topic", "show", "news").out.decode().splitlines()
-    assert shown[0] == "topic news: 3 messages, 3 published"
+    assert shown[0] == "topic news: 3 messages, 3 published; keeps 1,000,000 for 7d"
     assert [line.split()[:5] for line in shown[2:]] == [
         ["a", "2", "2", "0", "0"],
         ["b", "3", "3", "0", "0"],
@@ -217,9 +217,20 @@ def test_the_life_of_a_topic(program: Program):
     assert program("topic", "retain", "news", "--count", 2, "--age", "1h").out == b"set\n"
     assert program("topic", "unsubscribe", "news", "a").out == b"removed\n"
     asked = program("topic", "delete", "news")
-    assert "topic news has 3 messages, 1 subscribers: --yes deletes it" in asked.err
+    assert "topic news has 3 messages, 1 subscriber: --yes deletes it" in asked.err
     assert program("topic", "delete", "news", "--yes").out == b"deleted\n"
     assert program("topic", "list").out == b""
+    gone = program("topic", "delete", "news", "--yes")
+    assert (gone.code, gone.out) == (0, b"")
+    assert "there is no topic news" in gone.err
+
+
+def test_a_publication_that_no_subscriber_gets_is_noted(program: Program):
+    program("topic", "subscribe", "news", "a")
+    assert program("topic", "publish", "news", stdin=b"one\n").err == ""
+    typo = program("topic", "publish", "nwes", stdin=b"one\n")
+    assert (typo.code, typo.out) == (0, b"1\n")
+    assert "topic nwes has no subscribers: fairlane topic subscribe nwes NAME adds" in typo.err
 
 
 def test_messages_that_are_acknowledged_by_hand(program: Program):
@@ -246,6 +257,7 @@ def test_messages_that_are_acknowledged_by_hand(program: Program):
         (("retain", "news"), 2, "a retention is missing"),
         (("retain", "news", "--age", "0s"), 2, "--age 0s"),
         (("ack", "news", "a", "x"), 2, "message id 'x' is not valid"),
+        (("ack", "news", "a", "1-1"), 3, "topic news has no subscriber a"),
         (("read", "news", "a", "--redeliver", "8d"), 2, "--redeliver 8d"),
         (("show", "news", "--redis", "redis://127.0.0.1:1"), 5, "127.0.0.1:1"),
     ],

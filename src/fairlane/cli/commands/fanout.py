@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from fairlane.cli.options import FILE, log_format_option, redis_option, url_of
+
+if TYPE_CHECKING:
+    from fairlane.lists.options import FanoutOptions
 
 CONFIG_VARIABLE = "propsFile"  # as mpush has it
 
@@ -63,6 +66,7 @@ CONFIG_VARIABLE = "propsFile"  # as mpush has it
     metavar="S",
     help="Log what it did, and all lengths, every so many seconds.  [default: 60]",
 )
+@click.option("--lag", "shows_lag", is_flag=True, help="Print all lengths and services, and end.")
 @click.option("--until-idle", is_flag=True, help="End when no message is left.")
 @log_format_option
 @redis_option
@@ -70,6 +74,7 @@ def command(
     *,
     config: str | None,
     redis: str | None,
+    shows_lag: bool,
     until_idle: bool,
     log_format: Literal["text", "json"],
     **given: Any,
@@ -86,6 +91,30 @@ def command(
     read, url = read_config(config) if config else ({}, None)
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
     options = fanout_options(chosen, read)
+    where = redis or url or url_of(None)
+    if shows_lag:
+        return _print_lag(where, options)
     log_to_stderr("info", log_format)
-    Fanout(redis or url or url_of(None), options).run(until_idle=until_idle)
+    Fanout(where, options).run(until_idle=until_idle)
+    return 0
+
+
+def _print_lag(url: str, options: FanoutOptions) -> int:
+    """Prints how many messages wait in each list, and the services of the namespace."""
+    from fairlane.cli.durations import ago
+    from fairlane.cli.output import write_line
+    from fairlane.lists.fanout import state_of
+
+    state = state_of(url, options)
+    route = options.route
+    write_line(f"{route.source} {state.backlog.waiting}")
+    write_line(f"{route.pending} {state.backlog.pending}")
+    for name, length in zip(route.outs, state.backlog.outs, strict=True):
+        write_line(f"{name} {length}")
+    for one in state.services:
+        name = f"service {options.namespace}:{one.id}"
+        if one.is_alive:
+            write_line(f"{name} on {one.host}, pid {one.pid}, renewed {ago(one.age_ms)} ago")
+        else:
+            write_line(f"{name} has expired: the next service takes it off")
     return 0

@@ -79,10 +79,15 @@ def command(
 
 
 def _print_lag(source: ListAddress) -> int:
-    from fairlane.cli.output import write_line
+    from fairlane.cli.output import note, write_line
+    from fairlane.common.text import plural
     from fairlane.lists.forward import state_of
+    from fairlane.operations.lists.forwarding import REASONS
 
     state = state_of(source)
     lease = f"lease of {state.owner}" if state.owner else "no forwarder is active"
     write_line(f"lag {state.lag}, forwarded {state.forwarded}, {lease}")
+    if state.restarts:
+        times = plural(state.restarts, "time")
+        note(f"the numbers began again {times}: last, {REASONS[state.reason]}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -13,7 +13,6 @@ from fairlane.cli.options import (
     FILE,
     json_option,
     open_queue,
-    queue_option,
     redis_option,
     time_ms,
     timeout_option,
@@ -29,13 +28,14 @@ from fairlane.cli.submission.request import (
     send,
     shown,
 )
-from fairlane.errors import InvalidArgument
+from fairlane.errors import InvalidArgument, RedisError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlane.cli.submission.input_lines import Look, Source
     from fairlane.queue import Queue
+    from fairlane.request import Request
 
 _WHY = ", as a request without its last lines is given up after an hour"
 
@@ -43,7 +43,15 @@ _WHY = ", as a request without its last lines is given up after an hour"
 @click.command("submit", short_help="Submit the lines of FILE as one request and print its id.")
 @click.argument("file", metavar="FILE", type=FILE)
 @request_options
-@queue_option
+@click.option(
+    "--queue",
+    "queues",
+    metavar="NAME",
+    multiple=True,
+    default=[settings.DEFAULT_QUEUE],
+    help="The queue's name. Repeat it: the queue with the fewest unfinished requests gets this one."
+    f"  [default: {settings.DEFAULT_QUEUE}]",
+)
 @click.option(
     "--id",
     "xid",
@@ -87,18 +95,16 @@ _WHY = ", as a request without its last lines is given up after an hour"
 )
 @redis_option
 def command(
-    file: str, redis: str | None, queue: str, form: str, limit: int | None, once: bool, **given: Any
-) -> int:
+    file: str, redis: str | None, queues: tuple[str, ...], form: str, limit: int | None,
+    once: bool, **given: Any,
+) -> int:  # fmt: skip
     """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id.
 
     A pipe is submitted while it is read, and its id is printed before anything is submitted. Its
     first lines are submitted when more lines follow, or when it ends. With --id, each part has up
     to 1,000 lines and 1 MiB.
     """
-    if form == "requests" and limit is not None:
-        raise InvalidArgument(
-            "--limit has no meaning with --format requests: every line begins with its own limit"
-        )
+    queue = _checked(queues, form, limit, once=once)
     wish = _read_wish(queue, settings.DEFAULT_LIMIT if limit is None else limit, **given)
     if form == "requests" and wish.out is not None:
         raise InvalidArgument(
@@ -123,7 +129,45 @@ def command(
         from fairlane.cli.results.atomic_file import open_results
 
         out = opened.enter_context(open_results(wish.out))
-        return _submit_one(wish, source, opened.enter_context(open_queue(redis, queue)), out)
+        here = opened.enter_context(open_queue(redis, queue))
+        request = opened.enter_context(_placed(wish, queues, here))
+        policy = replace(wish.policy, queue=request.queue.name)
+        return _submit_one(replace(wish, policy=policy), source, request, out)
+
+
+def _checked(queues: tuple[str, ...], form: str, limit: int | None, *, once: bool) -> str:
+    """Returns the first queue, if these options go together. Raises InvalidArgument."""
+    from fairlane.operations.submit.place import check_queues
+
+    if form == "requests" and limit is not None:
+        raise InvalidArgument(
+            "--limit has no meaning with --format requests: every line begins with its own limit"
+        )
+    if len(queues) > 1 and (once or form == "requests"):
+        option = "--once" if once else "--format requests"
+        raise InvalidArgument(f"{option} needs one queue: name --queue once")
+    return check_queues(queues)[0]
+
+
+@contextmanager
+def _placed(wish: SubmitOptions, queues: tuple[str, ...], first: Queue) -> Iterator[Request]:
+    """Yields the request, in the shortest queue; if it is not submitted, it counts no more."""
+    from fairlane.operations.submit.place import place, withdraw
+    from fairlane.options import id_for
+    from fairlane.queue import Queue
+
+    driver, request_id = first.driver, id_for(wish.policy, wish.id)
+    if len(queues) == 1:
+        yield first.request(request_id)
+        return
+    found = driver.run(place(queues, request_id))
+    note(f"request {request_id} goes to queue {found.queue}")
+    try:
+        yield Queue(driver, found.queue).request(request_id)
+    except BaseException:
+        with suppress(RedisError):
+            driver.run(withdraw(found, request_id))
+        raise
 
 
 def _read_wish(
@@ -162,10 +206,7 @@ def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:
     return digest.id
 
 
-def _submit_one(wish: SubmitOptions, source: Source, queue: Queue, out: BinaryIO | None) -> int:
-    from fairlane.options import id_for
-
-    request = queue.request(id_for(wish.policy, wish.id))
+def _submit_one(wish: SubmitOptions, source: Source, request: Request, out: BinaryIO | None) -> int:
     is_first = not source.is_file and not wish.as_json
     if is_first:  # a pipe may take long, and its request can be looked at meanwhile
         write_line(request.id)

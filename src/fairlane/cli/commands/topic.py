@@ -12,12 +12,13 @@ from fairlane.cli.display.tables import table
 from fairlane.cli.options import FILE, json_option, redis_option, time_ms, url_of
 from fairlane.cli.output import note, stdout, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
+from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, SubscriberNotFound
 
 if TYPE_CHECKING:
     from fairlane.topics import Subscriber, Topic, TopicMessage
 
-_HEAD = ("SUBSCRIBER", "LAG", "WAITING", "PENDING", "MISSED", "LAST READ")
+_HEAD = ("SUBSCRIBER", "LAG", "WAITING", "PENDING", "MISSED", "BEHIND", "LAST READ")
 _PAGE = 100
 
 
@@ -48,6 +49,8 @@ def publish(name: str, file: str, redis: str | None) -> int:
 
     with _open(redis, name) as topic, open_source(file) as source:
         numbers = topic.publish_many(chain.from_iterable(source.blocks()))
+        if not topic.overview().subscribers:
+            note(f"topic {name} has no subscribers: fairlane topic subscribe {name} NAME adds one")
     write_line(str(len(numbers)))
     return 0
 
@@ -171,15 +174,20 @@ def show(name: str, *, as_json: bool, redis: str | None) -> int:
     """Show how many messages TOPIC has, and how far each subscriber is.
 
     LAG: not acknowledged. WAITING: not read. PENDING: read, not acknowledged. MISSED: deleted by
-    the retention before they were acknowledged.
+    the retention before they were acknowledged. BEHIND: the age of the oldest of LAG.
     """
+    from fairlane.cli.durations import ago
+
     with _open(redis, name) as topic:
         state = topic.overview()
     if as_json:
-        head = {"topic": state.name, "messages": state.messages, "published": state.published}
+        head = {"topic": state.name} | state._asdict()
+        del head["name"]
         write_json(head | {"subscribers": [_fields(one) for one in state.subscribers]})
         return 0
-    write_line(f"topic {state.name}: {state.messages:,} messages, {state.published:,} published")
+    counts = f"{plural(state.messages, 'message')}, {state.published:,} published"
+    kept = f"keeps {state.retain_count:,} for {ago(state.retain_ms)}"
+    write_line(f"topic {state.name}: {counts}; {kept}")
     if not state.subscribers:
         note(f"topic {name} has no subscribers")
         return 0
@@ -196,8 +204,11 @@ def _row(one: Subscriber) -> tuple[str, ...]:
     from fairlane.cli.durations import ago
     from fairlane.common import clock
 
-    seen = f"{ago(max(0, clock.wall_ms() - one.seen_ms))} ago" if one.seen_ms else "never"
-    return (one.name, *map(str, (one.lag, one.waiting, one.pending, one.missed)), seen)
+    now = clock.wall_ms()
+    behind = ago(max(0, now - one.oldest_ms)) if one.oldest_ms else "-"
+    seen = f"{ago(max(0, now - one.seen_ms))} ago" if one.seen_ms else "never"
+    counts = (one.lag, one.waiting, one.pending, one.missed)
+    return (one.name, *(f"{count:,}" for count in counts), behind, seen)
 
 
 @command.command("list", short_help="List the topics of a Redis.")
@@ -241,10 +252,13 @@ def delete(name: str, *, yes: bool, redis: str | None) -> int:
     """Delete TOPIC with its messages and subscribers. Without --yes it only counts them."""
     with _open(redis, name) as topic:
         state = topic.overview()
-        counts = f"{state.messages:,} messages, {len(state.subscribers):,} subscribers"
+        subscribers = plural(len(state.subscribers), "subscriber")
+        counts = f"{plural(state.messages, 'message')}, {subscribers}"
         if not yes:
             note(f"topic {name} has {counts}: --yes deletes it")
             return 0
-        topic.delete()
+        if not topic.delete():
+            note(f"there is no topic {name}: fairlane topic list lists them")
+            return 0
     write_line("deleted")
     return 0

@@ -15,6 +15,7 @@ from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.diagnosis.dispatch_checks import Dispatch
 from fairlane.operations.diagnosis.finding import BAD, NOTE, Finding, once
+from fairlane.operations.diagnosis.message_checks import check_messages
 from fairlane.operations.diagnosis.request_checks import FIELDS, REBUILD, REQUEST, Page, Row
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.maintenance.lost_tokens import (
@@ -80,10 +81,11 @@ class Walk:
         parts: dict[str, set[str]] = {}
         for part, request_id in filter(None, map(keys.part_and_id, keys_there)):
             parts.setdefault(request_id, set()).add(part)
+        seconds, _ = (yield OnNode(node, Command(b"TIME"))) if keys_there else (0, 0)
         if self.thorough:
             found += yield from _endless([key for key in keys_there if keys.staging_of(key)])
+            found += yield from check_messages(keys_there, int(seconds) * 1000)
         if parts:
-            seconds, _ = yield OnNode(node, Command(b"TIME"))
             rows, strays = yield from _rows([name for name in parts if "req" in parts[name]])
             mine = [row for row in rows if row.queue == self.queue]
             page = Page(self.queue, int(seconds) * 1000, mine)
@@ -104,7 +106,7 @@ class Walk:
         """Returns a node, its next cursor, and a page of its keys; skips former primaries."""
         if self._nodes is None:
             self._nodes = yield Nodes()
-        pattern = keys.EVERY_REQUEST_KEY if self.thorough else keys.EVERY_REQUEST_HASH
+        pattern = keys.EVERY_TAGGED_KEY if self.thorough else keys.EVERY_REQUEST_HASH
         node = self._nodes[0]
         words = (b"SCAN", self._cursor, b"MATCH", pattern, b"COUNT", PAGE)
         try:

@@ -7,8 +7,9 @@ one forwarder or by two, is pushed once. The lease only keeps replicas from doin
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from fairlane.errors import InvalidArgument
 from fairlane.protocol import list_keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation
 
+Disagreement = Literal["gap", "diverged"]
+REASONS: dict[Disagreement, str] = {
+    "gap": "the target had lost messages that it had confirmed, or is another one",
+    "diverged": "the source was set back, and some messages may have come twice",
+}
 BATCH = 100  # messages of one round trip to each server
 
 
@@ -47,11 +53,19 @@ class Standby(NamedTuple):
 
 
 class ForwardState(NamedTuple):
-    """How far the forwarding of a list is. `owner`: the forwarder that has the lease, or ""."""
+    """How far the forwarding of a list is. `owner`: the forwarder that has the lease, or "".
+
+    The lease ends at `until_ms`. `restarts`: how often the numbers began again, because the two
+    servers did not agree; last at `restarted_ms`, for this `reason`. Times are in ms since 1970.
+    """
 
     lag: int
     forwarded: int
     owner: str
+    until_ms: int
+    restarts: int
+    restarted_ms: int
+    reason: Disagreement
 
 
 def next_flight(
@@ -60,7 +74,8 @@ def next_flight(
     """Settles what has landed, takes or extends the lease, and returns the next batch.
 
     `fresh` is the epoch of a list that was never forwarded. With `lease_ms` 0 the lease ends, and
-    no batch is taken. May be repeated at any time.
+    no batch is taken. May be repeated at any time. Raises InvalidArgument if the key holds no list;
+    nothing is changed then.
     """
     call = library().next_forward(
         (list_keys.raw(source), list_keys.in_flight(source), list_keys.forward_state(source)),
@@ -74,6 +89,10 @@ def next_flight(
         chain=chain_of(landed.chain, landed.messages) if landed else "",
     )
     reply = yield from call.run()
+    if reply.is_wrongtype:
+        raise InvalidArgument(
+            f"key {source} at the source holds no list: name another, or delete what it holds"
+        )
     if reply.is_held:
         return Standby(reply.left)
     epoch, chain = reply.epoch.decode(), reply.chain.decode()
@@ -111,9 +130,10 @@ def land(target: str, flight: Flight) -> Operation[Landing]:
     return Landing(reply.word, reply.pushed if reply.is_ok else 0)
 
 
-def restart(source: str, epoch: str, fresh: str) -> Operation[None]:
-    """Begins another epoch, unless another forwarder has begun one."""
-    yield library().restart_forward((list_keys.forward_state(source),), epoch=epoch, fresh=fresh)
+def restart(source: str, epoch: str, fresh: str, reason: Disagreement) -> Operation[None]:
+    """Begins another epoch, unless another forwarder has begun one; the reason is recorded."""
+    state = (list_keys.forward_state(source),)
+    yield library().restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
 
 
 def wait_for_message(source: str, block_s: float) -> Operation[None]:
@@ -124,16 +144,24 @@ def wait_for_message(source: str, block_s: float) -> Operation[None]:
 
 def read_state(source: str) -> Operation[ForwardState]:
     """Returns how far the forwarding of a list is; it changes nothing."""
+    fields = (b"sequence", b"owner", b"until", b"restarts", b"restarted", b"reason")
     waiting, flying, known = yield Batch(
         [
             Command(b"LLEN", list_keys.raw(source)),
             Command(b"LLEN", list_keys.in_flight(source)),
-            Command(b"HMGET", list_keys.forward_state(source), b"sequence", b"owner"),
+            Command(b"HMGET", list_keys.forward_state(source), *fields),
         ]
     )
-    sequence, owner = known
-    name = owner.decode("utf-8", "replace") if owner else ""
-    return ForwardState(waiting + flying, int(sequence or 0), name)
+    sequence, owner, until, restarts, restarted, reason = known
+    return ForwardState(
+        lag=waiting + flying,
+        forwarded=int(sequence or 0),
+        owner=owner.decode("utf-8", "replace") if owner else "",
+        until_ms=int(until or 0),
+        restarts=int(restarts or 0),
+        restarted_ms=int(restarted or 0),
+        reason="diverged" if reason == b"diverged" else "gap",
+    )
 
 
 def server_ids() -> Operation[set[bytes]]:

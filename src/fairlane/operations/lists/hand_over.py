@@ -87,8 +87,7 @@ def hand_over(route: Route, block_s: float, tracking: Tracking | None = None) ->
     )
     reply = yield from call.run()
     if reply.is_wrongtype:
-        name = keys[1 + reply.at].decode("utf-8", "replace")
-        raise InvalidArgument(f"key {name} holds no list: name another, or delete what it holds")
+        raise _no_list(keys[1 + reply.at])
     moved: int = reply.moved
     return moved
 
@@ -96,8 +95,16 @@ def hand_over(route: Route, block_s: float, tracking: Tracking | None = None) ->
 def _claim(route: Route) -> Operation[list[bytes]]:
     keys = list_keys.raw(route.source), list_keys.raw(route.pending)
     most = max(1, min(BATCH, _MOST_PUSHES // len(route.outs)))
-    found: list[bytes] = yield library().claim_messages(keys, most=most)
+    reply = yield from library().claim_messages(keys, most=most).run()
+    if reply.is_wrongtype:
+        raise _no_list(keys[reply.at])
+    found: list[bytes] = reply.messages
     return found
+
+
+def _no_list(key: bytes) -> InvalidArgument:
+    name = key.decode("utf-8", "replace")
+    return InvalidArgument(f"key {name} holds no list: name another, or delete what it holds")
 
 
 def _tracked(

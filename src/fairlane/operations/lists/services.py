@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlane.operations.batching import run_all
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
@@ -19,6 +20,32 @@ class Settled(NamedTuple):
 
     done: int
     timed_out: int
+
+
+class Service(NamedTuple):
+    """A service that is registered, renewed `age_ms` ago. One that is not alive has expired."""
+
+    id: str
+    is_alive: bool
+    host: str
+    pid: str
+    age_ms: int
+
+
+def read_services(namespace: Namespace) -> Operation[list[Service]]:
+    """Returns the services of a namespace, newest first; it changes nothing."""
+    ids: list[bytes] = yield Command(b"LRANGE", namespace.ids, 0, -1)
+    fields = (b"host", b"pid", b"renewed")
+    looks = [Command(b"HMGET", namespace.service(_text(one)), *fields) for one in ids]
+    rows = yield from run_all(looks)
+    seconds, _ = yield Command(b"TIME")
+    found = []
+    for one, (host, pid, renewed) in zip(ids, rows, strict=True):
+        age_ms = max(0, int(seconds) - int(renewed or 0)) * 1000
+        found.append(
+            Service(_text(one), host is not None, _text(host or b""), _text(pid or b""), age_ms)
+        )
+    return found
 
 
 def register(

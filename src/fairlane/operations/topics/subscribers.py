@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairlane import settings
-from fairlane.errors import InvalidArgument, SubscriberNotFound
+from fairlane.errors import FairlaneError, InvalidArgument, SubscriberNotFound
+from fairlane.operations.batching import run_each
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
@@ -48,7 +49,8 @@ class Subscriber(NamedTuple):
 
     `waiting`: messages that it has not read. `pending`: read and not acknowledged. `missed`:
     deleted by the retention before it acknowledged them. `seen_ms`: when it last took messages, in
-    ms since 1970; 0 = never.
+    ms since 1970; 0 = never. `oldest_ms`: when the oldest message that it has not acknowledged was
+    published; 0 = there is none.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Subscriber(NamedTuple):
     pending: int
     missed: int
     seen_ms: int
+    oldest_ms: int
 
     @property
     def lag(self) -> int:
@@ -64,11 +67,16 @@ class Subscriber(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """A topic: how many messages it has now, how many were ever published, and its subscribers."""
+    """A topic: how many messages it has now, how many were ever published, and its subscribers.
+
+    `retain_ms` and `retain_count`: how long it keeps a message, and how many.
+    """
 
     name: str
     messages: int
     published: int
+    retain_ms: int
+    retain_count: int
     subscribers: list[Subscriber]
 
 
@@ -150,7 +158,7 @@ def _messages(flat: Sequence[bytes], *, is_repeat: bool) -> list[TopicMessage]:
 def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[int]:
     """Acknowledges messages: they are not delivered again. Returns how many were not before.
 
-    Raises InvalidArgument.
+    Raises InvalidArgument, SubscriberNotFound.
     """
     keys.check_name("subscriber", subscriber)
     wanted = list(ids)
@@ -162,33 +170,73 @@ def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[in
             raise InvalidArgument(f"message id {one!r} is not valid: an id such as 5-1 is expected")
     stream, _ = keys.topic(topic)
     acked: int = yield Command(b"XACK", stream, subscriber, *wanted)
+    if not acked and subscriber not in [
+        one.name for one in (yield from read_topic(topic)).subscribers
+    ]:
+        raise (yield from _not_found(topic, subscriber))
     return acked
 
 
 def read_topic(topic: str) -> Operation[TopicState]:
     """Returns a topic's counts and its subscribers by name; it changes nothing."""
     stream, conf = keys.topic(topic)
-    flat, length, first = yield Batch(
+    flat, length, first, groups = yield Batch(
         [
             Command(b"HGETALL", conf),
             Command(b"XLEN", stream),
             Command(b"XRANGE", stream, b"-", b"+", b"COUNT", 1),
-        ]
+            Command(b"XINFO", b"GROUPS", stream),
+        ],
+        lenient=True,  # without a stream there are no groups
     )
+    for reply in (flat, length, first):
+        if isinstance(reply, FairlaneError):
+            raise reply
     known = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2], strict=True)}
     names = sorted(name.removeprefix(_READ) for name in known if name.startswith(_READ))
-    pendings = yield Batch([Command(b"XPENDING", stream, name) for name in names], lenient=True)
+    places = _places(groups)
+    looks = [look for name in names for look in _looks(stream, name, places.get(name, b"0-0"))]
+    found = yield from run_each(looks)
     published = int(known.get("published", 0))
     # Everything before the oldest message is deleted.
     deleted = int(first[0][0].partition(b"-")[2]) - 1 if first else published
-    found = []
-    for name, pending in zip(names, pendings, strict=True):
-        read = int(known[_READ + name])
-        missed = int(known.get(f"missed:{name}", 0)) + max(0, deleted - read)
-        count = int(pending[0]) if isinstance(pending, list) else 0
-        seen = int(known.get(f"seen:{name}", 0))
-        found.append(Subscriber(name, published - max(read, deleted), count, missed, seen))
-    return TopicState(topic, length, published, found)
+    subscribers = [
+        _subscriber(name, known, published, deleted, found[2 * at], found[2 * at + 1])
+        for at, name in enumerate(names)
+    ]
+    retain_ms = int(known.get("retain_ms", settings.TOPIC_RETAIN_MS))
+    retain_count = int(known.get("retain_count", settings.TOPIC_RETAIN_COUNT))
+    return TopicState(topic, length, published, retain_ms, retain_count, subscribers)
+
+
+def _places(groups: Any) -> dict[str, bytes]:
+    """Returns the id of the last message that each subscriber has read, from XINFO GROUPS."""
+    if isinstance(groups, FairlaneError):
+        return {}
+    rows = [dict(zip(row[::2], row[1::2], strict=True)) for row in groups]
+    return {row[b"name"].decode(): row[b"last-delivered-id"] for row in rows}
+
+
+def _looks(stream: bytes, name: str, last: bytes) -> tuple[Command, Command]:
+    unread = b"(" + last
+    return (
+        Command(b"XPENDING", stream, name),
+        Command(b"XRANGE", stream, unread, b"+", b"COUNT", 1),
+    )
+
+
+def _subscriber(
+    name: str, known: dict[str, str], published: int, deleted: int, pending: Any, unread: Any
+) -> Subscriber:
+    read = int(known[_READ + name])
+    missed = int(known.get(f"missed:{name}", 0)) + max(0, deleted - read)
+    count, smallest = pending[:2] if isinstance(pending, list) else (0, None)
+    oldest = [smallest] if smallest else []
+    oldest += [entry for entry, _ in unread] if isinstance(unread, list) else []
+    oldest_ms = min((int(one.partition(b"-")[0]) for one in oldest), default=0)
+    seen_ms = int(known.get(f"seen:{name}", 0))
+    waiting = published - max(read, deleted)
+    return Subscriber(name, waiting, int(count), missed, seen_ms, oldest_ms)
 
 
 def list_topics() -> Operation[list[str]]:
