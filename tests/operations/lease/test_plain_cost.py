@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.model import result_head
 from fairlane.operations.lease import leases
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.tokens import parse
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from tests.support.requests import next_slice, once, result_head, settle
+from tests.support.requests import next_slice, once, settle
 from tests.worker.parts import ON_ONE_SERVER
 
 if TYPE_CHECKING:
