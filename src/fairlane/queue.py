@@ -17,7 +17,7 @@ from fairlane.operations.flows.flow import checked_flow
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
-from fairlane.operations.maintenance import queue_pause
+from fairlane.operations.maintenance import queue_pause, queue_rate
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
 from fairlane.operations.pull.take import Taker, take
@@ -362,6 +362,14 @@ class Queue:
     def resume(self) -> bool:
         """Ends the pause of this queue; returns False if it was not paused."""
         return self.driver.run(queue_pause.resume_queue(self.name))
+
+    def set_rate(self, rate: str | None, burst: int | None = None) -> None:
+        """Lets at most so many sub-requests of this queue start, as `100/s`; None = no rate.
+
+        `burst` may start together after a pause, by default what the rate allows in 0.1 s.
+        Workers use it within a second. Raises InvalidArgument.
+        """
+        self.driver.run(queue_rate.set_queue_rate(self.name, rate, burst))
 
     def close(self) -> None:
         """Closes the idle connections."""

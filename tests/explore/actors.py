@@ -61,7 +61,8 @@ class StillRecord:
     """A worker's record that never says stop."""
 
     is_draining = is_paused = False
-    takes_work = True
+    takes_ahead = True
+    queue_rate = None
     deadline = 30.0  # its lease has always just begun, because its clock never moves
     unit = 0
     shards = b""
@@ -204,7 +205,9 @@ def _pull(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         popped = yield tokens.pop(QUEUE, settings.BLOCK_MS)
         if popped is None:
             continue
-        taken, _error = yield from exchange_tokens(taker, popped, role.option("visible_ms"))
+        taken, _error, _wait_s = yield from exchange_tokens(
+            taker, popped, role.option("visible_ms")
+        )
         for delivery in taken:
             # Results that differ only in how long they waited would be as many more states.
             submitted = int(delivery.receipt.entry_id.partition(b"-")[0])

@@ -26,7 +26,7 @@ from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import leases, rates, shards, tokens, turns
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
-from fairlane.operations.maintenance import dead_workers, queue_pause, registry
+from fairlane.operations.maintenance import dead_workers, queue_pause, queue_rate, registry
 from fairlane.operations.many.apply import apply
 from fairlane.operations.many.change import Change
 from fairlane.operations.many.selection import select, select_ids
@@ -404,6 +404,12 @@ def pauses_the_queue(driver: Any) -> None:
     driver.run(queue_pause.resume_queue("req"))
 
 
+def limits_the_queue(driver: Any) -> None:
+    """And takes its rate away."""
+    driver.run(queue_rate.set_queue_rate("req", "100/s"))
+    driver.run(queue_rate.set_queue_rate("req", None))
+
+
 def checks_everything(driver: Any) -> None:
     put(driver)
     driver.client.delete(keys.active("req"))
@@ -509,8 +515,8 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, is_given_another_rate,
-    ages, follows_another, fans_out, forwards, balances, publishes, places,
-    pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead,
+    ages, follows_another, fans_out, forwards, balances, publishes, places, pauses_the_queue,
+    spreads, requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
     flows,
 ]  # fmt: skip

@@ -122,6 +122,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "pause": Call(running, {}),
         "next_forward": Call((*MINE[:2], b"{lists}:state"), FORWARD),
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
+        "rate_queue": Call((CONF,), {"interval": 10_000, "burst": 5}),
         "promote": Call((DELAYED, *TURNS, *LANES), {"most": 10}),
         "publish": Call((*TOPIC, b"topic:{t}:op:1"), PUBLISH),
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),

@@ -116,6 +116,8 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("report_backlog", "BADARGUMENT", each("rows", ["r1", 1, 2], ["r1", 1, 2, "x"])),
     ("pause_queue", "BADARGUMENT", each("period", -1, 1.5, "x", "", 10**9)),
     ("pause_queue", "BADARGUMENT", each("longest", "", "x")),
+    ("rate_queue", "BADARGUMENT", each("interval", -1, 0, 1.5, "x", "", 86_400_000_001)),
+    ("rate_queue", "BADARGUMENT", each("burst", -1, 0, 1.5, "x", "", 1_000_001)),
     ("report_backlog", "BADARGUMENT", each("rows", ["r1", 1, 2, 3] * 251)),
     ("requeue_dead", "an op of hex digits", [{"op": "x.*"}]),
     ("requeue_dead", "dead entries", each("ids", ["x"], ["1"], ["1-1", "+"], ["1-1"] * 1001)),

@@ -30,6 +30,7 @@ class Standing(NamedTuple):
     left: bytes
     paused_until: int
     audits: int
+    rate: bytes
 
 
 def stand_in(lane: Lane, name: str = "t:1", **given: Any) -> Standing:
@@ -47,7 +48,9 @@ def test_it_reports_how_the_queue_stands(lane: Lane):
     lane.client.zadd(DELAYED, {"5|r9#0.1": 90})
     lane.client.zadd(TICKS, {"daily": 95})
     lane.client.hset(CONF, mapping={"shards": "1,2", "left": "0", "paused_until": lane.now + 5})
-    assert stand_in(lane) == (*(b"ok", 1, lane.now, 70, 90, 95, b"1,2", b"0", lane.now + 5, 1),)
+    lane.client.hset(CONF, "rate", "10000 5")
+    due = (70, 90, 95)
+    assert stand_in(lane) == (b"ok", 1, lane.now, *due, b"1,2", b"0", lane.now + 5, 1, b"10000 5")
 
 
 def test_a_pause_that_is_over_is_none(lane: Lane):
@@ -57,7 +60,7 @@ def test_a_pause_that_is_over_is_none(lane: Lane):
 
 def test_a_queue_that_is_not_used_gets_no_key(lane: Lane):
     with lane.unchanged():
-        assert stand_in(lane)[1:] == (0, lane.now, 0, 0, 0, b"", b"", 0, 0)
+        assert stand_in(lane)[1:] == (0, lane.now, 0, 0, 0, b"", b"", 0, 0, b"")
 
 
 @pytest.mark.parametrize("key", [ACTIVE, DELAYED, TICKS], ids=["active", "delayed", "ticks"])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.support.requests import Lane
 
 WORKERS, CONF = keys.workers("req"), keys.conf("req")
-DIED, PAUSED = -3, -1  # places in the reply to a beat
+DIED, PAUSED, RATE = -4, -2, -1  # places in the reply to a beat
 TTL, LATE, LOCK, TAKEN_TTL = 60_000, 2_000, 5_000, 600_000
 WORDS = {"ttl": TTL, "late": LATE, "host": "box", "pid": 42, "started": 7}
 
@@ -112,15 +112,15 @@ def test_a_beat_renews_the_worker(lane: Lane):
 def test_a_beat_brings_what_is_due_next(lane: Lane):
     """The earliest of active and of delayed, 0 for nothing, and the oldest beat of all workers."""
     register(lane)
-    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b"", 0, 0, 0]
+    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b"", 0, 0, 0, b""]
     lane.client.zadd(keys.active("req"), {"r1": 900, "r2": 800})
     lane.client.zadd(keys.delayed("req"), {"5|r1#0.1": 700})
     lane.client.zadd(WORKERS, {"w:2": 600})
     lane.client.hset(keys.conf("req"), mapping={"shards": "1,7", "left": "0"})
-    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0", 0, 0, 0]
+    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0", 0, 0, 0, b""]
     lane.client.delete(keys.active("req"), keys.delayed("req"))
     lane.client.zadd(keys.schedules("req")[1], {"late": 9, "early": 8})
-    assert beat(lane)[-2] == 8
+    assert beat(lane)[-3] == 8
 
 
 def test_a_worker_whose_record_was_deleted_drains(lane: Lane):
@@ -194,6 +194,14 @@ def test_a_beat_takes_a_pause_that_is_no_number_for_none(lane: Lane):
     register(lane)
     lane.client.hset(CONF, "paused_until", "soon")
     assert beat(lane)[PAUSED] == 0
+
+
+def test_a_beat_reports_the_rate_of_the_queue(lane: Lane):
+    register(lane)
+    lane.call("rate_queue", (CONF,), interval=10_000, burst=5)
+    assert beat(lane)[RATE] == b"10000 5"
+    lane.call("rate_queue", (CONF,), interval=0, burst=0)
+    assert beat(lane)[RATE] == b""
 
 
 def test_a_beat_keeps_what_the_worker_took(lane: Lane):

@@ -1,14 +1,14 @@
 -- stand_in: returns how a queue stands, for a program that takes sub-requests itself. If no worker beats, such a program
 -- stands in for the leader: it holds the maintenance lock for a moment, and does what is due.
--- Says: ok leads now active_due delayed_due tick_due shards left paused_until audits
+-- Says: ok leads now active_due delayed_due tick_due shards left paused_until audits rate
 --   active_due, delayed_due, tick_due = 0: nothing is due; shards, left = as in set_shards
---   paused_until = when the pause of the queue ends, 0 = it is not paused
+--   paused_until = when the pause of the queue ends, 0 = it is not paused; rate = as rate_queue wrote it, "" = none
 --   audits = 1: the caller leads, and no audit began within the last rest_ms
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local active = KEYS[2]  -- {queue}:active  zset  request -> when to look at it next, ms
 local delayed = KEYS[3]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
-local conf = KEYS[4]  -- {queue}:conf  hash  lock, lock_until, shards, left, paused_until, layout, audited
+local conf = KEYS[4]  -- {queue}:conf  hash  lock, lock_until, shards, left, paused_until, layout, audited, rate
 local ticks = KEYS[5]  -- {queue}:ticks  zset  schedule -> its next tick, ms
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- of the program
@@ -21,7 +21,7 @@ local rest_ms = tonumber(ARGV[4])  -- ms between two audits
 if not lock_ms or not rest_ms then
   return redis.error_reply("BADARGUMENT stand_in wants numbers for lock_ms and rest_ms")
 end
-local row = redis.call("HMGET", conf, "lock", "lock_until", "shards", "left", "paused_until", "layout", "audited")
+local row = redis.call("HMGET", conf, "lock", "lock_until", "shards", "left", "paused_until", "layout", "audited", "rate")
 local refused = layout_error(row[6])
 if refused then
   return refused
@@ -42,4 +42,5 @@ if leads then
     redis.call("HSET", conf, "audited", now)
   end
 end
-return {"ok", leads and 1 or 0, now, due, delays, tick, row[3] or "", row[4] or "", pause_end(row[5], now), audits and 1 or 0}
+return {"ok", leads and 1 or 0, now, due, delays, tick, row[3] or "", row[4] or "", pause_end(row[5], now), audits and 1 or 0,
+  row[8] or ""}

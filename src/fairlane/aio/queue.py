@@ -20,7 +20,7 @@ from fairlane.operations.flows.flow import checked_flow
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
-from fairlane.operations.maintenance import queue_pause
+from fairlane.operations.maintenance import queue_pause, queue_rate
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
 from fairlane.operations.pull.take import Taker, take
@@ -291,6 +291,10 @@ class Queue:
     async def resume(self) -> bool:
         """Ends the pause of this queue; returns False if it was not paused."""
         return await self.driver.run(queue_pause.resume_queue(self.name))
+
+    async def set_rate(self, rate: str | None, burst: int | None = None) -> None:
+        """Gives this queue a rate, or none; see fairlane.queue.Queue.set_rate."""
+        await self.driver.run(queue_rate.set_queue_rate(self.name, rate, burst))
 
     async def close(self) -> None:
         """Closes the idle connections."""

@@ -11,7 +11,7 @@ from fairlane.errors import InvalidArgument
 if TYPE_CHECKING:
     from fractions import Fraction
 
-OWN = "="  # the bucket of the request itself
+OWN = "="  # the bucket of the request itself; others are key/NAME and queue/NAME
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)/([smh])")
 _MOST = 1_000_000  # a burst or a weight; and the most starts of a second
@@ -45,7 +45,8 @@ class Rate(NamedTuple):
             ((unit, us) for unit, us in _UNITS_US.items() if self.interval_us <= us),
             ("h", _UNITS_US["h"]),
         )
-        shared = "" if self.bucket == OWN else f", shared as {self.bucket.partition('/')[2]}"
+        kind, _, name = self.bucket.partition("/")
+        shared = f", shared as {name}" if kind == "key" else ""
         weight = f", each counts for {self.weight}" if self.weight > 1 else ""
         return f"{float(_number(us, self.interval_us)):.15g}/{unit}{shared}{weight}"
 
@@ -82,6 +83,11 @@ def rate_of(text: str, burst: int | None = None, bucket: str = OWN, weight: int 
         )
     kept = max(weight, burst - math.ceil(_LAG_US / interval))
     return Rate(bucket, interval, kept, weight)
+
+
+def rate_of_queue(queue: str, interval_us: int, burst: int) -> Rate:
+    """Returns the rate that all sub-requests of a queue share."""
+    return Rate(f"queue/{queue}", interval_us, burst, 1)
 
 
 def _number(us: int, interval_us: int) -> Fraction:

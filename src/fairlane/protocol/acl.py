@@ -95,9 +95,9 @@ ROLES = {
             " submit take take_turns unregister_worker"
         ),
         _words(
-            "exists getrange hexists hget hgetall hincrby hmget hscan hset llen lpos lrange pexpire"
-            " pttl scan set time unlink xinfo|groups xrange zcard zcount zrange zrangebylex zrem"
-            " zscan zscore"
+            "exists get getrange hexists hget hgetall hincrby hmget hscan hset llen lpos lrange"
+            " pexpire pttl scan set time unlink xinfo|groups xrange zcard zcount zrange zrangebylex"
+            " zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -114,13 +114,13 @@ ROLES = {
             "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
             " discard drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
             " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
-            " place put_schedule reap refit report_backlog requeue_dead reschedule_active"
-            " restore_active resume retire seal set_deadline set_limit set_max_waiting"
-            " set_priority set_rate set_shards submit"
+            " place put_schedule rate_queue reap refit report_backlog requeue_dead"
+            " reschedule_active restore_active resume retire seal set_deadline set_limit"
+            " set_max_waiting set_priority set_rate set_shards submit"
         ),
         _words(
-            "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
-            " lrange lrem memory|usage pexpire pttl scan script|exists time xinfo|groups xlen"
+            "cluster|info del exists get getrange hexists hget hgetall hincrby hmget hscan llen"
+            " lpos lrange lrem memory|usage pexpire pttl scan script|exists time xinfo|groups xlen"
             " xpending xrange xread xrevrange zcard zcount zrange zrangebylex zrem zscan zscore"
         )
         | CALL
@@ -136,9 +136,9 @@ ROLES = {
         ),
         _words("check due_schedules glance list_dead"),
         _words(
-            "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"
-            " pttl scan script|exists time xinfo|groups xlen xpending xrange xread xrevrange zcard"
-            " zcount zrange zrangebylex zscan zscore"
+            "cluster|info exists get getrange hget hgetall hmget hscan llen lpos lrange"
+            " memory|usage pttl scan script|exists time xinfo|groups xlen xpending xrange xread"
+            " xrevrange zcard zcount zrange zrangebylex zscan zscore"
         )
         | CALL,
     ),

@@ -71,7 +71,7 @@ def queue_and_part(key: bytes) -> tuple[str, str] | None:
 
 
 def bucket(name: str) -> bytes:
-    """`rate:{<name>}`: the bucket of a rate. Its name is a request's id, or key/NAME."""
+    """`rate:{<name>}`: the bucket of a rate. Its name is a request's id, key/NAME or queue/NAME."""
     return f"rate:{{{name}}}".encode()
 
 

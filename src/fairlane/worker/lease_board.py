@@ -22,7 +22,6 @@ from fairlane.operations.control.call_progress import CallProgress
 from fairlane.worker.held import Held, Running, Turn
 from fairlane.worker.lease_memory import (
     COUNTS,
-    SHARDS_MOST,
     TOKEN_MOST,
     Counts,
     RecordFields,
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.model import Token
-
-_SHARD_NUMBERS = 256  # one byte each
 
 
 class LeaseRecord:
@@ -215,9 +212,15 @@ class LeaseRecord:
         return bool(self._worker.is_paused)
 
     @property
-    def takes_work(self) -> bool:
-        """Returns True unless the worker drains or the queue is paused."""
-        return not (self._worker.is_draining or self._worker.is_paused)
+    def queue_rate(self) -> tuple[int, int] | None:
+        """Returns the rate of the queue as its interval in us and its burst; None = no rate."""
+        return self._worker.rate
+
+    @property
+    def takes_ahead(self) -> bool:
+        """Returns True unless the worker drains, or the queue is paused or has a rate."""
+        worker = self._worker
+        return not (worker.is_draining or worker.is_paused or worker.packed_rate)
 
     @property
     def deadline(self) -> float:
@@ -360,10 +363,11 @@ class LeaseBoard:
 
     def spread(self, shards: Sequence[int]) -> None:
         """Sets the shards that may have tokens. A unit that reads a half-written list pops none."""
-        numbers = [shard for shard in shards if shard < _SHARD_NUMBERS][:SHARDS_MOST]
-        count = 0 if numbers == [0] else len(numbers)
-        self._worker.shards[:count] = numbers[:count]
-        self._worker.shard_count = count
+        self._worker.set_shards(shards)
+
+    def limit_rate(self, interval_us: int, burst: int) -> None:
+        """Sets the rate of the queue; twice 0 = it has none."""
+        self._worker.set_rate(interval_us, burst)
 
     def pop_connection_loss(self) -> bool:
         """Returns True if a unit lost a connection since the last call."""

@@ -15,6 +15,10 @@ No lock guards the page: a process that is killed would keep it. These rules rep
 from __future__ import annotations
 
 from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint8, c_uint64
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COUNTS = (
     "done",
@@ -29,6 +33,8 @@ COUNTS = (
     "dead",
 )
 SHARDS_MOST = 56
+_SHARD_NUMBERS = 256  # one byte each
+_BURST_SCALE = 2**20  # more than any burst
 TOKEN_MOST = 296  # bytes
 
 
@@ -45,9 +51,26 @@ class WorkerFields(Structure):
         ("is_draining", c_bool),
         ("is_paused", c_bool),
         ("has_lost_connection", c_bool),
+        ("packed_rate", c_uint64),
         ("shard_count", c_uint64),
         ("shards", c_uint8 * SHARDS_MOST),
     )
+
+    @property
+    def rate(self) -> tuple[int, int] | None:
+        """Returns the rate of the queue as its interval in us and its burst; None = no rate."""
+        return divmod(self.packed_rate, _BURST_SCALE) if self.packed_rate else None
+
+    def set_rate(self, interval_us: int, burst: int) -> None:
+        """Writes the rate of the queue, by one store; twice 0 = no rate."""
+        self.packed_rate = interval_us * _BURST_SCALE + burst
+
+    def set_shards(self, shards: Iterable[int]) -> None:
+        """Writes the shards that may have tokens; a reader of a half-written list sees none."""
+        numbers = [shard for shard in shards if shard < _SHARD_NUMBERS][:SHARDS_MOST]
+        count = 0 if numbers == [0] else len(numbers)
+        self.shards[:count] = numbers[:count]
+        self.shard_count = count
 
 
 class RecordFields(Structure):

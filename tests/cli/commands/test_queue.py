@@ -21,6 +21,7 @@ UNSPREAD: dict[str, object] = {
     "moving_from": [],
     "paused": False,
     "paused_until": None,
+    "rate": None,
 }
 OUT_OF_RANGE = ("-1", 10**16, 10**20)
 RANGE = "is not valid: a whole number from 0 (no bound) to 1,000,000,0"
@@ -105,6 +106,35 @@ def test_a_queue_is_spread_and_brought_together_again(program: Program):
     assert (found["shards"], found["moving_from"]) == ([1, 2], [0])
     found = json.loads(program("queue", "set", "--shards", 0, "--json").out)
     assert (found["shards"], found["moving_from"]) == ([], [1, 2])
+
+
+# ------------------------------------------------------------------ rate
+
+
+def test_a_queue_gets_a_rate_that_is_shown_and_taken_away(program: Program):
+    program("submit", program.file(b"a\n"))
+    shown = b"rate      100/s\n"
+    assert program("queue", "rate", "100/s", "--burst", 20).out == ANY + shown
+    assert shown in program("queue", "show").out
+    assert b"rate      100/s\n" in program("status").out
+    assert json.loads(program("queue", "show", "--json").out)["rate"] == "100/s"
+    assert b"the queue starts at most 100/s" in program("doctor").out
+    assert program("queue", "rate", "off").out == ANY
+    assert b"rate" not in program("status").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("100",), "rate '100' is not valid: write a rate such as 100/s, 30/m or 5/h"),
+        (("none",), "rate 'none' is not valid"),
+        (("100/s", "--burst", "0"), "burst 0 is not valid"),
+        (("off", "--burst", "5"), "burst needs a rate: give rate, too, as 100/s"),
+    ],
+)
+def test_a_rate_that_is_none_is_refused(program: Program, words: tuple[str, ...], said: str):
+    program("queue", "rate", *words).refused(2, said)
+    assert program("queue", "show").out == ANY
 
 
 # ------------------------------------------------------------------ pause

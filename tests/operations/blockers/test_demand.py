@@ -100,6 +100,14 @@ def test_a_paused_queue_needs_no_more_workers(queue: Queue, driver: SyncDriver):
     queue.resume()
 
 
+def test_a_rate_of_the_queue_bounds_the_demand_as_that_of_a_request(queue: Queue):
+    queue.submit_request([b"x"] * 9, limit=9)
+    queue.set_rate("300/s")
+    assert queue.demand().demand == 3
+    queue.set_rate(None)
+    assert queue.demand().demand == 9
+
+
 def test_an_empty_queue_has_no_demand(queue: Queue):
     assert queue.demand() == Demand("req", 0, 0, 0, is_paused=False, is_exact=True)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.common.rate import rate_of_queue
 from fairlane.errors import RequestNotFound
 from fairlane.found import Cause, LanePlace
 from fairlane.operations.blockers import estimate, place
@@ -176,6 +177,22 @@ def test_an_unknown_request_is_not_found(queue: Queue):
 
 
 # ------------------------------------------------------------------ the queue
+
+
+def test_the_rate_of_the_queue_is_named_only_while_it_allows_nothing(
+    served: Queue, driver: SyncDriver
+):
+    request = served.submit_request([b"x"])
+    served.set_rate("1/m", 1)
+    assert "queue_rate" not in [cause.kind for cause in request.why().causes]
+    allowed = driver.run(rates.take([rate_of_queue("req", 60_000_000, 1)], 1, is_next=False))
+    assert allowed == (1, 0)
+    cause = request.why().causes[0]
+    assert (cause.kind, cause.figures) == ("queue_rate", {"rate": "1/m"})
+    off = re.escape("fairlane queue rate off removes it")
+    assert re.fullmatch(
+        rf"the rate of queue req, 1/m, allows more at {IN_A_MINUTE}: {off}", cause.text
+    )
 
 
 def test_every_cause_is_named_that_of_the_request_first(queue: Queue):

@@ -129,6 +129,19 @@ def test_no_more_start_than_the_rate_allows(queue: Queue):
     assert queue.take(10) == []
 
 
+def test_no_more_start_than_the_rate_of_the_queue_allows(queue: Queue, redis_client: Any):
+    """What may not start yet waits in its lane, in its order."""
+    queue.set_rate("5/h", 3)
+    queue.submit_request([b"1"], id="first")
+    queue.submit_request([b"2"], id="second")
+    queue.submit_request([b"3"], id="third", tenant="t")
+    queue.submit_request([b"4"], id="last")
+    assert [one.body for one in queue.take(2)] == [b"1", b"2"]
+    assert queue.take(9) == queue.take(9) == []
+    queue.set_rate(None)
+    assert {one.body for one in queue.take(9)} == {b"3", b"4"}
+
+
 def test_a_paused_queue_gives_nothing_until_it_is_resumed(queue: Queue):
     queue.post("a")
     queue.pause()

@@ -77,6 +77,38 @@ def test_what_was_returned_goes_out_though_the_queue_is_paused():
     assert seconds_of(loop.send([1])) == settings.PAUSED_S
 
 
+def test_a_unit_whose_queue_has_used_up_its_rate_returns_its_tokens_and_waits():
+    """Its next look comes when the bucket has named, and then it is the next in line."""
+    unit = unit_of_its_own()
+    unit.record._worker.set_rate(10_000, 5)
+    loop, _ = begin(unit)
+    asked = loop.send([POPPED])
+    assert asked.keys == (keys.bucket("queue/req"),)
+    assert (argument(asked, "want"), argument(asked, "waited")) == (1, "")
+    assert names_of(loop.send([0, 500])) == ["push"]
+    assert seconds_of(loop.send([1])) == settings.PAUSED_S
+    unit.record._worker.set_rate(10_000, 6)  # another rate ends the wait
+    assert names_of(loop.send(None)) == ["pop"]
+    assert argument(loop.send([POPPED]), "waited") == "1"
+
+
+def test_what_a_lease_does_not_use_of_the_rate_of_the_queue_is_returned():
+    unit = unit_of_its_own()
+    unit.record._worker.set_rate(10_000, 5)
+    loop, _ = begin(unit)
+    loop.send([POPPED])
+    assert argument(loop.send([1, 0]), "count") == 1
+    assert names_of(loop.send([b"stale"])) == ["refund"]
+    assert names_of(loop.send([1])) == ["pop"]
+
+
+def test_a_unit_of_a_queue_with_a_rate_takes_nothing_ahead():
+    unit = unit_of_its_own()
+    assert unit.record.takes_ahead
+    unit.record._worker.set_rate(86_400_000_000, 1_000_000)
+    assert (unit.record.takes_ahead, unit.record.queue_rate) == (False, (86_400_000_000, 1_000_000))
+
+
 def seconds_of(step: Any) -> float:
     """How long a unit waits without Redis."""
     assert isinstance(step, Pause)

@@ -1,4 +1,4 @@
-"""`fairlane queue`: shows, sets, pauses and resumes a whole queue."""
+"""`fairlane queue`: shows, sets, limits, pauses and resumes a whole queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group("queue", cls=Group, short_help="Show, set, pause or resume a whole queue.")
 def command() -> None:
-    """Show a queue's settings, set them, or pause and resume the queue."""
+    """Show a queue's settings, set them, limit its rate, or pause and resume the queue."""
 
 
 @command.command("show", short_help="Show the settings of a queue.")
@@ -32,7 +32,7 @@ def command() -> None:
 @json_option
 @redis_option
 def show(redis: str | None, queue: str, as_json: bool) -> int:
-    """Show a queue's bound on waiting sub-requests, its shards, and whether it is paused."""
+    """Show a queue's bound on what waits, its shards, its rate, and whether it is paused."""
     with open_queue(redis, queue) as opened:
         _show(opened, as_json=as_json)
     return 0
@@ -77,6 +77,29 @@ def set_(
             opened.set_max_waiting(max_waiting)
         if shards is not None:
             opened.set_shards(shards)
+        _show(opened, as_json=as_json)
+    return 0
+
+
+@command.command("rate", short_help="Let at most so many sub-requests start in a time.")
+@click.argument("rate", metavar="RATE|off")
+@click.option(
+    "--burst",
+    type=int,
+    metavar="N",
+    help="Let N start together after a pause.  [default: what the rate allows in 0.1 s]",
+)
+@queue_option
+@json_option
+@redis_option
+def rate(redis: str | None, queue: str, rate: str, burst: int | None, as_json: bool) -> int:
+    """Give a queue a RATE, as 100/s, 30/m or 5/h, or remove it with `off`.
+
+    It holds for all sub-requests and all workers of the queue together. Every worker uses a change
+    within a second or two. A request with a rate of its own obeys both.
+    """
+    with open_queue(redis, queue) as opened:
+        opened.set_rate(None if rate == "off" else rate, burst)
         _show(opened, as_json=as_json)
     return 0
 
@@ -132,10 +155,12 @@ def _show(opened: Queue, *, as_json: bool) -> None:
     from fairlane.operations.create.admission import read_bounds
     from fairlane.operations.lease.shards import read_shards
     from fairlane.operations.maintenance.queue_pause import read_pause
+    from fairlane.operations.maintenance.queue_rate import read_queue_rate
 
     bounds = opened.driver.run(read_bounds(opened.name))
     spread = opened.driver.run(read_shards(opened.name))
     pause = opened.driver.run(read_pause(opened.name))
+    rate = opened.driver.run(read_queue_rate(opened.name))
     has_bound = bounds.max_waiting > 0
     found = {
         "queue": opened.name,
@@ -145,6 +170,7 @@ def _show(opened: Queue, *, as_json: bool) -> None:
         "moving_from": list(spread.left.numbers),
         "paused": pause.is_paused,
         "paused_until": pause.until_ms,
+        "rate": rate.words if rate else None,
     }
     if as_json:
         write_json(found)
@@ -154,6 +180,8 @@ def _show(opened: Queue, *, as_json: bool) -> None:
     write_line(f"{'shards':<9} {_shards_as_words(found)}")
     if pause.is_paused:
         write_line(f"{'paused':<9} {until_words(found)}")
+    if rate:
+        write_line(f"{'rate':<9} {rate.words}")
 
 
 def _shards_as_words(found: dict[str, Any]) -> str:

@@ -55,6 +55,7 @@ SHOWN = (
     "logged",
     "max_waiting",
     "paused",
+    "rate",
 )
 POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
@@ -147,6 +148,7 @@ def _queue_lines(found: dict[str, Any]) -> Iterator[str]:
         ("ended", f"{found['logged']:,} in the log"),
         *([("waiting", as_words(found))] if found["max_waiting"] else []),
         *([("paused", until_words(found))] if found["paused"] else []),
+        *([("rate", found["rate"])] if found["rate"] else []),
     ]
     for name, value in rows:
         yield row_line(name, value)

@@ -14,6 +14,7 @@ from fairlane.found import Cause
 from fairlane.operations.blockers.estimate import Capacity
 from fairlane.operations.control.live_workers import no_worker
 from fairlane.operations.maintenance.queue_pause import remedy
+from fairlane.operations.maintenance.queue_rate import until_more
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -179,6 +180,9 @@ def late_holders(facts: RequestFacts, alive: Collection[str]) -> list[Cause]:
 def _of_queue(queue: QueueFacts) -> Iterable[Cause]:
     if queue.pause.is_paused:
         yield Cause("queue", remedy(queue.name, queue.pause), queue.pause.until_ms or 0)
+    if queue.rate is not None and queue.opens_ms:
+        text = until_more(queue.name, queue.rate, queue.opens_ms, queue.pause.now_ms)
+        yield Cause("queue_rate", text, queue.opens_ms, {"rate": queue.rate.words})
     if not queue.workers:
         yield Cause("workers", no_worker(queue.name))
 

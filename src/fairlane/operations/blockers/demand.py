@@ -59,6 +59,8 @@ def demand(queue: str) -> Operation[Demand]:
     else:
         ids = [name.decode("utf-8", "replace") for name in names]
         more, held, count = yield from _by_requests(queue, ids, home.pause.now_ms)
+    if home.rate is not None:
+        more = min(more, home.rate.width)
     is_paused = home.pause.is_paused
     return Demand(queue, 0 if is_paused else more, held, count, is_paused, count <= MOST_REQUESTS)
 

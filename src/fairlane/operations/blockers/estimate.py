@@ -18,6 +18,7 @@ from fairlane.protocol.steps import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fairlane.common.rate import Rate
     from fairlane.found import Cause, WorkerState
     from fairlane.operations.blockers.facts import RequestFacts
     from fairlane.operations.blockers.place import Neighbours
@@ -103,8 +104,10 @@ def estimate(
     capacity: Capacity,
     near: Neighbours | None,
     rivals: dict[str, Rival],
+    queue_rate: Rate | None = None,
 ) -> Estimate:
     """Returns when the request starts and ends; see Estimate for what is None."""
+    rates = [*facts.progress.rates, *([queue_rate] if queue_rate is not None else [])]
     for cause in causes:
         if cause.kind in _OPEN_ENDED or (cause.kind == "queue" and not cause.until_ms):
             what = _OPEN_ENDED.get(cause.kind, "a queue that is paused until it is resumed")
@@ -120,7 +123,7 @@ def estimate(
     wait_s = 0.0 if near is None else _wait_s(near, capacity, rivals)
     starts_s = max(opens_s, wait_s)
     is_started = facts.progress.held > 0
-    ends_s = (opens_s if is_started else starts_s) + _work_s(facts, capacity, near, rivals)
+    ends_s = (opens_s if is_started else starts_s) + _work_s(facts, capacity, near, rivals, rates)
     return Estimate(
         starts_ms=0 if is_started else facts.now_ms + round(starts_s * 1000),
         ends_ms=None if facts.progress.is_open else facts.now_ms + round(ends_s * 1000),
@@ -158,13 +161,17 @@ def _wait_s(near: Neighbours, capacity: Capacity, rivals: dict[str, Rival]) -> f
 
 
 def _work_s(
-    facts: RequestFacts, capacity: Capacity, near: Neighbours | None, rivals: dict[str, Rival]
+    facts: RequestFacts,
+    capacity: Capacity,
+    near: Neighbours | None,
+    rivals: dict[str, Rival],
+    rates: Sequence[Rate],
 ) -> float:
     """Returns how long the request takes from its start, beside the other requests of its lane."""
     progress = facts.progress
     unit_per_s = capacity.per_s / max(1, capacity.units)
     own_per_s = min(capacity.per_s, unit_per_s * progress.limit)
-    for rate in progress.rates:
+    for rate in rates:
         own_per_s = min(own_per_s, 1e6 / (rate.interval_us * rate.weight))
     work_s = progress.left / own_per_s
     if near is None:

@@ -13,12 +13,14 @@ from fairlane.operations.batching import run_each_or_error
 from fairlane.operations.control.request_state import number, progress_of
 from fairlane.operations.maintenance.dead_workers import LATEST_MS
 from fairlane.operations.maintenance.queue_pause import QueuePause, read_until
+from fairlane.operations.maintenance.queue_rate import opens, parse_queue_rate
 from fairlane.protocol import keys, permit_fields
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
+    from fairlane.common.rate import Rate
     from fairlane.model import Progress
     from fairlane.protocol.permit_fields import HeldPermit
     from fairlane.protocol.steps import Operation
@@ -80,21 +82,28 @@ class RequestFacts(NamedTuple):
 
 
 class QueueFacts(NamedTuple):
-    """A queue: its pause, and how many of its workers beat."""
+    """A queue: its pause, how many of its workers beat, and its rate.
+
+    `opens_ms` is when the rate allows the next start, 0 = now.
+    """
 
     name: str
     pause: QueuePause
     workers: int
+    rate: Rate | None = None
+    opens_ms: int = 0
 
 
 def read_queue(queue: str) -> Operation[QueueFacts]:
     """Returns what holds up all requests of a queue."""
-    until, time = yield Batch(
-        [Command(b"HGET", keys.conf(queue), b"paused_until"), Command(b"TIME")]
+    (until, text), time = yield Batch(
+        [Command(b"HMGET", keys.conf(queue), b"paused_until", b"rate"), Command(b"TIME")]
     )
     now_ms = time_ms(time)
     beats = yield Command(b"ZCOUNT", keys.workers(queue), now_ms - LATEST_MS, b"+inf")
-    return QueueFacts(queue, QueuePause(read_until(until), now_ms), beats)
+    rate = parse_queue_rate(queue, text)
+    opens_ms = 0 if rate is None else (yield from opens(rate, now_ms))
+    return QueueFacts(queue, QueuePause(read_until(until), now_ms), beats, rate, opens_ms)
 
 
 def read_request(request_id: str) -> Operation[RequestFacts | None]:

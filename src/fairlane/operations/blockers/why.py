@@ -50,7 +50,7 @@ def why(request_id: str) -> Operation[WhyWaiting]:
     causes = causes_of(facts, queue, place, capacity)
     if not page.more:
         causes[1:1] = late_holders(facts, alive)
-    found = estimate(facts, causes, capacity, near, rivals)
+    found = estimate(facts, causes, capacity, near, rivals, queue.rate)
     return WhyWaiting(progress, causes, held_by_worker(facts), place, found, facts.now_ms)
 
 

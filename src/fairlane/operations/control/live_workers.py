@@ -9,6 +9,7 @@ from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.operations.maintenance.queue_pause import QueuePause, read_until, remedy
+from fairlane.operations.maintenance.queue_rate import opens, parse_queue_rate, until_more
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
@@ -18,27 +19,31 @@ if TYPE_CHECKING:
 
 
 def unserved(queue: str) -> Operation[str]:
-    """Returns the remedy for a queue that is paused or has no worker; "" for any other.
+    """Returns the remedy for a queue that is paused, has no worker or has used up its rate.
+
+    It returns "" for any other.
 
     Also "" if the workers cannot be read, because the caller reports something more important.
     """
     key = keys.workers(queue)
     asked = [
         Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"),
-        Command(b"HGET", keys.conf(queue), b"paused_until"),
+        Command(b"HMGET", keys.conf(queue), b"paused_until", b"rate"),
         Command(b"TIME"),
     ]
     try:
-        workers, until, time = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
+        workers, (until, text), time = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
+        rate, now_ms = parse_queue_rate(queue, text), time_ms(time)
+        opens_ms = 0 if rate is None else (yield from opens(rate, now_ms))
     except FairlaneError:
         return ""
-    pause = QueuePause(read_until(until), time_ms(time))
+    pause = QueuePause(read_until(until), now_ms)
     if pause.is_paused:
         return remedy(queue, pause)
-    ages = beat_ages(workers, time_ms(time))
-    if not all(is_late(age_ms) for age_ms in ages.values()):
-        return ""
-    return no_worker(queue)
+    ages = beat_ages(workers, now_ms)
+    if all(is_late(age_ms) for age_ms in ages.values()):
+        return no_worker(queue)
+    return until_more(queue, rate, opens_ms, now_ms) if rate is not None and opens_ms else ""
 
 
 def no_worker(queue: str) -> str:

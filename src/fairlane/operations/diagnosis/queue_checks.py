@@ -11,6 +11,7 @@ from fairlane.operations.diagnosis.size_checks import retention, small_requests
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.operations.maintenance.queue_pause import read_pause
+from fairlane.operations.maintenance.queue_rate import read_queue_rate
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.server_info import time_ms
@@ -68,6 +69,16 @@ def pause(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
     return [Finding("pause", WARN, what, f"{resumes} lets workers take from it")]
 
 
+def rate(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+    """Finds that the queue has a rate."""
+    found = yield from read_queue_rate(queue)
+    if found is None:
+        return []
+    what = f"the queue starts at most {found.words}"
+    remedy = f"fairlane queue rate off{of_queue(queue)} removes the rate"
+    return [Finding("rate", NOTE, what, remedy)]
+
+
 def upkeep(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
     """Finds that no leader handles what is due in `active` and in every `delayed`."""
     spread = yield from read_shards(queue)
@@ -96,4 +107,4 @@ def endings(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
     return [Finding("endings", WARN, what, remedy)]
 
 
-QUEUE = (workers, pause, upkeep, endings, small_requests, retention)
+QUEUE = (workers, pause, rate, upkeep, endings, small_requests, retention)

@@ -13,12 +13,15 @@ from fairlane.operations.find.urgent import most_urgent, read_progress
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.operations.maintenance.queue_pause import QueuePause, read_until
+from fairlane.operations.maintenance.queue_rate import parse_queue_rate
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_CONF = (b"max_waiting", b"waiting", b"paused_until", b"rate")
 
 
 def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
@@ -28,8 +31,8 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
     first MOST_READ entries of `active`; `more` is how many others are unfinished. `lanes` and
     `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
     those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
-    `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None.
-    `paused_until` is in ms by the Redis of the queue; None: not paused, or until it is resumed.
+    `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None. `rate` is
+    the queue's. `paused_until` is in ms by its Redis; None: not paused, or until it is resumed.
     """
     spread = yield from read_shards(queue)
     tokens = yield from waiting.read_waiting(queue, spread.served)
@@ -40,7 +43,7 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
             Command(b"ZCARD", keys.active(queue)),
             Command(b"ZRANGE", keys.active(queue), 0, waiting.MOST_READ - 1),
             Command(b"XLEN", keys.completed(queue)),
-            Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting", b"paused_until"),
+            Command(b"HMGET", keys.conf(queue), *_CONF),
         ]
     )
     beats = beat_ages(replies[0], time_ms(replies[1]))
@@ -59,17 +62,19 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
         "requests": requests,
         "more": max(0, active - most),
         "logged": logged,
-        **_settings(bound, time_ms(replies[1])),
+        **_settings(queue, bound, time_ms(replies[1])),
     }
 
 
-def _settings(conf: Sequence[bytes | None], now_ms: int) -> dict[str, Any]:
-    """Returns the bound, the count of what waits, and the pause."""
-    most, waits, until = conf
+def _settings(queue: str, conf: Sequence[bytes | None], now_ms: int) -> dict[str, Any]:
+    """Returns the bound, the count of what waits, the pause and the rate."""
+    most, waits, until, text = conf
+    rate = parse_queue_rate(queue, text)
     pause = QueuePause(read_until(until), now_ms)
     return {
         "max_waiting": int(most) if most else None,
         "waiting": int(waits or 0) if most else None,
         "paused": pause.is_paused,
         "paused_until": pause.until_ms,
+        "rate": rate.words if rate is not None else None,
     }

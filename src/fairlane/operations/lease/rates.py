@@ -37,17 +37,21 @@ def acquire_rated(
     many sub-requests later; no rate is exceeded.
     """
     rates = parse_rates(rated.rates.decode())
-    allowance = yield from _take(request_id, rates, rated.size, is_next=bool(rated.has_waited))
+    allowance = yield from take(rates, rated.size, request_id, is_next=bool(rated.has_waited))
     reply = yield from ask(allowance).run()
     unused = allowance.allowed - (len(reply.entries) if reply.is_ok else 0)
     if unused:
-        yield from _refund(request_id, [(rate, unused) for rate in rates])
+        yield from refund([(rate, unused) for rate in rates], request_id)
     return reply
 
 
-def _take(
-    request_id: str, rates: Sequence[Rate], want: int, *, is_next: bool
+def take(
+    rates: Sequence[Rate], want: int, request_id: str = "", *, is_next: bool
 ) -> Operation[Allowance]:
+    """Takes up to `want` sub-requests from the buckets of all these rates.
+
+    `is_next`: the caller has waited as long as an earlier allowance named.
+    """
     taken: list[tuple[Rate, int]] = []
     for rate in rates:
         call = library().take(
@@ -55,15 +59,16 @@ def _take(
         )
         reply = yield from call.run()
         if not reply.taken:
-            yield from _refund(request_id, taken)
+            yield from refund(taken, request_id)
             return Allowance(0, reply.wait)
         taken.append((rate, reply.taken))
         want = reply.taken
-    yield from _refund(request_id, [(rate, count - want) for rate, count in taken if count > want])
+    yield from refund([(rate, count - want) for rate, count in taken if count > want], request_id)
     return Allowance(want, 0)
 
 
-def _refund(request_id: str, unused: Sequence[tuple[Rate, int]]) -> Operation[None]:
+def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> Operation[None]:
+    """Returns to the buckets of these rates what was taken and not used."""
     if unused:
         yield Batch(
             [

@@ -6,6 +6,7 @@ of them taken, and each is settled, extended and taken back alone.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,21 +14,23 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.batching import call_each, run_each_or_error
-from fairlane.operations.lease import turns
+from fairlane.operations.lease import rates, turns
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import acquire_call, extend, new_op, slice_of
 from fairlane.operations.lease.rates import acquire_rated
 from fairlane.operations.lease.shards import served
-from fairlane.operations.lease.tokens import parse, pop, pop_ahead
+from fairlane.operations.lease.tokens import parse, pop, pop_ahead, push
+from fairlane.operations.maintenance.queue_rate import parse_queue_rate
 from fairlane.operations.pull.receipt import Receipt, receipt_of
 from fairlane.operations.pull.stand_in import Upkeep
 from fairlane.options import check_whole
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Pause
+from fairlane.protocol.steps import Batch, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fairlane.common.rate import Rate
     from fairlane.model import Slice, Token
     from fairlane.operations.lease.rates import Allowance
     from fairlane.protocol.replies import Reply
@@ -43,6 +46,17 @@ class Delivery(NamedTuple):
 
     receipt: Receipt
     body: bytes
+
+
+class Round(NamedTuple):
+    """What one look at the lanes has brought, and the first error that some of it had.
+
+    `wait_s`: the rate of the queue allows more after so long; 0 = it is not used up.
+    """
+
+    found: list[Delivery]
+    failure: FairlaneError | None = None
+    wait_s: float = 0.0
 
 
 @dataclass
@@ -96,8 +110,9 @@ def take(
     while True:
         standing, failure = yield from taker.upkeep.do_due(taker.name_of())
         shards = served(standing.shards, standing.left)
+        rate, rest_s = parse_queue_rate(taker.queue, standing.rate), 0.0
         if not standing.paused_until:
-            found, error = yield from _take_now(taker, shards, count, visible_ms)
+            found, error, rest_s = yield from _take_now(taker, shards, count, visible_ms, rate)
             if found:
                 return found
             failure = failure or error
@@ -106,20 +121,21 @@ def take(
             if failure is not None:
                 raise failure
             return []
-        if standing.paused_until or shards != (0,):
-            yield Pause(min(_REST_S, left_ms / 1000))
+        if standing.paused_until or shards != (0,) or rest_s:
+            yield Pause(min(rest_s or _REST_S, _REST_S, left_ms / 1000))
         else:
             popped: Popped | None = yield pop(taker.queue, min(_WAIT_MS, left_ms))
             if popped is not None:
-                found, _ = yield from exchange_tokens(taker, popped, visible_ms)
+                found, _, rest_s = yield from exchange_tokens(taker, popped, visible_ms, rate)
                 if found:
                     return found
+                yield Pause(min(rest_s, _REST_S))
 
 
 def _take_now(
-    taker: Taker, shards: Sequence[int], count: int, visible_ms: int
-) -> Operation[tuple[list[Delivery], FairlaneError | None]]:
-    """Takes what is there now; also returns an error that some of it had."""
+    taker: Taker, shards: Sequence[int], count: int, visible_ms: int, rate: Rate | None
+) -> Operation[Round]:
+    """Takes what is there now."""
     found: list[Delivery] = []
     failure: FairlaneError | None = None
     bound = _LAST  # of several shards, a less urgent lane is not popped before the others are empty
@@ -137,22 +153,50 @@ def _take_now(
                 misses, bound = 0, _LAST
             continue
         misses, bound = 0, keys.number_of(popped.lane) % keys.LANES
-        more, refused = yield from exchange_tokens(taker, popped, visible_ms)
+        more, refused, wait_s = yield from exchange_tokens(taker, popped, visible_ms, rate)
         found, failure = found + more, failure or refused
-    return found, failure
+        if wait_s:
+            return Round(found, failure, wait_s)
+    return Round(found, failure)
 
 
 def exchange_tokens(
-    taker: Taker, popped: Popped, visible_ms: int
-) -> Operation[tuple[list[Delivery], FairlaneError | None]]:
-    """Exchanges popped tokens for leases of one sub-request each; also returns the first error.
+    taker: Taker, popped: Popped, visible_ms: int, rate: Rate | None = None
+) -> Operation[Round]:
+    """Exchanges popped tokens for leases of one sub-request each, as far as the rate allows.
 
     A token whose exchange fails is lost, until an audit finds that its permit is queued.
     """
+    words, wait_s = popped.tokens, 0.0
     try:
-        raw = yield from turns.resolve(taker.queue, popped.lane, popped.tokens)
+        if rate is not None:
+            words, wait_s = yield from _allowed(popped, rate)
+        raw = yield from turns.resolve(taker.queue, popped.lane, words)
     except FairlaneError as error:  # the audit adds the placeholders that are missing
-        return [], error
+        return Round([], error)
+    found, failure, used = yield from _exchange(taker, raw, visible_ms)
+    if rate is not None and used < len(words):
+        with suppress(FairlaneError):  # then that many sub-requests start later
+            yield from rates.refund([(rate, len(words) - used)])
+    return Round(found, failure, wait_s)
+
+
+def _allowed(popped: Popped, rate: Rate) -> Operation[tuple[list[bytes], float]]:
+    """Returns the tokens that may be used now, and how long the others wait, in their lane.
+
+    A program may look again after any time, so it does not stand in line.
+    """
+    allowed, wait_ms = yield from rates.take([rate], len(popped.tokens), is_next=True)
+    words, rest = popped.tokens[:allowed], popped.tokens[allowed:]
+    if rest:
+        yield Batch(push(popped.lane, [*reversed(rest)]))
+    return words, max(wait_ms, 1) / 1000 if rest else 0.0
+
+
+def _exchange(
+    taker: Taker, raw: Sequence[bytes], visible_ms: int
+) -> Operation[tuple[list[Delivery], FairlaneError | None, int]]:
+    """Returns what these tokens brought, the first error, and how many leases were granted."""
     tokens = [token for word in raw if (token := parse(word)) is not None]
     ops = [new_op() for _ in tokens]
     name = taker.name_of()
@@ -174,7 +218,7 @@ def exchange_tokens(
         if (taken := slice_of(token, op, reply)) is not None and taken.entries:
             granted.append(taken)
     found, refused = yield from _hold(taker.queue, granted, settled, visible_ms)
-    return found, failure or refused
+    return found, failure or refused, len(granted)
 
 
 def _acquire(name: str, token: Token, op: bytes) -> Callable[[Allowance | None], Call]:

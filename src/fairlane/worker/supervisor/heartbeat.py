@@ -15,6 +15,7 @@ from fairlane.operations.control.call_progress import WorkerPace, holds_text
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.queue_pause import QueuePause
+from fairlane.operations.maintenance.queue_rate import parse_queue_rate
 from fairlane.worker.host_identity import hostname_of, whereabouts
 from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.maintenance.duty import Beat
@@ -24,6 +25,7 @@ from fairlane.worker.pace import Pace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairlane.common.rate import Rate
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.found import Demand
     from fairlane.protocol.replies import Reply
@@ -58,6 +60,7 @@ class Heartbeat:
         self._beaten = self._answered = clock.mono_s()
         self._leads = self._has_died = self._is_paused = False
         self._shards: tuple[int, ...] = (0,)
+        self._rate: Rate | None = None  # of the queue
         self._outage = outage or Repeats()
         self._maintenance = Maintenance(driver.url, queue, worker, outage=self._outage.outage)
         self._maintenance.on_death = self.on_process_death
@@ -209,11 +212,21 @@ class Heartbeat:
         else:
             _log.info("queue %s is resumed", self._queue)
 
+    def _limit_rate(self, rate: Rate | None) -> None:
+        """Passes another rate of the queue to the units."""
+        if rate == self._rate:
+            return
+        self._rate = rate
+        self._board.limit_rate(*((rate.interval_us, rate.burst) if rate else (0, 0)))
+        shown = f"starts at most {rate.words}" if rate else "has no rate any more"
+        _log.info("queue %s %s", self._queue, shown)
+
     def _on_beat(self, reply: Reply) -> None:
         self.is_idle, self._leads = reply.active_due == 0, bool(reply.leads)
         self._shards = served(reply.shards, reply.left)
         self._board.spread(self._shards)
         self._pause(QueuePause(reply.paused_until, reply.now))
+        self._limit_rate(parse_queue_rate(self._queue, reply.rate))
         beat = Beat(
             *(reply.now, reply.active_due, reply.delayed_due, reply.oldest_beat),
             *(reply.died, reply.tick_due),

@@ -61,7 +61,7 @@ def settle_and_acquire(
     if may_exchange(unit, done):
         fits = fitting(unit, done, len(waiting)) if waiting else 0
         most = 0
-        if unit.record.takes_work and not (fits or is_last):
+        if unit.record.takes_ahead and not (fits or is_last):
             most = unit.sizer.tokens(len(unit.free) + len(done) + len(waiting), unit.share)
         # A request with more behind it mints a token for its lane: no later lane has its turn.
         is_going_on = any(lease.slice.waiting for lease in done)

@@ -120,17 +120,18 @@ class PendingAcquire:
 
 
 def acquire(
-    unit: Unit, raw: list[bytes], returned: FollowUps, share: float, *, shared: bool
-) -> Operation[Acquired]:
+    unit: Unit, raw: list[bytes], returned: FollowUps, share: float,
+    *, shared: bool, most: int = settings.SLICE_MOST,
+) -> Operation[Acquired]:  # fmt: skip
     """Acquires leases with these tokens; sends what there is to dispatch before them.
 
-    `share` of a slice's time is what the tokens should take. `shared`: the unit will hold several
-    leases. Words that are no tokens are skipped. Raises errors of Redis; then no lease is held.
+    `share` of a slice's time is what the tokens should take; each slice has at most `most`.
+    `shared`: the unit will hold several leases. Other words are skipped. Raises errors of Redis.
     """
     if turns.PLACEHOLDER in raw:
         yield from dispatch(unit, returned)  # before anything can fail
         raw = yield from turns.resolve(unit.queue, returned.lane, raw)
-    sent, pending = clock.mono_s(), _begin_all(unit, raw, share)
+    sent, pending = clock.mono_s(), _begin_all(unit, raw, share, most)
     if not pending:
         return Acquired(returned.lane)
     before = returned.calls()
@@ -159,7 +160,7 @@ def acquire(
         raise
 
 
-def _begin_all(unit: Unit, raw: list[bytes], share: float) -> list[PendingAcquire]:
+def _begin_all(unit: Unit, raw: list[bytes], share: float, most: int) -> list[PendingAcquire]:
     """Puts acquires on the board; requests with a known pace share the time."""
     tokens = [token for word in raw if (token := parse(word)) is not None]
     if len(tokens) > 1:
@@ -169,7 +170,7 @@ def _begin_all(unit: Unit, raw: list[bytes], share: float) -> list[PendingAcquir
         op, record = new_op(), unit.free.pop()
         # If this process dies before the reply, the supervisor sends the acquire again.
         record.begin_acquire(token, op)
-        count = unit.sizer.entries(token.request_id, share)
+        count = min(most, unit.sizer.entries(token.request_id, share))
         pending.append(PendingAcquire(token, op, record, count))
     return pending
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
-from fairlane.operations.lease import tokens
+from fairlane.operations.lease import rates, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation, Pause
 from fairlane.worker.unit.dispatch import (
@@ -24,6 +25,7 @@ from fairlane.worker.unit.pipeline import may_prefetch, prefetch
 from fairlane.worker.unit.settle import note_handled
 
 if TYPE_CHECKING:
+    from fairlane.common.rate import Rate
     from fairlane.model import Token
     from fairlane.protocol.steps import Popped
     from fairlane.worker.unit.unit import Unit
@@ -38,6 +40,8 @@ def serve(unit: Unit) -> Operation[None]:
             continue
         # What the last leases returned goes out in the same round trip as the next pop.
         most = unit.sizer.tokens(len(unit.free), unit.share)
+        if (rate := unit.queue_rate) is not None:
+            most = min(most, rate.burst)
         popped = yield from _pop(unit, [*_outgoing(unit, returned), *unit.measures.due()], most)
         if popped is not None:
             yield from take(unit, popped, most, returned)
@@ -95,7 +99,10 @@ def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operatio
     prefetches = unit.is_alone and unit.sizer.is_quick and len(raw) == most > 1
     share = unit.share if prefetches else 1.0
     while raw:
-        acquired = yield from acquire(unit, raw, returned, share, shared=len(raw) > 1)
+        if (rate := unit.queue_rate) is not None:
+            acquired = yield from _acquire_within(unit, rate, raw, returned)
+        else:
+            acquired = yield from acquire(unit, raw, returned, share, shared=len(raw) > 1)
         alone = yield from work(unit, acquired, returned, prefetches=prefetches)
         if not alone:
             return
@@ -105,6 +112,47 @@ def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operatio
         returned.put_back(alone[1:])
         yield from dispatch(unit, returned)
         raw, prefetches, share = [alone[0].text.encode()], False, 1.0
+
+
+def _acquire_within(
+    unit: Unit, rate: Rate, raw: list[bytes], returned: FollowUps
+) -> Operation[Acquired]:
+    """Acquires as much as the rate of the queue allows; the other tokens return to their lane.
+
+    If it allows nothing, waits for the unit's turn at the bucket.
+    """
+    parsed = [token for word in raw if (token := tokens.parse(word)) is not None]
+    sizes = [unit.sizer.entries(token.request_id) for token in parsed]
+    want = min(settings.SLICE_MOST, max(len(raw), sum(sizes)))
+    try:
+        allowed, wait_ms = yield from rates.take([rate], want, is_next=unit.has_waited)
+    except NodeAway as error:
+        note_away(unit, f"put tokens back: the bucket of queue {unit.queue} is away", error)
+        allowed, wait_ms = 0, settings.BEAT_MS
+    unit.has_waited = not allowed
+    if len(raw) > allowed:
+        returned.more += tokens.push(returned.lane, [*reversed(raw[allowed:])])
+    if not allowed:
+        yield from send(unit, [*_outgoing(unit, returned), *unit.measures.due()])
+        yield from _wait(unit, rate, wait_ms / 1000)
+        return Acquired(returned.lane)
+    some = raw[:allowed]
+    acquired = yield from acquire(
+        unit, some, returned, 1.0, shared=len(some) > 1, most=allowed // len(some)
+    )
+    used = sum(len(lease.slice.entries) for lease in acquired.leases)
+    if used < allowed:
+        yield from rates.refund([(rate, allowed - used)])
+    return acquired
+
+
+def _wait(unit: Unit, rate: Rate, seconds: float) -> Operation[None]:
+    """Waits, but not for longer than the worker takes work and the queue has this rate."""
+    ends = clock.mono_s() + seconds
+    while (left := ends - clock.mono_s()) > 0:
+        if unit.record.is_draining or unit.record.is_paused or unit.queue_rate != rate:
+            return
+        yield Pause(min(left, settings.PAUSED_S))
 
 
 def work(

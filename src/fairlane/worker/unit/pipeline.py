@@ -27,7 +27,7 @@ def may_prefetch(unit: Unit, leases: list[Lease], done: list[Lease]) -> bool:
         bool(leases)
         and unit.is_alone
         and unit.sizer.is_quick
-        and unit.record.takes_work
+        and unit.record.takes_ahead
         and not any(lease.slice.durable for lease in leases)
         and not any(map(is_apart, done))
     )

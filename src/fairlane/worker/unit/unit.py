@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.common.rate import rate_of_queue
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.worker.unit.lane_rotation import LaneRotation
@@ -13,6 +14,7 @@ from fairlane.worker.unit.lane_rotation import LaneRotation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from fairlane.common.rate import Rate
     from fairlane.protocol.steps import Call
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.metrics import Metrics
@@ -38,6 +40,7 @@ class Unit:
     is_alone: bool = False
     has_one_server: bool = True
     on_delay: Callable[[int], None] | None = None
+    has_waited: bool = False  # for the queue's rate, as long as its bucket had named
     unsent: list[Command | Call] = field(default_factory=list)  # for shards that were away
     quiet_until: float = 0.0  # when it may be logged again that a node is away
     free: list[LeaseRecord] = field(init=False)  # records of no lease
@@ -78,6 +81,12 @@ class Unit:
             commands.append(Command(b"PEXPIRE", taken, settings.TAKEN_TTL_MS))
         self._notes += 1
         return commands
+
+    @property
+    def queue_rate(self) -> Rate | None:
+        """Returns the rate of the queue, which the last beat of the worker reported."""
+        found = self.record.queue_rate
+        return None if found is None else rate_of_queue(self.queue, *found)
 
     @property
     def is_holding(self) -> bool:

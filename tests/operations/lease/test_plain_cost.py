@@ -1,0 +1,120 @@
+"""A queue that uses neither rates, delays, tenants nor ageing sends no command for them.
+
+The figures are those of one sub-request in the middle of a request. If a change needs more
+commands, it must be worth that for everyone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.model import result_head
+from fairlane.operations.lease import leases
+from fairlane.operations.lease.exchange import exchange, exchange_unit
+from fairlane.operations.lease.tokens import parse
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from tests.support.requests import next_slice, once, settle
+from tests.worker.parts import ON_ONE_SERVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.model import Slice
+    from fairlane.queue import Queue
+
+ROUNDS = 10
+# What settles a sub-request and acquires the next one, on whatever way.
+SCRIPTS = {
+    **dict.fromkeys(("decrby", "exists", "lpush", "xadd", "xdel", "xreadgroup"), 1),
+    **dict.fromkeys(("xgroup|delconsumer", "zadd", "zcount", "zrem"), 1),
+    "xack": 2,
+}
+EXCHANGE = {
+    **SCRIPTS,
+    "evalsha": 1,
+    "time": 1,
+    "lmpop": 1,
+    "hmget": 1,
+    "zcard": 1,
+    "hget": 4,
+    "hset": 7,
+}
+STEPS = {**SCRIPTS, "evalsha": 3, "time": 2, "hmget": 2, "zcard": 2, "hget": 3, "hset": 6}
+
+
+def commands(client: redis.Redis, work: Callable[[], Any]) -> dict[str, float]:
+    """The commands of one round, those inside scripts included."""
+    client.config_resetstat()
+    for _ in range(ROUNDS):
+        work()
+    stats: dict[str, Any] = client.info("commandstats")
+    counts = {name.removeprefix("cmdstat_"): row["calls"] for name, row in stats.items()}
+    left_out = {"config|resetstat", "info", "llen", "rpop"}  # the test pops by these
+    return {name: n / ROUNDS for name, n in sorted(counts.items()) if name not in left_out}
+
+
+class Exchanges:
+    """A unit that settles what it holds and takes the next sub-request, in one call."""
+
+    def __init__(self, driver: SyncDriver) -> None:
+        self.driver, self.unit = driver, exchange_unit("req", "w:1", "7", 0)
+        self.held: list[tuple[Slice, Any]] = []
+
+    def __call__(self) -> None:
+        op = leases.new_op()
+        step = exchange(self.unit, op, self.held, lanes=keys.lanes("req"), want=1)
+        reply = library().exchange.reply(self.driver.run(once(step)))
+        (raw,), (word,) = reply.acquired, reply.tokens
+        token = parse(word)
+        assert token is not None
+        taken = leases.slice_of(token, op, library().acquire.reply(raw))
+        assert taken is not None
+        ids = [entry_id for entry_id, _ in taken.entries]
+        head = result_head(ids[0].rpartition(b"-")[2], b"d", 1, 0, 1500)
+        self.held = [(taken, (ids, [head, b"x"], []))]
+
+
+@ON_ONE_SERVER
+def test_an_exchange_sends_what_a_plain_sub_request_needs(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    queue.submit_request([b"x"] * 40, limit=1)
+    work = Exchanges(driver)
+    work()
+    work()
+    assert commands(redis_client, work) == EXCHANGE
+
+
+@ON_ONE_SERVER
+def test_the_single_steps_send_what_a_plain_sub_request_needs(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    queue.submit_request([b"x"] * 40, limit=1)
+    settle(driver, next_slice(driver, count=1))
+    assert commands(redis_client, lambda: settle(driver, next_slice(driver, count=1))) == STEPS
+
+
+@ON_ONE_SERVER
+@pytest.mark.parametrize("other", ["rate", "tenant", "ageing", "delay"])
+def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis, other: str
+):
+    """Another request of the queue waits, with such an option, behind the plain one."""
+    every: dict[str, dict[str, Any]] = {
+        "rate": {"rate": "5/h"},
+        "tenant": {"tenant": "t"},
+        "ageing": {"ageing_s": 60.0},
+        "delay": {"delay": 60.0},
+    }
+    queue.submit_request([b"y"] * 9, priority=90, **every[other])
+    queue.submit_request([b"x"] * 40, limit=1)
+    work = Exchanges(driver)
+    work()
+    work()
+    assert commands(redis_client, work) == EXCHANGE

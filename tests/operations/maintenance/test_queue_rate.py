@@ -1,0 +1,78 @@
+"""The rate of a whole queue through the library, blocking and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import aio
+from fairlane.common.rate import Rate
+from fairlane.errors import InvalidArgument
+from fairlane.operations.maintenance.queue_rate import parse_queue_rate, read_queue_rate
+from fairlane.protocol import keys
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.queue import Queue
+
+BUCKET = keys.bucket("queue/req")
+
+
+def test_a_queue_has_a_rate_another_one_and_none(queue: Queue):
+    queue.set_rate("100/s", 10)
+    assert queue.driver.run(read_queue_rate("req")) == Rate("queue/req", 10_000, 5, 1)
+    assert queue.status()["rate"] == "100/s"
+    queue.set_rate("30/m")
+    assert queue.status()["rate"] == "30/m"
+    queue.set_rate(None)
+    assert queue.driver.run(read_queue_rate("req")) is None
+    assert queue.status()["rate"] is None
+
+
+def test_an_asyncio_program_sets_a_rate(redis_url: str):
+    async def go() -> list[str | None]:
+        async with aio.Queue.from_url(redis_url) as queue:
+            await queue.set_rate("5/h")
+            found = [(await queue.status())["rate"]]
+            await queue.set_rate(None)
+            return [*found, (await queue.status())["rate"]]
+
+    assert asyncio.run(go()) == ["5/h", None]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (("100",), r"rate '100' is not valid: write a rate such as 100/s, 30/m or 5/h"),
+        (("0/s",), r"rate '0/s' is not valid"),
+        (("100/s", 0), r"burst 0 is not valid: a whole number from 1 to 1,000,000"),
+        ((7,), r"rate 7 is not valid"),
+        ((None, 5), r"burst needs a rate: give rate, too, as 100/s"),
+    ],
+)
+def test_what_is_no_rate_is_refused_before_anything_is_written(
+    queue: Queue, redis_client: redis.Redis, given: Any, sentence: str
+):
+    with pytest.raises(InvalidArgument, match=sentence):
+        queue.set_rate(*given)
+    assert not redis_client.exists(keys.conf("req"))
+
+
+def test_a_faster_rate_does_not_wait_for_what_a_slower_one_owes(
+    queue: Queue, redis_client: redis.Redis
+):
+    queue.set_rate("1/h", 1)
+    now_s, us = redis_client.time()
+    now_us = int(now_s) * 1_000_000 + int(us)
+    redis_client.set(BUCKET, f"{now_us + 3_600_000_000}:0:{now_us}")
+    queue.set_rate("100/s", 10)
+    bucket: Any = redis_client.get(BUCKET)
+    assert int(bucket.split(b":")[0]) < now_us + 60_000_000
+
+
+@pytest.mark.parametrize("stored", [None, b"", b"5", b"0 0", b"5 x", b"1 2 3", b"1 " + b"9" * 30])
+def test_what_no_release_wrote_is_no_rate(stored: bytes | None):
+    assert parse_queue_rate("req", stored) is None
