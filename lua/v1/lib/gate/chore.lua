@@ -1,5 +1,6 @@
 -- What a request needs besides reap: to be hastened, or to be started after others, or to be fed.
--- feed = done or dead, the request whose results or dead it gets, stop or continue, and what is written around each body.
+-- feed = what it gets (done, dead, join, array or gather), the requests that it gets this from, stop or continue for each,
+-- the request that must not fall too far behind (- = none), how many results make a body, and what is written around them.
 -- @include lib/gate/ageing.lua
 -- @include lib/permits/mint.lua
 local POLL, POLL_MOST = 1000, 5000  -- ms between two looks at the requests that this one waits for

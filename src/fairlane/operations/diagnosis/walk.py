@@ -81,7 +81,7 @@ class Walk:
         for part, request_id in filter(None, map(keys.part_and_id, keys_there)):
             parts.setdefault(request_id, set()).add(part)
         if self.thorough:
-            found += yield from _endless([key for key in keys_there if keys.staging_of(key)])
+            found += yield from _endless([key for key in keys_there if keys.beside(key)])
         if parts:
             seconds, _ = yield OnNode(node, Command(b"TIME"))
             rows, strays = yield from _rows([name for name in parts if "req" in parts[name]])
@@ -188,7 +188,7 @@ def _endless(staged: list[bytes]) -> Operation[list[Finding]]:
     found = []
     for key, ttl in zip(staged, ttls, strict=True):
         if ttl == -1:
-            what, name = f"{key.decode()} has no end", keys.staging_of(key) or ""
+            what, name = f"{key.decode()} has no end", keys.beside(key) or ""
             repair = once(Command(b"PEXPIRE", key, settings.PINNED_MS))
             found.append(Finding("orphan", BAD, what, "let it expire in a week", name, repair))
     return found
