@@ -11,7 +11,7 @@ local now = ARGV[1]  -- ms, "" = server time
 local caller = ARGV[2]  -- who makes one change after the other
 local number = tonumber(ARGV[3])  -- of this change; each is higher than the one before
 local how = ARGV[4]  -- set | add | swap | drop, or keep: only gives the state the life of the request
-local name = ARGV[5]  -- of the value
+local field = ARGV[5]  -- of the value
 local value = ARGV[6]  -- JSON; add: a whole number
 local expected = ARGV[7]  -- swap: the value that is there, "" = none
 local most_names = tonumber(ARGV[8])  -- of one flow
@@ -35,9 +35,9 @@ if how ~= "keep" then
     if tonumber(last) > number then
       return {"late"}
     end
-    return {before, before == "ok" and said or redis.call("HGET", shared, "v:" .. name) or ""}
+    return {before, before == "ok" and said or redis.call("HGET", shared, "v:" .. field) or ""}
   end
-  word, text = change(how, name, value, expected, most_names, most_bytes)
+  word, text = change(how, field, value, expected, most_names, most_bytes)
   note_caller(caller, string.format("%d:%.0f:%s:%s", number, now, word, word == "ok" and text or ""), not was, now)
 end
 expire_with_request()

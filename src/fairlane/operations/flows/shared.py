@@ -156,7 +156,7 @@ def _call(run: str, how: str, name: str, value: str, expected: str, caller: _Cal
         caller=caller.name,
         number=next(caller.numbers),
         how=how,
-        name=name,
+        field=name,
         value=value,
         expected=expected,
         most_names=settings.SHARED_NAMES,
