@@ -45,7 +45,7 @@ class Feeds(Fairlane):
     """The request gets one sub-request for each result, or one for each pair of them."""
 
     count = 1  # of the sub-requests of each source
-    has_dead = False  # of which some are then left out
+    joins = False  # dead ones, too, with the others; else they are left out
 
     def adds(self, word: Any) -> bool:
         """Also: what waits to be joined."""
@@ -71,8 +71,9 @@ class Feeds(Fairlane):
         """Nothing is there twice, and nothing is missing at the end."""
         wrong = chain.from_iterable(super(Feeds, self).wrong_stand(one) for one in each(facts))
         total = facts.number(b"total")
+        left_out = sum(one.number(b"dead") for one in facts.others.values()) * (not self.joins)
         more = [f"{total} of {self.count} are there"] if total > self.count else []
-        if facts.is_over and total < self.count and not self.has_dead:
+        if facts.is_over and total + left_out < self.count:
             more.append(f"it ended with {total} of {self.count}")
         if facts.state and facts.state != b"done" and facts.is_over:
             more.append(f"it is {facts.state!r}: {facts.fields.get(b'reason')!r}")
@@ -84,12 +85,12 @@ class Feeds(Fairlane):
 
 
 class TwoResults(Feeds):
-    """Each source has two sub-requests."""
+    """The source has two sub-requests."""
 
     count = 2
 
 
-class Deaths(TwoResults):
-    """Some of them die, and have no result."""
+class Joins(Feeds):
+    """Two sources are joined."""
 
-    has_dead = True
+    joins = True

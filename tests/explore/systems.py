@@ -10,7 +10,7 @@ from tests.explore.actors import Role
 from tests.explore.deletions import DELETER, Deletions
 from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
-from tests.explore.feeds import ONE, TWO, Deaths, Feeds, TwoResults, fed_by
+from tests.explore.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
 from tests.explore.groups import Groups, group_producer
 from tests.explore.requeues import Requeues, reviver
 from tests.explore.spread import OneMoves, Spread, spreader
@@ -290,18 +290,19 @@ DURABLES = (
 )
 # A step of a flow is fed by others. Where these have ended before, only the hand-over is explored.
 FED: dict[str, Any] = {"before": (fed_by(*ONE, count=2), W1), "protocol": TwoResults}
+FED_ONE: dict[str, Any] = {"before": (fed_by(*ONE), W1), "protocol": Feeds}
 FED_LIVE: dict[str, Any] = {"before": (fed_by(*ONE, count=2),), "protocol": TwoResults}
-JOINED: dict[str, Any] = {"before": (fed_by(*TWO), W1), "protocol": Feeds}
-JOINED_LIVE: dict[str, Any] = {"before": (fed_by(*TWO),), "protocol": Feeds}
+JOINED: dict[str, Any] = {"before": (fed_by(*TWO), W1), "protocol": Joins}
+JOINED_LIVE: dict[str, Any] = {"before": (fed_by(*TWO),), "protocol": Joins}
 FLOWS = (
     System("hand over", (W1,), **FED),
     System("hand over, a crash", (W1,), CRASH, **FED),
     System("hand over, a lost reply", (W1,), LOST, **FED),
     System("hand over, a late copy", (W1,), COPY, **FED),
-    System("hand over, two leaders", (W1,), keepers=2, **FED),
+    System("hand over, two leaders", (W1,), keepers=2, **FED_ONE),
     System("hand over meanwhile", (W1,), **FED_LIVE),
     System("hand over meanwhile, a crash", (W1,), CRASH, **FED_LIVE),
-    System("hand over what did not die", (W1,), hows=BAD, **(FED_LIVE | {"protocol": Deaths})),
+    System("hand over what did not die", (W1,), hows=BAD, **FED_LIVE),
     System("join", (W1,), **JOINED),
     System("join, a crash", (W1,), CRASH, **JOINED),
     System("join, a lost reply", (W1,), LOST, **JOINED),

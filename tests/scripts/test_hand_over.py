@@ -103,8 +103,12 @@ def test_glance_reports_no_feed_of_what_is_being_cancelled(lane: Lane):
     assert lane.request("glance", queue="", grace="")[3:] == []
 
 
-def test_a_fed_request_is_looked_at_within_five_seconds(lane: Lane):
+def test_a_fed_request_is_looked_at_each_second_and_later_each_five(lane: Lane):
     lane.start(0, open_ms=HOUR, extras="feed=done r0 continue - 1")
+    assert lane.request("glance", queue="", grace="")[1] == 1_000
+    lane.later(600_000)
+    assert lane.request("glance", queue="", grace="")[1] == 3_000
+    lane.later(600_000)
     assert lane.request("glance", queue="", grace="")[1] == 5_000
 
 
