@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fairlane.flows.blocking import FlowRun
     from fairlane.model import Completion, Progress, Result
     from fairlane.operations.flows.flow import Flow
+    from fairlane.operations.flows.steps import Child
     from fairlane.operations.many.change import Change
     from fairlane.operations.schedules.schedule import Schedule
     from fairlane.operations.submit.content_id import content_id
@@ -63,6 +64,7 @@ _HOMES = {
     "App": ".tasks.app",
     "ArgumentsRefused": ".errors",
     "Change": ".operations.many.change",
+    "Child": ".operations.flows.steps",
     "Completion": ".model",
     "Context": ".worker",
     "DataLost": ".errors",
@@ -120,6 +122,7 @@ __all__ = [
     "App",
     "ArgumentsRefused",
     "Change",
+    "Child",
     "Completion",
     "Context",
     "DataLost",

@@ -249,10 +249,10 @@ class Demand(NamedTuple):
 
 
 class StepProgress(NamedTuple):
-    """A step of a run, the step that feeds it ("" = none), and the counts of its request."""
+    """A step of a run, the steps that feed it (none = the first), and the counts of its request."""
 
     step: str
-    source: str
+    sources: tuple[str, ...]
     is_compensating: bool
     progress: Progress
 

@@ -119,8 +119,16 @@ REBUILD_S = 3600.0
 WIPED_S = 10.0
 PRIMARIES_S = 5.0  # how often the leader reads the primaries of a cluster: one may be new
 
+# How long a step of a flow may stay open while no worker serves its queue. A leader gives up a step
+# whose flow was never submitted after OPEN_MS.
+FED_OPEN_MS = 31 * 24 * 3_600_000
+JOIN_WINDOW = 10_000  # results of a step whose children have them and whose join has not
 FED_MOST = 1_000  # steps of flows that the leader feeds in turn; others wait for these
 FEED_S = 0.1  # the shortest pause between two turns; it is as long as the turn took
+
+SHARED_NAMES = 1_000  # values that the steps of one run share
+SHARED_BYTES = 256 * 1024  # of their names and values
+SHARED_VALUE = 64 * 1024  # bytes of one value
 
 # ------------------------------------------------------------------ schedules
 

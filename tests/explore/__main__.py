@@ -16,6 +16,7 @@ from tests.explore.systems import (
     BY_NAME,
     DELETED,
     DURABLES,
+    FLOWS,
     HUGE,
     LARGE,
     MIDDLE,
@@ -40,6 +41,7 @@ GROUPS = {
     "deletions": DELETED,
     "sharded": SHARDED,
     "durables": DURABLES,
+    "flows": FLOWS,
     "huge": HUGE,
 }
 

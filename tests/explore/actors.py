@@ -14,6 +14,7 @@ from fairlane.errors import ReceiptExpired
 from fairlane.model import Slice
 from fairlane.operations.control import change, requeue
 from fairlane.operations.create.intents import Intent, seen_to_exist
+from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
@@ -263,6 +264,8 @@ def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         return registry.promote(QUEUE, served)
     if what == "audit":
         return Audit(QUEUE).run(settings.TOKEN_GRACE_MS)
+    if what == "feed":
+        return hand_over(REQUEST)
     if what == "walk":
         return _walk()
     return shards.move(QUEUE) if what == "change_shards" else registry.look_after(QUEUE)

@@ -10,6 +10,7 @@ from tests.explore.actors import Role
 from tests.explore.deletions import DELETER, Deletions
 from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
+from tests.explore.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
 from tests.explore.groups import Groups, group_producer
 from tests.explore.requeues import Requeues, reviver
 from tests.explore.spread import OneMoves, Spread, spreader
@@ -287,6 +288,30 @@ DURABLES = (
     System("durable, a worker", (SURE, W1), FAILOVER, protocol=Durable),
     System("durable, a wait", (SURE, W1, WAITER), FAILOVER, protocol=Durable),
 )
+# A step of a flow is fed by others. Where these have ended before, only the hand-over is explored.
+FED: dict[str, Any] = {"before": (fed_by(*ONE, count=2), W1), "protocol": TwoResults}
+FED_ONE: dict[str, Any] = {"before": (fed_by(*ONE), W1), "protocol": Feeds}
+FED_LIVE: dict[str, Any] = {"before": (fed_by(*ONE, count=2),), "protocol": TwoResults}
+JOINED: dict[str, Any] = {"before": (fed_by(*TWO), W1), "protocol": Joins}
+JOINED_LIVE: dict[str, Any] = {"before": (fed_by(*TWO),), "protocol": Joins}
+FLOWS = (
+    System("hand over", (W1,), **FED),
+    System("hand over, a crash", (W1,), CRASH, **FED),
+    System("hand over, a lost reply", (W1,), LOST, **FED),
+    System("hand over, a late copy", (W1,), COPY, **FED),
+    System("hand over, two leaders", (W1,), keepers=2, **FED_ONE),
+    System("hand over meanwhile", (W1,), **FED_LIVE),
+    System("hand over meanwhile, a crash", (W1,), CRASH, **FED_LIVE),
+    System("hand over what did not die", (W1,), hows=BAD, **FED_LIVE),
+    System("join", (W1,), **JOINED),
+    System("join, a crash", (W1,), CRASH, **JOINED),
+    System("join, a lost reply", (W1,), LOST, **JOINED),
+    System("join, a late copy", (W1,), COPY, **JOINED),
+    System("join, two leaders", (W1,), keepers=2, **JOINED),
+    System("join meanwhile", (W1,), **JOINED_LIVE),
+    System("join meanwhile, a crash", (W1,), CRASH, **JOINED_LIVE),
+    System("join the dead", (W1,), hows=BAD, **JOINED_LIVE),
+)
 HUGE = (  # only by name: most have more than three million states
     System("requeue before the end, a lost reply", (producer(1), W1, REQUEUE), LOST, BAD),
     System(
@@ -309,7 +334,7 @@ HUGE = (  # only by name: most have more than three million states
 )
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
-    *(*SHARDED, *DURABLES, *HUGE),
+    *(*SHARDED, *DURABLES, *FLOWS, *HUGE),
 )
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
@@ -319,6 +344,8 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
         "requeue, cut off",
         "requeue twice, overlapping",
         "moved by one, away",
+        "hand over",
+        "join",
     )
 )
 GATE = (*QUICK, *SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see

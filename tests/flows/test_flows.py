@@ -30,10 +30,10 @@ def test_a_run_is_followed_to_its_end(queue: Queue):
     run = queue.submit_flow(ACCESS, ["a", "b"], id="x")
     assert run.state() == "active"
     first, second = run.progress().steps
-    assert (first.step, first.source, first.progress.limit, first.progress.total) == (
-        *("check", "", 8, 2),
+    assert (first.step, first.sources, first.progress.limit, first.progress.total) == (
+        *("check", (), 8, 2),
     )
-    assert (second.step, second.source, second.progress.priority) == ("notify", "check", 1)
+    assert (second.step, second.sources, second.progress.priority) == ("notify", ("check",), 1)
     with pytest.raises(WaitTimeout, match=r"x\.1"):
         run.wait(timeout=0)
     finish(queue, "x")

@@ -22,6 +22,8 @@ from fairlane.operations.find.filters import RequestFilter
 from fairlane.operations.flows.feed import DONE, Feed
 from fairlane.operations.flows.flow import Flow
 from fairlane.operations.flows.hand_over import hand_over
+from fairlane.operations.flows.runs import flow_state
+from fairlane.operations.flows.shared import add_to_value, read_shared, set_value
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import leases, rates, shards, tokens, turns
 from fairlane.operations.lease.exchange import exchange, exchange_unit
@@ -57,6 +59,7 @@ from tests.support.lost_replies import (
     play,
     put,
     settle,
+    slice_of_a_token,
     take,
     work_on,
 )
@@ -498,7 +501,7 @@ def flows(driver: Any) -> None:
     """Two steps, of which the second is fed twice, and sealed."""
     steps = Flow("f").step("one", limit=2).step("two").plan("req", "f", {})
     first, second = (step._replace(id=name) for step, name in zip(steps, ("r1", "r2"), strict=True))
-    feed = Feed(DONE, "r1").text
+    feed = Feed(DONE, ("r1",), (False,)).text
     second = second._replace(policy=replace(second.policy, feed=feed))
     driver.run(submit_flow([first, second]), iter([numbered(3)]))
     for _ in range(2):
@@ -507,6 +510,23 @@ def flows(driver: Any) -> None:
     while driver.client.hget(keys.request_hash("r1"), "state") == b"active":
         settle(driver, take(driver))
     driver.run(hand_over("r2"))
+
+
+def joins_children(driver: Any) -> None:
+    """A step with two children, one of which has a dead one; a third request joins them."""
+    flow = Flow("f").step("one", limit=2).children("a", "b", attempts=1).step("end")
+    steps = flow.plan("req", "f", {})
+    driver.run(submit_flow(steps), iter([numbered(2)]))
+    driver.run(set_value("f", "key", 1))
+    driver.run(add_to_value("f", "count", 2))
+    while driver.run(flow_state("f")) == "active":
+        while (held := slice_of_a_token(driver, 1)) is not None:
+            is_bad = held.request_id == "f.3" and held.entries[0][0].endswith(b"-0")
+            settle(driver, held, verdict="dead" if is_bad else "")
+        for step in steps[1:]:
+            driver.run(hand_over(step.id))
+        heal(driver)
+    assert driver.run(read_shared("f")) == {"count": 2, "key": 1}
 
 
 SCENARIOS: list[Scenario] = [
@@ -518,7 +538,7 @@ SCENARIOS: list[Scenario] = [
     ages, follows_another, fans_out, forwards, balances, publishes, places, pauses_the_queue,
     spreads, requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
-    flows,
+    flows, joins_children,
 ]  # fmt: skip
 
 

@@ -36,6 +36,10 @@ FORWARD: dict[str, Any] = {
 FORWARD["chain"] = ""
 TOPIC = keys.topic("t")
 PUBLISH = {"ttl": HOUR, "retain_ms": HOUR, "retain_count": 10, "messages": ["m"]}
+SHARED = {"caller": "c", "number": 1, "how": "set", "field": "n", "value": "1", "expected": ""}
+SHARED |= {"most_names": 9, "most_bytes": 99}
+JOINED = {"since": "0-0", "upto": "1-1", "open_ms": HOUR, "width": 1, "before": "["}
+JOINED |= {"between": ",", "after": "]"}
 FIRST = f"{T0}-0"  # the entry of the first sub-request
 
 
@@ -77,6 +81,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "append": Call(running, _next_chunk(lane)),
         "cancel": Call(running, {"reason": "enough"}),
         "charge_turns": Call(TURNS[1:], {"rows": [5, "1:acme", 1, 300]}),
+        "change_shared": Call((*running, keys.of_flow(RUNNING)), SHARED),
         "change_shards": Call(running, {"shards": "1,2"}),
         "claim_dead": Call(
             ended, {"id": NEW, "choice": "c0ffee", "expected": 0, "ids": lane.dead_ids()}
@@ -87,7 +92,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         ),
         "confirm": Call(running, {}),
         "delete": Call(
-            (*ended, keys.unique_ids(ENDED), keys.owner(ENDED)),
+            (*ended, keys.unique_ids(ENDED), keys.owner(ENDED), keys.of_flow(ENDED)),
             {"born": T0, "seen": 1, "ttl": HOUR},
         ),
         "discard": Call(running, born | {"reason": "why", "seen": 0, "ttl": HOUR}),
@@ -114,6 +119,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "hold_rate": Call((BUCKET,), RATE | {"ms": 1}),
         "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
         "keep_service": Call(tuple(MINE[4:6]), SERVICE),
+        "join": Call((*running, keys.of_flow(RUNNING)), JOINED | {"parts": ["1:0", "a"]}),
         "land": Call(
             (MINE[2], MINE[3]), {"epoch": "e", "before": 0, "chain": "", "messages": ["m"]}
         ),

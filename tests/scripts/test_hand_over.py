@@ -82,7 +82,7 @@ def test_what_does_not_exist_is_gone(lane: Lane):
 
 
 def test_glance_reports_an_open_request_that_is_fed(lane: Lane):
-    lane.start(0, open_ms=HOUR, extras="feed=done r0 continue")
+    lane.start(0, open_ms=HOUR, extras="feed=done r0 continue - 1")
 
     def chore() -> list[Any]:
         return list(lane.request("glance", queue="", grace="")[3:])
@@ -97,14 +97,18 @@ def test_glance_reports_no_other_open_request(fed: Lane):
 
 
 def test_glance_reports_no_feed_of_what_is_being_cancelled(lane: Lane):
-    (token,) = lane.start(1, open_ms=HOUR, extras="feed=done r0 continue")
+    (token,) = lane.start(1, open_ms=HOUR, extras="feed=done r0 continue - 1")
     lane.take(token)
     lane.request("cancel", reason="why")
     assert lane.request("glance", queue="", grace="")[3:] == []
 
 
-def test_a_fed_request_is_looked_at_within_five_seconds(lane: Lane):
-    lane.start(0, open_ms=HOUR, extras="feed=done r0 continue")
+def test_a_fed_request_is_looked_at_each_second_and_later_each_five(lane: Lane):
+    lane.start(0, open_ms=HOUR, extras="feed=done r0 continue - 1")
+    assert lane.request("glance", queue="", grace="")[1] == 1_000
+    lane.later(600_000)
+    assert lane.request("glance", queue="", grace="")[1] == 3_000
+    lane.later(600_000)
     assert lane.request("glance", queue="", grace="")[1] == 5_000
 
 
@@ -115,7 +119,10 @@ def test_bodies_are_added_though_the_cursor_stays(fed: Lane):
 
 @pytest.mark.parametrize(
     "extras",
-    ["feed=", "feed=done", "feed=done a", "feed=done a b x", "feed=1 a stop", "flow=a 1 b c"],
+    [
+        *("feed=", "feed=done", "feed=done a", "feed=done a b - 1 x", "feed=1 a stop - 1"),
+        *("feed=done a,b stop", "feed=done a stop - x", "flow=a 1 b c"),
+    ],
 )
 def test_a_feed_that_cannot_be_read_is_refused(lane: Lane, extras: str):
     with lane.refuses("BADARGUMENT"):

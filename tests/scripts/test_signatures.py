@@ -34,7 +34,7 @@ GROWING = {
     *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
     *("enqueue", "fan_out", "intend", "keep_service", "land", "pin_manifest", "place"),
     *("publish", "push_shortest", "put_schedule", "requeue_dead", "stage", "submit", "subscribe"),
-    "hand_over",
+    *("hand_over", "join", "change_shared"),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
 READING = {"check", "due_schedules", "glance", "list_dead"}
@@ -153,13 +153,14 @@ def test_what_a_request_script_takes_besides_is_staging(name: str):
         "stage": keys.area("x", "t", "a"),
         "txn": keys.transaction("x", "t"),
         "ids": keys.unique_ids("x"),
+        "flow": keys.of_flow("x"),
     }
     text = expand(ROOT, path_of(name))
     found = re.findall(r"^local \w+ = \S+  -- (?:KEYS\S+  )?(\w+):\{id\}", text, re.MULTILINE)
     own = {key.decode().partition(":")[0] for key in keys.request_keys("x")}
     for part in set(found) - own:
         assert made[part].startswith(b"%b:{x}" % part.encode())
-        assert keys.staging_of(made[part]) == "x"
+        assert keys.beside(made[part]) == "x"
 
 
 @script_of

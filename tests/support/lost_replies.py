@@ -11,6 +11,7 @@ import pytest
 from fairlane.errors import FairlaneError
 from fairlane.model import Slice, Token, Verdict, result_head
 from fairlane.operations.control import completion, completion_log, request_state
+from fairlane.operations.flows.hand_over import look_after_and_feed
 from fairlane.operations.lease import leases, tokens, turns
 from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.auditor import Audit
@@ -151,7 +152,7 @@ def heal(driver: Any) -> None:
     for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
         due = 1 + score % 1  # a fraction says that it was seen to exist
         driver.client.zadd(keys.active("req"), {name: due})
-    driver.run(registry.look_after("req"))
+    driver.run(look_after_and_feed("req"))
     driver.run(registry.promote("req"))
     driver.run(Audit("req").run(-1))
 
@@ -201,7 +202,9 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "ticks": client.zrange(keys.schedules("req")[1], 0, -1),
         "lists": lists_of(client),
         "topic": driver.run(read_topic("t"))[1:3],
-        "subscribers": [one._replace(seen_ms=0, oldest_ms=0) for one in driver.run(read_topic("t")).subscribers],
+        "subscribers": [
+            one._replace(seen_ms=0, oldest_ms=0) for one in driver.run(read_topic("t")).subscribers
+        ],
         "kept": sorted(
             part_and_id(key)
             for key in dump(client)
@@ -223,14 +226,15 @@ def lists_of(client: Any) -> dict[bytes, Any]:
 
 def known(request_id: str) -> str:
     """One of our ids, or a new one, which depends on when something died."""
-    return request_id if request_id in {"r1", "r2", "r3"} else "new"
+    is_ours = request_id in {"r1", "r2", "r3"} or request_id.startswith("f.")
+    return request_id if is_ours else "new"
 
 
 def part_and_id(key: bytes) -> tuple[str, str]:
     """Which key of which request."""
     found = keys.part_and_id(key)
     if found is None:
-        staging = keys.staging_of(key)
+        staging = keys.beside(key)
         assert staging is not None, key
         found = key.decode().partition(":")[0], staging
     return found[0], known(found[1])

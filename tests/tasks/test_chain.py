@@ -123,7 +123,11 @@ def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_cli
         (chain, InvalidArgument, "chain has no call"),
         (group, InvalidArgument, "group has no call"),
         (lambda: chain(fetch), InvalidArgument, "as a call: write resize"),  # type: ignore[arg-type]
-        (lambda: group(fetch.s("a"), count.s(1)), InvalidArgument, "count is of another app"),
+        (
+            lambda: group(fetch.s("a"), count.s(1)).submit(),
+            InvalidArgument,
+            "count is of another app",
+        ),
         (lambda: chain(fetch.s("a"), nothing.s()).submit(), ArgumentsRefused, "no first argument"),
         (lambda: chain(fetch.s("a"), fetch.s("b")).submit(), ArgumentsRefused, "too many"),
         (lambda: chain(fetch.s("a"), fetch.s(nam=1)).submit(), ArgumentsRefused, "nam"),

@@ -263,3 +263,16 @@ def busy_once(body: bytes, context: Context) -> bytes:
         folder.open_gate("busy")
         raise Retry(after=1, reason="429", whole_request=True)
     return body
+
+
+def share(body: bytes, context: Context) -> bytes:
+    """The body; counts the call in the state that the steps share."""
+    flow = context.flow
+    flow.shared.incr(f"{flow.name}.{flow.step}")
+    return body
+
+
+async def share_async(body: bytes, context: Context) -> bytes:
+    """The same in an event loop."""
+    await context.flow.ashared.incr("calls")
+    return body

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fairlane.aio.request import Request
 from fairlane.common import clock
 from fairlane.flows.blocking import named_step
+from fairlane.flows.shared import AsyncSharedState
 from fairlane.operations.flows import runs
 from fairlane.protocol import keys
 
@@ -50,6 +51,11 @@ class AsyncFlowRun:
     async def step(self, name: str) -> Request:
         """Returns the request of a step; see FlowRun.step."""
         return Request(self.queue, named_step(await self.progress(), name))
+
+    @property
+    def shared(self) -> AsyncSharedState:
+        """Returns the state that the steps share; see FlowRun.shared."""
+        return AsyncSharedState(self.queue.driver, self.id)
 
     async def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Cancels every step; see FlowRun.cancel."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument
+from fairlane.flows.shared import SharedState
 from fairlane.operations.flows import runs
 from fairlane.protocol import keys
 from fairlane.request import Request
@@ -56,6 +57,11 @@ class FlowRun:
         Raises RequestNotFound, and InvalidArgument for a step that the flow has not.
         """
         return Request(self.queue, named_step(self.progress(), name))
+
+    @property
+    def shared(self) -> SharedState:
+        """Returns the state that the steps share; a handler has it as `context.flow.shared`."""
+        return SharedState(self.queue.driver, self.id)
 
     def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Cancels every step; a compensating step ends after its source. RequestNotFound."""

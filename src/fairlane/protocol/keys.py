@@ -24,8 +24,8 @@ QUEUE_PARTS = ("conf", "active", "completed")  # a queue that was ever used has 
 EVERY_QUEUE_KEY = b"{*}:[ac]*"  # the keys of QUEUE_PARTS, and few others
 EVERY_DONE_CHANNEL = "done:{*}"  # ... and for ACL rules
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
-_STAGING_KEY = re.compile(
-    rf"(?:(?:ids|begun|txn):\{{({_NAME.pattern})\}}"
+_BESIDE_KEY = re.compile(
+    rf"(?:(?:ids|begun|txn|flow):\{{({_NAME.pattern})\}}"
     rf"|(?:stage|txn):\{{({_NAME.pattern})\}}:[A-Za-z0-9_.:-]+)"
 )
 _QUEUE_KEY = re.compile(rf"\{{({_NAME.pattern})\}}:({'|'.join(QUEUE_PARTS)})")
@@ -80,16 +80,16 @@ def queue_keys(queue: str) -> list[bytes]:
     return [_dispatch(queue, part) for part in QUEUE_PARTS]
 
 
-def staging_of(key: bytes) -> str | None:
-    """Returns the request (`begun`: the transaction) of a sink's key; None for another shape."""
-    match = _STAGING_KEY.fullmatch(key.decode("utf-8", "replace"))
+def beside(key: bytes) -> str | None:
+    """Returns the request (`begun`: the transaction) of a key beside it; None for another shape."""
+    match = _BESIDE_KEY.fullmatch(key.decode("utf-8", "replace"))
     return (match[1] or match[2]) if match else None
 
 
 def every_key(queue: str | None) -> list[str]:
     """Returns patterns for the keys of all requests, and for the slots of one queue or all."""
     dispatch = ["{*}"] if queue is None else [f"{{{queue}}}", f"{{{queue}/[0-9]*}}"]
-    others = ["begun:{*}", "ids:{*}", "rate:{*}", "stage:{*}:*", "txn:{*}*"]
+    others = ["begun:{*}", "flow:{*}", "ids:{*}", "rate:{*}", "stage:{*}:*", "txn:{*}*"]
     return [
         *(f"{part}:{{*}}" for part in REQUEST_PARTS),
         *others,
@@ -150,6 +150,11 @@ def begun(txn: str) -> bytes:
 def unique_ids(request_id: str) -> bytes:
     """`ids:{id}`: the ids of sub-requests that were added by their ids."""
     return f"ids:{{{request_id}}}".encode()
+
+
+def of_flow(request_id: str) -> bytes:
+    """`flow:{id}`: beside a first step the shared state, beside a joining one what waits there."""
+    return f"flow:{{{request_id}}}".encode()
 
 
 def done_channel(request_id: str) -> bytes:

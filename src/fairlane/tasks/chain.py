@@ -1,4 +1,4 @@
-"""Chains and groups of calls: `chain(fetch.s(url), parse.s())`, `group(fetch.s(1), parse.s())`."""
+"""Chains and groups of calls: `chain(fetch.s(url), group(parse.s(), count.s()), store.s())`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
-from fairlane.operations.flows.feed import PLAIN, Wrap
+from fairlane.operations.flows.feed import Wrap
 from fairlane.operations.flows.flow import Flow
-from fairlane.tasks.batch import ResultReader, Submitted, value_of
+from fairlane.operations.flows.steps import CONTINUE, STOP, Child
+from fairlane.tasks.batch import ResultReader, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fairlane.tasks.codec import Codec
     from fairlane.tasks.task import Task
 
-_CHAIN = "chain"
+_CHAIN, _GROUP = "chain", "group"
 _LEFT = 0.001  # a timeout that has passed meanwhile
 
 
@@ -40,10 +41,10 @@ class Link(NamedTuple):
         signature = self.task.signature
         return signature.encode(codec, signature.bind(self.args, self.kwargs))
 
-    def wrap(self, codec: Codec) -> Wrap:
+    def wrap(self, codec: Codec, joins: int = 0) -> Wrap:
         """Returns what is written around a result that is the first argument of the call.
 
-        Raises ArgumentsRefused.
+        If it `joins` so many results, the argument is their list. Raises ArgumentsRefused.
         """
         signature = self.task.signature
         if signature.first is None:
@@ -54,14 +55,71 @@ class Link(NamedTuple):
         mark = secrets.token_bytes(16)
         bound = signature.bind((msgspec.Raw(mark), *self.args), self.kwargs)
         before, _, after = signature.encode(codec, bound).partition(mark)
-        return Wrap(before, after, codec.none)
+        if not joins:
+            return Wrap(before, after, codec.none)
+        opening, between, closing = codec.list_marks(joins)
+        return Wrap(before + opening, closing + after, codec.none, between)
+
+
+class _Plan:
+    """The flow of a chain, and the calls of each of its steps."""
+
+    def __init__(self, codec: Codec, app: str) -> None:
+        self.flow, self.links = Flow(_CHAIN), list[tuple[Link, ...]]()
+        self._codec, self._app = codec, app
+        self.is_last, self.ends = False, 1  # of the part that is added next; steps of the last one
+
+    def begin(self, links: tuple[Link, ...]) -> None:
+        """Adds the first step, one request of all these calls."""
+        own = links[0].task
+        name, options = (own.name, own.options) if len(links) == 1 else (_GROUP, {})
+        on_dead = self._on_dead
+        self.flow = self.flow.step(self._name(name), on_dead=on_dead, **options)
+        self.links.append(links)
+
+    def add(self, link: Link, joins: int, *, gathers: bool) -> None:
+        """Adds a call that gets one result, or joins so many."""
+        self.flow = self.flow.step(
+            self._name(link.task.name),
+            queue=self._queue(link),
+            on_dead=self._on_dead,
+            wrap=link.wrap(self._codec, joins),
+            gathers=joins if gathers else 0,
+            **link.task.options,
+        )
+        self.links.append((link,))
+        self.ends = 1
+
+    def add_group(self, links: tuple[Link, ...]) -> None:
+        """Adds calls that each get the result of the call before them."""
+        children = []
+        for link in links:
+            name, wrap = self._name(link.task.name), link.wrap(self._codec)
+            queue, options = self._queue(link), link.task.options
+            children.append(Child(name, queue=queue, on_dead=self._on_dead, wrap=wrap, **options))
+            self.links.append((link,))
+        self.flow = self.flow.children(*children)
+        self.ends = len(children)
+
+    @property
+    def _on_dead(self) -> str:
+        return CONTINUE if self.is_last else STOP
+
+    def _queue(self, link: Link) -> str:
+        own = link.task.app.name
+        return "" if own == self._app else own
+
+    def _name(self, task: str) -> str:
+        """Returns the name of a step: a task may be in a chain twice, and have any name."""
+        clean = "".join(one if one.isalnum() and one.isascii() else "_" for one in task)
+        return f"{len(self.links) + 1}.{clean[:90]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
     """Calls that follow each other; `chain` makes it."""
 
-    links: tuple[Link, ...]
+    parts: tuple[Link | Group, ...]
 
     def submit(
         self,
@@ -73,46 +131,60 @@ class Chain:
 
         Each step has the options of its task. If a call is dead, the chain is cancelled.
         """
-        app = self.links[0].task.app
-        flow = Flow(_CHAIN)
-        for number, link in enumerate(self.links, 1):
-            wrap = PLAIN if number == 1 else link.wrap(app.codec)
-            own = link.task.app.name
-            flow = flow.step(
-                _step_name(number, link.task.name),
-                queue="" if own == app.name else own,
-                on_dead="stop",
-                wrap=wrap,
-                **link.task.options,
-            )
-        body = self.links[0].body(app.codec)
-        run = app.queue.submit_flow(flow, [body], id=id, properties=properties)
-        return ChainRun(run, self.links, app.codec)
+        first = self.parts[0]
+        links = first.links if isinstance(first, Group) else (first,)
+        app = links[0].task.app
+        if isinstance(first, Group):
+            first.check_app()
+        bodies = [link.body(app.codec) for link in links]
+        plan = self._plan(_Plan(app.codec, app.name), links)
+        run = app.queue.submit_flow(plan.flow, bodies, id=id, properties=properties)
+        return ChainRun(run, plan, app.codec, is_group=isinstance(self.parts[-1], Group))
+
+    def _plan(self, plan: _Plan, first: tuple[Link, ...]) -> _Plan:
+        before: Link | Group | None = None
+        for number, part in enumerate(self.parts, 1):
+            plan.is_last = number == len(self.parts)
+            if before is None:
+                plan.begin(first)
+            elif isinstance(part, Link):
+                joins = len(before.links) if isinstance(before, Group) else 0
+                plan.add(part, joins, gathers=joins > 0 and number == 2)  # noqa: PLR2004
+            elif isinstance(before, Group):
+                raise InvalidArgument(
+                    "group in a chain follows a group: put a call between them, which gets the "
+                    "results of the first one as a list"
+                )
+            else:
+                plan.add_group(part.links)
+            before = part
+        return plan
 
 
 class ChainRun:
     """A chain that was submitted. `run` is its flow, with its steps."""
 
-    def __init__(self, run: FlowRun, links: tuple[Link, ...], codec: Codec) -> None:
+    def __init__(self, run: FlowRun, plan: _Plan, codec: Codec, *, is_group: bool) -> None:
         self.run, self.id = run, run.id
-        self._links, self._codec = links, codec
+        self._links, self._ends, self._codec = plan.links, plan.ends, codec
+        self._is_group = is_group
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for the last call and returns its result.
+        """Waits for the last call and returns its result; of a last group, the list of results.
 
         `timeout` in seconds. Raises TaskError (a call of the chain is dead), TaskCancelled,
         WaitTimeout, RequestLost.
         """
-        ends = None if timeout is None else clock.mono_s() + timeout
+        due = None if timeout is None else clock.mono_s() + timeout
         self.run.wait(timeout)
-        steps = self.run.progress().steps
-        wanted = next((n for n, one in enumerate(steps) if one.progress.dead), len(steps) - 1)
-        link, step = self._links[wanted], steps[wanted]
-        reader: ResultReader[Any] = ResultReader(link.task.signature, self._codec, step.progress.id)
-        if not step.progress.total:
-            raise reader.cancelled(0)
-        left = None if ends is None else max(_LEFT, ends - clock.mono_s())
-        return Submitted(self.run.step(step.step), reader).result(left)
+        values: list[Any] = []
+        found = zip(self._links, self.run.progress().steps, strict=False)
+        for place, (links, step) in enumerate(found):
+            if step.progress.dead or place >= len(self._links) - self._ends:
+                left = None if due is None else max(_LEFT, due - clock.mono_s())
+                request = self.run.step(step.step)
+                values += GroupRun(request, links, self._codec).results(left)
+        return values if self._is_group else values[0]
 
     def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Cancels every call that has not ended. Raises RequestNotFound."""
@@ -130,9 +202,19 @@ class Group:
 
     def submit(self, **options: Unpack[RequestOptions]) -> GroupRun:
         """Submits the calls as one request with these options; see Queue.submit_request."""
+        self.check_app()
         app = self.links[0].task.app
         bodies = [link.body(app.codec) for link in self.links]
         return GroupRun(app.queue.submit_request(bodies, **options), self.links, app.codec)
+
+    def check_app(self) -> None:
+        """Raises InvalidArgument unless the calls may be one request."""
+        for link in self.links:
+            if link.task.app is not self.links[0].task.app:
+                raise InvalidArgument(
+                    f"task {link.task.name} is of another app: the calls of a group are one "
+                    "request, and have one app"
+                )
 
 
 class GroupRun:
@@ -167,43 +249,34 @@ class GroupRun:
         return f"<GroupRun {self.id}>"
 
 
-def chain(*links: Link) -> Chain:
+def chain(*parts: Link | Group) -> Chain:
     """Returns calls that follow each other: each gets the result before it as first argument.
 
-    `chain(fetch.s(url), parse.s(), store.s()).submit().result(timeout=60)`. The apps of the tasks
-    must use one Redis. Raises InvalidArgument.
+    `chain(fetch.s(url), parse.s(), store.s()).submit().result(timeout=60)`. The calls of a group in
+    a chain each get the result before it, and the call after it gets the list of their results. The
+    apps of the tasks must use one Redis. Raises InvalidArgument.
     """
-    return Chain(_checked("chain", links))
+    return Chain(_checked(_CHAIN, parts))
 
 
 def group(*links: Link) -> Group:
-    """Returns calls of one app that run together: `group(a.s(1), b.s(2)).submit().results()`.
+    """Returns calls that run together: `group(a.s(1), b.s(2)).submit().results()`.
 
-    Raises InvalidArgument.
+    They have one app, unless the group is a later part of a chain. Raises InvalidArgument.
     """
-    found = _checked("group", links)
-    for link in found:
-        if link.task.app is not found[0].task.app:
-            raise InvalidArgument(
-                f"task {link.task.name} is of another app: the calls of a group are one request, "
-                "and have one app"
-            )
+    found = tuple(part for part in _checked(_GROUP, links) if isinstance(part, Link))
+    if len(found) < len(links):
+        raise InvalidArgument("group has a group as a call: write resize.s(1) for a task resize")
     return Group(found)
 
 
-def _checked(kind: str, links: tuple[object, ...]) -> tuple[Link, ...]:
-    if not links:
+def _checked(kind: str, parts: tuple[object, ...]) -> tuple[Link | Group, ...]:
+    if not parts:
         raise InvalidArgument(f"{kind} has no call: give it calls such as resize.s(1)")
-    found = tuple(link for link in links if isinstance(link, Link))
-    for link in links:
-        if not isinstance(link, Link):
+    found = tuple(part for part in parts if isinstance(part, (Link, Group)))
+    for part in parts:
+        if not isinstance(part, (Link, Group)):
             raise InvalidArgument(
-                f"{kind} has {type_of(link)} as a call: write resize.s(1) for a task resize"
+                f"{kind} has {type_of(part)} as a call: write resize.s(1) for a task resize"
             )
     return found
-
-
-def _step_name(number: int, task: str) -> str:
-    """Returns the name of a step: a task may be in a chain twice, and have any name."""
-    clean = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in task)
-    return f"{number}.{clean[:90]}"

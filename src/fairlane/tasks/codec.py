@@ -46,6 +46,13 @@ class Codec:
     decode_body: Callable[[bytes], TaskBody]
     none: bytes
 
+    def list_marks(self, count: int) -> tuple[bytes, bytes, bytes]:
+        """Returns what begins a list of so many encoded values, separates two, and ends it."""
+        if self.name == "json":
+            return b"[", b",", b"]"
+        few, packed = 15, self.encode([None] * count)
+        return packed[: 1 if count <= few else 3], b"", b""
+
 
 JSON = Codec(
     "json",

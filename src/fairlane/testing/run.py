@@ -16,6 +16,7 @@ from fairlane.protocol.steps import Batch, Command
 from fairlane.tasks.worker.calls import Calls
 from fairlane.testing.moved_clock import MovedClock
 from fairlane.testing.watched import WatchedHandler
+from fairlane.worker.handler.flow_step import connect_handlers
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.metrics import Metrics
@@ -76,6 +77,7 @@ class _Run:
 
     def __init__(self, apps: Sequence[App], moved_s: float) -> None:
         self._queue, self._handler = apps[0].queue, WatchedHandler(Calls(apps))
+        connect_handlers(self._queue.driver.url)
         self._handler.start()
         self._clock = _clocks.setdefault((self._queue.driver.url, self._queue.name), MovedClock())
         self._clock.move(moved_s)

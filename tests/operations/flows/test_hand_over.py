@@ -6,79 +6,38 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.operations.control import change
+from fairlane import settings
 from fairlane.operations.control.completion import parse_results
 from fairlane.operations.flows.flow import Flow
 from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.flows.runs import flow_progress, flow_state
+from fairlane.operations.flows.runs import flow_state
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.maintenance import registry
 from fairlane.protocol import keys
-from tests.support.lost_replies import settle, slice_of_a_token, take
-from tests.support.requests import numbered, once
+from tests.operations.flows.parts import (
+    FIRST,
+    SECOND,
+    THIRD,
+    bodies_of,
+    counts,
+    lose_what_was_not_sent,
+    start,
+    work,
+    work_off,
+)
+from tests.support.requests import numbered
 from tests.support.stepping import cut_off
+from tests.support.wait import wait_until
 from tests.support.workers import broken
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
 
 TWO_STEPS = Flow("access").step("check", limit=2, attempts=1).step("notify", limit=2)
-FIRST, SECOND, THIRD = "r.1", "r.2", "r.3"
-
-
-class Plain:
-    """The driver as scenarios want it: it also does single steps."""
-
-    def __init__(self, driver: SyncDriver, client: Any) -> None:
-        self.run, self.client = driver.run, client
-
-    def do(self, step: Any) -> Any:
-        return self.run(once(step))
-
-
-@pytest.fixture
-def plain(driver: SyncDriver, redis_client: Any) -> Any:
-    return Plain(driver, redis_client)
-
-
-def start(driver: Any, flow: Flow = TWO_STEPS, count: int = 4) -> None:
-    steps = flow.plan("req", "r", {"user_id": 5})
-    driver.run(submit_flow(steps), iter([numbered(count)]))
-
-
-def work(driver: Any, *verdicts: str) -> None:
-    """Settles one sub-request for each verdict: "" = it is done."""
-    for verdict in verdicts:
-        settle(driver, take(driver), verdict=verdict)
-
-
-def work_off(driver: Any, request_id: str = "r") -> None:
-    """Hands over and works until nothing waits."""
-    for _ in range(20):
-        while (held := slice_of_a_token(driver, 1000)) is not None:
-            settle(driver, held)
-        if driver.run(flow_state(request_id)) != "active":
-            return
-        for name in (SECOND, THIRD):
-            driver.run(hand_over(name))
-    raise AssertionError("it does not end")
-
-
-def counts(driver: Any) -> list[tuple[str, str, int, int, int]]:
-    return [
-        (one.step, one.progress.state, one.progress.total, one.progress.done, one.progress.dead)
-        for one in driver.run(flow_progress("r")).steps
-    ]
-
-
-def bodies_of(driver: Any, request_id: str) -> list[bytes]:
-    stream = keys.request_keys(request_id)[0]
-    return [fields[b"b"] for _, fields in driver.client.xrange(stream)]
 
 
 def test_results_become_the_bodies_of_the_next_step_while_the_first_one_runs(plain: Any):
-    start(plain)
+    start(plain, TWO_STEPS)
     work(plain, "", "")
     assert plain.run(hand_over(SECOND)) == (2, False)
     assert counts(plain)[1] == ("notify", "active", 2, 0, 0)
@@ -86,7 +45,7 @@ def test_results_become_the_bodies_of_the_next_step_while_the_first_one_runs(pla
 
 
 def test_the_next_step_is_sealed_after_the_last_result(plain: Any, queue: Queue):
-    start(plain)
+    start(plain, TWO_STEPS)
     work(plain, *[""] * 4)
     assert plain.run(hand_over(SECOND)) == (4, True)
     assert not queue.request(SECOND).progress().is_open
@@ -95,7 +54,7 @@ def test_the_next_step_is_sealed_after_the_last_result(plain: Any, queue: Queue)
 
 
 def test_what_is_handed_over_twice_is_there_once(plain: Any):
-    start(plain)
+    start(plain, TWO_STEPS)
     work(plain, "", "")
     assert plain.run(hand_over(SECOND)).bodies == 2
     assert plain.run(hand_over(SECOND)).bodies == 0
@@ -104,7 +63,7 @@ def test_what_is_handed_over_twice_is_there_once(plain: Any):
 
 def test_two_leaders_hand_over_what_is_there_once(plain: Any):
     """The second one reads, then the first one does all of it, then the second one goes on."""
-    start(plain)
+    start(plain, TWO_STEPS)
     work(plain, *[""] * 4)
     late = hand_over(SECOND)
     step = next(late)
@@ -130,7 +89,7 @@ def rest_of(operation: Any, step: Any) -> Any:
 def test_a_hand_over_cut_off_at_any_step_is_finished_by_the_next_one(plain: Any, queue: Queue):
     for steps in range(1, 30):
         plain.client.flushall()
-        start(plain)
+        start(plain, TWO_STEPS)
         work(plain, *[""] * 4)
         is_over = cut_off(queue.driver, hand_over(SECOND), steps)
         assert broken(queue, SECOND) == []
@@ -140,19 +99,6 @@ def test_a_hand_over_cut_off_at_any_step_is_finished_by_the_next_one(plain: Any,
         if is_over:
             return
     raise AssertionError("it does not end")
-
-
-def lose_what_was_not_sent(driver: Any) -> None:
-    """What maintenance does about tokens that were minted, and not inserted."""
-    for one in (SECOND, THIRD):
-        if driver.client.exists(keys.request_hash(one)):
-            driver.run(change.pause(one)) if is_unfinished(driver, one) else None
-            driver.run(change.resume(one)) if is_unfinished(driver, one) else None
-
-
-def is_unfinished(driver: Any, request_id: str) -> bool:
-    state = driver.client.hget(keys.request_hash(request_id), "state")
-    return state not in {b"done", b"cancelled", None}
 
 
 @pytest.mark.slow
@@ -183,7 +129,7 @@ def fed(operation: Any, chunks: list[list[bytes]]) -> Any:
 
 
 def test_a_dead_sub_request_is_left_out(plain: Any):
-    start(plain)
+    start(plain, TWO_STEPS)
     work(plain, "dead", "", "", "")
     assert plain.run(hand_over(SECOND)) == (3, True)
 
@@ -199,7 +145,7 @@ def test_a_dead_sub_request_cancels_a_flow_that_stops(plain: Any, queue: Queue):
 
 
 def test_a_step_is_cancelled_if_the_one_before_it_was(plain: Any, queue: Queue):
-    start(plain)
+    start(plain, TWO_STEPS)
     work(plain, "")
     queue.request(FIRST).cancel("enough")
     plain.run(hand_over(SECOND))
@@ -234,21 +180,44 @@ def test_a_cancelled_flow_still_compensates(plain: Any, queue: Queue):
 
 
 def test_a_flow_without_sub_requests_ends(plain: Any):
-    start(plain, count=0)
+    start(plain, TWO_STEPS, 0)
     work_off(plain)
     assert counts(plain) == [("check", "done", 0, 0, 0), ("notify", "done", 0, 0, 0)]
 
 
 def test_a_step_whose_producer_died_before_the_first_one_gets_nothing(plain: Any, queue: Queue):
-    start(plain)
+    start(plain, TWO_STEPS)
     plain.client.delete(*keys.request_keys(FIRST))
     before = plain.client.hgetall(keys.request_hash(SECOND))
     assert plain.run(hand_over(SECOND)) == (0, False)
     assert plain.client.hgetall(keys.request_hash(SECOND)) == before
 
 
+def test_a_step_whose_flow_was_never_submitted_is_given_up_after_an_hour(
+    plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    start(plain, TWO_STEPS)
+    plain.client.delete(*keys.request_keys(FIRST))
+    monkeypatch.setattr(settings, "OPEN_MS", -1)
+    plain.run(hand_over(SECOND))
+    plain.client.zadd(keys.active("req"), {SECOND: 1.5})
+    wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled", 5.0)
+
+
+def _looked(plain: Any) -> bool:
+    plain.client.zadd(keys.active("req"), {SECOND: 1.5}, xx=True)
+    plain.run(registry.look_after("req", fed=[]))
+    return True
+
+
+def test_a_step_without_a_worker_for_a_day_is_not_given_up(plain: Any, queue: Queue):
+    start(plain, TWO_STEPS)
+    until = int(plain.client.hget(keys.request_hash(SECOND), "open_until"))
+    assert until > int(queue.request(SECOND).progress().submitted_ms) + 30 * 86_400_000
+
+
 def test_a_step_that_waits_is_not_given_up(plain: Any):
-    start(plain)
+    start(plain, TWO_STEPS)
     name = keys.request_hash(SECOND)
     plain.client.hset(name, "open_until", 5)
     plain.run(hand_over(SECOND))
@@ -261,7 +230,7 @@ def test_a_request_that_is_no_step_is_fed_with_nothing(plain: Any, queue: Queue)
 
 
 def test_the_leader_finds_the_steps_that_are_fed(plain: Any):
-    start(plain)
+    start(plain, TWO_STEPS)
     plain.client.zadd(keys.active("req"), {FIRST: 1.5, SECOND: 1.5})
     found: list[str] = []
     plain.run(registry.look_after("req", fed=found))
@@ -269,14 +238,14 @@ def test_the_leader_finds_the_steps_that_are_fed(plain: Any):
 
 
 def test_the_leader_looks_at_a_new_step_immediately(plain: Any):
-    start(plain)
+    start(plain, TWO_STEPS)
     now = int(plain.client.time()[0])
     assert plain.client.zscore(keys.active("req"), SECOND) <= 1000 * (now + 1)
 
 
 def test_results_keep_what_was_handed_over(plain: Any):
     """The last step's results are those of its own handler, one for each sub-request."""
-    start(plain)
+    start(plain, TWO_STEPS)
     work_off(plain)
     entries = plain.client.xrange(keys.results(SECOND))
     found = [

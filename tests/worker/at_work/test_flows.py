@@ -10,7 +10,9 @@ import pytest
 from fairlane.operations.flows.flow import Flow
 from fairlane.operations.flows.runs import flow_progress, flow_state
 from fairlane.operations.flows.submit import submit_flow
-from tests.support.requests import numbered
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
+from tests.support.requests import numbered, once
 from tests.support.wait import wait_until
 from tests.support.workers import check_settled_once
 from tests.worker.parts import ON_SINGLE
@@ -62,3 +64,58 @@ def wait_settled(queue: Queue, least: int) -> None:
 
 def settled(queue: Queue) -> int:
     return sum(one.progress.done for one in queue.driver.run(flow_progress("f")).steps)
+
+
+WITH_CHILDREN = Flow("f").step("one", limit=4).children("a", "b", limit=4).step("end", limit=4)
+
+
+def test_children_are_joined_while_workers_run(queue: Queue, workers: Workers):
+    start(queue, WITH_CHILDREN, 3)
+    workers.start("echo")
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    found = sorted(one.body or b"" for one in queue.request("f.4").results())
+    assert found == [b'["%b","%b"]' % (body, body) for body in numbered(3)]
+
+
+@pytest.mark.rest
+@ON_SINGLE
+@pytest.mark.slow
+def test_each_result_is_joined_once_though_workers_are_killed(queue: Queue, workers: Workers):
+    start(queue, WITH_CHILDREN, 1_000)
+    for least in (100, 900, 2_000, 3_000):
+        worker = workers.start("echo_noted")
+        wait_settled(queue, least)
+        worker.send(signal.SIGKILL)
+        worker.process.wait()
+    workers.start("echo_noted")
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", 2 * SOON_S)
+    for one in queue.driver.run(flow_progress("f")).steps:
+        assert (one.progress.total, one.progress.done) == (1_000, 1_000)
+        check_settled_once(queue.request(one.progress.id))
+    found = sorted(one.body or b"" for one in queue.request("f.4").results())
+    assert found == sorted(b'["%b","%b"]' % (body, body) for body in numbered(1_000))
+    assert not queue.driver.run(once(Command(b"EXISTS", keys.of_flow("f.4"))))
+
+
+@ON_SINGLE
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [("share", {"f.one": 3, "f.a": 3, "f.b": 3, "f.end": 3}), ("share_async", {"calls": 12})],
+)
+def test_handlers_share_a_state(
+    queue: Queue, workers: Workers, handler: str, expected: dict[str, int]
+):
+    start(queue, WITH_CHILDREN, 3)
+    workers.start(handler)
+    wait_until(lambda: queue.driver.run(flow_state("f")) == "done", SOON_S)
+    assert queue.flows.run("f").shared.all() == expected
+
+
+@ON_SINGLE
+def test_a_request_that_is_no_step_shares_nothing(queue: Queue, workers: Workers):
+    queue.submit_request(["a"], id="alone", attempts=1)
+    queue.submit_request(["a"], id="alone.1", attempts=1)
+    workers.run("share")
+    for name in ("alone", "alone.1"):
+        (dead,) = queue.request(name).dead()
+        assert f"request {name} is no step of a flow" in dead.error

@@ -1,14 +1,15 @@
 -- What a request needs besides reap: to be hastened, or to be started after others, or to be fed.
--- feed = done or dead, the request whose results or dead it gets, stop or continue, and what is written around each body.
+-- feed = what it gets (done, dead, join, array or gather), the requests that it gets this from, stop or continue for each,
+-- the request that must not fall too far behind (- = none), how many results make a body, and what is written around them.
 -- @include lib/gate/ageing.lua
 -- @include lib/permits/mint.lua
-local POLL, POLL_MOST = 1000, 5000  -- ms between two looks at the requests that this one waits for
+local POLL, POLL_MOST = 1000, 5000  -- ms between two looks at the requests that this one waits for, more as it gets older
 
 -- Returns what a leading worker must do for the request besides reap, and the ms until the next look.
 local function chore_of(state, at, after, ageing, aged, feed)
   local fed, most = nil, math.huge
   if feed and state.open == 1 and state.state ~= "cancelling" then
-    fed, most = "feed", POLL_MOST
+    fed, most = "feed", math.min(POLL_MOST, math.max(POLL, (at - state.born) / 200))
   end
   if after and state.gate.opens == NEVER then
     return after, math.min(POLL_MOST, math.max(POLL, (at - state.born) / 20))

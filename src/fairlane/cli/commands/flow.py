@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,39 +72,58 @@ def list_(
 
 @command.command("show", short_help="Draw one run, with the counts of each step.")
 @click.argument("run", metavar="ID")
+@click.option("--svg", "picture", metavar="FILE", help="Write a picture of it, too.")
 @queue_option
 @json_option
 @redis_option
-def show(run: str, queue: str, as_json: bool, redis: str | None) -> int:
+def show(
+    run: str, picture: str | None, queue: str, as_json: bool, redis: str | None
+) -> int:  # fmt: skip
     """Draw the run ID: each step below the one whose results it gets.
 
-    A step that gets the dead of another one stands below it, too, with the word `dead`.
+    A step that gets the dead of another one stands below it, too, with the word `dead`; one that
+    joins children stands below their parent. What the steps share follows.
     """
     with open_queue(redis, queue) as opened:
-        found = opened.flows.run(run).progress()
+        one = opened.flows.run(run)
+        found, shared = one.progress(), one.shared.all()
+    if picture is not None:
+        _write_picture(picture, found)
     if as_json:
-        write_json(_fields(found))
+        write_json({**_fields(found), "shared": shared})
         return 0
     write_line(f"flow {found.flow}, run {found.id}: {found.state}")
     for line in table(("STEP", "QUEUE", *REQUESTS), _drawn(found)):
         write_styled(line)
+    for name, value in shared.items():
+        write_line(f"shared {name} = {json.dumps(value, ensure_ascii=False)}")
     return 0
+
+
+def _write_picture(file: str, found: FlowProgress) -> None:
+    from fairlane.cli.results.atomic_file import open_results
+    from fairlane.flows.svg import svg
+
+    with open_results(file, "--svg") as out:
+        if out is not None:
+            out.write(svg(found).encode())
 
 
 def _drawn(found: FlowProgress) -> list[tuple[Cell, ...]]:
     """Returns the rows of the steps: each is followed by those that it feeds."""
     rows: list[tuple[Cell, ...]] = []
-    todo: list[tuple[int, StepProgress]] = [(0, one) for one in found.steps if not one.source]
+    todo: list[tuple[int, StepProgress]] = [(0, one) for one in found.steps if not one.sources]
     while todo:
         depth, one = todo.pop()
         mark = f"{'   ' * (depth - 1)}└─ " if depth else ""
-        what = "dead → " if one.is_compensating else ""
+        what = "dead → " if one.is_compensating else "joins → " if len(one.sources) > 1 else ""
         name = f"{mark}{what}{one.step}"
         rows.append((name, one.progress.queue, *request_cells(one.progress)))
-        # The compensation comes first; the last one that is added is drawn first.
-        fed = [each for each in found.steps if each.source == one.step]
-        fed.sort(key=lambda each: each.is_compensating)
-        todo += [(depth + 1, each) for each in fed]
+        # The compensation comes first; the last one that is added is drawn first. A join comes
+        # after the last child, as deep as the children.
+        fed = [each for each in found.steps if each.sources[-1:] == (one.step,)]
+        fed.sort(key=lambda each: (each.is_compensating, -found.steps.index(each)))
+        todo += [(depth + (len(each.sources) == 1), each) for each in fed]
     return rows
 
 
@@ -138,7 +158,7 @@ def _fields(found: FlowProgress) -> dict[str, Any]:
                 "request": one.progress.id,
                 "queue": one.progress.queue,
                 "state": one.progress.state,
-                "source": one.source or None,
+                "sources": list(one.sources),
                 "compensates": one.is_compensating,
                 "sub_requests": one.progress.total,
                 "done": one.progress.done,

@@ -1,4 +1,4 @@
-"""The file of `--out`: it appears complete, or not at all.
+"""The file of `--out` or `--svg`: it appears complete, or not at all.
 
 It is written as a hidden file with a name of its own beside the final one and renamed at the end,
 so that nothing half done is taken for whole and two commands with the same --out share nothing.
@@ -24,7 +24,7 @@ NEW_MODE = 0o666  # less the umask
 
 
 @contextmanager
-def open_results(name: str | None) -> Iterator[BinaryIO | None]:
+def open_results(name: str | None, option: str = "--out") -> Iterator[BinaryIO | None]:
     """Yields a file that is renamed to `name` at the end, unless an error occurs; None for no name.
 
     Raises InvalidArgument immediately if it cannot be written.
@@ -39,7 +39,7 @@ def open_results(name: str | None) -> Iterator[BinaryIO | None]:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidArgument(f"--out {name} cannot be written: {reason.lower()}") from None
+        raise InvalidArgument(f"{option} {name} cannot be written: {reason.lower()}") from None
     try:
         with stream:
             yield stream

@@ -83,7 +83,7 @@ class Walk:
             parts.setdefault(request_id, set()).add(part)
         seconds, _ = (yield OnNode(node, Command(b"TIME"))) if keys_there else (0, 0)
         if self.thorough:
-            found += yield from _endless([key for key in keys_there if keys.staging_of(key)])
+            found += yield from _endless([key for key in keys_there if keys.beside(key)])
             found += yield from check_messages(keys_there, int(seconds) * 1000)
         if parts:
             rows, strays = yield from _rows([name for name in parts if "req" in parts[name]])
@@ -190,7 +190,7 @@ def _endless(staged: list[bytes]) -> Operation[list[Finding]]:
     found = []
     for key, ttl in zip(staged, ttls, strict=True):
         if ttl == -1:
-            what, name = f"{key.decode()} has no end", keys.staging_of(key) or ""
+            what, name = f"{key.decode()} has no end", keys.beside(key) or ""
             repair = once(Command(b"PEXPIRE", key, settings.PINNED_MS))
             found.append(Finding("orphan", BAD, what, "let it expire in a week", name, repair))
     return found

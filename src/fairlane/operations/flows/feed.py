@@ -6,15 +6,26 @@ from typing import NamedTuple
 
 from fairlane.errors import InvalidArgument
 
-DONE, DEAD = "done", "dead"  # what is handed over: results, or the bodies of dead sub-requests
+# What is handed over: results; the bodies of dead sub-requests; or the results of several requests,
+# one of each, put together as they are (join) or as values of a JSON array (array); or all results
+# of one request together (gather).
+DONE, DEAD, JOIN, ARRAY, GATHER = "done", "dead", "join", "array", "gather"
+JOINING = frozenset({JOIN, ARRAY, GATHER})
+_KINDS = frozenset({DONE, DEAD, *JOINING})
+_NOTHING = "-"
 
 
 class Wrap(NamedTuple):
-    """What is written around each result to make it the body of a task; `none` is that of None."""
+    """What is written around each result to make a body of the next step.
+
+    `none` is the result None, and where results are joined also a dead one. `between` stands
+    between results that are joined.
+    """
 
     before: bytes
     after: bytes
     none: bytes
+    between: bytes = b""
 
     def body(self, result: bytes | None) -> bytes:
         """Returns the body of the next step for this result."""
@@ -22,6 +33,7 @@ class Wrap(NamedTuple):
 
 
 PLAIN = Wrap(b"", b"", b"")  # a result is the next body as it is; None is an empty one
+JSON_ARRAY = Wrap(b"[", b"]", b"null", b",")
 
 
 class Place(NamedTuple):
@@ -47,20 +59,25 @@ class Place(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """What an open request is fed with: the results, or the dead, of another request.
+    """What an open request is fed with: the results, or the dead, of other requests.
 
-    `stops`: the flow is cancelled if the other request has a dead sub-request.
+    `stops`: for each of them, whether a dead sub-request cancels the flow. `bound`: the request
+    that joins this one with its siblings; this one must not be far ahead of it. `width`: how many
+    results make one body.
     """
 
     kind: str
-    source: str
-    stops: bool = False
+    sources: tuple[str, ...]
+    stops: tuple[bool, ...]
     wrap: Wrap = PLAIN
+    bound: str = ""
+    width: int = 1
 
     @property
     def text(self) -> str:
         """Returns the field `feed` of the request's hash."""
-        words = [self.kind, self.source, "stop" if self.stops else "continue"]
+        stops = ",".join("stop" if one else "continue" for one in self.stops)
+        words = [self.kind, ",".join(self.sources), stops, self.bound or _NOTHING, str(self.width)]
         if self.wrap != PLAIN:
             words.append(".".join(part.hex() for part in self.wrap))
         return " ".join(words)
@@ -74,13 +91,22 @@ class Feed(NamedTuple):
         if not text:
             return None
         try:
-            kind, source, stops, *wrap = text.split(" ")
+            kind, sources, stops, bound, width, *wrap = text.split(" ")
             parts = Wrap(*map(bytes.fromhex, wrap[0].split("."))) if wrap else PLAIN
+            names, each = tuple(sources.split(",")), tuple(stops.split(","))
+            count = int(width)
         except (TypeError, ValueError):
-            raise InvalidArgument(
-                f"feed {text!r} of a step is damaged: cancel its request"
-            ) from None
-        return cls(kind, source, stops == "stop", parts)
+            kind, names, each = "", (), ()
+        if kind not in _KINDS or len(names) != len(each):
+            raise InvalidArgument(f"feed {text!r} of a step is damaged: cancel its request")
+        return cls(
+            kind,
+            names,
+            tuple(one == "stop" for one in each),
+            parts,
+            "" if bound == _NOTHING else bound,
+            count,
+        )
 
 
 def request_of(run: str, number: int) -> str:

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from fairlane.errors import InvalidArgument, type_of
-from fairlane.operations.flows.feed import DEAD, DONE, PLAIN, Feed, Place, Wrap, request_of
-from fairlane.options import MAX_TAGS, Policy, RequestOptions, policy_of
+from fairlane.operations.flows.feed import (
+    ARRAY,
+    DEAD,
+    DONE,
+    GATHER,
+    JOIN,
+    JSON_ARRAY,
+    PLAIN,
+    Feed,
+    Place,
+    Wrap,
+    request_of,
+)
+from fairlane.operations.flows.steps import (
+    CONTINUE,
+    STOP,
+    Child,
+    PlannedStep,
+    Step,
+    as_child,
+    check_flow_name,
+    check_followed,
+    check_step,
+)
+from fairlane.options import MAX_TAGS, RequestOptions, check_whole, policy_of
 from fairlane.protocol.keys import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_STEPS = 50
+MAX_CHILDREN = 20  # of one step; lua/v1/lib/flows/open_end.lua has the number
+MAX_GATHERED = 100  # results of one body; lua/v1/lib/flows/parts.lua has the number
 FLOW_TAG = "flow"  # the first step of each flow has this tag, and flow:<name>
-_STOP, _CONTINUE = "stop", "continue"
-_NEVER = ("after", "after_any_end", "durable", "on_duplicate", "window_s", "tags")
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
-
-
-class PlannedStep(NamedTuple):
-    """A step as it will be submitted: its request's id and policy."""
-
-    id: str
-    policy: Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step: its name, its queue ("" = that of the flow), and the options of its request.
-
-    `on_dead` is "stop", "continue", or the compensating step that gets the dead bodies.
-    """
-
-    name: str
-    queue: str
-    on_dead: str
-    options: Mapping[str, Any]
-    wrap: Wrap = PLAIN
-    is_compensating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +54,69 @@ class Flow:
     steps: tuple[Step, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        _check("flow", self.name)
+        check_flow_name("flow", self.name)
 
     def step(
         self,
         name: str,
         *,
         queue: str = "",
-        on_dead: str = _CONTINUE,
+        on_dead: str = CONTINUE,
         wrap: Wrap = PLAIN,
+        gathers: int = 0,
         **options: Unpack[RequestOptions],
     ) -> Flow:
         """Returns this flow with a step at its end: it gets the results of the step before it.
 
+        After `children` it joins them: for each result of their parent it gets one body, a JSON
+        array of the results in the order of the children, each as text, or as {"base64": ...} if it
+        is no UTF-8, or null if that child is dead or has returned None.
+
         Workers of `queue` run it; "" = the queue to which the flow is submitted. A dead sub-request
         is left out, or cancels the flow ("stop"), or `on_dead` names the compensating step that
         gets its body. `options` are those of submit_request, for this step: priority, limit, and so
-        on. `wrap` is what is written around each result. Raises InvalidArgument, TypeError.
+        on. `wrap` is what is written around each result, and with `gathers` so many results of the
+        step before it make one body. Raises InvalidArgument, TypeError.
         """
-        return self._with(Step(name, queue, on_dead, options, wrap))
+        check_whole(f"step {name} of flow {self.name}: gathers", gathers, 0, MAX_GATHERED)
+        sources = tuple(one.name for one in self._ends())
+        return self._with(
+            Step(name, queue, on_dead, options, wrap, sources, gathers=gathers if sources else 0)
+        )
+
+    def children(
+        self,
+        *children: str | Child,
+        queue: str = "",
+        on_dead: str = CONTINUE,
+        **options: Unpack[RequestOptions],
+    ) -> Flow:
+        """Returns this flow with the children of its last step: each gets every result of it.
+
+        They run concurrently: `.children("discord", Child("twitter", limit=2), attempts=3)`. The
+        keywords are defaults of all of them, and mean what they mean in `step`, which joins them if
+        it follows. Raises InvalidArgument, TypeError.
+        """
+        where = f"children of flow {self.name}"
+        if not children:
+            raise InvalidArgument(f"{where} are none: name at least one child")
+        parents = self._ends()
+        made = [as_child(one).step(queue, on_dead, options) for one in children]
+        if not parents:
+            raise InvalidArgument(
+                f"child {made[0].name} of flow {self.name} has no parent: add a step before it"
+            )
+        if parents[0].is_child:
+            raise InvalidArgument(
+                f"child {made[0].name} of flow {self.name} follows children: add a step before it "
+                "which joins them"
+            )
+        if len(made) > MAX_CHILDREN:
+            raise InvalidArgument(f"{where} are {len(made)}: the most are {MAX_CHILDREN}")
+        flow = self
+        for one in made:
+            flow = flow._with(replace(one, sources=(parents[0].name,)))
+        return flow
 
     def compensate(self, name: str, *, queue: str = "", **options: Unpack[RequestOptions]) -> Flow:
         """Returns this flow with a compensating step, which another step names in `on_dead`.
@@ -81,32 +124,32 @@ class Flow:
         It gets the bodies of that step's dead sub-requests after that step's end, and nothing
         follows it. Raises the same as `step`.
         """
-        return self._with(Step(name, queue, _CONTINUE, options, is_compensating=True))
+        return self._with(Step(name, queue, CONTINUE, options, is_compensating=True))
+
+    def _ends(self) -> tuple[Step, ...]:
+        """Returns the steps that the next one follows: the last one, or the last children."""
+        line = [one for one in self.steps if not one.is_compensating]
+        if not line:
+            return ()
+        last = line[-1]
+        return tuple(one for one in line if last.is_child and one.sources == last.sources) or (
+            last,
+        )
 
     def _with(self, step: Step) -> Flow:
-        _check("step", step.name)
         where = f"step {step.name} of flow {self.name}"
-        if step.name in {_STOP, _CONTINUE}:
-            raise InvalidArgument(f"{where} has a name with a meaning in on_dead: choose another")
+        check_step(step, where)
         if any(one.name == step.name for one in self.steps):
-            raise InvalidArgument(f"{where} is there already: give each step its own name")
+            raise InvalidArgument(
+                f"{where} is there already: a flow has no cycle, and each step has its own name"
+            )
         if len(self.steps) >= MAX_STEPS:
             raise InvalidArgument(f"{where} is one too many: the most are {MAX_STEPS} steps")
-        for option in _NEVER:
-            if option in step.options:
-                raise InvalidArgument(
-                    f"{where} has the option {option}, which no step has: a step follows the one "
-                    "before it, and properties are given to submit_flow"
-                )
-        try:
-            policy_of(step.queue or "req", **step.options)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{where}: {error}") from None
         return replace(self, steps=(*self.steps, step))
 
     def plan(self, queue: str, run: str, properties: Mapping[str, object]) -> list[PlannedStep]:
         """Returns the requests of one run, the first step first. Raises InvalidArgument."""
-        _check("flow id", run)
+        check_flow_name("flow id", run)
         line = [one for one in self.steps if not one.is_compensating]
         if not line:
             raise InvalidArgument(f"flow {self.name} has no step: add one with step()")
@@ -116,43 +159,65 @@ class Flow:
                 f"flow {self.name} begins in queue {first.queue}: submit it to that queue"
             )
         self._check_compensations()
+        self._check_followed(line)
         # A compensating step is behind the others: so the first step is always number 1.
         ordered = [*line, *(one for one in self.steps if one.is_compensating)]
-        numbers = {one.name: number for number, one in enumerate(ordered, 1)}
+        ids = {one.name: request_of(run, number) for number, one in enumerate(ordered, 1)}
         tags = property_tags(properties)
-        count, planned = len(ordered), []
-        for one in ordered:
-            number = numbers[one.name]
+        planned = []
+        for number, one in enumerate(ordered, 1):
             own = (FLOW_TAG, f"{FLOW_TAG}:{self.name}", *tags) if number == 1 else tags
+            feed = self._feed(one, ids)
             policy = replace(
                 policy_of(one.queue or queue, **one.options),
                 tags=own,
-                flow=Place(self.name, number, count, one.name).text,
-                feed=self._feed(run, one, ordered, numbers),
+                flow=Place(self.name, number, len(ordered), one.name).text,
+                feed=feed.text if feed else "",
             )
-            planned.append(PlannedStep(request_of(run, number), policy))
+            planned.append(PlannedStep(ids[one.name], policy))
         return planned
 
-    def _feed(self, run: str, one: Step, ordered: list[Step], numbers: dict[str, int]) -> str:
-        """Returns the field `feed` of a step; "" for the first one."""
+    def _feed(self, one: Step, ids: Mapping[str, str]) -> Feed | None:
+        """Returns what a step is fed with; None for the first one."""
         if one.is_compensating:
-            (source,) = (each for each in ordered if each.on_dead == one.name)
-            return Feed(DEAD, request_of(run, numbers[source.name])).text
-        number = numbers[one.name]
-        if number == 1:
-            return ""
-        stops = ordered[number - 2].on_dead == _STOP
-        return Feed(DONE, request_of(run, number - 1), stops, one.wrap).text
+            (source,) = (each for each in self.steps if each.on_dead == one.name)
+            return Feed(DEAD, (ids[source.name],), (False,))
+        if not one.sources:
+            return None
+        sources = [each for each in self.steps if each.name in one.sources]
+        names = tuple(ids[each.name] for each in sources)
+        stops = tuple(each.on_dead == STOP for each in sources)
+        if one.gathers:
+            return Feed(GATHER, names, stops, one.wrap, width=one.gathers)
+        if sources[0].is_child:
+            kind = ARRAY if one.wrap == PLAIN else JOIN
+            wrap = JSON_ARRAY if one.wrap == PLAIN else one.wrap
+            return Feed(kind, names, stops, wrap, width=len(names))
+        joins = [each for each in self.steps if one.name in each.sources]
+        bound = ids[joins[0].name] if one.is_child and joins else ""
+        return Feed(DONE, names, stops, one.wrap, bound)
+
+    def _check_followed(self, line: list[Step]) -> None:
+        """Raises InvalidArgument for options that mean nothing, or not enough, at their place."""
+        followed = {name for one in line for name in one.sources}
+        for one in self.steps:
+            where = f"step {one.name} of flow {self.name}"
+            if one.name in followed or one.on_dead not in {STOP, CONTINUE}:
+                check_followed(one, where)
+            elif one.on_dead == STOP:
+                raise InvalidArgument(
+                    f"{where} has on_dead 'stop', and no step follows it: leave it out"
+                )
 
     def _check_compensations(self) -> None:
         known = {one.name for one in self.steps if one.is_compensating}
         used: set[str] = set()
         for one in self.steps:
             target = one.on_dead
-            if target in {_STOP, _CONTINUE}:
+            if target in {STOP, CONTINUE}:
                 continue
             if target not in known:
-                near = get_close_matches(str(target), [_STOP, _CONTINUE, *known], n=1)
+                near = get_close_matches(str(target), [STOP, CONTINUE, *known], n=1)
                 hint = f"did you mean {near[0]}?" if near else f"add compensate({target!r})"
                 raise InvalidArgument(
                     f"step {one.name} of flow {self.name} has on_dead {target!r}, which is no "
@@ -189,10 +254,3 @@ def property_tags(properties: Mapping[str, object]) -> tuple[str, ...]:
     if len(found) > MAX_TAGS - 2:
         raise InvalidArgument(f"{len(found)} properties are too many: the most is {MAX_TAGS - 2}")
     return found
-
-
-def _check(kind: str, name: str) -> None:
-    """Raises InvalidArgument unless the name, with the number of a step, may be part of a key."""
-    check_name(kind, name)
-    if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"{kind} {name!r} is too long: the most are 100 characters")

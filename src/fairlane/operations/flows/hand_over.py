@@ -1,9 +1,9 @@
-"""Hands what a step has finished over to the next one, while both run.
+"""Hands what earlier steps have finished over to the next one, while all of them run.
 
-The next step is an open request. Its cursor, the last entry of the earlier step that it has, is in
+The next step is an open request. Its cursor, the last entry of each earlier step that it has, is in
 its own hash, and the script that adds the bodies moves it by compare-and-set. So a hand-over may be
-cut off at any step, and two leaders may do it concurrently. When the earlier step has ended and all
-of it is handed over, the next one is sealed: then it ends like any other request.
+cut off at any step, and two leaders may do it concurrently. When the earlier steps have ended and
+all of it is handed over, the next one is sealed: then it ends like any other request.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from fairlane.errors import FairlaneError, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
 from fairlane.operations.control import change
-from fairlane.operations.control.completion import PAGE, parse_results
-from fairlane.operations.control.dead_letters import read_dead
-from fairlane.operations.flows.feed import DEAD, Feed, Place, request_of, run_of
+from fairlane.operations.flows.feed import DEAD, JOINING, Feed, Place, request_of, run_of
+from fairlane.operations.flows.pages import BEFORE_ALL, Source, parts, read_page
+from fairlane.operations.flows.shared import expire_shared
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.maintenance.registry import look_after
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library
+from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Operation
 
 _PAGES = 20  # of one hand-over; then other steps come first
-_FIELDS = ("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain")
-_NONE = "0-0"
+_FIELDS = ("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born")
+_OF_SOURCE = ("state", "total")
 _GONE = frozenset({"", "abandoned"})
 
 
@@ -45,37 +44,32 @@ class HandedOver(NamedTuple):
     is_over: bool = False
 
 
-class _Page(NamedTuple):
-    entries: list[tuple[str, list[bytes]]]
-    is_last: bool
-    has_dead: bool = False
-
-
 def hand_over(request_id: str) -> Operation[HandedOver]:
-    """Adds to a step's request what the earlier step has finished since; seals it after the last.
+    """Adds to a step's request what the earlier steps have finished; seals it after the last.
 
-    If the earlier step was cancelled, or has dead sub-requests and stops the flow, the steps of the
-    flow are cancelled. If the earlier step is not there (its producer died before it, or its
-    retention is over) nothing happens, and the request is given up like any one that is left open.
+    If an earlier step was cancelled, or has dead sub-requests and stops the flow, the steps of the
+    flow are cancelled. If an earlier step is not there (its producer died before it, or its
+    retention is over) nothing is added, and the request is given up like any one that is left open.
     """
-    state, is_open, queue, text, place, handed, chunks, chain = yield from read(
-        request_id, *_FIELDS
-    )
-    feed = Feed.parse(text)
-    if feed is None or is_open != "1" or state in {*_GONE, *ENDED_STATES, "cancelling"}:
+    found = dict(zip(_FIELDS, (yield from read(request_id, *_FIELDS)), strict=True))
+    feed = Feed.parse(found["feed"])
+    if feed is None or found["open"] != "1":
         return HandedOver(is_over=True)
-    (source_state,) = yield from read(feed.source, "state")
-    if source_state in _GONE:
+    if found["state"] in {*_GONE, *ENDED_STATES, "cancelling"}:
+        return HandedOver(is_over=True)
+    hand = _Hand(request_id, found, feed)
+    sources = yield from _sources(feed.sources)
+    if any(source.state in _GONE for source in sources):
+        yield from hand.give_up(int(found["born"]))
         return HandedOver()
-    hand = _Hand(request_id, queue, feed, handed or _NONE, int(chunks))
     try:
-        yield from hand.read_on(source_state, chain)
+        yield from hand.read_on(sources)
         if not hand.count and not hand.is_over:
             yield from hand.keep_open()
     except _Stop as stop:
-        yield from _stop(request_id, place, str(stop))
+        yield from _stop(request_id, found["flow"], str(stop))
         return HandedOver(hand.count, is_over=True)
-    except RequestNotFound:  # the source is gone meanwhile
+    except RequestNotFound:  # a source is gone meanwhile
         return HandedOver(hand.count)
     return HandedOver(hand.count, hand.is_over)
 
@@ -106,6 +100,9 @@ def cancel_flow(run: str, count: int, reason: str) -> Operation[None]:
         if feed is None or feed.kind != DEAD:
             with suppress(RequestNotFound):
                 yield from change.cancel(one, reason)
+            if feed is not None and feed.kind in JOINING:
+                yield Command(b"UNLINK", keys.of_flow(one))
+    yield from expire_shared(run)
 
 
 class _Stop(Exception):
@@ -115,89 +112,128 @@ class _Stop(Exception):
 class _Hand:
     """The open end of one step's request."""
 
-    def __init__(self, request_id: str, queue: str, feed: Feed, cursor: str, chunks: int) -> None:
-        self.id, self.queue, self.feed = request_id, queue, feed
-        self.cursor, self.chunks = cursor, chunks
+    def __init__(self, request_id: str, found: dict[str, str], feed: Feed) -> None:
+        self.id, self.queue, self.feed = request_id, found["queue"], feed
+        handed = found["handed"]
+        self.cursor = handed.split(",") if handed else [BEFORE_ALL] * len(feed.sources)
+        self.chunks, self.chain = int(found["chunks"]), found["chain"]
+        self.before = int(found["total"])  # sub-requests that it had
         self.count, self.is_over = 0, False
 
-    def read_on(self, source_state: str, chain: str) -> Operation[None]:
-        """Adds what the source has since; seals the request if nothing will follow.
+    def read_on(self, sources: list[Source]) -> Operation[None]:
+        """Adds what the sources have since; seals the request if nothing will follow.
 
         Dead sub-requests may be requeued until the source's end, so they are read after it. Raises
-        _Stop, and RequestNotFound if the source is gone.
+        _Stop, and RequestNotFound if a source is gone.
         """
-        if self.feed.kind == DEAD and source_state not in ENDED_STATES:
+        if not self._may_read(sources):
             return
-        if self.feed.kind != DEAD and source_state == "cancelled":
-            raise _Stop(f"flow: request {self.feed.source} was cancelled")
         for _ in range(_PAGES):
-            page = yield from _read(self.feed, source_state, self.cursor)
-            if page.has_dead and self.feed.stops:
-                raise _Stop(f"flow: request {self.feed.source} has dead sub-requests")
-            for last, bodies in _parts(page.entries):
-                if not (yield from self._call(last, bodies)):
-                    return
-                self.count += len(bodies)
-            if page.is_last:
-                names = keys.request_keys(self.id)
-                seal = library().seal(names, chunks=self.chunks, chain=chain)
-                yield from _run(self.queue, self.id, seal)
-                self.is_over = True
+            if (yield from self._is_far_ahead()):
                 return
+            page = yield from read_page(self.feed, sources, self.cursor)
+            if page.dead:
+                raise _Stop(f"flow: request {page.dead} has dead sub-requests")
+            most = settings.CHUNK_ENTRIES * (2 if self.feed.kind in JOINING else 1)
+            for moved, made in parts(page.entries, self.cursor, most):
+                if not (yield from self._add(moved, made)):
+                    return
+            if page.is_last:
+                yield from self._seal(sources)
+                return
+
+    def _may_read(self, sources: list[Source]) -> bool:
+        """Returns False if it is too early. Raises _Stop."""
+        if self.feed.kind == DEAD:
+            return sources[0].has_ended
+        for source in sources:
+            if source.state == "cancelled":
+                raise _Stop(f"flow: request {source.id} was cancelled")
+        return True
 
     def keep_open(self) -> Operation[None]:
         """Postpones the time at which the request counts as left open by its producer."""
-        yield from self._call(self.cursor, [])
+        yield from self._move(self._hand_over_call(self.cursor, [], settings.FED_OPEN_MS), [])
 
-    def _call(self, last: str, bodies: list[bytes]) -> Operation[bool]:
-        call = library().hand_over(
+    def give_up(self, born: int) -> Operation[None]:
+        """Lets the next check cancel a step whose flow was never submitted, after an hour."""
+        now = time_ms((yield Command(b"TIME")))
+        if now > born + settings.OPEN_MS:
+            yield from self._move(self._hand_over_call(self.cursor, [], 0), [])
+
+    def _is_far_ahead(self) -> Operation[bool]:
+        """Returns True if the step that joins this one has not joined many that this one has."""
+        if not self.feed.bound:
+            return False
+        state, total = yield from read(self.feed.bound, *_OF_SOURCE)
+        if state not in {"active", "paused"}:
+            return False
+        return self.before + self.count - int(total) >= settings.JOIN_WINDOW
+
+    def _add(self, moved: list[str], made: list[bytes]) -> Operation[bool]:
+        if self.feed.kind in JOINING:
+            wrap = self.feed.wrap
+            call = library().join(
+                (*keys.request_keys(self.id), keys.of_flow(self.id)),
+                since=",".join(self.cursor),
+                upto=",".join(moved),
+                open_ms=settings.FED_OPEN_MS,
+                width=self.feed.width,
+                before=wrap.before,
+                between=wrap.between,
+                after=wrap.after,
+                parts=made,
+            )
+        else:
+            call = self._hand_over_call(moved, made, settings.FED_OPEN_MS)
+        count = len(made) // (2 if self.feed.kind in JOINING else 1)
+        return (yield from self._move(call, moved, count))
+
+    def _hand_over_call(self, moved: list[str], bodies: list[bytes], open_ms: int) -> Call:
+        return library().hand_over(
             keys.request_keys(self.id),
-            since=self.cursor,
-            upto=last,
-            open_ms=settings.OPEN_MS,
+            since=",".join(self.cursor),
+            upto=",".join(moved),
+            open_ms=open_ms,
             bodies=bodies,
         )
+
+    def _move(self, call: Call, moved: list[str], count: int = 0) -> Operation[bool]:
         reply = yield from _run(self.queue, self.id, call)
         # A call that was repeated after a lost reply finds its own cursor.
-        if reply.is_ok or (reply.is_moved and reply.cursor.decode() == last):
-            self.cursor, self.chunks = last, reply.chunks
+        if reply.is_ok or (reply.is_moved and reply.cursor.decode() == ",".join(moved)):
+            self.cursor, self.chunks = moved or self.cursor, reply.chunks
+            self.count += count
             return True
         self.is_over = not reply.is_moved  # else another leader hands over
         return False
 
+    def _seal(self, sources: list[Source]) -> Operation[None]:
+        """Ends the submission of the step. Raises _Stop if results of a child are missing."""
+        if self.feed.kind in JOINING:
+            yield from self._check_joined(sources)
+        names = keys.request_keys(self.id)
+        seal = library().seal(names, chunks=self.chunks, chain=self.chain)
+        reply = yield from _run(self.queue, self.id, seal)
+        if self.feed.kind in JOINING and not reply.is_conflict:
+            yield Command(b"UNLINK", keys.of_flow(self.id))  # marks of dead ones
+        yield from expire_shared(run_of(self.id))
+        self.is_over = True
 
-def _read(feed: Feed, source_state: str, cursor: str) -> Operation[_Page]:
-    """Returns what the source has after the cursor; its state was read before.
-
-    So one that has ended has written all its results. Raises RequestNotFound.
-    """
-    if feed.kind == DEAD:
-        dead = yield from read_dead(feed.source, "" if cursor == _NONE else cursor)
-        return _Page([(one.dead_id, [one.body]) for one in dead], not dead)
-    out = keys.results(feed.source)
-    rows = yield Command(b"XRANGE", out, f"({cursor}", b"+", b"COUNT", PAGE)
-    entries, has_dead = [], False
-    for entry_id, fields in rows:
-        found = parse_results(fields)
-        has_dead = has_dead or any(one.status == "dead" for one in found)
-        bodies = [feed.wrap.body(one.body) for one in found if one.status == "done"]
-        entries.append((entry_id.decode(), bodies))
-    return _Page(entries, source_state in ENDED_STATES and len(rows) < PAGE, has_dead)
+    def _check_joined(self, sources: list[Source]) -> Operation[None]:
+        (total,) = yield from read(self.id, "total")
+        for source in sources:
+            if source.total != int(total) * (1 if len(sources) > 1 else self.feed.width):
+                raise _Stop(f"flow: results of request {source.id} are missing")
 
 
-def _parts(entries: list[tuple[str, list[bytes]]]) -> Iterator[tuple[str, list[bytes]]]:
-    """Yields whole entries together, as many as one call takes."""
-    part: list[bytes] = []
-    size, last = 0, ""
-    for entry_id, bodies in entries:
-        more = sum(map(len, bodies))
-        is_full = len(part) + len(bodies) > settings.CHUNK_ENTRIES
-        if part and (is_full or size + more > settings.CHUNK_BYTES):
-            yield last, part
-            part, size = [], 0
-        part, size, last = part + bodies, size + more, entry_id
-    if last:
-        yield last, part
+def _sources(ids: tuple[str, ...]) -> Operation[list[Source]]:
+    rows = yield from run_all([hmget(one, *_OF_SOURCE) for one in ids])
+    found = []
+    for one, row in zip(ids, rows, strict=True):
+        state, total = parse_fields(_OF_SOURCE, row)
+        found.append(Source(one, state, int(total or 0)))
+    return found
 
 
 def _stop(request_id: str, place: str, reason: str) -> Operation[None]:

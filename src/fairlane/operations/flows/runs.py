@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.errors import RequestNotFound
+from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.found import FlowProgress, StepProgress
 from fairlane.operations.batching import run_all
 from fairlane.operations.control.completion import state, wait
@@ -52,10 +52,8 @@ def flow_progress(run: str) -> Operation[FlowProgress]:
 
 def _step(now: Progress, all_steps: Mapping[str, Progress]) -> StepProgress:
     feed = Feed.parse(now.detail.get("feed", ""))
-    source = all_steps.get(feed.source) if feed else None
-    return StepProgress(
-        _name(now), _name(source) if source else "", bool(feed and feed.kind == DEAD), now
-    )
+    found = [all_steps[one] for one in feed.sources if one in all_steps] if feed else []
+    return StepProgress(_name(now), tuple(map(_name, found)), bool(feed and feed.kind == DEAD), now)
 
 
 def _name(now: Progress) -> str:
@@ -82,15 +80,26 @@ def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float | None)
 
 
 def last_step(run: str) -> Operation[str]:
-    """Returns the request of the last step that compensates nothing. Raises RequestNotFound."""
+    """Returns the request of the last step that compensates nothing.
+
+    Raises RequestNotFound, and InvalidArgument if a flow ends with several children.
+    """
     place = yield from place_of(run)
     ids = [request_of(run, number) for number in range(1, place.steps + 1)]
-    rows = yield from run_all([hmget(one, "feed") for one in ids])
-    last = ids[0]
+    rows = yield from run_all([hmget(one, "feed", "flow") for one in ids])
+    ends = {ids[0]: place.step}
     for one, row in zip(ids, rows, strict=True):
-        feed = Feed.parse(parse_fields(["feed"], row)[0])
-        if feed is not None and feed.kind != DEAD:
-            last = one
+        text, own = parse_fields(["feed", "flow"], row)
+        feed, here = Feed.parse(text), Place.parse(own)
+        if feed is not None and here is not None and feed.kind != DEAD:
+            ends = {name: step for name, step in ends.items() if name not in feed.sources}
+            ends[one] = here.step
+    if len(ends) > 1:
+        raise InvalidArgument(
+            f"flow {run} ends with the children {', '.join(ends.values())}: read the results of "
+            "each, as run.step(NAME).results()"
+        )
+    (last,) = ends
     yield from state(last)  # it may be gone before the first one is
     return last
 

@@ -1,7 +1,7 @@
 """Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
 
 So who sees the first step finds the others. If the producer dies before, nothing feeds the open
-ones, and they are given up as every request that is left open.
+ones, and a leader gives them up after an hour.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from fairlane import settings
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.lease.tokens import reschedule_active
@@ -22,7 +23,7 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlane.operations.flows.flow import PlannedStep
+    from fairlane.operations.flows.steps import PlannedStep
     from fairlane.protocol.steps import Operation
 
 
@@ -36,7 +37,9 @@ def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operat
     begun: list[Submission] = []
     try:
         for step in reversed(later):
-            opened = yield from open_request(step.id, step.policy, [], max_wait_s)
+            opened = yield from open_request(
+                step.id, step.policy, [], max_wait_s, settings.FED_OPEN_MS
+            )
             begun.append(opened)
         total = yield from submit(first.id, first.policy, max_wait_s)
     except (GeneratorExit, RedisUnreachable):  # a repeat goes on, or they are given up

@@ -53,7 +53,10 @@ def delete_each(queue: str, chosen: Sequence[Chosen]) -> Operation[dict[str, Out
 
 def delete(one: Chosen, seen: int) -> Call:
     """Returns the call that deletes one life; intents up to the score `seen` are given up."""
-    names = (*keys.request_keys(one.id), keys.unique_ids(one.id), keys.owner(one.id))
+    names = (
+        *(*keys.request_keys(one.id), keys.unique_ids(one.id)),
+        *(keys.owner(one.id), keys.of_flow(one.id)),
+    )
     return library().delete(names, born=one.born, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
 
 

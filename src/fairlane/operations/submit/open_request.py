@@ -145,16 +145,20 @@ class Submission:
 
 
 def open_request(
-    request_id: str, policy: Policy, first: Chunk, max_wait_s: float = 0.0
+    request_id: str,
+    policy: Policy,
+    first: Chunk,
+    max_wait_s: float = 0.0,
+    open_ms: int = settings.OPEN_MS,
 ) -> Operation[Submission]:
-    """Begins a request with its first chunk, which may be empty, and leaves it open.
+    """Begins a request with its first chunk, which may be empty, and leaves it open for `open_ms`.
 
     If a request of the id was begun with the same first chunk, its submission goes on, or is found
     sealed. Raises RequestExists, RequestEnded (it was cancelled), RedisFull and QueueFull.
     """
     keys.check_name("request id", request_id)
     room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
-    new = NewRequest(request_id, policy, Digest(policy), first, open_ms=settings.OPEN_MS, room=room)
+    new = NewRequest(request_id, policy, Digest(policy), first, open_ms=open_ms, room=room)
     new.digest.add(first)
     created = yield from create_one(new)
     new.digest.continue_at(created.chain)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from fairlane.common.terminal import as_json
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
 from fairlane.worker.handler.errors import is_seconds
+from fairlane.worker.handler.flow_step import FlowStep
 
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)
@@ -77,6 +78,11 @@ class Context:
     def indexes(self) -> list[int]:
         """Returns the index of each sub-request of this call; a batch handler has several."""
         return [int(entry[0].partition(b"-")[2]) for entry in self._entries] or [self.index]
+
+    @property
+    def flow(self) -> FlowStep:
+        """Returns the step of a flow that this call belongs to, with the state that steps share."""
+        return FlowStep(self.id)
 
     @property
     def deadline(self) -> float:

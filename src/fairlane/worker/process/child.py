@@ -22,6 +22,7 @@ from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError
 from fairlane.worker import termination
+from fairlane.worker.handler.flow_step import connect_handlers
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.log.repeats import Repeats
 from fairlane.worker.metrics import Metrics
@@ -147,6 +148,7 @@ def _watch(pipe: int) -> None:
 
 
 def _main(assignment: Assignment) -> None:
+    connect_handlers(assignment.url)
     if assignment.shape.is_async:
         asyncio.run(_serve_async(assignment, assignment.units()))
         return

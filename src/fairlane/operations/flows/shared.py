@@ -1,0 +1,184 @@
+"""The values that the steps of a run share: a hash in the slot of the first step's request.
+
+It lives as long as that request. A change is one call of a script, which notes it under the name of
+its caller. So a change that is repeated after a lost reply is made once, and one that arrives late
+is not made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections import deque
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane import settings
+from fairlane.errors import InvalidArgument, RequestNotFound, type_of
+from fairlane.operations.flows.feed import request_of
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.protocol.steps import Operation
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
+_LARGEST = 2**53 - 1  # of a whole number that Lua adds to
+_MISSING = ""
+_VALUE = b"v:"
+
+
+class _Caller(NamedTuple):
+    """Makes one change after the other, each with a higher number."""
+
+    name: str
+    numbers: Iterator[int]
+
+
+class _Callers:
+    """The callers of this process. Each is lent to one change at a time, in any thread or task."""
+
+    def __init__(self) -> None:
+        self._free: deque[_Caller] = deque()
+
+    @contextmanager
+    def one(self) -> Iterator[_Caller]:
+        """Lends a caller. After an error it is dropped: its last change may still be on its way."""
+        try:
+            caller = self._free.pop()
+        except IndexError:
+            caller = _Caller(secrets.token_hex(8), count(1))
+        yield caller
+        self._free.append(caller)
+
+    def forget(self) -> None:
+        """Drops all callers: a forked process must not go on with its parent's numbers."""
+        self._free.clear()
+
+
+_callers = _Callers()
+forget_callers = _callers.forget
+
+
+def read_value(run: str, name: str) -> Operation[Any]:
+    """Returns a value, None if there is none. Raises InvalidArgument."""
+    text = yield Command(b"HGET", _key(run), _VALUE + checked_name(name).encode())
+    return None if text is None else json.loads(text)
+
+
+def read_shared(run: str) -> Operation[dict[str, Any]]:
+    """Returns all values by their names, in the order of the names."""
+    flat = yield Command(b"HGETALL", _key(run))
+    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    found = {
+        name.removeprefix(_VALUE).decode(): json.loads(text)
+        for name, text in pairs
+        if name.startswith(_VALUE)
+    }
+    return dict(sorted(found.items()))
+
+
+def set_value(run: str, name: str, value: Any) -> Operation[None]:
+    """Sets a value. Raises InvalidArgument, and RequestNotFound if the run is not there."""
+    yield from _change(run, "set", name, as_text(name, value))
+
+
+def drop_value(run: str, name: str) -> Operation[None]:
+    """Removes a value, if it is there. Raises the same as set_value."""
+    yield from _change(run, "drop", name)
+
+
+def add_to_value(run: str, name: str, by: int) -> Operation[int]:
+    """Adds to a whole number, which is 0 at first; returns the sum. Raises as set_value does."""
+    if isinstance(by, bool) or not isinstance(by, int) or abs(by) > _LARGEST:
+        raise InvalidArgument(f"addition of {by!r} is not valid: a whole number is expected")
+    return int((yield from _change(run, "add", name, str(by)))[1])
+
+
+def swap_value(run: str, name: str, expected: Any, value: Any) -> Operation[bool]:
+    """Sets a value if it is the expected one, None = there is none; returns whether it was."""
+    wanted = _MISSING if expected is None else as_text(name, expected)
+    word, _ = yield from _change(run, "swap", name, as_text(name, value), wanted)
+    return word == "ok"
+
+
+def expire_shared(run: str) -> Operation[None]:
+    """Gives the state the life of the run: both expire together."""
+    if run:
+        yield _call(run, "keep", "", "", _MISSING, _Caller("keep", iter((0,))))
+
+
+def as_text(name: str, value: Any) -> str:
+    """Returns a value as canonical JSON, so that equal values are equal texts.
+
+    Raises InvalidArgument.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidArgument(
+            f"value of {name!r} is {type_of(value)}, which JSON has not: "
+            "use None, bool, int, float, str, list or dict"
+        ) from None
+    if value is None:
+        raise InvalidArgument(f"value of {name!r} is None: delete it instead")
+    if (size := len(text.encode("utf-8", "surrogatepass"))) > settings.SHARED_VALUE:
+        raise InvalidArgument(
+            f"value of {name!r} has {size:,} bytes: the most is {settings.SHARED_VALUE:,}: "
+            "share a path or a key instead"
+        )
+    return text
+
+
+def checked_name(name: str) -> str:
+    """Returns the name of a value. Raises InvalidArgument."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"name {str(name)[:60]!r} of a shared value is not valid: "
+            "1 to 128 characters are expected, none of control"
+        )
+    return name
+
+
+def _key(run: str) -> bytes:
+    return keys.of_flow(request_of(run, 1))
+
+
+def _call(run: str, how: str, name: str, value: str, expected: str, caller: _Caller) -> Any:
+    first = request_of(run, 1)
+    return library().change_shared(
+        (*keys.request_keys(first), keys.of_flow(first)),
+        caller=caller.name,
+        number=next(caller.numbers),
+        how=how,
+        field=name,
+        value=value,
+        expected=expected,
+        most_names=settings.SHARED_NAMES,
+        most_bytes=settings.SHARED_BYTES,
+    )
+
+
+def _change(
+    run: str, how: str, name: str, value: str = "", expected: str = _MISSING
+) -> Operation[tuple[str, str]]:
+    """Makes one change; returns the word of the reply and its text."""
+    checked_name(name)
+    with _callers.one() as caller:
+        reply = yield from _call(run, how, name, value, expected, caller).run()
+    if reply.is_gone or reply.is_late:
+        raise RequestNotFound(f"there is no flow {run}, whose steps could share {name!r}")
+    text = reply.text.decode()
+    if reply.is_kind:
+        raise InvalidArgument(f"value of {name!r} is {text[:60]}: only a whole number is added to")
+    if reply.is_full:
+        raise InvalidArgument(
+            f"shared state of flow {run} is full: at most {settings.SHARED_NAMES:,} values of "
+            f"{settings.SHARED_BYTES:,} bytes together: delete some"
+        )
+    return reply.word, text

@@ -1,0 +1,88 @@
+"""Steps of flows without workers: submit, settle, hand over, and read what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlane.operations.control import change
+from fairlane.operations.flows.hand_over import hand_over
+from fairlane.operations.flows.runs import flow_progress, flow_state
+from fairlane.operations.flows.submit import submit_flow
+from fairlane.protocol import keys
+from tests.support.lost_replies import settle, slice_of_a_token, take
+from tests.support.requests import numbered, once
+
+if TYPE_CHECKING:
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.operations.flows.flow import Flow
+
+FIRST, SECOND, THIRD, FOURTH = "r.1", "r.2", "r.3", "r.4"
+EVERY = (SECOND, THIRD, FOURTH, "r.5")
+
+
+class Plain:
+    """The driver as scenarios want it: it also does single steps."""
+
+    def __init__(self, driver: SyncDriver, client: Any) -> None:
+        self.run, self.client = driver.run, client
+
+    def do(self, step: Any) -> Any:
+        return self.run(once(step))
+
+
+def start(driver: Any, flow: Flow, count: int = 4) -> None:
+    steps = flow.plan("req", "r", {"user_id": 5})
+    driver.run(submit_flow(steps), iter([numbered(count)]))
+
+
+def work(driver: Any, *verdicts: str) -> None:
+    """Settles one sub-request for each verdict: "" = it is done."""
+    for verdict in verdicts:
+        settle(driver, take(driver), verdict=verdict)
+
+
+def drain(driver: Any) -> None:
+    """Works until no token is left."""
+    while (held := slice_of_a_token(driver, 1000)) is not None:
+        settle(driver, held)
+
+
+def work_off(driver: Any, request_id: str = "r") -> None:
+    """Hands over and works until nothing waits."""
+    for _ in range(20):
+        drain(driver)
+        if driver.run(flow_state(request_id)) != "active":
+            return
+        feed_all(driver)
+    raise AssertionError("it does not end")
+
+
+def feed_all(driver: Any) -> None:
+    """Hands over to every step that there is."""
+    for name in EVERY:
+        driver.run(hand_over(name))
+
+
+def counts(driver: Any) -> list[tuple[str, str, int, int, int]]:
+    return [
+        (one.step, one.progress.state, one.progress.total, one.progress.done, one.progress.dead)
+        for one in driver.run(flow_progress("r")).steps
+    ]
+
+
+def bodies_of(driver: Any, request_id: str) -> list[bytes]:
+    stream = keys.request_keys(request_id)[0]
+    return [fields[b"b"] for _, fields in driver.client.xrange(stream)]
+
+
+def lose_what_was_not_sent(driver: Any) -> None:
+    """What maintenance does about tokens that were minted, and not inserted."""
+    for one in EVERY:
+        if is_unfinished(driver, one):
+            driver.run(change.pause(one))
+            driver.run(change.resume(one))
+
+
+def is_unfinished(driver: Any, request_id: str) -> bool:
+    state = driver.client.hget(keys.request_hash(request_id), "state")
+    return state not in {b"done", b"cancelled", None}

@@ -1,0 +1,246 @@
+"""Children of a step, and the step that joins them: one body for each result of the parent."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import settings
+from fairlane.operations.control import change, requeue
+from fairlane.operations.flows import pages
+from fairlane.operations.flows.flow import Flow
+from fairlane.operations.flows.hand_over import hand_over
+from fairlane.operations.flows.runs import flow_state
+from fairlane.operations.flows.steps import Child
+from fairlane.protocol import keys
+from tests.operations.flows.parts import (
+    FIRST,
+    FOURTH,
+    SECOND,
+    THIRD,
+    bodies_of,
+    counts,
+    drain,
+    feed_all,
+    lose_what_was_not_sent,
+    start,
+    work_off,
+)
+from tests.support.lost_replies import settle, slice_of_a_token
+from tests.support.stepping import cut_off
+from tests.support.workers import broken
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+
+CHILDREN = Flow("access").step("check", attempts=1).children("a", "b", attempts=1).step("end")
+JOINED = b'["result","result"]'
+
+
+def work_some(driver: Any, *names: str, verdict: str = "", most: int = 1000) -> None:
+    """Settles up to so many sub-requests of these requests, one by one; others keep theirs."""
+    paused = [one for one in (FIRST, SECOND, THIRD, FOURTH) if one not in names]
+    for one in paused:
+        if driver.client.hget(keys.request_hash(one), "state") == b"active":
+            driver.run(change.pause(one))
+    for _ in range(most):
+        held = slice_of_a_token(driver, 1)
+        if held is None:
+            break
+        settle(driver, held, verdict=verdict)
+    for one in paused:
+        if driver.client.hget(keys.request_hash(one), "state") == b"paused":
+            driver.run(change.resume(one))
+
+
+def reach_children(driver: Any, flow: Flow = CHILDREN, count: int = 3) -> None:
+    """Both children have what the first step has finished."""
+    start(driver, flow, count)
+    drain(driver)
+    for name in (SECOND, THIRD):
+        driver.run(hand_over(name))
+
+
+def test_each_result_goes_to_every_child_and_is_joined_once(plain: Any):
+    start(plain, CHILDREN, 4)
+    work_off(plain)
+    assert counts(plain) == [
+        *(("check", "done", 4, 4, 0), ("a", "done", 4, 4, 0)),
+        *(("b", "done", 4, 4, 0), ("end", "done", 4, 4, 0)),
+    ]
+
+
+def test_a_body_is_joined_as_soon_as_its_own_children_are_done(plain: Any):
+    reach_children(plain)
+    work_some(plain, SECOND, most=2)
+    plain.run(hand_over(FOURTH))
+    assert bodies_of(plain, FOURTH) == []
+    work_some(plain, THIRD, most=1)
+    plain.run(hand_over(FOURTH))
+    assert bodies_of(plain, FOURTH) == [JOINED]
+    assert counts(plain)[3][1:3] == ("active", 1)
+
+
+def test_what_is_handed_over_twice_is_joined_once(plain: Any):
+    reach_children(plain)
+    drain(plain)
+    assert plain.run(hand_over(FOURTH)).is_over
+    assert plain.run(hand_over(FOURTH)).bodies == 0
+    assert counts(plain)[3][2] == 3
+    assert not plain.client.exists(keys.of_flow(FOURTH))
+
+
+def test_a_dead_child_is_null_in_the_body(plain: Any):
+    reach_children(plain)
+    work_some(plain, SECOND, verdict="dead", most=1)
+    drain(plain)
+    plain.run(hand_over(FOURTH))
+    found = sorted(bodies_of(plain, FOURTH))
+    assert found == [JOINED, JOINED, b'[null,"result"]']
+    work_off(plain)
+    assert counts(plain)[1] == ("a", "done", 3, 2, 1)
+    assert counts(plain)[3] == ("end", "done", 3, 3, 0)
+
+
+def test_a_body_of_which_every_child_is_dead_is_there_too(plain: Any):
+    reach_children(plain, count=1)
+    work_some(plain, SECOND, THIRD, verdict="dead")
+    plain.run(hand_over(FOURTH))
+    assert bodies_of(plain, FOURTH) == [b"[null,null]"]
+
+
+def test_a_dead_child_that_ran_again_is_not_joined_a_second_time(plain: Any):
+    reach_children(plain)
+    work_some(plain, SECOND, verdict="dead", most=1)
+    work_some(plain, THIRD)
+    plain.run(hand_over(FOURTH))
+    plain.run(requeue.requeue_dead(SECOND))
+    work_off(plain)
+    assert counts(plain)[1] == ("a", "done", 3, 3, 0)
+    assert counts(plain)[3] == ("end", "done", 3, 3, 0)
+
+
+def test_a_dead_child_cancels_a_flow_that_stops(plain: Any, queue: Queue):
+    flow = Flow("f").step("one").children("a", "b", attempts=1, on_dead="stop").step("end")
+    reach_children(plain, flow)
+    work_some(plain, THIRD, verdict="dead", most=1)
+    assert plain.run(hand_over(FOURTH)).is_over
+    assert plain.run(flow_state("r")) == "cancelled"
+    for name in (SECOND, THIRD, FOURTH):
+        assert queue.request(name).progress().reason == "flow: request r.3 has dead sub-requests"
+    assert not plain.client.exists(keys.of_flow(FOURTH))
+
+
+def test_a_cancelled_child_cancels_the_flow(plain: Any, queue: Queue):
+    reach_children(plain)
+    queue.request(SECOND).cancel("enough")
+    plain.run(hand_over(FOURTH))
+    assert queue.request(FOURTH).progress().reason == "flow: request r.2 was cancelled"
+
+
+def test_a_dead_child_is_compensated_and_null_in_the_join(plain: Any):
+    children = Flow("f").step("one").children(Child("a", on_dead="undo", attempts=1), "b")
+    flow = children.step("end")
+    reach_children(plain, flow.compensate("undo"))
+    work_some(plain, SECOND, verdict="dead", most=1)
+    work_off(plain)
+    assert counts(plain)[3:] == [("end", "done", 3, 3, 0), ("undo", "done", 1, 1, 0)]
+
+
+def test_a_flow_may_end_with_children(plain: Any):
+    start(plain, Flow("f").step("one").children("a", "b"), 2)
+    work_off(plain)
+    assert [one[2] for one in counts(plain)] == [2, 2, 2]
+
+
+def test_an_empty_flow_with_children_ends(plain: Any):
+    start(plain, CHILDREN, 0)
+    work_off(plain)
+    assert [one[1] for one in counts(plain)] == ["done"] * 4
+
+
+def test_children_are_not_fed_far_ahead_of_their_join(plain: Any, monkeypatch: pytest.MonkeyPatch):
+    """So what waits for other children is bounded, however slow one of them is."""
+    monkeypatch.setattr(settings, "JOIN_WINDOW", 10)
+    monkeypatch.setattr(pages, "PAGE", 2)
+    start(plain, CHILDREN, 40)
+    work_some(plain, FIRST)
+    feed_all(plain)
+    assert [one[2] for one in counts(plain)[1:3]] == [10, 10]
+    work_some(plain, SECOND)
+    feed_all(plain)
+    assert counts(plain)[1][2] == 10
+    assert plain.client.hlen(keys.of_flow(FOURTH)) == 10
+    work_off(plain)
+    assert [one[2:] for one in counts(plain)] == [(40, 40, 0)] * 4
+
+
+def test_children_go_on_if_the_join_is_gone(plain: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settings, "JOIN_WINDOW", 1)
+    start(plain, CHILDREN, 5)
+    plain.run(change.cancel(FOURTH, "enough"))
+    drain(plain)
+    plain.run(hand_over(SECOND))
+    assert counts(plain)[1][2] == 5
+
+
+def test_a_flow_whose_results_are_missing_is_cancelled_and_not_ended(plain: Any, queue: Queue):
+    reach_children(plain)
+    drain(plain)
+    plain.client.delete(keys.results(SECOND))
+    plain.run(hand_over(FOURTH))
+    assert queue.request(FOURTH).progress().reason == "flow: results of request r.2 are missing"
+
+
+def test_two_leaders_join_what_is_there_once(plain: Any):
+    """The second one reads, then the first one does all of it, then the second one goes on."""
+    reach_children(plain)
+    drain(plain)
+    late = hand_over(FOURTH)
+    step = next(late)
+    for _ in range(3):  # the states and the results
+        step = late.send(plain.do(step))
+    assert plain.run(hand_over(FOURTH)).is_over
+    with pytest.raises(StopIteration):
+        while True:
+            step = late.send(plain.do(step))
+    work_off(plain)
+    assert counts(plain)[3] == ("end", "done", 3, 3, 0)
+
+
+@pytest.mark.slow
+def test_a_join_cut_off_at_any_step_is_finished_by_the_next_one(plain: Any, queue: Queue):
+    for steps in range(1, 40):
+        plain.client.flushall()
+        reach_children(plain)
+        work_some(plain, SECOND, verdict="dead", most=1)
+        drain(plain)
+        is_over = cut_off(queue.driver, hand_over(FOURTH), steps)
+        assert broken(queue, FOURTH) == []
+        lose_what_was_not_sent(plain)
+        work_off(plain)
+        assert counts(plain)[3] == ("end", "done", 3, 3, 0)
+        if is_over:
+            return
+    raise AssertionError("it does not end")
+
+
+def test_all_results_of_a_step_are_gathered_into_one_body(plain: Any):
+    start(plain, Flow("f").step("one").step("end", gathers=4), 4)
+    work_off(plain)
+    assert [one[2:] for one in counts(plain)] == [(4, 4, 0), (1, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b'a "word"', 'a "word"'),
+        ("é\n".encode(), "é\n"),
+        (b"", ""),
+        (b"\xff\x00", {"base64": "/wA="}),
+    ],
+)
+def test_a_result_is_text_or_base64_in_the_array(body: bytes, value: Any):
+    assert json.loads(pages.as_json(body)) == value
