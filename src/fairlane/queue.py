@@ -31,6 +31,7 @@ from fairlane.pull.taken import taker_name
 from fairlane.redis_url import resolve_url
 from fairlane.request import OpenRequest, Request
 from fairlane.schedules.blocking import Schedules
+from fairlane.tracing.client import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -93,10 +94,7 @@ class Queue:
         up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded, RedisError, and
         TypeError for a wrong option. An error of `bodies` cancels the request and is raised again.
         """
-        policy = policy_of(self.name, **options)
-        request = Request(self, id_for(policy, id))
-        request.total = self.driver.run(submit(request.id, policy, max_wait_s), chunks(bodies))
-        return request
+        return self._submit(chunks(bodies), id, max_wait_s, **options)
 
     def submit_chunks(
         self,
@@ -112,10 +110,17 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        policy = policy_of(self.name, **options)
-        request = Request(self, id_for(policy, id))
-        source = chunks_of_groups(chunks)
-        request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
+        return self._submit(chunks_of_groups(chunks), id, max_wait_s, **options)
+
+    def _submit(
+        self, source: Iterator[list[bytes]], id: str | None, max_wait_s: float,  # noqa: A002
+        **options: Unpack[RequestOptions],
+    ) -> Request:  # fmt: skip
+        with sending(self.name) as span:
+            policy = policy_of(self.name, trace=span.trace, **options)
+            request = Request(self, id_for(policy, id))
+            request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
+            span.sent(request.id, request.total)
         return request
 
     def submit_many(
@@ -151,8 +156,9 @@ class Queue:
         Nothing is submitted before the caller takes the first request. If an error is raised, the
         requests that are in Redis are yielded first.
         """
-        many = Many.of(self.name, limit, max_wait_s, ids, **options)
-        with many.names_submitted():
+        span = sending(self.name)
+        many = Many.of(self.name, limit, max_wait_s, ids, trace=span.trace, **options)
+        with span, many.names_submitted():
             try:
                 for bodies in checked_requests(requests):
                     taken = many.collect(bodies)
@@ -161,6 +167,7 @@ class Queue:
                         yield from self._submitted(many)
                 many.check_ends()
                 self.driver.run(many.rest())
+                span.count(many.sent)
             except (Exception, KeyboardInterrupt):
                 yield from self._submitted(many)
                 raise
@@ -184,9 +191,11 @@ class Queue:
         without an addition for an hour is cancelled. The options are those of submit_request;
         `durable` does not apply. Raises RequestExists, RequestEnded, InvalidArgument, RedisError.
         """
-        policy = policy_of(self.name, **options)
-        begun = open_request(id_for(policy, id), policy, [], max_wait_s)
-        return OpenRequest(self, self.driver.run(begun))
+        with sending(self.name) as span:
+            policy = policy_of(self.name, trace=span.trace, **options)
+            begun = self.driver.run(open_request(id_for(policy, id), policy, [], max_wait_s))
+            span.sent(begun.new.id, None)
+        return OpenRequest(self, begun)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
@@ -207,11 +216,7 @@ class Queue:
         return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
 
     def take(
-        self,
-        count: int = 1,
-        *,
-        visible_for: float = settings.TAKE_VISIBLE_S,
-        wait_s: float = 0.0,
+        self, count: int = 1, *, visible_for: float = settings.TAKE_VISIBLE_S, wait_s: float = 0.0
     ) -> list[Taken]:
         """Takes up to `count` (at most 100) sub-requests as a worker would; [] = there is none.
 
@@ -220,7 +225,9 @@ class Queue:
         the first one. While no worker lives, the call also does the queue's maintenance that is
         due. Raises InvalidArgument, and RedisError if nothing was taken.
         """
-        taken = self.driver.run(take(self._taker, count, visible_for, wait_s))
+        with receiving(self.name) as span:
+            taken = self.driver.run(take(self._taker, count, visible_for, wait_s))
+            span.received(taken)
         return [Taken(self.driver, *Taken.parts_of(delivery)) for delivery in taken]
 
     @cached_property
@@ -249,8 +256,9 @@ class Queue:
         what submit_request raises; a flow that is not valid raises before anything is written.
         """
         run = keys.new_id() if id is None else id
-        steps = checked_flow(flow).plan(self.name, run, properties or {})
-        self.driver.run(submit_flow(steps, max_wait_s), chunks(bodies))
+        with sending(self.name) as span:
+            steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
+            span.sent(run, self.driver.run(submit_flow(steps, max_wait_s), chunks(bodies)))
         return FlowRun(self, run)
 
     @property
@@ -387,5 +395,5 @@ def submit_request(
     **options: Unpack[RequestOptions],
 ) -> Request:
     """Submits to the queue at `redis` (see Queue.from_url); options as Queue.submit_request."""
-    opened = Queue.from_url(redis, name=queue)
-    return opened.submit_request(bodies, id=id, max_wait_s=max_wait_s, **options)
+    to = Queue.from_url(redis, name=queue)
+    return to.submit_request(bodies, id=id, max_wait_s=max_wait_s, **options)

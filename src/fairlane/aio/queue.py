@@ -33,6 +33,7 @@ from fairlane.pull.awaited import AsyncTaken
 from fairlane.pull.taken import taker_name
 from fairlane.redis_url import resolve_url
 from fairlane.schedules.awaited import AsyncSchedules
+from fairlane.tracing.client import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
@@ -83,11 +84,7 @@ class Queue:
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
-        policy = policy_of(self.name, **options)
-        request = Request(self, id_for(policy, id))
-        source = chunks_async(bodies)
-        request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
-        return request
+        return await self._submit(chunks_async(bodies), id, max_wait_s, **options)
 
     async def submit_chunks(
         self,
@@ -98,10 +95,17 @@ class Queue:
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request from groups of bodies; see fairlane.queue.Queue.submit_chunks."""
-        policy = policy_of(self.name, **options)
-        request = Request(self, id_for(policy, id))
-        source = chunks_of_groups_async(chunks)
-        request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
+        return await self._submit(chunks_of_groups_async(chunks), id, max_wait_s, **options)
+
+    async def _submit(
+        self, source: AsyncIterator[list[bytes]], id: str | None, max_wait_s: float,  # noqa: A002
+        **options: Unpack[RequestOptions],
+    ) -> Request:  # fmt: skip
+        with sending(self.name) as span:
+            policy = policy_of(self.name, trace=span.trace, **options)
+            request = Request(self, id_for(policy, id))
+            request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
+            span.sent(request.id, request.total)
         return request
 
     async def submit_many(
@@ -127,8 +131,9 @@ class Queue:
         **options: Unpack[SharedOptions],
     ) -> AsyncIterator[Request]:
         """Yields each request when it is in Redis; see fairlane.queue.Queue.submit_each."""
-        many = Many.of(self.name, limit, max_wait_s, ids, **options)
-        with many.names_submitted():
+        span = sending(self.name)
+        many = Many.of(self.name, limit, max_wait_s, ids, trace=span.trace, **options)
+        with span, many.names_submitted():
             try:
                 async for bodies in each_request(requests):
                     taken = await many.collect_async(bodies)
@@ -138,6 +143,7 @@ class Queue:
                             yield Request(self, request_id, total)
                 many.check_ends()
                 await self.driver.run(many.rest())
+                span.count(many.sent)
             except Exception:
                 for request_id, total in many.take_submitted():
                     yield Request(self, request_id, total)
@@ -153,9 +159,10 @@ class Queue:
         **options: Unpack[RequestOptions],
     ) -> Opening:
         """Begins a request and leaves it open; see fairlane.queue.Queue.open."""
-        policy = policy_of(self.name, **options)
+        span = sending(self.name)
+        policy = policy_of(self.name, trace=span.trace, **options)
         begun = open_request(id_for(policy, id), policy, [], max_wait_s)
-        return Opening(self, begun)
+        return Opening(self, begun, span)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
@@ -180,7 +187,9 @@ class Queue:
         wait_s: float = 0.0,
     ) -> list[AsyncTaken]:
         """Takes up to `count` sub-requests as a worker would; see fairlane.queue.Queue.take."""
-        taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
+        with receiving(self.name) as span:
+            taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
+            span.received(taken)
         return [AsyncTaken(self.driver, *AsyncTaken.parts_of(delivery)) for delivery in taken]
 
     @cached_property
@@ -202,8 +211,10 @@ class Queue:
     ) -> AsyncFlowRun:
         """Submits a flow; see fairlane.queue.Queue.submit_flow."""
         run = keys.new_id() if id is None else id
-        steps = checked_flow(flow).plan(self.name, run, properties or {})
-        await self.driver.run(submit_flow(steps, max_wait_s), chunks_async(bodies))
+        with sending(self.name) as span:
+            steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
+            submitted = submit_flow(steps, max_wait_s)
+            span.sent(run, await self.driver.run(submitted, chunks_async(bodies)))
         return AsyncFlowRun(self, run)
 
     @property

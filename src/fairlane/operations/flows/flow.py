@@ -104,8 +104,13 @@ class Flow:
             raise InvalidArgument(f"{where}: {error}") from None
         return replace(self, steps=(*self.steps, step))
 
-    def plan(self, queue: str, run: str, properties: Mapping[str, object]) -> list[PlannedStep]:
-        """Returns the requests of one run, the first step first. Raises InvalidArgument."""
+    def plan(
+        self, queue: str, run: str, properties: Mapping[str, object], trace: str = ""
+    ) -> list[PlannedStep]:
+        """Returns the requests of one run, the first step first. Raises InvalidArgument.
+
+        All steps carry `trace`, so that each continues the trace of the submission.
+        """
         _check("flow id", run)
         line = [one for one in self.steps if not one.is_compensating]
         if not line:
@@ -125,7 +130,7 @@ class Flow:
             number = numbers[one.name]
             own = (FLOW_TAG, f"{FLOW_TAG}:{self.name}", *tags) if number == 1 else tags
             policy = replace(
-                policy_of(one.queue or queue, **one.options),
+                policy_of(one.queue or queue, trace=trace, **one.options),
                 tags=own,
                 flow=Place(self.name, number, count, one.name).text,
                 feed=self._feed(run, one, ordered, numbers),
