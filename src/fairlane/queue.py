@@ -12,7 +12,7 @@ from fairlane.flows.blocking import FlowRun, Flows
 from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import completion_log
 from fairlane.operations.create import admission
-from fairlane.operations.find import filters, overview, requests, workers
+from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.flows.flow import checked_flow
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fairlane.found import (
         ChangeReport,
         Demand,
+        QueueErrors,
         RequestChoice,
         RequestFilters,
         RequestPage,
@@ -124,14 +125,10 @@ class Queue:
         return request
 
     def submit_many(
-        self,
-        requests: Iterable[Iterable[Body]],
-        *,
-        ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
-        max_wait_s: float = 0.0,
+        self, requests: Iterable[Iterable[Body]], *, ids: Iterable[str] | None = None,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait_s: float = 0.0,
         **options: Unpack[SharedOptions],
-    ) -> list[Request]:
+    ) -> list[Request]:  # fmt: skip
         """Submits many requests, 400 small ones in one round trip; returns them in order.
 
         `requests` may be lazy; each of them is what submit_request takes. The options are those of
@@ -143,14 +140,10 @@ class Queue:
         return [*self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)]
 
     def submit_each(
-        self,
-        requests: Iterable[Iterable[Body]],
-        *,
-        ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
-        max_wait_s: float = 0.0,
+        self, requests: Iterable[Iterable[Body]], *, ids: Iterable[str] | None = None,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait_s: float = 0.0,
         **options: Unpack[SharedOptions],
-    ) -> Iterator[Request]:
+    ) -> Iterator[Request]:  # fmt: skip
         """Does what submit_many does, and yields each request as soon as its group is in Redis.
 
         Nothing is submitted before the caller takes the first request. If an error is raised, the
@@ -178,12 +171,9 @@ class Queue:
             yield Request(self, request_id, total)
 
     def open(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
-        **options: Unpack[RequestOptions],
-    ) -> OpenRequest:
+        self, *, id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0, **options: Unpack[RequestOptions],
+    ) -> OpenRequest:  # fmt: skip
         """Begins a request and leaves it open: `with queue.open() as request: request.add(body)`.
 
         Workers begin with the first sub-request. With the `id` and options of a request that an
@@ -202,13 +192,9 @@ class Queue:
         return Request(self, id)
 
     def post(
-        self,
-        body: Body,
-        *,
-        id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
-        **options: Unpack[RequestOptions],
-    ) -> Request:
+        self, body: Body, *, id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0, **options: Unpack[RequestOptions],
+    ) -> Request:  # fmt: skip
         """Submits a request of one sub-request; the options and errors are those of submit_request.
 
         A program takes it with `take`, or a worker's handler is called with it.
@@ -242,14 +228,10 @@ class Queue:
         return Taken(self.driver, *Taken.parts_of_text(self.name, receipt))
 
     def submit_flow(
-        self,
-        flow: Flow,
-        bodies: Iterable[Body],
-        *,
+        self, flow: Flow, bodies: Iterable[Body], *,
         id: str | None = None,  # noqa: A002  the word of the API
-        properties: Mapping[str, object] | None = None,
-        max_wait_s: float = 0.0,
-    ) -> FlowRun:
+        properties: Mapping[str, object] | None = None, max_wait_s: float = 0.0,
+    ) -> FlowRun:  # fmt: skip
         """Submits a flow: `bodies` go to its first step, and each result to the next one.
 
         With an `id` the call is idempotent. `flows.find` finds the run by its `properties`. Raises
@@ -331,6 +313,10 @@ class Queue:
     def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
         """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
         return self.request(id).why()
+
+    def errors(self) -> QueueErrors:
+        """Returns the dead sub-requests of all requests by failure; it reads up to 100,000."""
+        return self.driver.run(failures.queue_errors(self.name))
 
     def demand(self) -> Demand:
         """Returns how many more leases workers could take now: a signal for autoscaling."""

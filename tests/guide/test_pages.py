@@ -26,6 +26,7 @@ RUN_ELSEWHERE = {
     DOCS / "how-to" / "lists.md",  # test_lists_page.py
     DOCS / "how-to" / "topics.md",  # test_topics_page.py
     DOCS / "how-to" / "http.md",  # test_http_page.py
+    DOCS / "how-to" / "tracing.md",  # test_tracing_page.py
     DOCS / "testing.md",  # test_testing.py
     *GUIDE.glob("*.md"),  # test_first_job.py and others
 }

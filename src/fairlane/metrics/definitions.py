@@ -81,7 +81,7 @@ def _queue(name: str, text: str, *labels: str, kind: str = "gauge") -> Metric:
 DEMAND = _queue("demand", "Leases that workers could take now.")
 WANTED = _queue("wanted", "Leases that workers have or could take now.")
 # The server alone has the others.
-UP = _queue("up", "1 if Redis answered this scrape. Without it the queue's other metrics are absent.")
+UP = _queue("up", "1 if Redis answered this scrape, else the queue's other metrics are absent.")
 EXACT = _queue("exact", "1 if all unfinished requests were read, 0 if a part of them.")
 PAUSED = _queue("paused", "1 while the queue is paused.")
 UNFINISHED = _queue("unfinished", "Requests that have not ended.")

@@ -101,8 +101,9 @@ def _measured(queue: str, measured: Mapping[int, Measured]) -> Iterator[Metric]:
 
 
 def _histogram(
-    metric: Defined, queue: str, by_band: Mapping[str, Distribution], bits: Iterable[int], per_s: int
-) -> Metric:
+    metric: Defined, queue: str, by_band: Mapping[str, Distribution], bits: Iterable[int],
+    per_s: int,
+) -> Metric:  # fmt: skip
     family = HistogramMetricFamily(metric.name, metric.help, labels=_labels(metric))
     for band, found in sorted(by_band.items()):
         ends = [(1 << count) - 1 for count in bits]
