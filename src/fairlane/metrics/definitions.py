@@ -46,14 +46,14 @@ def _worker(name: str, kind: str, text: str) -> Metric:
     return Metric(f"fairlane_worker_{name}" + ("_total" if kind == "counter" else ""), kind, text)
 
 
-# By their names in the report of `/healthz`.
+# By their names in the report of `/healthz`, which has busy_us.
 WORKER = {
     name: _worker(name, kind, text)
     for name, kind, text in (
         ("done", "counter", "Sub-requests completed with a result."),
         ("failed", "counter", "Handler calls that failed."),
         ("slices", "counter", "Leases worked off."),
-        ("busy_us", "counter", "Microseconds spent in handlers."),
+        ("busy_seconds", "counter", "Time spent in handlers."),
         ("unconfirmed", "counter", "Durable settlements that too few replicas confirmed."),
         ("retries", "counter", "Sub-requests that failed and will run again."),
         ("rejected", "counter", "Sub-requests that the handler rejected."),

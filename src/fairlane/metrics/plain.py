@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 MEDIA = "text/plain; version=0.0.4"
 
 
-def text_of(queue: str, values: Iterable[tuple[Metric, int]]) -> str:
+def text_of(queue: str, values: Iterable[tuple[Metric, float]]) -> str:
     """Returns one sample of each metric. No name of a queue has a character to escape."""
     lines = []
     for metric, value in values:
         lines += [
             f"# HELP {metric.name} {metric.help}",
             f"# TYPE {metric.name} {metric.kind}",
-            f'{metric.name}{{queue="{queue}"}} {value}',
+            f'{metric.name}{{queue="{queue}"}} {value + 0}',  # True is 1
         ]
     return "\n".join(lines) + "\n"

@@ -189,7 +189,8 @@ def _http(status: str, kind: str, text: str) -> bytes:
 
 
 def _metrics(report: dict[str, Any], demand: Demand | None) -> str:
-    values = [(metric, int(report[name])) for name, metric in WORKER.items()]
+    known = {**report, "busy_seconds": report["busy_us"] / 1e6}
+    values = [(metric, known[name]) for name, metric in WORKER.items()]
     if demand is not None:
         values += [(DEMAND, demand.demand), (WANTED, demand.wanted)]
     return text_of(report["queue"], values)

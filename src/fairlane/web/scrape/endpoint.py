@@ -36,11 +36,15 @@ class _Families:
 
 async def metrics(site: Site, _: Request) -> Response:
     """Returns the metrics; 200 also if Redis does not answer, because that is one of them."""
+    queue = site.queue
     try:
         async with asyncio.timeout(_MOST_S):
-            found = families(await site.queue.snapshot())
+            snapshot = await site.snapshots.get(queue.snapshot)
+            # A snapshot reads fewer requests than the demand, which must agree with /v1/demand.
+            demand = snapshot.demand if snapshot.is_exact else await queue.demand()
+            found = families(snapshot, demand)
     except (TimeoutError, FairlaneError):
-        found = absent(site.queue.name)
+        found = absent(queue.name)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(found))
     return Response(generate_latest(registry), media_type=MEDIA)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from fairlane.found import Demand
     from fairlane.metrics.definitions import Metric as Defined
     from fairlane.operations.lease.stats import Measured
     from fairlane.operations.observe.model import Snapshot
@@ -33,15 +34,15 @@ def absent(queue: str) -> Iterator[Metric]:
     yield _plain(defined.UP, queue, 0)
 
 
-def families(found: Snapshot) -> Iterator[Metric]:
+def families(found: Snapshot, demand: Demand) -> Iterator[Metric]:
     """Yields the metrics of a queue."""
     totals = found.worker_totals
     for metric, value in (
         (defined.UP, 1),
         (defined.EXACT, found.is_exact),
         (defined.PAUSED, found.is_paused),
-        (defined.DEMAND, found.demand.demand),
-        (defined.WANTED, found.demand.wanted),
+        (defined.DEMAND, demand.demand),
+        (defined.WANTED, demand.wanted),
         (defined.UNFINISHED, found.unfinished),
         (defined.DELAYED, found.delayed),
         (defined.UNITS, totals.units),
