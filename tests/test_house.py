@@ -29,7 +29,7 @@ ROOMS = {
         *("operations.schedules", "operations.maintenance", "operations.control"),
         *("operations.find", "operations.many", "operations.flows", "operations.pull"),
         *("operations.lists", "operations.topics", "operations.blockers"),
-        *("operations.diagnosis", "operations.results"),
+        *("operations.diagnosis", "operations.observe", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
