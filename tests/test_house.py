@@ -30,7 +30,7 @@ ROOMS = {
         *("operations.find", "operations.many", "operations.flows", "operations.pull"),
         *("operations.lists", "operations.topics", "operations.blockers"),
         "operations.http",
-        *("operations.diagnosis", "operations.results"),
+        *("operations.diagnosis", "operations.observe", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),

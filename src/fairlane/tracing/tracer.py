@@ -10,8 +10,9 @@ import os
 import sys
 import threading
 from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
+
+from fairlane import settings
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -39,7 +40,7 @@ def find_tracer() -> Tracer | None:
 
 @cache
 def _tracer_of(provider: Any) -> Tracer:
-    tracer: Tracer = provider.get_tracer(SYSTEM, version(SYSTEM))
+    tracer: Tracer = provider.get_tracer(SYSTEM, settings.release())
     return tracer
 
 
