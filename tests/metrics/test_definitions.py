@@ -34,9 +34,7 @@ def test_the_text_of_a_worker_is_valid():
 
 
 def test_the_page_lists_every_metric_with_its_type_and_labels():
-    rows = re.findall(
-        r"^\| `(fairlane_\w+)` \| (\w+) \| ([^|]*) \|", PAGE.read_text(), re.MULTILINE
-    )
+    rows = re.findall(r"^\| `(fairlane_\w+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
     listed = {name: (kind, labels.strip("` ")) for name, kind, labels in rows}
     assert listed == {metric.name: (metric.kind, ", ".join(metric.labels)) for metric in ALL}
     assert len(rows) == len(listed)

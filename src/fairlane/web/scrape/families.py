@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.utils import floatToGoString
 
 from fairlane.common.histogram import Distribution, bounds_of
 from fairlane.metrics import definitions as defined
@@ -109,7 +108,7 @@ def _histogram(
     family = HistogramMetricFamily(metric.name, metric.help, labels=_labels(metric))
     for band, found in sorted(by_band.items()):
         ends = [(1 << count) - 1 for count in bits]
-        counts = [(floatToGoString(end / per_s), _up_to(found, end)) for end in ends]
+        counts = [(str(end / per_s), _up_to(found, end)) for end in ends]
         family.add_metric([queue, band], [*counts, ("+Inf", found.count)], found.sum / per_s)
     return family
 
