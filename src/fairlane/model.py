@@ -47,7 +47,8 @@ class Slice:
     """The sub-requests that one lease covers, and the proof that the caller holds the lease.
 
     `taken_ms` is the time of the acquire by the request slot's clock, which also made the entry
-    ids. `waiting` is how many sub-requests of the request no worker had begun then.
+    ids. `waiting` is how many sub-requests of the request no worker had begun then. `trace` is the
+    context of the span that submitted the request, as text; "" = there is none.
     """
 
     request_id: str
@@ -65,6 +66,7 @@ class Slice:
     durable: int = 0
     waiting: int = 0
     turn: str = ""  # as that of its token
+    trace: str = ""
 
 
 class Verdict(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ MAX_AFTER = 100
 ON_DUPLICATE = ("keep", "replace", "debounce")
 _DAY_MS = 86_400_000
 _MOST_S = 1e12  # seconds, in either direction: more are no time
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{2} ?[!-~]*", re.IGNORECASE)
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999
 
 
@@ -95,7 +97,7 @@ _RATE_PARTS = ("burst", "rate_key", "weight")
 _NAMES = frozenset(RequestOptions.__optional_keys__)
 
 
-def policy_of(queue: str, **options: Unpack[RequestOptions]) -> Policy:
+def policy_of(queue: str, *, trace: str = "", **options: Unpack[RequestOptions]) -> Policy:
     """Returns the policy of a request. Raises InvalidArgument, and TypeError for a wrong name."""
     given: dict[str, Any] = dict(options)
     if not given.keys() <= _NAMES:
@@ -113,7 +115,7 @@ def policy_of(queue: str, **options: Unpack[RequestOptions]) -> Policy:
             given[name] = _names(name, given[name])
     if given.get("on_duplicate"):
         given["nonce"] = secrets.token_hex(8)
-    return Policy(queue=queue, **given)
+    return Policy(queue=queue, trace=trace, **given)
 
 
 def _read_start(given: dict[str, Any]) -> None:
@@ -268,7 +270,8 @@ class Policy:
     first. It starts `after` other requests are done, or have ended. `on_duplicate` is keep, replace
     or debounce: what happens if its id has another request, which did not end or began less than
     `window_ms` ago. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of
-    a flow, as operations/flows/feed.py writes them.
+    a flow, as operations/flows/feed.py writes them. `trace` is the context of the producer's span;
+    it is no part of what makes two submissions the same.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -296,6 +299,7 @@ class Policy:
     nonce: str = ""
     flow: str = ""
     feed: str = ""
+    trace: str = ""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -330,6 +334,10 @@ class Policy:
             raise InvalidArgument("share needs a tenant: name the tenant that gets this share")
         _check_names("tag", self.tags, MAX_TAGS)
         _check_names("request id", self.after, MAX_AFTER)
+        if self.trace and not _TRACE.fullmatch(self.trace):
+            raise InvalidArgument(
+                f"trace {self.trace[:60]!r} is not valid: a traceparent is expected"
+            )
 
     def _check_duplicates(self) -> None:
         if self.on_duplicate not in {"", *ON_DUPLICATE}:
@@ -363,7 +371,7 @@ class Policy:
 
     @property
     def extras(self) -> str:
-        """Returns the other options, as lua/v1/lib/create/extras.lua reads them."""
+        """Returns the other options but `trace`, as lua/v1/lib/create/extras.lua reads them."""
         mode = "end" if self.after_any_end else "done"
         found = {
             "parent": self.parent,

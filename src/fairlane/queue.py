@@ -12,7 +12,7 @@ from fairlane.flows.blocking import FlowRun, Flows
 from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import completion_log
 from fairlane.operations.create import admission
-from fairlane.operations.find import filters, overview, requests, workers
+from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.flows.flow import checked_flow
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
@@ -20,6 +20,7 @@ from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause, queue_rate
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
+from fairlane.operations.observe.snapshot import snapshot
 from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, checked_requests
 from fairlane.operations.submit.open_request import open_request
@@ -31,6 +32,7 @@ from fairlane.pull.taken import taker_name
 from fairlane.redis_url import resolve_url
 from fairlane.request import OpenRequest, Request
 from fairlane.schedules.blocking import Schedules
+from fairlane.tracing.client import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from fairlane.found import (
         ChangeReport,
         Demand,
+        QueueErrors,
         RequestChoice,
         RequestFilters,
         RequestPage,
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.operations.many.change import Change
     from fairlane.operations.many.selection import Selection
+    from fairlane.operations.observe.model import Snapshot
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -93,10 +97,7 @@ class Queue:
         up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded, RedisError, and
         TypeError for a wrong option. An error of `bodies` cancels the request and is raised again.
         """
-        policy = policy_of(self.name, **options)
-        request = Request(self, id_for(policy, id))
-        request.total = self.driver.run(submit(request.id, policy, max_wait_s), chunks(bodies))
-        return request
+        return self._submit(chunks(bodies), id, max_wait_s, **options)
 
     def submit_chunks(
         self,
@@ -112,21 +113,24 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        policy = policy_of(self.name, **options)
-        request = Request(self, id_for(policy, id))
-        source = chunks_of_groups(chunks)
-        request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
+        return self._submit(chunks_of_groups(chunks), id, max_wait_s, **options)
+
+    def _submit(
+        self, source: Iterator[list[bytes]], id: str | None, max_wait_s: float,  # noqa: A002
+        **options: Unpack[RequestOptions],
+    ) -> Request:  # fmt: skip
+        with sending(self.name) as span:
+            policy = policy_of(self.name, trace=span.trace, **options)
+            request = Request(self, id_for(policy, id))
+            request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
+            span.sent(request.id, request.total)
         return request
 
     def submit_many(
-        self,
-        requests: Iterable[Iterable[Body]],
-        *,
-        ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
-        max_wait_s: float = 0.0,
+        self, requests: Iterable[Iterable[Body]], *, ids: Iterable[str] | None = None,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait_s: float = 0.0,
         **options: Unpack[SharedOptions],
-    ) -> list[Request]:
+    ) -> list[Request]:  # fmt: skip
         """Submits many requests, 400 small ones in one round trip; returns them in order.
 
         `requests` may be lazy; each of them is what submit_request takes. The options are those of
@@ -138,21 +142,18 @@ class Queue:
         return [*self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)]
 
     def submit_each(
-        self,
-        requests: Iterable[Iterable[Body]],
-        *,
-        ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
-        max_wait_s: float = 0.0,
+        self, requests: Iterable[Iterable[Body]], *, ids: Iterable[str] | None = None,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait_s: float = 0.0,
         **options: Unpack[SharedOptions],
-    ) -> Iterator[Request]:
+    ) -> Iterator[Request]:  # fmt: skip
         """Does what submit_many does, and yields each request as soon as its group is in Redis.
 
         Nothing is submitted before the caller takes the first request. If an error is raised, the
         requests that are in Redis are yielded first.
         """
-        many = Many.of(self.name, limit, max_wait_s, ids, **options)
-        with many.names_submitted():
+        span = sending(self.name)
+        many = Many.of(self.name, limit, max_wait_s, ids, trace=span.trace, **options)
+        with span, many.names_submitted():
             try:
                 for bodies in checked_requests(requests):
                     taken = many.collect(bodies)
@@ -161,6 +162,7 @@ class Queue:
                         yield from self._submitted(many)
                 many.check_ends()
                 self.driver.run(many.rest())
+                span.count(many.sent)
             except (Exception, KeyboardInterrupt):
                 yield from self._submitted(many)
                 raise
@@ -171,12 +173,9 @@ class Queue:
             yield Request(self, request_id, total)
 
     def open(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
-        **options: Unpack[RequestOptions],
-    ) -> OpenRequest:
+        self, *, id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0, **options: Unpack[RequestOptions],
+    ) -> OpenRequest:  # fmt: skip
         """Begins a request and leaves it open: `with queue.open() as request: request.add(body)`.
 
         Workers begin with the first sub-request. With the `id` and options of a request that an
@@ -184,22 +183,20 @@ class Queue:
         without an addition for an hour is cancelled. The options are those of submit_request;
         `durable` does not apply. Raises RequestExists, RequestEnded, InvalidArgument, RedisError.
         """
-        policy = policy_of(self.name, **options)
-        begun = open_request(id_for(policy, id), policy, [], max_wait_s)
-        return OpenRequest(self, self.driver.run(begun))
+        with sending(self.name) as span:
+            policy = policy_of(self.name, trace=span.trace, **options)
+            begun = self.driver.run(open_request(id_for(policy, id), policy, [], max_wait_s))
+            span.sent(begun.new.id, None)
+        return OpenRequest(self, begun)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
 
     def post(
-        self,
-        body: Body,
-        *,
-        id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
-        **options: Unpack[RequestOptions],
-    ) -> Request:
+        self, body: Body, *, id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0, **options: Unpack[RequestOptions],
+    ) -> Request:  # fmt: skip
         """Submits a request of one sub-request; the options and errors are those of submit_request.
 
         A program takes it with `take`, or a worker's handler is called with it.
@@ -207,11 +204,7 @@ class Queue:
         return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
 
     def take(
-        self,
-        count: int = 1,
-        *,
-        visible_for: float = settings.TAKE_VISIBLE_S,
-        wait_s: float = 0.0,
+        self, count: int = 1, *, visible_for: float = settings.TAKE_VISIBLE_S, wait_s: float = 0.0
     ) -> list[Taken]:
         """Takes up to `count` (at most 100) sub-requests as a worker would; [] = there is none.
 
@@ -220,7 +213,9 @@ class Queue:
         the first one. While no worker lives, the call also does the queue's maintenance that is
         due. Raises InvalidArgument, and RedisError if nothing was taken.
         """
-        taken = self.driver.run(take(self._taker, count, visible_for, wait_s))
+        with receiving(self.name) as span:
+            taken = self.driver.run(take(self._taker, count, visible_for, wait_s))
+            span.received(taken)
         return [Taken(self.driver, *Taken.parts_of(delivery)) for delivery in taken]
 
     @cached_property
@@ -235,22 +230,19 @@ class Queue:
         return Taken(self.driver, *Taken.parts_of_text(self.name, receipt))
 
     def submit_flow(
-        self,
-        flow: Flow,
-        bodies: Iterable[Body],
-        *,
+        self, flow: Flow, bodies: Iterable[Body], *,
         id: str | None = None,  # noqa: A002  the word of the API
-        properties: Mapping[str, object] | None = None,
-        max_wait_s: float = 0.0,
-    ) -> FlowRun:
+        properties: Mapping[str, object] | None = None, max_wait_s: float = 0.0,
+    ) -> FlowRun:  # fmt: skip
         """Submits a flow: `bodies` go to its first step, and each result to the next one.
 
         With an `id` the call is idempotent. `flows.find` finds the run by its `properties`. Raises
         what submit_request raises; a flow that is not valid raises before anything is written.
         """
         run = keys.new_id() if id is None else id
-        steps = checked_flow(flow).plan(self.name, run, properties or {})
-        self.driver.run(submit_flow(steps, max_wait_s), chunks(bodies))
+        with sending(self.name) as span:
+            steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
+            span.sent(run, self.driver.run(submit_flow(steps, max_wait_s), chunks(bodies)))
         return FlowRun(self, run)
 
     @property
@@ -324,9 +316,17 @@ class Queue:
         """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
         return self.request(id).why()
 
+    def errors(self) -> QueueErrors:
+        """Returns the dead sub-requests of all requests by failure; it reads up to 100,000."""
+        return self.driver.run(failures.queue_errors(self.name))
+
     def demand(self) -> Demand:
         """Returns how many more leases workers could take now: a signal for autoscaling."""
         return self.driver.run(demand(self.name))
+
+    def snapshot(self) -> Snapshot:
+        """Returns how the queue stands, from one bounded read: what a dashboard shows."""
+        return self.driver.run(snapshot(self.name))
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""
@@ -395,5 +395,5 @@ def submit_request(
     **options: Unpack[RequestOptions],
 ) -> Request:
     """Submits to the queue at `redis` (see Queue.from_url); options as Queue.submit_request."""
-    opened = Queue.from_url(redis, name=queue)
-    return opened.submit_request(bodies, id=id, max_wait_s=max_wait_s, **options)
+    to = Queue.from_url(redis, name=queue)
+    return to.submit_request(bodies, id=id, max_wait_s=max_wait_s, **options)

@@ -44,6 +44,7 @@ LOG_ENTRIES = 100_000  # about how many endings the completion log keeps
 # suspended process, which may log the ending late.
 MARKER_MS = 24 * 3_600_000
 MARKER_LEAST_MS = 3_600_000
+AUDIT_ENTRIES = 10_000  # about how many changes by HTTP the audit trail keeps
 POLL_S = 5.0  # the slow poll behind every subscription
 
 # ------------------------------------------------------------------ tokens and leases of a unit
@@ -176,3 +177,13 @@ def duration_range_ms(text: str) -> tuple[int, int]:
 def redis_url(given: str | None = None) -> str | None:
     """Returns the URL of the caller or of FAIRLANE_REDIS; None means the embedded server."""
     return given or os.environ.get(REDIS_VARIABLE) or None
+
+
+def release() -> str:
+    """Returns the installed version, or `0+unknown` if the package runs from its sources."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fairlane")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -26,6 +26,7 @@ RUN_ELSEWHERE = {
     DOCS / "how-to" / "lists.md",  # test_lists_page.py
     DOCS / "how-to" / "topics.md",  # test_topics_page.py
     DOCS / "how-to" / "http.md",  # test_http_page.py
+    DOCS / "how-to" / "tracing.md",  # test_tracing_page.py
     DOCS / "testing.md",  # test_testing.py
     *GUIDE.glob("*.md"),  # test_first_job.py and others
 }
@@ -91,15 +92,6 @@ def test_the_deployment_asks_the_paths_that_a_worker_answers():
     assert container["livenessProbe"]["httpGet"]["path"] == "/metrics"
     assert container["readinessProbe"]["httpGet"]["path"] == "/healthz"
     assert "(fairlane_queue_wanted{queue=" in scaled["spec"]["triggers"][0]["metadata"]["query"]
-
-
-def test_the_page_of_metrics_names_what_a_worker_reports():
-    from fairlane.worker.health_port import _HELP, _QUEUE
-
-    text = (DOCS / "how-to" / "metrics.md").read_text()
-    shown = {*re.findall(r"^\| `fairlane_worker_(\w+?)(?:_total)?` \|", text, re.MULTILINE)}
-    assert shown == set(_HELP)
-    assert {*re.findall(r"^\| `fairlane_queue_(\w+)` \|", text, re.MULTILINE)} == set(_QUEUE)
 
 
 def test_the_service_of_fastapi_submits_and_returns_a_result(tmp_path: Path):

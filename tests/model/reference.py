@@ -332,7 +332,7 @@ class Request:
         policy = [
             *(now, self.born, options.lease_ms, options.attempts, options.backoff_min),
             *(options.backoff_max, self.priority, options.time_limit_ms, options.durable),
-            sum(sub not in subs for sub in (*self.among("fresh"), *self.unblamed())),
+            *(sum(sub not in subs for sub in (*self.among("fresh"), *self.unblamed())), b""),
         ]
         agree(reply[2:4], [attempt, policy], "attempt and policy")
         agree(reply[4], [[sub.id, [b"b", sub.body]] for sub in subs], "the slice")

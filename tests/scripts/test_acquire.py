@@ -29,7 +29,7 @@ def test_acquire_brings_fence_policy_and_bodies(lane: Lane):
     held = lane.take(token)
     assert held.bodies == bodies
     assert held.attempt == 1
-    assert held.policy == [lane.now, lane.now - 50, 30_000, 4, 1_000, 10_000, 9, 0, 0, 0]
+    assert held.policy == [lane.now, lane.now - 50, 30_000, 4, 1_000, 10_000, 9, 0, 0, 0, b""]
     assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
     assert lane.pending() == {"w:1/0": 2}
 

@@ -73,7 +73,7 @@ def granted(
     *bodies: bytes, tokens: tuple[Any, ...] = (), fence: int = 7, waiting: int = 0
 ) -> list[Any]:
     """What acquire answers when it grants a slice."""
-    policy = [TAKEN_MS, SUBMITTED_MS, 30_000, 5, 1_000, 300_000, 5, 0, 0, waiting]
+    policy = [TAKEN_MS, SUBMITTED_MS, 30_000, 5, 1_000, 300_000, 5, 0, 0, waiting, b""]
     return [b"ok", b"%d" % fence, 1, policy, entries_of(*bodies), list(tokens)]
 
 

@@ -15,7 +15,7 @@ from fairlane.operations.control import (
     completion_log,
 )
 from fairlane.operations.create import admission
-from fairlane.operations.find import filters, overview, requests, workers
+from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.flows.flow import checked_flow
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
@@ -23,6 +23,7 @@ from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause, queue_rate
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
+from fairlane.operations.observe.snapshot import snapshot
 from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.open_request import open_request
@@ -33,6 +34,7 @@ from fairlane.pull.awaited import AsyncTaken
 from fairlane.pull.taken import taker_name
 from fairlane.redis_url import resolve_url
 from fairlane.schedules.awaited import AsyncSchedules
+from fairlane.tracing.client import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from fairlane.found import (
         ChangeReport,
         Demand,
+        QueueErrors,
         RequestChoice,
         RequestFilters,
         RequestPage,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.operations.many.change import Change
     from fairlane.operations.many.selection import Selection
+    from fairlane.operations.observe.model import Snapshot
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -83,11 +87,7 @@ class Queue:
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
-        policy = policy_of(self.name, **options)
-        request = Request(self, id_for(policy, id))
-        source = chunks_async(bodies)
-        request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
-        return request
+        return await self._submit(chunks_async(bodies), id, max_wait_s, **options)
 
     async def submit_chunks(
         self,
@@ -98,10 +98,17 @@ class Queue:
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request from groups of bodies; see fairlane.queue.Queue.submit_chunks."""
-        policy = policy_of(self.name, **options)
-        request = Request(self, id_for(policy, id))
-        source = chunks_of_groups_async(chunks)
-        request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
+        return await self._submit(chunks_of_groups_async(chunks), id, max_wait_s, **options)
+
+    async def _submit(
+        self, source: AsyncIterator[list[bytes]], id: str | None, max_wait_s: float,  # noqa: A002
+        **options: Unpack[RequestOptions],
+    ) -> Request:  # fmt: skip
+        with sending(self.name) as span:
+            policy = policy_of(self.name, trace=span.trace, **options)
+            request = Request(self, id_for(policy, id))
+            request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
+            span.sent(request.id, request.total)
         return request
 
     async def submit_many(
@@ -127,8 +134,9 @@ class Queue:
         **options: Unpack[SharedOptions],
     ) -> AsyncIterator[Request]:
         """Yields each request when it is in Redis; see fairlane.queue.Queue.submit_each."""
-        many = Many.of(self.name, limit, max_wait_s, ids, **options)
-        with many.names_submitted():
+        span = sending(self.name)
+        many = Many.of(self.name, limit, max_wait_s, ids, trace=span.trace, **options)
+        with span, many.names_submitted():
             try:
                 async for bodies in each_request(requests):
                     taken = await many.collect_async(bodies)
@@ -138,6 +146,7 @@ class Queue:
                             yield Request(self, request_id, total)
                 many.check_ends()
                 await self.driver.run(many.rest())
+                span.count(many.sent)
             except Exception:
                 for request_id, total in many.take_submitted():
                     yield Request(self, request_id, total)
@@ -153,9 +162,10 @@ class Queue:
         **options: Unpack[RequestOptions],
     ) -> Opening:
         """Begins a request and leaves it open; see fairlane.queue.Queue.open."""
-        policy = policy_of(self.name, **options)
+        span = sending(self.name)
+        policy = policy_of(self.name, trace=span.trace, **options)
         begun = open_request(id_for(policy, id), policy, [], max_wait_s)
-        return Opening(self, begun)
+        return Opening(self, begun, span)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
@@ -180,7 +190,9 @@ class Queue:
         wait_s: float = 0.0,
     ) -> list[AsyncTaken]:
         """Takes up to `count` sub-requests as a worker would; see fairlane.queue.Queue.take."""
-        taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
+        with receiving(self.name) as span:
+            taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
+            span.received(taken)
         return [AsyncTaken(self.driver, *AsyncTaken.parts_of(delivery)) for delivery in taken]
 
     @cached_property
@@ -202,8 +214,10 @@ class Queue:
     ) -> AsyncFlowRun:
         """Submits a flow; see fairlane.queue.Queue.submit_flow."""
         run = keys.new_id() if id is None else id
-        steps = checked_flow(flow).plan(self.name, run, properties or {})
-        await self.driver.run(submit_flow(steps, max_wait_s), chunks_async(bodies))
+        with sending(self.name) as span:
+            steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
+            submitted = submit_flow(steps, max_wait_s)
+            span.sent(run, await self.driver.run(submitted, chunks_async(bodies)))
         return AsyncFlowRun(self, run)
 
     @property
@@ -265,9 +279,17 @@ class Queue:
         """Returns what holds up a request, and an estimate; see fairlane.queue.Queue.why."""
         return await self.request(id).why()
 
+    async def errors(self) -> QueueErrors:
+        """Returns how sub-requests failed in all requests; see fairlane.queue.Queue.errors."""
+        return await self.driver.run(failures.queue_errors(self.name))
+
     async def demand(self) -> Demand:
         """Returns how many more leases workers could take; see fairlane.queue.Queue.demand."""
         return await self.driver.run(demand(self.name))
+
+    async def snapshot(self) -> Snapshot:
+        """Returns how the queue stands; see fairlane.queue.Queue.snapshot."""
+        return await self.driver.run(snapshot(self.name))
 
     async def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fairlane.found import RequestErrors, WhyWaiting
     from fairlane.operations.submit.open_request import Submission
     from fairlane.protocol.steps import Operation
+    from fairlane.tracing.client import ClientSpan
 
 
 class Request:
@@ -185,15 +186,18 @@ class OpenRequest(Request):
 class Opening:
     """What Queue.open returns: await it for an OpenRequest, or use it in `async with`."""
 
-    def __init__(self, queue: Queue, begun: Operation[Submission]) -> None:
-        self._queue, self._begun = queue, begun
+    def __init__(self, queue: Queue, begun: Operation[Submission], span: ClientSpan) -> None:
+        self._queue, self._begun, self._span = queue, begun, span
         self._request: OpenRequest | None = None
 
     def __await__(self) -> Generator[Any, None, OpenRequest]:
         return self._open().__await__()
 
     async def _open(self) -> OpenRequest:
-        self._request = OpenRequest(self._queue, await self._queue.driver.run(self._begun))
+        with self._span:
+            begun = await self._queue.driver.run(self._begun)
+            self._span.sent(begun.new.id, None)
+        self._request = OpenRequest(self._queue, begun)
         return self._request
 
     async def __aenter__(self) -> OpenRequest:

@@ -21,9 +21,10 @@ class Taken(Holding):
     """
 
     def __init__(
-        self, driver: SyncDriver, receipt: Receipt, body: bytes | None, taken_at: float | None
-    ) -> None:
-        super().__init__(receipt, body, taken_at)
+        self, driver: SyncDriver, receipt: Receipt, body: bytes | None = None,
+        taken_at: float | None = None, trace: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(receipt, body, taken_at, trace)
         self._driver = driver
 
     def done(self, result: Body | None = None) -> None:
@@ -32,11 +33,13 @@ class Taken(Holding):
         A repeat changes nothing. Raises ReceiptExpired if the lease is over, InvalidArgument, and
         NotDurable if it is done, but too few replicas of a durable request have confirmed that.
         """
-        self._driver.run(self._done(result))
+        with self._settling("done"):
+            self._driver.run(self._done(result))
 
     def dead(self, reason: str) -> None:
         """Gives the sub-request up: it is kept with its body and this reason. Raises as `done`."""
-        self._driver.run(self._dead(reason))
+        with self._settling("dead"):
+            self._driver.run(self._dead(reason))
 
     def release(self, delay_s: float = 0.0) -> None:
         """Returns the sub-request, uncharged, to be taken again after `delay_s` seconds.
@@ -44,7 +47,8 @@ class Taken(Holding):
         Changes nothing if this receipt has settled it, or if its request has ended. Raises
         ReceiptExpired, InvalidArgument.
         """
-        self._driver.run(self._release(delay_s))
+        with self._settling("release"):
+            self._driver.run(self._release(delay_s))
 
     def extend(self, visible_for: float = settings.TAKE_VISIBLE_S) -> bool:
         """Holds the sub-request for `visible_for` seconds from now on.

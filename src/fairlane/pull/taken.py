@@ -10,12 +10,14 @@ from fairlane.common import clock
 from fairlane.operations.pull import settle
 from fairlane.operations.pull.holder import TAKER
 from fairlane.operations.pull.receipt import parse_receipt
+from fairlane.tracing.client import settling
 
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
     from fairlane.operations.pull.receipt import Receipt
     from fairlane.operations.pull.take import Delivery
     from fairlane.protocol.steps import Operation
+    from fairlane.tracing.client import ClientSpan
 
 
 def taker_name() -> str:
@@ -26,18 +28,21 @@ def taker_name() -> str:
 class Holding:
     """A sub-request that is held: `receipt` is its text, `body` is None if only that is known.
 
-    `index` is its place in the request `id`, and `attempt` counts from 1.
+    `index` is its place in the request `id`, and `attempt` counts from 1. `trace` is the context of
+    the span that submitted it: a traceparent, and after a space a tracestate; "" = none is known.
     """
 
-    def __init__(self, receipt: Receipt, body: bytes | None, taken_at: float | None) -> None:
-        self._proof, self._taken_at = receipt, taken_at
+    def __init__(
+        self, receipt: Receipt, body: bytes | None, taken_at: float | None, trace: str
+    ) -> None:
+        self._proof, self._taken_at, self.trace = receipt, taken_at, trace
         self.id, self.index, self.attempt = receipt.request_id, receipt.index, receipt.attempt
         self.receipt, self.body = receipt.text, body
 
     @staticmethod
-    def parts_of(delivery: Delivery) -> tuple[Receipt, bytes, float]:
+    def parts_of(delivery: Delivery) -> tuple[Receipt, bytes, float, str]:
         """Returns the arguments for a sub-request that was just taken."""
-        return delivery.receipt, delivery.body, clock.mono_s()
+        return delivery.receipt, delivery.body, clock.mono_s(), delivery.trace
 
     @staticmethod
     def parts_of_text(queue: str, text: str) -> tuple[Receipt, None, None]:
@@ -55,6 +60,9 @@ class Holding:
 
     def _extend(self, visible_for: float) -> Operation[bool]:
         return settle.extend_term(self._proof, visible_for)
+
+    def _settling(self, verb: str) -> ClientSpan:
+        return settling(verb, self._proof, self.trace)
 
     def _ran_us(self) -> int:
         """Returns how long the program has had the sub-request; 0 = another process took it."""

@@ -105,7 +105,7 @@ class EagerQueue:
         if is_first:
             self._handler.start()
         handler = self._handler
-        runner = Runner(handler.shape, LeaseBoard(1, 0).records[0])
+        runner = Runner(handler.shape, LeaseBoard(1, 0).records[0], queue=self.name)
         request = EagerRequest(request_id, policy, len(bodies))
         for index, body in enumerate(bodies):
             request.add(index, body, *_attempts(runner, request_id, policy, index, body))

@@ -84,7 +84,7 @@ class _Run:
         record, name = LeaseBoard(1, 0).records[0], self._queue.name
         sizer, metrics = Sizer(settings.SLICE_MS, 1), Metrics(name)
         self._unit = Unit(name, _WORKER, str(os.getpid()), record, sizer, metrics)
-        self._runner = Runner(self._handler.shape, record)
+        self._runner = Runner(self._handler.shape, record, queue=name)
 
     @property
     def attempts(self) -> int:

@@ -14,6 +14,8 @@ from fairlane.web import health, wonderq
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
+from fairlane.web.operate import audit, bulk, failures, flows, queue, schedules, why
+from fairlane.web.scrape import endpoint as scrape
 from fairlane.web.v1 import completions, requests, results, taken
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
-    *(*completions.ENDPOINTS, *health.ENDPOINTS),
+    *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
+    *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
+    *(*health.ENDPOINTS, *scrape.ENDPOINTS),
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED))
 _SAFE = {

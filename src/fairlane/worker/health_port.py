@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, WorkerRefused
+from fairlane.metrics.definitions import DEMAND, WANTED, WORKER
+from fairlane.metrics.plain import MEDIA, text_of
 from fairlane.protocol.keys import check_name
 
 if TYPE_CHECKING:
@@ -172,7 +174,7 @@ class HealthPort:
     def _page(self, path: bytes) -> bytes:
         report = self._report()
         if path.startswith(b"/metrics"):
-            return _http("200 OK", "text/plain; version=0.0.4", _metrics(report, self._demand()))
+            return _http("200 OK", MEDIA, _metrics(report, self._demand()))
         if path.startswith(b"/healthz"):
             status = "200 OK" if report["healthy"] else "503 Service Unavailable"
             return _http(status, "application/json", json.dumps(report) + "\n")
@@ -185,39 +187,9 @@ def _http(status: str, kind: str, text: str) -> bytes:
     return "\r\n".join([*head, "Connection: close", "", ""]).encode() + body
 
 
-_HELP = {
-    "done": ("counter", "Sub-requests completed with a result."),
-    "failed": ("counter", "Handler calls that failed."),
-    "slices": ("counter", "Leases worked off."),
-    "busy_us": ("counter", "Microseconds spent in handlers."),
-    "unconfirmed": ("counter", "Durable settlements that too few replicas confirmed."),
-    "retries": ("counter", "Sub-requests that failed and will run again."),
-    "rejected": ("counter", "Sub-requests that the handler rejected."),
-    "timeouts": ("counter", "Handler calls whose time ran out."),
-    "lost": ("counter", "Results refused because their lease was another worker's by then."),
-    "dead": ("counter", "Sub-requests that failed at their last attempt or were rejected."),
-    "crashes": ("counter", "Processes that died by themselves."),
-    "held": ("gauge", "Leases held now."),
-    "processes": ("gauge", "Processes running."),
-    "restarts": ("counter", "Processes started again after they died or were killed."),
-    "healthy": ("gauge", "1 while Redis answers the beats."),
-}
-
-
-_QUEUE = {
-    "demand": "Leases that workers could take now.",
-    "wanted": "Leases that workers have or could take now.",
-}
-
-
 def _metrics(report: dict[str, Any], demand: Demand | None) -> str:
-    lines = []
-    for name, (kind, text) in _HELP.items():
-        metric = f"fairlane_worker_{name}" + ("_total" if kind == "counter" else "")
-        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
-        lines.append(f'{metric}{{queue="{report["queue"]}"}} {int(report[name])}')
-    for name, text in _QUEUE.items() if demand is not None else ():
-        metric = f"fairlane_queue_{name}"
-        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge"]
-        lines.append(f'{metric}{{queue="{report["queue"]}"}} {getattr(demand, name)}')
-    return "\n".join(lines) + "\n"
+    known = {**report, "busy_seconds": report["busy_us"] / 1e6}
+    values = [(metric, known[name]) for name, metric in WORKER.items()]
+    if demand is not None:
+        values += [(DEMAND, demand.demand), (WANTED, demand.wanted)]
+    return text_of(report["queue"], values)

@@ -7,13 +7,14 @@
 --   ageing   ms: if nothing has started for so long, one slice goes first, see lib/gate/ageing.lua
 --   after    "done:" or "end:" and ids with commas between them: the request starts when all of these are done, or ended
 --   flow     the flow, the number of this step, how many steps there are, and the step
+--   trace    the context of the producer's span: a traceparent, and after a space a tracestate (W3C Trace Context)
 --   feed     what this open request gets from others, see lib/gate/chore.lua
 -- @include lib/gate/gate.lua
 --   unique   ms and a random text of the submission: another life may follow an ended one that began so long ago
 local EXTRAS = {unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
   ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
-  rates = "^%d+ "}
-local KEPT = {"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed"}
+  rates = "^%d+ ", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
+local KEPT = {"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "trace"}
 local NOTHING = {}
 
 -- Returns name -> value, or nil and the refusal.

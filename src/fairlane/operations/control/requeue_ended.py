@@ -207,6 +207,7 @@ def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
         tenant=fields.get("tenant", ""),
         share=number(fields, "share") or 1,
         ageing_ms=number(fields, "ageing"),
+        trace=fields.get("trace", ""),
     )
 
 

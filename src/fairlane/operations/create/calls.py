@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.create.digest import terms
+from fairlane.operations.create.digest import sent_extras, terms
 from fairlane.operations.create.intents import grace_ms
 from fairlane.operations.lease.leases import signed
 from fairlane.protocol import keys
@@ -53,7 +53,7 @@ def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
 def submit_call(part: Sequence[NewRequest]) -> Call:
     """Returns the call of submit for requests of the same policy."""
     first = part[0]
-    queue, policy, extras = terms(first.policy)
+    (queue, policy, _), extras = terms(first.policy), sent_extras(first.policy)
     home = first.policy.queue
     args: list[Arg] = [
         b"", queue, policy, extras, b"%d" % grace_ms(first.policy), b"%d" % first.open_ms,
@@ -73,7 +73,7 @@ def enqueue_calls(pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0) -> 
     for new, intent in pairs:
         if new.policy is not policy:
             policy = new.policy
-            queue, text, extras = terms(policy)
+            (queue, text, _), extras = terms(policy), sent_extras(policy)
         args: list[Arg] = [
             b"", queue, text, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms, extras,
             intent.shards, replaced, *new.bodies,

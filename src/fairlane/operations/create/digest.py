@@ -26,8 +26,15 @@ def policy_text(policy: Policy) -> str:
 
 @lru_cache(maxsize=128)
 def terms(policy: Policy) -> tuple[bytes, bytes, bytes]:
-    """Returns queue, policy and extras as enqueue.lua and submit.lua take them."""
+    """Returns queue, policy and extras as a digest has them."""
     return policy.queue.encode(), policy_text(policy).encode(), policy.extras.encode()
+
+
+@lru_cache(maxsize=128)
+def sent_extras(policy: Policy) -> bytes:
+    """Returns the extras as the scripts take them, with the trace, which no digest has."""
+    lines = (policy.extras, f"trace={policy.trace}" if policy.trace else "")
+    return "\n".join(filter(None, lines)).encode()
 
 
 class Digest:

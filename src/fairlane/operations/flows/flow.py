@@ -147,8 +147,13 @@ class Flow:
             raise InvalidArgument(f"{where} is one too many: the most are {MAX_STEPS} steps")
         return replace(self, steps=(*self.steps, step))
 
-    def plan(self, queue: str, run: str, properties: Mapping[str, object]) -> list[PlannedStep]:
-        """Returns the requests of one run, the first step first. Raises InvalidArgument."""
+    def plan(
+        self, queue: str, run: str, properties: Mapping[str, object], trace: str = ""
+    ) -> list[PlannedStep]:
+        """Returns the requests of one run, the first step first. Raises InvalidArgument.
+
+        All steps carry `trace`, so that each continues the trace of the submission.
+        """
         check_flow_name("flow id", run)
         line = [one for one in self.steps if not one.is_compensating]
         if not line:
@@ -169,7 +174,7 @@ class Flow:
             own = (FLOW_TAG, f"{FLOW_TAG}:{self.name}", *tags) if number == 1 else tags
             feed = self._feed(one, ids)
             policy = replace(
-                policy_of(one.queue or queue, **one.options),
+                policy_of(one.queue or queue, trace=trace, **one.options),
                 tags=own,
                 flow=Place(self.name, number, len(ordered), one.name).text,
                 feed=feed.text if feed else "",

@@ -112,10 +112,11 @@ def slice_of(token: Token, op: bytes, reply: Reply) -> Slice | None:
     if not reply.is_ok:
         return None
     _, fence, attempt, policy, entries, _ = reply
-    now, _, lease_ms, attempts, backoff_min, backoff_max, priority, limit_ms, durable, more = policy
+    now, _, lease_ms, attempts, backoff_min, backoff_max, priority, *others = policy
+    limit_ms, durable, more, trace = others
     return Slice(
         token.request_id, token.k, fence, op, attempt, attempts, (backoff_min, backoff_max),
-        lease_ms, priority, now, entries, limit_ms, durable, more, token.turn,
+        lease_ms, priority, now, entries, limit_ms, durable, more, token.turn, trace.decode(),
     )  # fmt: skip
 
 

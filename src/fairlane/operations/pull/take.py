@@ -42,10 +42,11 @@ _REST_S = settings.SHARD_BLOCK_MS / 1000  # between two looks at a paused queue,
 
 
 class Delivery(NamedTuple):
-    """One sub-request that was taken."""
+    """One sub-request that was taken; `trace` as in Slice."""
 
     receipt: Receipt
     body: bytes
+    trace: str = ""
 
 
 class Round(NamedTuple):
@@ -250,5 +251,6 @@ def _hold(
             continue
         reply = call.reply(raw)
         if reply.is_ok or reply.is_cancelled:
-            found.append(Delivery(receipt_of(queue, taken), taken.entries[0][1][1]))
+            body = taken.entries[0][1][1]
+            found.append(Delivery(receipt_of(queue, taken), body, taken.trace))
     return found, errors[0] if errors else None

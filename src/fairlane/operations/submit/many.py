@@ -63,6 +63,7 @@ class Many:
         self.policy, self.max_wait_s = policy, check_max_wait(max_wait_s)
         self.submitted: list[str] = []
         self._totals: list[tuple[str, int]] = []  # of those submitted since take_submitted
+        self._sent = 0
         self._limits = None if limits is None else iter(limits)
         self._digest = Digest(policy)
         self._group: list[NewRequest] = []
@@ -79,12 +80,14 @@ class Many:
         limit: int | Iterable[int],
         max_wait_s: float,
         ids: Iterable[str] | None,
+        *,
+        trace: str = "",
         **options: Unpack[SharedOptions],
     ) -> Many:
         """Returns the one for these options; `limit` is that of all, or has one for each."""
         if isinstance(limit, Iterable):
-            return cls(policy_of(queue, **options), max_wait_s, ids, limit)
-        return cls(policy_of(queue, limit=limit, **options), max_wait_s, ids)
+            return cls(policy_of(queue, trace=trace, **options), max_wait_s, ids, limit)
+        return cls(policy_of(queue, trace=trace, limit=limit, **options), max_wait_s, ids)
 
     # ------------------------------------------------------------------ what comes in
 
@@ -142,6 +145,11 @@ class Many:
 
     def _wrong(self, error: InvalidArgument) -> InvalidArgument:
         return InvalidArgument(f"request {self._count - 1} of the call: {error}")
+
+    @property
+    def sent(self) -> int:
+        """Returns how many sub-requests all requests together have that are in Redis."""
+        return self._sent
 
     @contextlib.contextmanager
     def names_submitted(self) -> Iterator[None]:
@@ -233,6 +241,7 @@ class Many:
     def _count_up(self, request_id: str, total: int) -> None:
         self.submitted.append(request_id)
         self._totals.append((request_id, total))
+        self._sent += total
 
 
 def checked_requests(requests: Iterable[B]) -> Iterable[B]:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument
+from fairlane.web.access.caller import ANYONE, LOCAL, Caller
 from fairlane.web.endpoint.problem import Refusal
 
 if TYPE_CHECKING:
@@ -17,12 +18,16 @@ UNAUTHORIZED = "You are unauthorized to perform this action"
 _log = logging.getLogger(__name__)
 
 
-def admit(site: Site, request: Request, scopes: tuple[str, ...]) -> None:
-    """Raises Refusal unless the caller has one of these scopes; () = every caller is admitted."""
+def admit(site: Site, request: Request, scopes: tuple[str, ...]) -> Caller:
+    """Returns the caller; () = every caller is admitted.
+
+    Raises Refusal unless it has one of these scopes.
+    """
     if site.tokens is None:
         _refuse_pages(site, request)
-    if not scopes or site.tokens is None:
-        return
+        return LOCAL
+    if not scopes:
+        return ANYONE
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     try:
         token = site.tokens.find(text.strip()) if kind.lower() == "bearer" else None
@@ -35,6 +40,7 @@ def admit(site: Site, request: Request, scopes: tuple[str, ...]) -> None:
         raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
     if not any(map(token.allows, scopes)):
         raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
+    return Caller.of(token)
 
 
 def _refuse_pages(site: Site, request: Request) -> None:

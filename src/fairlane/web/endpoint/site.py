@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fairlane import settings
+from fairlane.common import clock
 from fairlane.web.endpoint.follower import Follower
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from fairlane.aio.queue import Queue
+    from fairlane.operations.observe.model import Snapshot
     from fairlane.web.access.tokens import TokenFile
+
+T = TypeVar("T")
+RECENT_S = 1.0
+
+
+class Recent(Generic[T]):
+    """A value that concurrent callers read together, and that is used again for a second.
+
+    So the load of Redis does not grow with the number of callers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._value: T | None = None
+        self._until = -math.inf
+
+    async def get(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Returns the value, at most a second old; raises what `read` raises."""
+        async with self._lock:
+            if self._value is None or clock.mono_s() >= self._until:
+                self._value = None
+                self._value = await read()
+                self._until = clock.mono_s() + RECENT_S
+            return self._value
 
 
 @dataclass
@@ -28,3 +57,4 @@ class Site:
     hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     follower: Follower = field(default_factory=Follower)
+    snapshots: Recent[Snapshot] = field(default_factory=Recent)

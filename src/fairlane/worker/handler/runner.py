@@ -12,11 +12,13 @@ from fairlane.worker import termination
 from fairlane.worker.handler.errors import TimedOut
 from fairlane.worker.handler.handlers import Context, Shape
 from fairlane.worker.handler.outcome import OutcomeBuilder
+from fairlane.worker.handler.spans import traced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
     from fairlane.model import Entry, Slice
+    from fairlane.worker.handler.handlers import Handler
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.log.failures import Failures
@@ -26,10 +28,16 @@ GRACE_S = 1.5  # so long after a task was cancelled, its process is killed
 
 
 class Runner:
-    """The handler of one unit."""
+    """The handler of one unit. `queue` is named in its spans."""
 
-    def __init__(self, shape: Shape, record: LeaseRecord, failures: Failures | None = None) -> None:
-        self.shape = shape
+    def __init__(
+        self,
+        shape: Shape,
+        record: LeaseRecord,
+        failures: Failures | None = None,
+        queue: str = "",
+    ) -> None:
+        self.shape, self._queue = shape, queue
         self.record = record
         self._failures = failures
         self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
@@ -95,7 +103,7 @@ class Runner:
         tally = OutcomeBuilder(taken, position, now, limit_s, self._failures)
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
-        call, wants_context = self.shape.call, self.shape.wants_context
+        call, wants_context = self._call(taken, position), self.shape.wants_context
         for entry in taken.entries[position:]:
             if limit_s:
                 self._begin(taken, entry, limit_s)
@@ -125,7 +133,7 @@ class Runner:
         tally = OutcomeBuilder(taken, position, now, failures=self._failures)
         if self.shape.is_batch:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
-        call, wants_context = self.shape.call, self.shape.wants_context
+        call, wants_context = self._call(taken, position), self.shape.wants_context
         limit_s, task = self._limit_s(taken), asyncio.current_task()
         for entry in taken.entries[position:]:
             before = perf_counter_ns()
@@ -193,9 +201,14 @@ class Runner:
 
     def _call_batch(self, taken: Slice, entries: list[Entry]) -> Any:
         bodies = [entry[1][1] for entry in entries]
+        call = self._call(taken, len(taken.entries) - len(entries))
         if self.shape.wants_context:
-            return self.shape.call(bodies, self._context(taken, entries[0], entries))
-        return self.shape.call(bodies)
+            return call(bodies, self._context(taken, entries[0], entries))
+        return call(bodies)
+
+    def _call(self, taken: Slice, position: int) -> Handler:
+        entries = taken.entries[position:]
+        return traced(self.shape, self._queue, taken, entries, self._limit_s(taken))
 
     def _context(self, taken: Slice, entry: Entry, entries: Sequence[Entry] = ()) -> Context:
         index, fence = int(entry[0].partition(b"-")[2]), int(taken.fence)

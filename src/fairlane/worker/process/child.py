@@ -21,6 +21,7 @@ from fairlane.common import clock
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError
+from fairlane.tracing.tracer import flush
 from fairlane.worker import termination
 from fairlane.worker.handler.flow_step import connect_handlers
 from fairlane.worker.handler.runner import Runner
@@ -66,6 +67,10 @@ class Assignment:
     def records(self) -> tuple[LeaseRecord, ...]:
         """Returns all records on which this child may have leases, the units' own first."""
         return self.own + self.spare
+
+    def runner(self, record: LeaseRecord) -> Runner:
+        """Returns the runner of the unit with this record."""
+        return Runner(self.shape, record, self.failures, self.queue)
 
     def units(self) -> list[Unit]:
         """Returns the units of this child; they share what they learn about requests."""
@@ -180,6 +185,7 @@ def _serve_all(assignment: Assignment, units: list[Unit]) -> None:
 
 
 def _report_last(assignment: Assignment) -> None:
+    flush()
     if assignment.failures is not None:
         assignment.failures.flush_last()
 
@@ -196,7 +202,7 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
         give_up=gives_up,
     )
     driver.on_cut = record.note_connection_loss
-    runner = Runner(assignment.shape, record, assignment.failures)
+    runner = assignment.runner(record)
 
     while unit.record.is_waiting and not unit.record.is_draining:
         clock.sleep(_PATIENT_S)
@@ -232,7 +238,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     driver = AsyncDriver(assignment.url, patience_s=patience_s, give_up=gives_up)
     driver.on_cut = first.note_connection_loss
 
-    runners = [Runner(assignment.shape, unit.record, assignment.failures) for unit in units]
+    runners = [assignment.runner(unit.record) for unit in units]
 
     async def work(unit: Unit, runner: Runner) -> None:
         while unit.record.is_waiting and not unit.record.is_draining:  # noqa: ASYNC110

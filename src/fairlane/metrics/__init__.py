@@ -1,0 +1,1 @@
+"""The metrics for Prometheus: each name, type and help text is defined here once."""

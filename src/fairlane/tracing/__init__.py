@@ -1,0 +1,1 @@
+"""OpenTelemetry: spans around submissions, calls of handlers, and what programs take."""

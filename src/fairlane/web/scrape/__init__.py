@@ -1,0 +1,1 @@
+"""GET /metrics: the queue as text for Prometheus."""
