@@ -41,7 +41,7 @@ ROOMS = {
     ),
     "edges": (
         *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.health"),
-        *("web.openapi", "web"),
+        *("web.openapi", "web.dashboard", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),

@@ -32,7 +32,7 @@ OPTIONS = {
     "queue": "req",
     "redis": None,
 }
-OPEN = {"/livez", "/readyz", "/docs", "/docs.css", "/openapi.json"}
+OPEN = {"/livez", "/readyz", "/docs", "/docs.css", "/openapi.json", "/", "/dashboard/{file:path}"}
 
 
 @pytest.fixture

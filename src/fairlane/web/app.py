@@ -11,6 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
 from fairlane.web import health, wonderq
+from fairlane.web.dashboard import files
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
@@ -29,7 +30,7 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
     *(*completions.ENDPOINTS, *health.ENDPOINTS),
 )
-ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED))
+ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS)
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -58,7 +59,7 @@ def make_app(site: Site) -> Starlette:
 
 
 class _SafeHeaders:
-    """Adds the headers that let no browser guess, keep, embed or run what is answered."""
+    """Adds headers: no browser guesses, keeps, embeds or runs an answer, unless it says more."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -66,7 +67,9 @@ class _SafeHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_SAFE)
+                headers = MutableHeaders(scope=message)
+                for name, value in _SAFE.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await self._app(scope, receive, with_headers)

@@ -17,10 +17,10 @@ UNAUTHORIZED = "You are unauthorized to perform this action"
 _log = logging.getLogger(__name__)
 
 
-def admit(site: Site, request: Request, scopes: tuple[str, ...]) -> None:
+def admit(site: Site, request: Request, scopes: tuple[str, ...], *, is_page: bool = False) -> None:
     """Raises Refusal unless the caller has one of these scopes; () = every caller is admitted."""
     if site.tokens is None:
-        _refuse_pages(site, request)
+        _refuse_pages(site, request, is_page=is_page)
     if not scopes or site.tokens is None:
         return
     kind, _, text = request.headers.get("authorization", "").partition(" ")
@@ -37,12 +37,13 @@ def admit(site: Site, request: Request, scopes: tuple[str, ...]) -> None:
         raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
 
 
-def _refuse_pages(site: Site, request: Request) -> None:
+def _refuse_pages(site: Site, request: Request, *, is_page: bool) -> None:
     """Refuses calls that a browser makes for a page of another site.
 
-    A page of any site may call the address of this machine, also by a name of its own.
+    A page of any site may call the address of this machine, also by a name of its own. A link may
+    lead to the dashboard, whose files have no data.
     """
     if (request.url.hostname or "") not in site.hosts:
         raise Refusal(403, "this server has no tokens: call it as localhost")
-    if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+    if not is_page and request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
         raise Refusal(403, "this server has no tokens: pages of other sites may not call it")

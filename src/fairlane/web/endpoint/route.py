@@ -30,7 +30,7 @@ class Endpoint:
     A caller needs one of `scopes`; () = none. `takes` is the type of its JSON content, `query` that
     of its parameters, `gives` that of the answer with `status`. `streams` are other media types of
     the answer, `accepts` other ones of the content. `refuses` are further statuses. `also` are
-    other paths of it.
+    other paths of it. If `is_page`, links of other sites may lead to it: it has no data.
     """
 
     method: str
@@ -47,6 +47,7 @@ class Endpoint:
     streams: tuple[str, ...] = ()
     refuses: tuple[int, ...] = ()
     also: tuple[str, ...] = ()
+    is_page: bool = False
     render: Callable[[Refusal], Response] = as_problem
 
 
@@ -55,7 +56,7 @@ def routes_of(site: Site, endpoint: Endpoint) -> list[Route]:
 
     async def call(request: Request) -> Response:
         try:
-            admit(site, request, endpoint.scopes)
+            admit(site, request, endpoint.scopes, is_page=endpoint.is_page)
             return await endpoint.handle(site, request)
         except ClientDisconnect:
             return Response(status_code=_GONE)
