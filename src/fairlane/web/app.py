@@ -15,7 +15,7 @@ from fairlane.web.dashboard import files
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.v1 import completions, requests, results, taken
+from fairlane.web.v1 import completions, leases, requests, results, taken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
-    *(*completions.ENDPOINTS, *health.ENDPOINTS),
+    *(*completions.ENDPOINTS, *leases.ENDPOINTS, *health.ENDPOINTS),
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS)
 _SAFE = {
