@@ -5,6 +5,7 @@ import { number, percent } from "./format.js";
 const STATES = {
   active: ["busy", "play"],
   running: ["busy", "play"],
+  working: ["busy", "play"],
   waiting: ["", "clock"],
   scheduled: ["", "clock"],
   paused: ["warn", "pause"],
@@ -23,6 +24,9 @@ export function badge(state, text = state) {
   const [kind, shape] = STATES[state] ?? ["", "dash"];
   return el("span", { class: `badge ${kind}`.trim() }, icon(shape), text);
 }
+
+/** Returns the state that people ask for: an active request works, or waits for a worker. */
+export const stateOf = (one) => (one.state === "active" ? (one.held ? "working" : "waiting") : one.state);
 
 /** Returns a bar of what is done, held, dead and cancelled of a total. */
 export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0 }, { large = false } = {}) {

@@ -80,7 +80,7 @@ export function stream(path, { on, query, signal, onProblem = () => {} }) {
 }
 
 /**
- * Calls `task(signal)` now and every `ms` milliseconds after it ended, until `signal` aborts.
+ * Calls `task(signal)` now and `ms` milliseconds after it ended, until `signal` aborts; `ms` may be a function.
  * It rests while the tab is hidden, and waits longer after an error. Returns a function that calls it now.
  */
 export function every(ms, task, { signal, onProblem = () => {} }) {
@@ -111,7 +111,8 @@ export function every(ms, task, { signal, onProblem = () => {} }) {
       running = false;
     }
     if (signal.aborted) return;
-    const next = wanted ? 0 : Math.min(ms * 2 ** Math.min(failures, 4), Math.max(ms, 15_000));
+    const usual = typeof ms === "function" ? ms() : ms;
+    const next = wanted ? 0 : Math.min(usual * 2 ** Math.min(failures, 4), Math.max(usual, 15_000));
     wanted = false;
     timer = setTimeout(run, next);
   }

@@ -1,0 +1,2 @@
+import { panel } from "../../parts/bits.js";
+export function errorPanel() { return { node: panel("Failures"), async read() {} }; }
