@@ -34,7 +34,7 @@ export function mount(root, context) {
 
   async function read(stop) {
     const found = await get(path, { signal: stop });
-    const isNew = !last || last.state !== found.state || last.open !== found.open;
+    const isNew = !last || stateOf(last) !== stateOf(found) || last.priority !== found.priority || last.limit !== found.limit;
     last = found;
     show(problem);
     if (isNew) {
@@ -42,12 +42,13 @@ export function mount(root, context) {
         badge(stateOf(found)), ...actionButtons({ request: found, context, after: () => refresh() }));
     }
     progress.update(found);
-    history.update(found);
     results.update(found);
+    const isFirst = !lanes.after();
     const leases = await get(`${path}/leases`, { query: { after: lanes.after() }, signal: stop });
     setNow(leases.now_ms);
     lanes.update(found, leases);
     latency.update(leases.settled);
+    history.update(found, isFirst && leases.is_whole && (leases.settled[0]?.began_ms ?? leases.held[0]?.since_ms));
   }
   async function readMore(stop) {
     if (last?.ended_ms) why.update(last, null);
@@ -101,6 +102,7 @@ function progressPanel() {
         !one.ended_ms && figure("Workers", [String(one.held), el("span", { class: "muted" }, ` / ${one.limit}`)]),
         figure("Priority", String(one.priority)),
         !one.ended_ms && figure("Pace", perSecond === null ? "–" : `${perSecond >= 10 ? compact(perSecond) : perSecond.toFixed(1)}/s`),
+        one.failures > 0 && figure("Failed attempts", compact(one.failures), one.timeouts > 0 && `${compact(one.timeouts)} took too long`),
         figure(name, value, note));
     },
   };

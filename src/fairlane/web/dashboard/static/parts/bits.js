@@ -1,5 +1,5 @@
 // Small things that many pages show.
-import { el, icon } from "./dom.js";
+import { button, el, icon } from "./dom.js";
 import { number, percent } from "./format.js";
 
 const STATES = {
@@ -55,3 +55,21 @@ export const figure = (name, value, note = null) =>
 
 /** Returns a notice of a problem. */
 export const notice = (text, bad = true) => el("p", { class: bad ? "notice bad" : "notice", role: "status" }, text);
+
+/** Returns a button that opens a list of actions: [[text, act], ...]. Escape and a click elsewhere close it. */
+export function menu(label, items, kind = "") {
+  const close = () => (node.open = false);
+  const list = el("div", { class: "menu-list" }, items.map(([text, act]) => button(text, () => {
+    close();
+    act();
+  }, { kind: "plain" })));
+  const node = el("details", { class: "menu", onkeydown: (event) => {
+    if (event.key === "Escape") {
+      close();
+      node.querySelector("summary").focus();
+    }
+  }, onfocusout: (event) => {
+    if (!node.contains(event.relatedTarget)) close();
+  } }, el("summary", { class: `button ${kind}`.trim() }, label, icon("down")), list);
+  return node;
+}

@@ -65,6 +65,7 @@ const ICONS = {
   trash: "M5 7h14M10 7V4.5h4V7M7 7l1 13h8l1-13",
   limit: "M4 17a8 8 0 1 1 16 0M12 17l4-5",
   up: "M12 19V6M6 11l6-6 6 6",
+  down: "M7 10l5 5 5-5",
   back: "M15 5l-7 7 7 7",
   more: "M6 12h.01M12 12h.01M18 12h.01",
 };

@@ -25,7 +25,7 @@ export function latencyPanel() {
         shown.hidden = total === 0;
         if (!total) return;
         show(words[name], `${counted(total, "result")}; ${RANKS.map(([text, share]) => `${text} within ${span(rank(sorted, total, share))}`).join(", ")}`);
-        charts[name].update(octaves(sorted));
+        charts[name].update(bars(sorted));
       }
     },
   };
@@ -41,24 +41,41 @@ function rank(sorted, total, share) {
   return 0;
 }
 
-/** Returns bars of a power of two each, without gaps between the first and the last. */
-function octaves(sorted) {
+/** Returns bars of equal ratios, without gaps between the first and the last; the server's buckets are 4 an octave. */
+function bars(sorted) {
+  const [first, last] = [place(sorted[0][0]) - 1, place(sorted.at(-1)[0]) + 1];
+  const each = last - first < 44 ? 1 : last - first < 88 ? 2 : 4; // buckets of a bar
   const sums = new Map();
   for (const [ms, count] of sorted) {
-    const power = ms < 1 ? 0 : Math.floor(Math.log2(ms)) + 1;
-    sums.set(power, (sums.get(power) ?? 0) + count);
+    const bar = Math.floor(place(ms) / each);
+    sums.set(bar, (sums.get(bar) ?? 0) + count);
   }
-  const powers = [...sums.keys()];
-  const [first, last] = [Math.max(0, Math.min(...powers) - 1), Math.max(...powers) + 1];
-  return Array.from({ length: last - first + 1 }, (_, place) => {
-    const power = first + place;
-    const [low, high] = [power ? 2 ** (power - 1) : 0, 2 ** power];
-    const value = sums.get(power) ?? 0;
-    return { label: low ? short(low) : "0", value, tip: `${span(low)} to ${span(high)}: ${number(value)}` };
-  });
+  const found = [];
+  for (let bar = Math.max(0, Math.floor(first / each)); bar <= Math.floor(last / each); bar += 1) {
+    const value = sums.get(bar) ?? 0;
+    const [low, high] = [smallest(bar * each), smallest((bar + 1) * each)];
+    found.push({ label: short(low), value, tip: `${span(low)} to ${span(high)}: ${number(value)}` });
+  }
+  return found;
+}
+
+/** Returns the number of the bucket that begins at a time: four to each octave of microseconds, from 4 µs. */
+function place(ms) {
+  const us = ms * 1000;
+  if (us < 4) return 0;
+  const octave = Math.floor(Math.log2(us));
+  return 4 * (octave - 2) + Math.floor((us / 2 ** octave - 1) * 4 + 1e-9) + 1;
+}
+
+/** Returns the time at which a bucket begins. */
+function smallest(bucket) {
+  if (bucket <= 0) return 0;
+  const octave = Math.floor((bucket - 1) / 4);
+  return (2 ** (octave + 2) * (1 + ((bucket - 1) % 4) / 4)) / 1000;
 }
 
 function short(ms) {
-  if (ms < 1000) return `${ms} ms`;
-  return ms < 60_000 ? `${Math.round(ms / 1000)} s` : ms < 3_600_000 ? `${Math.round(ms / 60_000)} min` : `${Math.round(ms / 3_600_000)} h`;
+  if (ms < 1) return ms ? `${Math.round(ms * 1000)} µs` : "0";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  return ms < 60_000 ? `${Number((ms / 1000).toPrecision(2))} s` : ms < 3_600_000 ? `${Math.round(ms / 60_000)} min` : `${Math.round(ms / 3_600_000)} h`;
 }

@@ -1,7 +1,7 @@
 // Swim lanes: a row for each permit or worker, and a block for each time in which it was held.
 import { svg } from "../dom.js";
 import { span } from "../format.js";
-import { chart, scale, series, timeTicks } from "./frame.js";
+import { anchor, chart, scale, series, timeTicks } from "./frame.js";
 
 const ROW = 24;
 
@@ -22,7 +22,7 @@ export function laneChart({ title, left = 132 }) {
         row.blocks.map((block) => blockOf(block, at, x, from, to)),
       ]),
       marks.map((mark) => svg("line", { class: "cursor", x1: x(mark.at), x2: x(mark.at), y1: 0, y2: height - 22 })),
-      timeTicks(from, to, Math.max(2, Math.floor((width - side) / 90))).map(({ at, text }) => svg("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, text)),
+      timeTicks(from, to, Math.max(2, Math.floor((width - side) / 90))).map(({ at, text }) => svg("text", { x: x(at), y: height - 6, "text-anchor": anchor(x(at), side, width - 6) }, text)),
     ];
     return {
       height,

@@ -1,7 +1,7 @@
 // Lines over time, and a small line without axes.
 import { svg } from "../dom.js";
 import { clock, compact } from "../format.js";
-import { chart, scale, series, ticks, timeTicks } from "./frame.js";
+import { anchor, chart, scale, series, ticks, timeTicks } from "./frame.js";
 
 const LEFT = 44;
 const BOTTOM = 22;
@@ -25,7 +25,7 @@ export function lineChart({ title, height = 180, format = compact, unit = "", fi
         svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, format(value)),
       ]),
       timeTicks(start, end, Math.max(2, Math.floor(width / 110))).map(({ at, text }) =>
-        svg("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, text)),
+        svg("text", { x: x(at), y: height - 6, "text-anchor": anchor(x(at), LEFT, width - 6) }, text)),
       names.map((_, place) => paths(points, place + 1, x, y, filled && y(0), series(place))),
     ];
     const last = points.at(-1);
