@@ -32,7 +32,8 @@ OPTIONS = {
     "queue": "req",
     "redis": None,
 }
-OPEN = {"/livez", "/readyz", "/docs", "/docs.css", "/openapi.json", "/", "/dashboard/{file:path}"}
+OPEN = {"/livez", "/readyz", "/docs", "/docs.css", "/openapi.json"}
+OPEN |= {"/", "/dashboard/{file:path}", "/dashboard/session"}
 
 
 @pytest.fixture

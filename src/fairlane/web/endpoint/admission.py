@@ -1,4 +1,4 @@
-"""Admits a call: by its bearer token, or without tokens only calls of this machine's programs."""
+"""Admits a call by its token; without tokens only calls of this machine's programs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument
+from fairlane.web.access.cookie import token_of
 from fairlane.web.endpoint.problem import Refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from fairlane.web.access.tokens import AccessToken
     from fairlane.web.endpoint.site import Site
 
 UNAUTHORIZED = "You are unauthorized to perform this action"
@@ -23,18 +25,22 @@ def admit(site: Site, request: Request, scopes: tuple[str, ...], *, is_page: boo
         _refuse_pages(site, request, is_page=is_page)
     if not scopes or site.tokens is None:
         return
-    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    token = find_token(site, token_of(request, site.queue.name))
+    if token is None:
+        raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
+    if not any(map(token.allows, scopes)):
+        raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
+
+
+def find_token(site: Site, text: str) -> AccessToken | None:
+    """Returns the token with this text, None if there is none. Raises Refusal."""
     try:
-        token = site.tokens.find(text.strip()) if kind.lower() == "bearer" else None
+        return site.tokens.find(text) if site.tokens and text else None
     except (InvalidArgument, OSError) as error:
         _log.error("no token can be checked: %s", error)
         raise Refusal(
             503, "tokens cannot be checked now: the server's log has the details"
         ) from None
-    if token is None:
-        raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
-    if not any(map(token.allows, scopes)):
-        raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
 
 
 def _refuse_pages(site: Site, request: Request, *, is_page: bool) -> None:
