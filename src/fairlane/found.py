@@ -242,8 +242,8 @@ class HeldLease(NamedTuple):
 class SettledLease(NamedTuple):
     """What a worker settled in one call: how many sub-requests, and when the first one began.
 
-    `waited` and `ran` have how many of them waited and ran for how long: ms -> count, where all
-    times of a bucket count as its smallest one. Buckets are at most 25 % wide.
+    `waited` and `ran` have how many of the done ones waited and ran for how long: ms -> count,
+    where all times of a bucket count as its smallest one. Buckets are at most 25 % wide.
     """
 
     log_id: str

@@ -24,7 +24,6 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fairlane.model import Result
     from fairlane.protocol.steps import Operation
 
 MOST_SETTLED = 256
@@ -87,6 +86,7 @@ def _last_entries(
 def _settled(entry_id: bytes, fields: list[bytes], born: int) -> SettledLease:
     results = parse_results(fields)
     at_ms = int(entry_id.partition(b"-")[0])
+    done = [one for one in results if one.status == "done"]
     ran_ms = sum(one.ran_ms for one in results)
     first = born + min((one.waited_ms for one in results), default=0)
     return SettledLease(
@@ -94,15 +94,11 @@ def _settled(entry_id: bytes, fields: list[bytes], born: int) -> SettledLease:
         worker=results[0].worker if results else "",
         began_ms=min(at_ms, max(first, int(at_ms - ran_ms))),
         settled_ms=at_ms,
-        done=sum(one.status == "done" for one in results),
-        dead=sum(one.status == "dead" for one in results),
-        waited=_buckets(1000 * one.waited_ms for one in results if _has_started(one)),
-        ran=_buckets(round(1000 * one.ran_ms) for one in results if _has_started(one)),
+        done=len(done),
+        dead=len(results) - len(done),
+        waited=_buckets(1000 * one.waited_ms for one in done),
+        ran=_buckets(round(1000 * one.ran_ms) for one in done),
     )
-
-
-def _has_started(result: Result) -> bool:
-    return result.attempt > 0
 
 
 def _buckets(times_us: Iterable[int]) -> Mapping[float, int]:

@@ -30,7 +30,7 @@ export function mount(root, context) {
   let refresh = () => {};
   context.head(el("span", { class: "mono" }, id), "");
   root.append(problem, el("div", { class: "grid wide-first" }, progress.node, why.node), lanes.node,
-    el("div", { class: "grid" }, latency.node, errors.node), el("div", { class: "grid" }, history.node, results.node));
+    el("div", { class: "grid" }, el("div", { class: "stack" }, latency.node, results.node), el("div", { class: "stack" }, errors.node, history.node)));
 
   async function read(stop) {
     const found = await get(path, { signal: stop });
@@ -116,7 +116,7 @@ function whyPanel() {
     node,
     update(one, found) {
       show(title, one.ended_ms ? "Its end" : one.held ? "What holds it up" : "Why it waits");
-      if (!found) {
+      if (!found || one.ended_ms) {
         show(body, el("p", {}, "It has ended ", when(one.ended_ms), one.reason ? [": ", el("b", {}, one.reason)] : "", "."));
         return;
       }

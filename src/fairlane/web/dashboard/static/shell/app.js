@@ -23,7 +23,6 @@ async function begin() {
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     if (error.status === 401) return signIn(app, begin);
-    if (error.status === 404) return frame({ name: "local", queue: "", scopes: ["view", "submit", "consume", "operate", "admin"] }); // until /v1/me is merged
     show(app, el("div", { class: "signin" }, el("p", { class: "notice bad", role: "alert" }, error.message), button("Try again", begin)));
     return null;
   }
@@ -55,11 +54,11 @@ function frame(me) {
   show(side, brand(me),
     el("ul", {}, [...links.values()].map((link) => el("li", {}, link))),
     el("div", { class: "foot" }, linkState(),
-      me.by_token && el("div", {}, "Signed in as ", el("b", {}, me.name), el("br"), roleOf(me)),
+      me.has_tokens && el("div", {}, "Signed in as ", el("b", {}, me.name), el("br"), roleOf(me)),
       el("div", { class: "row" },
         button("", nextTheme, { kind: "plain small", icon: "theme", label: "Light or dark (t)" }),
         button("", help, { kind: "plain small", icon: "help", label: "Keys (?)" }),
-        me.by_token && button("", signOut, { kind: "plain small", icon: "out", label: "Sign out" }))));
+        me.has_tokens && button("", signOut, { kind: "plain small", icon: "out", label: "Sign out" }))));
   show(app, el("a", { class: "skip", href: "#main", onclick: (event) => skip(event, main) }, "Skip to the page"),
     el("div", { class: "bar" }, menu, brand(me), linkState()), side, main);
   keys(signal);

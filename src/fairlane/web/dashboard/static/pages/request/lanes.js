@@ -16,7 +16,7 @@ export function lanePanel() {
   const chart = laneChart({ title: "Leases by worker" });
   const text = el("p", { class: "muted small" });
   const empty = nothing("workers", "No worker has held a permit of it yet");
-  const node = panel("Token lanes", text, chart.node, empty);
+  const node = panel("Token lanes", el("div", { class: "stack tight" }, text, chart.node), empty);
 
   /** Returns the lanes: a row holds no two leases that overlap, so a worker has a row for each permit it held. */
   function rowsOf(blocks) {
