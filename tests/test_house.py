@@ -29,6 +29,7 @@ ROOMS = {
         *("operations.schedules", "operations.maintenance", "operations.control"),
         *("operations.find", "operations.many", "operations.flows", "operations.pull"),
         *("operations.lists", "operations.topics", "operations.blockers"),
+        "operations.http",
         *("operations.diagnosis", "operations.results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
@@ -40,8 +41,8 @@ ROOMS = {
         *("tasks.executor", "testing", "lists", "topics"),
     ),
     "edges": (
-        *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.health"),
-        *("web.openapi", "web.dashboard", "web"),
+        *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.operate"),
+        *("web.health", "web.openapi", "web.dashboard", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),

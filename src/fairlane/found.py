@@ -158,6 +158,35 @@ class RequestErrors(NamedTuple):
         return self.progress.last_failure is None
 
 
+@dataclass(slots=True)
+class FailureGroup:
+    """Dead sub-requests of several requests with equal failures; see DeadGroup.
+
+    `requests` have such ones; `examples` are a few of them, each (request, index).
+    """
+
+    fingerprint: str
+    reason: str
+    headline: str
+    where: str
+    first_ms: int
+    last_ms: int
+    count: int = 0
+    requests: int = 0
+    examples: list[tuple[str, int]] = field(default_factory=list)
+
+
+class QueueErrors(NamedTuple):
+    """The failures of a queue, those that are most first.
+
+    `more` dead sub-requests, and those of `unread` requests, were not read.
+    """
+
+    groups: list[FailureGroup]
+    more: int
+    unread: int
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """One thing that holds up a request: its kind, a sentence, and its figures.

@@ -15,7 +15,8 @@ from fairlane.web.dashboard import files, session
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.v1 import completions, leases, requests, results, taken
+from fairlane.web.operate import audit, bulk, failures, flows, leases, queue, schedules, why
+from fairlane.web.v1 import completions, requests, results, taken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
-    *(*completions.ENDPOINTS, *leases.ENDPOINTS, *health.ENDPOINTS),
+    *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
+    *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
+    *(*leases.ENDPOINTS, *health.ENDPOINTS),
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS, *session.ENDPOINTS)
 _SAFE = {

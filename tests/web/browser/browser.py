@@ -109,7 +109,7 @@ class Browser:
 
     def problems(self) -> list[str]:
         """Returns what the browser has complained about, as a refused script, and forgets it."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def close(self) -> None:
         """Ends the browser."""

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument
+from fairlane.web.access.caller import ANYONE, LOCAL, Caller
 from fairlane.web.access.cookie import token_of
 from fairlane.web.endpoint.problem import Refusal
 
@@ -19,17 +20,24 @@ UNAUTHORIZED = "You are unauthorized to perform this action"
 _log = logging.getLogger(__name__)
 
 
-def admit(site: Site, request: Request, scopes: tuple[str, ...], *, is_page: bool = False) -> None:
-    """Raises Refusal unless the caller has one of these scopes; () = every caller is admitted."""
+def admit(
+    site: Site, request: Request, scopes: tuple[str, ...], *, is_page: bool = False
+) -> Caller:
+    """Returns the caller; () = every caller is admitted.
+
+    Raises Refusal unless it has one of these scopes.
+    """
     if site.tokens is None:
         _refuse_pages(site, request, is_page=is_page)
-    if not scopes or site.tokens is None:
-        return
+        return LOCAL
+    if not scopes:
+        return ANYONE
     token = find_token(site, token_of(request, site.queue.name))
     if token is None:
         raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
     if not any(map(token.allows, scopes)):
         raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
+    return Caller.of(token)
 
 
 def find_token(site: Site, text: str) -> AccessToken | None:

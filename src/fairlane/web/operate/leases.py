@@ -8,6 +8,7 @@ import msgspec
 
 from fairlane.web.endpoint.reading import query
 from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.operate.pages import After
 from fairlane.web.v1.own import own_request
 from fairlane.web.v1.requests import READ
 
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.web.endpoint.site import Site
-
-
-class After(msgspec.Struct, forbid_unknown_fields=True):
-    """The `log_id` of a settled lease: only later ones are returned; "" = all that are read."""
-
-    after: str = ""
 
 
 class Held(msgspec.Struct):
@@ -61,7 +56,8 @@ class Leases(msgspec.Struct):
 async def leases(site: Site, call: Call) -> Response:
     """Returns who holds the permits of a request, and its last settled leases, oldest first.
 
-    Times of a bucket, at most 25 % wide, count as its smallest.
+    `after` is the log_id of a settled lease: only later ones are returned. Times of a bucket, at
+    most 25 % wide, count as its smallest.
     """
     after = query(call, After).after
     request, _ = await own_request(site, call)
