@@ -12,7 +12,7 @@ from fairlane.flows.blocking import FlowRun, Flows
 from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import completion_log
 from fairlane.operations.create import admission
-from fairlane.operations.find import filters, overview, requests, workers
+from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.flows.flow import checked_flow
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fairlane.found import (
         ChangeReport,
         Demand,
+        QueueErrors,
         RequestChoice,
         RequestFilters,
         RequestPage,
@@ -325,6 +326,10 @@ class Queue:
     def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
         """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
         return self.request(id).why()
+
+    def errors(self) -> QueueErrors:
+        """Returns the dead sub-requests of all requests by failure; it reads up to 100,000."""
+        return self.driver.run(failures.queue_errors(self.name))
 
     def demand(self) -> Demand:
         """Returns how many more leases workers could take now: a signal for autoscaling."""

@@ -22,7 +22,7 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     reader = {**environment(redis_url), "FAIRLANE_HOME": str(tmp_path / "home")}
     with Shells(tmp_path, reader) as shells:
         said = [shells.run(block) for block in blocks_of(PAGE)]
-    _, messages, worker, many, streams, tokens = said
+    _, messages, worker, many, bulk, streams, tokens = said
     assert messages.splitlines()[0] == '{"status":"ok"}'
     assert '"message":"hello"}][] 204' in messages
     assert worker.splitlines()[-1] == "['ONE', 'TWO', 'THREE']"
@@ -35,6 +35,10 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
         404,
         "there is no request nothing",
     )
+    counted, deleted, audited = map(json.loads, bulk.splitlines())
+    assert (counted["matched"], counted["changed"], deleted["changed"]) == (1, 0, 1)
+    (entry,) = audited["entries"]
+    assert (entry["who"], entry["action"], entry["status"]) == ("local", "POST /v1/bulk", 200)
     assert streams.count("event: ended") == 3
     _, _, allowed, *refused, revoked, again = tokens.splitlines()
     assert set(json.loads(allowed)) == {"id"}

@@ -44,6 +44,8 @@ OTHER_CHANGES = {
         "set_rate",
     }
 }
+# What `fairlane serve` sends besides what a person's commands do.
+SERVED = {"maintenance": [("web.endpoint.trail", "*")]}
 OTHER_COMMANDS = {"producer": {"xpending"}}
 # What else a `fairlane` command is called in its file.
 PARTS = {
@@ -75,7 +77,7 @@ def server(redis_server: Any) -> Iterator[redis.Redis]:
 def what_it_sends(role: str) -> Sent:
     entries = [PARTS.get(name, (f"cli.commands.{name}", "*")) for name in acl.ROLES[role].runs]
     entries += [(face, f".{name}") for name in API.get(role, ()) for face in FACES]
-    return sent_by(*entries)
+    return sent_by(*entries, *SERVED.get(role, ()))
 
 
 def commands_of(found: Sent) -> set[str]:

@@ -38,13 +38,23 @@ def test_the_roles_that_the_page_names_are_enough(
             serving.call("POST", f"/v1/taken/{taken['receipt']}/dead", {"reason": "no"})
         for path in ("", "/results", "/dead"):
             assert serving.curl(f"/v1/requests/r1{path}").status == 200
-        again = serving.call("POST", "/v1/requests/r1/dead/requeue").json["id"]
+        again = serving.call("POST", "/v1/requests/r1/dead/requeue", {"everything": True}).json[
+            "id"
+        ]
         assert serving.curl("-X", "DELETE", f"/messages/{again}").status == 404
         messages = serving.curl("/messages").json
         assert len(messages) == 2
         for one in messages:
             assert serving.curl("-X", "DELETE", f"/messages/{one['id']}").status == 204
-        assert serving.curl("/v1/requests").status == 200
+        for path in ("requests", "queue", "queues", "workers", "errors", "schedules", "flows"):
+            assert serving.curl(f"/v1/{path}").status == 200, path
+        nightly = {"name": "nightly", "cron": "0 3 * * *", "bodies": ["a"]}
+        assert serving.call("POST", "/v1/schedules", nightly).status == 200
+        assert serving.curl("-X", "DELETE", "/v1/schedules/nightly").status == 204
+        many = {"action": "delete", "everything": True, "expected": 9}
+        assert serving.call("POST", "/v1/bulk", many).status == 200
+        for path in ("demand", "audit", "me"):
+            assert serving.curl(f"/v1/{path}").status == 200, path
         assert serving.curl("/readyz").status == 200
     assert users.refused() == set()
     users.remove()

@@ -5,53 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import subprocess
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fairlane.queue import Queue
 from tests.support.takers import let_expire
 from tests.support.wait import wait_until
+from tests.web.calls import end_one, is_problem, listening, next_event, submit, take
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import redis
 
-    from tests.web.serving import Answer, Serving
-
-PROBLEM = "application/problem+json"
-
-
-def submit(serving: Serving, **given: Any) -> str:
-    answer = serving.call("POST", "/v1/requests", given)
-    assert answer.status == 201, answer.body
-    return str(answer.json["id"])
-
-
-def take(serving: Serving, **given: Any) -> list[dict[str, Any]]:
-    return list(serving.call("POST", "/v1/take", given).json["taken"])
-
-
-def is_problem(answer: Answer, status: int, words: str = "") -> bool:
-    """It is refused in one sentence of problem details."""
-    assert (answer.status, answer.headers["content-type"]) == (status, PROBLEM), answer
-    assert answer.json["status"] == status
-    assert words in answer.json["detail"], answer.json
-    return True
-
-
-@contextlib.contextmanager
-def listening(serving: Serving, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A curl that reads a stream."""
-    *options, path = words
-    with subprocess.Popen(
-        ["curl", "-sN", "-m", "60", *options, f"{serving.url}{path}"], stdout=subprocess.PIPE
-    ) as reader:
-        try:
-            yield reader
-        finally:
-            reader.kill()
+    from tests.web.serving import Serving
 
 
 def test_a_request_goes_its_way(serving: Serving):
@@ -86,7 +51,7 @@ def test_a_request_goes_its_way(serving: Serving):
                           f"/v1/requests/{name}/results").body.decode()  # fmt: skip
     assert events.startswith("id: 2\nevent: result\ndata: {")
     assert events.endswith("event: end\ndata: {}\n\n")
-    (dead,) = serving.curl(f"/v1/requests/{name}/dead").lines
+    (dead,) = serving.curl(f"/v1/requests/{name}/dead").json["dead"]
     assert (dead["index"], dead["body"], dead["error"]) == (2, {"base64": "/w=="}, "no")
     child = serving.call("POST", f"/v1/requests/{name}/dead/requeue", {"indexes": [2]}).json["id"]
     listed = serving.curl("/v1/requests?state=active&state=done").json["requests"]
@@ -149,20 +114,6 @@ def test_results_come_while_the_request_runs(serving: Serving):
         assert reader.stdout.read() == b""
 
 
-def end_one(serving: Serving, name: str) -> None:
-    submit(serving, bodies=["x"], id=name)
-    (taken,) = take(serving)
-    serving.call("POST", f"/v1/taken/{taken['receipt']}/done")
-
-
-def next_event(reader: subprocess.Popen[bytes]) -> dict[str, str]:
-    """Returns the fields of the next event."""
-    assert reader.stdout
-    lines = iter(reader.stdout.readline, b"\n")
-    fields = dict(line.decode().rstrip("\n").split(": ", 1) for line in lines if line[:1] != b":")
-    return fields or next_event(reader)
-
-
 def test_endings_are_followed_and_resumed(serving: Serving):
     end_one(serving, "r1")
     with listening(serving, "/v1/completions?since=0") as reader:
@@ -206,7 +157,8 @@ def test_what_is_not_there_is_404(serving: Serving, redis_url: str):
             for path in (one, f"{one}/results", f"{one}/dead"):
                 assert is_problem(serving.curl(path), 404)
             for word in ("cancel", "pause", "resume", "dead/requeue"):
-                assert is_problem(serving.call("POST", f"{one}/{word}"), 404)
+                given: dict[str, Any] = {"everything": True} if word == "dead/requeue" else {}
+                assert is_problem(serving.call("POST", f"{one}/{word}", given), 404)
             assert is_problem(serving.call("PATCH", one, {"limit": 2}), 404)
         assert queue.request("foreign").state() == "active"
         queue.request("foreign").cancel()

@@ -15,7 +15,7 @@ from fairlane.operations.control import (
     completion_log,
 )
 from fairlane.operations.create import admission
-from fairlane.operations.find import filters, overview, requests, workers
+from fairlane.operations.find import failures, filters, overview, requests, workers
 from fairlane.operations.flows.flow import checked_flow
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.operations.lease import shards
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fairlane.found import (
         ChangeReport,
         Demand,
+        QueueErrors,
         RequestChoice,
         RequestFilters,
         RequestPage,
@@ -266,6 +267,10 @@ class Queue:
     async def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
         """Returns what holds up a request, and an estimate; see fairlane.queue.Queue.why."""
         return await self.request(id).why()
+
+    async def errors(self) -> QueueErrors:
+        """Returns how sub-requests failed in all requests; see fairlane.queue.Queue.errors."""
+        return await self.driver.run(failures.queue_errors(self.name))
 
     async def demand(self) -> Demand:
         """Returns how many more leases workers could take; see fairlane.queue.Queue.demand."""

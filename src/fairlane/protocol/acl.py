@@ -120,8 +120,9 @@ ROLES = {
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
-            " lrange lrem memory|usage pexpire pttl scan script|exists time xinfo|groups xlen"
-            " xpending xrange xread xrevrange zcard zcount zrange zrangebylex zrem zscan zscore"
+            " lrange lrem memory|usage pexpire pttl scan script|exists time xadd xdel xinfo|groups"
+            " xlen xpending xrange xread xrevrange zcard zcount zrange zrangebylex zrem zscan"
+            " zscore"
         )
         | CALL
         | CONFIRM

@@ -218,6 +218,11 @@ def completed(queue: str) -> bytes:
     return _dispatch(queue, "completed")
 
 
+def audit(queue: str) -> bytes:
+    """Stream: what callers of the HTTP API changed."""
+    return _dispatch(queue, "audit")
+
+
 def workers(queue: str) -> bytes:
     """Zset: worker -> its last beat, ms."""
     return _dispatch(queue, "workers")

@@ -84,6 +84,21 @@ def test_a_request_without_failures_is_a_note(program: Program):
 
 def test_an_unknown_request_and_another_queue_are_refused(program: Program):
     program("errors", "nothing").refused(3, "there is no request nothing")
-    program("errors").refused(2, "Missing argument 'ID'")
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     program("errors", "mine", "--queue", "mail").refused(3, "request mine is in queue req")
+
+
+def test_without_an_id_the_failures_of_the_queue_are_grouped(program: Program, redis_url: str):
+    program("submit", "-", "--id", "one", stdin=b"dead 1\ndead 2\n")
+    program("submit", "-", "--id", "two", stdin=b"dead 3\nok\n")
+    settle(redis_url, answer)
+    settle(redis_url, answer)
+    first, second = program("errors").out.decode().splitlines()
+    assert re.fullmatch(r"[0-9a-f]{10}  3 dead: ValueError: dead \d", first)
+    assert "in 2 requests: " in second
+    assert "one index 0" in second
+    assert "two index 0" in second
+    (found,) = map(json.loads, program("errors", "--json").out.splitlines())
+    assert (found["count"], found["requests"], len(found["examples"])) == (3, 2, 2)
+    empty = program("errors", "--queue", "mail")
+    assert "no request of queue mail has dead sub-requests" in empty.err

@@ -70,3 +70,18 @@ def test_no_more_than_a_bounded_number_of_dead_is_read(
 def test_an_unknown_request_is_refused(queue: Queue):
     with pytest.raises(RequestNotFound):
         queue.request("nothing").errors()
+
+
+def test_the_failures_of_a_queue_are_grouped_within_a_bound(queue: Queue):
+    for _ in range(3):
+        queue.submit_request([b"x"] * 2, limit=1)
+        fail(queue, [("dead", "ValueError: bad 1"), ("dead", "KeyError: x")])
+    queue.submit_request([b"x"], id="calm").cancel()
+    found = queue.errors()
+    assert [(one.count, one.requests, one.headline) for one in found.groups] == [
+        (3, 3, "ValueError: bad 1"),
+        (3, 3, "KeyError: x"),
+    ]
+    assert (found.more, found.unread, len(found.groups[0].examples)) == (0, 0, 3)
+    few = queue.driver.run(failures.queue_errors(queue.name, most=3))
+    assert (sum(one.count for one in few.groups), few.more) == (4, 2)

@@ -1,4 +1,4 @@
-"""`fairlane errors`: how sub-requests of one request failed, dead or to be tried again."""
+"""`fairlane errors`: how sub-requests of a request, or of a queue, failed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.display.colours import coloured
-from fairlane.cli.display.failure_groups import group_fields, group_lines, short
+from fairlane.cli.display.failure_groups import group_fields, group_lines, queue_group_fields, short
+from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.durations import ago
-from fairlane.cli.options import home_option, json_option, open_request, redis_option
+from fairlane.cli.options import (
+    any_or_home_option,
+    json_option,
+    open_queue,
+    open_request,
+    redis_option,
+)
 from fairlane.cli.output import note, write_json, write_styled
 
 if TYPE_CHECKING:
@@ -17,22 +24,29 @@ if TYPE_CHECKING:
 
     from fairlane.found import RequestErrors
     from fairlane.model import FailedAttempt
+    from fairlane.queue import Queue
 
 DIES_OF = "attempts"  # the reason of a sub-request whose last attempt failed
 
 
-@click.command("errors", short_help="Show how sub-requests of one request failed.")
-@click.argument("request_id", metavar="ID")
-@home_option
+@click.command("errors", short_help="Show how sub-requests of a request, or of a queue, failed.")
+@click.argument("request_id", metavar="[ID]", required=False)
+@any_or_home_option
 @json_option
 @redis_option
-def command(request_id: str, redis: str | None, queue: str | None, as_json: bool) -> int:
+def command(request_id: str | None, redis: str | None, queue: str | None, as_json: bool) -> int:
     """Show how sub-requests of ID failed: those that are dead, and those that are tried again.
 
     Dead ones with equal failures are one group. Of those that wait for another attempt, Redis keeps
     how many they are and the last error; its fingerprint is the one that they have if they die of
     it. `dead list ID --each` has the body of each dead sub-request.
+
+    Without ID the dead of all requests of a queue are grouped, up to 100,000 of them.
     """
+    if request_id is None:
+        with open_queue(redis, queue) as opened:
+            _show_queue(opened, as_json=as_json)
+        return 0
     with open_request(redis, queue, request_id) as request:
         found = request.errors()
     for group in found.groups:
@@ -51,6 +65,29 @@ def command(request_id: str, redis: str | None, queue: str | None, as_json: bool
     for sentence in [] if as_json else _notes(found):
         note(sentence)
     return 0
+
+
+def _show_queue(queue: Queue, *, as_json: bool) -> None:
+    from fairlane.common.text import plural
+
+    found = queue.errors()
+    for group in found.groups:
+        if as_json:
+            write_json({"state": "dead", **queue_group_fields(group)})
+            continue
+        words = coloured("dead", f"{group.count:,} dead")
+        where = f" ({short(group.where)})" if group.where else ""
+        write_styled(f"{group.fingerprint}  {words}: {short(group.headline)}{where}")
+        examples = ", ".join(f"{name} index {index}" for name, index in group.examples)
+        write_styled(f"            in {plural(group.requests, 'request')}: {short(examples)}")
+    if not found.groups:
+        note(f"no request of queue {queue.name} has dead sub-requests")
+        note_unknown(queue)
+    if found.more or found.unread:
+        note(
+            f"{found.more:,} more dead sub-requests, and those of {found.unread:,} more requests, "
+            "were not read"
+        )
 
 
 def _retry_lines(found: RequestErrors, last: FailedAttempt) -> Iterator[str]:

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from fairlane.web.access.tokens import AccessToken, TokenFile
 
 _HEAD = ("ID", "NAME", "SCOPES", "CREATED", "EXPIRES")
-_SCOPES = ("submit", "consume", "operate", "admin")  # web/access/tokens.py, which imports more
+_SCOPES = (
+    "view",
+    "submit",
+    "consume",
+    "operate",
+    "admin",
+)  # web/access/tokens.py, which imports more
 _WHEN = "%Y-%m-%d %H:%M"
 
 
@@ -47,8 +53,8 @@ def create(
 ) -> int:
     """Create the token NAME, and print it. It is not kept: only its hash is.
 
-    submit: submit requests, and read their state and results. consume: take and settle
-    sub-requests. operate: what submit reads, and cancel, pause, change and requeue.
+    view: read everything. submit: submit requests, and read their state and results. consume: take
+    and settle sub-requests. operate: what view reads, and cancel, pause, change and requeue.
     """
     expires_s = None if expires is None else time_ms("--expires", expires, "1s", "3660d") / 1000
     made, text = _tokens(file).create(name, scopes, expires_s)

@@ -11,6 +11,7 @@ from fairlane.common.terminal import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlane.found import FailureGroup
     from fairlane.model import DeadGroup
 
 HEADLINE = 200  # characters of an error
@@ -42,6 +43,21 @@ def group_fields(group: DeadGroup) -> dict[str, Any]:
         "error": group.headline,
         "where": group.where or None,
         "indexes": group.indexes,
+        "first_ms": group.first_ms,
+        "last_ms": group.last_ms,
+    }
+
+
+def queue_group_fields(group: FailureGroup) -> dict[str, Any]:
+    """Returns one group of a queue as JSON has it."""
+    return {
+        "fingerprint": group.fingerprint,
+        "count": group.count,
+        "requests": group.requests,
+        "reason": group.reason,
+        "error": group.headline,
+        "where": group.where or None,
+        "examples": [{"id": name, "index": index} for name, index in group.examples],
         "first_ms": group.first_ms,
         "last_ms": group.last_ms,
     }

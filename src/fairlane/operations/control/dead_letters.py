@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.text import join_names
@@ -180,12 +180,32 @@ def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
         group.indexes.append(one.index)
 
 
+class WithDead(NamedTuple):
+    """A request that has dead sub-requests: `dead` of them are kept."""
+
+    id: str
+    state: str
+    dead: int
+
+
 def queue_dead(queue: str) -> Operation[dict[str, Any]]:
     """Returns which requests of a queue have dead sub-requests: unfinished first, then the newest.
 
-    {"requests": [{"id", "state", "dead", "reasons": {reason: count}}], "more"}. Reads 1,000
-    unfinished and 10,000 ended requests, and sorts 10,000 dead of each by reason; `more` is how
-    many requests were not read.
+    {"requests": [{"id", "state", "dead", "reasons": {reason: count}}], "more"}. Sorts 10,000 dead
+    of each by reason; `more` is how many requests were not read: see requests_with_dead.
+    """
+    having, more = yield from requests_with_dead(queue)
+    found = []
+    for one in having:
+        reasons = yield from _reasons(one.id)
+        found.append({**one._asdict(), "reasons": reasons})
+    return {"requests": found, "more": more}
+
+
+def requests_with_dead(queue: str) -> Operation[tuple[list[WithDead], int]]:
+    """Returns the requests that have dead sub-requests, and how many requests were not read.
+
+    Unfinished ones are first, then the newest. Reads 1,000 unfinished and 10,000 ended requests.
     """
     ids, more = yield from _candidates(queue)
     found = []
@@ -197,9 +217,8 @@ def queue_dead(queue: str) -> Operation[dict[str, Any]]:
         stored = (yield Batch(asked)) if asked else []
         for (one, count), (state, home) in zip(having, stored, strict=True):
             if state is not None and home == queue.encode():
-                reasons = yield from _reasons(one)
-                found.append({"id": one, "state": _text(state), "dead": count, "reasons": reasons})
-    return {"requests": found, "more": more}
+                found.append(WithDead(one, _text(state), count))
+    return found, more
 
 
 def _candidates(queue: str) -> Operation[tuple[list[str], int]]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-SCOPES = ("submit", "consume", "operate", "admin")
-ADMIN = "admin"  # includes the others
+SCOPES = ("view", "submit", "consume", "operate", "admin")
+_INCLUDES = {"operate": ("view",), "admin": SCOPES}  # other scopes that a scope includes
 _FORM = re.compile(r"fl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 _PRIVATE = 0o600
 _VERSION = 1
@@ -40,11 +40,17 @@ class AccessToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def allows(self, scope: str) -> bool:
         """Returns True if the token has this scope."""
-        return scope in self.scopes or ADMIN in self.scopes
+        return scope in all_scopes(self.scopes)
 
     def is_over(self, now: dt.datetime) -> bool:
         """Returns True if the token has expired."""
         return self.expires is not None and self.expires <= now
+
+
+def all_scopes(named: Iterable[str]) -> tuple[str, ...]:
+    """Returns these scopes and those that they include, in the order of SCOPES."""
+    found = {scope for name in named for scope in (name, *_INCLUDES.get(name, ()))}
+    return tuple(scope for scope in SCOPES if scope in found)
 
 
 class _Content(msgspec.Struct, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ _STATUS: tuple[tuple[type[errors.FairlaneError], int], ...] = (  # the first cla
     (errors.InvalidArgument, 422),
     (errors.RequestNotFound, 404),
     (errors.DeadNotFound, 404),
+    (errors.ScheduleNotFound, 404),
     (errors.RequestEnded, 409),
     (errors.RequestClosed, 409),
     (errors.RequestNotEnded, 409),

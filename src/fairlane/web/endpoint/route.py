@@ -12,10 +12,12 @@ from starlette.routing import Route
 
 from fairlane.web.endpoint.admission import admit
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
+from fairlane.web.endpoint.trail import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from fairlane.web.access.caller import Caller
     from fairlane.web.endpoint.site import Site
 
     Handle = Callable[[Site, Request], Awaitable[Response]]
@@ -30,7 +32,8 @@ class Endpoint:
     A caller needs one of `scopes`; () = none. `takes` is the type of its JSON content, `query` that
     of its parameters, `gives` that of the answer with `status`. `streams` are other media types of
     the answer, `accepts` other ones of the content. `refuses` are further statuses. `also` are
-    other paths of it.
+    other paths of it. If `is_page`, links of other sites may lead to it: it has no data. With
+    `changes` the audit trail gets an entry of each call.
     """
 
     method: str
@@ -47,6 +50,8 @@ class Endpoint:
     streams: tuple[str, ...] = ()
     refuses: tuple[int, ...] = ()
     also: tuple[str, ...] = ()
+    is_page: bool = False
+    changes: bool = False
     render: Callable[[Refusal], Response] = as_problem
 
 
@@ -55,8 +60,13 @@ def routes_of(site: Site, endpoint: Endpoint) -> list[Route]:
 
     async def call(request: Request) -> Response:
         try:
-            admit(site, request, endpoint.scopes)
-            return await endpoint.handle(site, request)
+            caller = admit(site, request, endpoint.scopes, is_page=endpoint.is_page)
+            request.state.caller = caller
+            if not endpoint.changes:
+                return await endpoint.handle(site, request)
+            action = f"{endpoint.method} {endpoint.path}"
+            async with recorded(site, request, action, endpoint.status):
+                return await endpoint.handle(site, request)
         except ClientDisconnect:
             return Response(status_code=_GONE)
         except Exception as error:  # noqa: BLE001  each error is one answer
@@ -65,6 +75,12 @@ def routes_of(site: Site, endpoint: Endpoint) -> list[Route]:
     return [
         Route(path, call, methods=[endpoint.method]) for path in (endpoint.path, *endpoint.also)
     ]
+
+
+def caller_of(request: Request) -> Caller:
+    """Returns the caller whom the route has admitted."""
+    caller: Caller = request.state.caller
+    return caller
 
 
 def answer(value: Any, status: int = 200) -> Response:

@@ -23,6 +23,11 @@ async def own_request(site: Site, call: Call) -> tuple[Request, Progress]:
     except InvalidArgument as error:
         raise Refusal(404, str(error)) from None
     progress = await request.progress()
-    if progress.queue != site.queue.name:
-        raise Refusal(404, f"there is no request {name} in queue {site.queue.name}")
+    check_own(site, name, progress.queue)
     return request, progress
+
+
+def check_own(site: Site, name: str, queue: str) -> None:
+    """Raises Refusal unless the request's queue is that of the server."""
+    if queue != site.queue.name:
+        raise Refusal(404, f"there is no request {name} in queue {site.queue.name}")

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
+from starlette.responses import Response
 
-from fairlane.options import check_deadline, check_limit, check_priority, ms_of
-from fairlane.web.endpoint.problem import Refusal
+from fairlane.operations.many.change import Change
 from fairlane.web.endpoint.reading import NDJSON, document, lines, media_of, query
 from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.endpoint.trail import trail_of
 from fairlane.web.v1.own import own_request
 from fairlane.web.v1.schemas import (
     Cancel,
     Changes,
+    Delete,
     Filters,
     NewRequest,
     Options,
+    RequestDetail,
     RequestList,
     RequestState,
     Submitted,
+    detail_of,
     state_of,
     to_bytes,
 )
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
-    from starlette.responses import Response
 
     from fairlane.web.endpoint.site import Site
 
-READ = ("submit", "operate")
-_FILTERS = {"state": "states", "priority": "priorities", "tag": "tags", "tenant": "tenants"}
+READ = ("submit", "view")
 
 
 async def submit(site: Site, call: Call) -> Response:
@@ -51,24 +53,21 @@ async def submit(site: Site, call: Call) -> Response:
 async def list_requests(site: Site, call: Call) -> Response:
     """Lists requests, newest first, a page at a time."""
     wanted = query(call, Filters)
-    given: dict[str, Any] = {
-        _FILTERS.get(name, name): value
-        for name in Filters.__struct_fields__
-        if name not in {"limit", "after"} and (value := getattr(wanted, name)) is not UNSET
-    }
-    page = await site.queue.list_requests(limit=wanted.limit, after=wanted.after, **given)
+    found = site.queue.list_requests(limit=wanted.limit, after=wanted.after, **wanted.given())
+    page = await found
     return answer(RequestList([state_of(one) for one in page.requests], page.after))
 
 
 async def show(site: Site, call: Call) -> Response:
-    """Returns the counts of a request now."""
+    """Returns the counts and the settings of a request now."""
     _, progress = await own_request(site, call)
-    return answer(state_of(progress))
+    return answer(detail_of(progress))
 
 
 async def cancel(site: Site, call: Call) -> Response:
     """Cancels a request: nothing of it starts any more."""
     given = await document(call, Cancel)
+    trail_of(call).note(given=given.reason)
     request, _ = await own_request(site, call)
     await request.cancel(given.reason)
     return answer(state_of(await request.progress()))
@@ -89,25 +88,35 @@ async def resume(site: Site, call: Call) -> Response:
 
 
 async def change(site: Site, call: Call) -> Response:
-    """Sets the limit, the priority or the deadline of a request."""
+    """Sets the limit, the priority, the deadline or the rate of a request."""
     given = await document(call, Changes)
-    limit, priority, deadline_s = given.limit, given.priority, given.deadline_s
-    if limit is UNSET and priority is UNSET and deadline_s is UNSET:
-        raise Refusal(422, "nothing is to be changed: give limit, priority or deadline_s")
-    if isinstance(limit, int):
-        check_limit(limit)
-    if isinstance(priority, int):
-        check_priority(priority)
-    if isinstance(deadline_s, float | int):
-        check_deadline(ms_of("deadline_s", deadline_s))
+    wanted = {
+        name: value
+        for name in Changes.__struct_fields__
+        if (value := getattr(given, name)) is not UNSET
+    }
+    trail_of(call).note(given=" ".join(f"{name}={value}" for name, value in wanted.items()))
+    Change.set(**wanted)  # it checks all values before anything is written
     request, _ = await own_request(site, call)
-    if isinstance(limit, int):
-        await request.set_limit(limit)
-    if isinstance(priority, int):
-        await request.set_priority(priority)
-    if isinstance(deadline_s, float | int):
-        await request.set_deadline(deadline_s)
+    if "limit" in wanted:
+        await request.set_limit(wanted["limit"])
+    if "priority" in wanted:
+        await request.set_priority(wanted["priority"])
+    if "deadline_s" in wanted:
+        await request.set_deadline(wanted["deadline_s"])
+    if "rate" in wanted:
+        await request.set_rate(wanted["rate"], wanted.get("burst"))
     return answer(state_of(await request.progress()))
+
+
+async def delete(site: Site, call: Call) -> Response:
+    """Deletes a request that has ended, with its results; ?cancel=true cancels it first."""
+    wanted = Change.delete(cancel=query(call, Delete).cancel)
+    request, _ = await own_request(site, call)
+    report = await site.queue.change(await site.queue.select(wanted, [request.id]))
+    for error in report.failed.values():
+        raise error
+    return Response(status_code=204)
 
 
 _ONE = "/v1/requests/{id}"
@@ -119,28 +128,34 @@ ENDPOINTS = (
         accepts=(NDJSON,), refuses=(409, 413, 415, 422, 429),
     ),
     Endpoint(
-        method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=("operate",),
+        method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=("view",),
         summary="List requests", query=Filters, gives=RequestList, refuses=(422,),
     ),
     Endpoint(
         method="GET", path=_ONE, handle=show, group=_GROUP, scopes=READ,
-        summary="Show the counts of a request", gives=RequestState, refuses=(404,),
+        summary="Show a request", gives=RequestDetail, refuses=(404,),
     ),
     Endpoint(
         method="PATCH", path=_ONE, handle=change, group=_GROUP, scopes=("operate",),
-        summary="Set the limit, the priority or the deadline", takes=Changes, gives=RequestState,
-        refuses=(404, 409, 422),
+        summary="Set the limit, the priority, the deadline or the rate", takes=Changes,
+        gives=RequestState, refuses=(404, 409, 413, 415, 422), changes=True,
+    ),
+    Endpoint(
+        method="DELETE", path=_ONE, handle=delete, group=_GROUP, scopes=("operate",),
+        summary="Delete a request", query=Delete, status=204, refuses=(404, 409, 422),
+        changes=True,
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/cancel", handle=cancel, group=_GROUP, scopes=("operate",),
-        summary="Cancel a request", takes=Cancel, gives=RequestState, refuses=(404, 422),
+        summary="Cancel a request", takes=Cancel, gives=RequestState, refuses=(404, 413, 415, 422),
+        changes=True,
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/pause", handle=pause, group=_GROUP, scopes=("operate",),
-        summary="Pause a request", gives=RequestState, refuses=(404, 409),
+        summary="Pause a request", gives=RequestState, refuses=(404, 409), changes=True,
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/resume", handle=resume, group=_GROUP, scopes=("operate",),
-        summary="Resume a request", gives=RequestState, refuses=(404, 409),
+        summary="Resume a request", gives=RequestState, refuses=(404, 409), changes=True,
     ),
 )  # fmt: skip

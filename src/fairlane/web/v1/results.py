@@ -1,24 +1,16 @@
-"""/v1/requests/{id}/results and /dead: what became of the sub-requests of a request."""
+"""/v1/requests/{id}/results: what became of the sub-requests of a request."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.reading import NDJSON, document, query
-from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.endpoint.reading import NDJSON, query
+from fairlane.web.endpoint.route import Endpoint
 from fairlane.web.endpoint.stream import EVENTS, event_stream, line_stream, wants_events
 from fairlane.web.v1.own import own_request
 from fairlane.web.v1.requests import READ
-from fairlane.web.v1.schemas import (
-    DeadChoice,
-    DeadLine,
-    Requeued,
-    ResultLine,
-    ResultOrder,
-    dead_of,
-    result_of,
-)
+from fairlane.web.v1.schemas import ResultLine, ResultOrder, result_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -58,39 +50,11 @@ async def _results(request: Request, order: str, after: int) -> AsyncGenerator[R
             yield result_of(found)
 
 
-async def dead(site: Site, call: Call) -> Response:
-    """Returns the dead sub-requests with their bodies as NDJSON, first to die first."""
-    request, _ = await own_request(site, call)
-    return line_stream(site, _dead(request))
-
-
-async def _dead(request: Request) -> AsyncGenerator[DeadLine, None]:
-    async for found in request.dead():
-        yield dead_of(found)
-
-
-async def requeue(site: Site, call: Call) -> Response:
-    """Lets dead sub-requests run again."""
-    given = await document(call, DeadChoice)
-    request, _ = await own_request(site, call)
-    run_by = await request.requeue_dead(fingerprint=given.fingerprints, indexes=given.indexes)
-    return answer(Requeued(run_by.id))
-
-
 _ONE = "/v1/requests/{id}"
 ENDPOINTS = (
     Endpoint(
         method="GET", path=f"{_ONE}/results", handle=results, group="Results", scopes=READ,
         summary="Read the results while the request runs", query=ResultOrder, gives=ResultLine,
         streams=(NDJSON, EVENTS), refuses=(404, 422),
-    ),
-    Endpoint(
-        method="GET", path=f"{_ONE}/dead", handle=dead, group="Results", scopes=("operate",),
-        summary="Read the dead sub-requests", gives=DeadLine, streams=(NDJSON,), refuses=(404,),
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}/dead/requeue", handle=requeue, group="Results",
-        scopes=("operate",), summary="Let dead sub-requests run again", takes=DeadChoice,
-        gives=Requeued, refuses=(404, 409, 422),
     ),
 )  # fmt: skip

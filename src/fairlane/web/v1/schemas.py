@@ -44,10 +44,9 @@ def from_bytes(raw: bytes) -> Bytes:
         return Base64(base64.b64encode(raw).decode())
 
 
-class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The options of a request, as those of submit_request; times are in seconds."""
+class RecurringOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Options of requests, as those of submit_request; times are in seconds."""
 
-    id: str | UnsetType = UNSET
     priority: int | UnsetType = UNSET
     limit: int | UnsetType = UNSET
     attempts: int | UnsetType = UNSET
@@ -57,7 +56,6 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     time_limit_s: float | UnsetType = UNSET
     durable: int | UnsetType = UNSET
     delay: str | UnsetType = UNSET
-    run_at: str | UnsetType = UNSET
     rate: str | UnsetType = UNSET
     burst: int | UnsetType = UNSET
     rate_key: str | UnsetType = UNSET
@@ -66,16 +64,26 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tenant: str | UnsetType = UNSET
     share: int | UnsetType = UNSET
     ageing_s: float | UnsetType = UNSET
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options that the caller named."""
+        names = OPTIONS & {*self.__struct_fields__}
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not UNSET}
+
+
+class Options(RecurringOptions, kw_only=True, forbid_unknown_fields=True):
+    """The options of a request, as those of submit_request; times are in seconds."""
+
+    id: str | UnsetType = UNSET
+    run_at: str | UnsetType = UNSET
     after: list[str] | UnsetType = UNSET
     after_any_end: bool | UnsetType = UNSET
     on_duplicate: str | UnsetType = UNSET
     window_s: float | UnsetType = UNSET
 
-    def given(self) -> dict[str, Any]:
-        """Returns the options that the caller named."""
-        names = Options.__struct_fields__
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not UNSET}
+
+OPTIONS = frozenset(Options.__struct_fields__)
 
 
 class NewRequest(Options, kw_only=True, forbid_unknown_fields=True):
@@ -124,6 +132,35 @@ def state_of(found: Progress | Completion) -> RequestState:
     )  # fmt: skip
 
 
+class RequestDetail(RequestState, kw_only=True):
+    """A request in full. Times are in ms, null = none; `rates` are in words.
+
+    Nothing starts before `opens_ms`. `failures` counts failed attempts, `timeouts` late calls.
+    """
+
+    queue: str
+    opens_ms: int | None
+    deadline_ms: int | None
+    time_limit_ms: int | None
+    durable: int
+    parent: str
+    rates: list[str]
+    share: int
+    failures: int
+    timeouts: int
+
+
+def detail_of(found: Progress) -> RequestDetail:
+    """Returns a request in full."""
+    return RequestDetail(
+        **msgspec.structs.asdict(state_of(found)), queue=found.queue,
+        opens_ms=found.opens_ms or None, deadline_ms=found.deadline_ms or None,
+        time_limit_ms=found.time_limit_ms or None, durable=found.durable, parent=found.parent,
+        rates=[one.words for one in found.rates], share=found.share, failures=found.failures,
+        timeouts=found.timeouts,
+    )  # fmt: skip
+
+
 _MORE: dict[str, Any] = {"held": 0, "limit": 0, "tags": (), "tenant": ""}
 
 
@@ -134,8 +171,11 @@ class RequestList(msgspec.Struct):
     after: str
 
 
-class Filters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which requests a list shows; states, priorities, tags and tenants may be given again."""
+class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which requests; states, priorities, tags and tenants may be several.
+
+    A request must have all tags, and one of the states, priorities and tenants.
+    """
 
     state: list[str] | UnsetType = UNSET
     priority: list[int] | UnsetType = UNSET
@@ -144,16 +184,37 @@ class Filters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     id_prefix: str | UnsetType = UNSET
     older_s: float | UnsetType = UNSET
     newer_s: float | UnsetType = UNSET
+
+    def given(self) -> dict[str, Any]:
+        """Returns the filters that the caller named, as Queue.list_requests calls them."""
+        found = {name: getattr(self, name) for name in RequestFields.__struct_fields__}
+        return {_FILTERS.get(name, name): one for name, one in found.items() if one is not UNSET}
+
+
+_FILTERS = {"state": "states", "priority": "priorities", "tag": "tags", "tenant": "tenants"}
+
+
+class Filters(RequestFields, kw_only=True, forbid_unknown_fields=True):
+    """Which requests a list shows; states, priorities, tags and tenants may be given again."""
+
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     after: str = ""
 
 
 class Changes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to change of a request; `deadline_s` counts from now, 0 = none."""
+    """What to change of a request; `deadline_s` counts from now, 0 = none. `rate` is as 100/s."""
 
     limit: int | UnsetType = UNSET
     priority: int | UnsetType = UNSET
     deadline_s: float | UnsetType = UNSET
+    rate: str | UnsetType = UNSET
+    burst: int | UnsetType = UNSET
+
+
+class Delete(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether a request that has not ended is cancelled first."""
+
+    cancel: bool = False
 
 
 class Cancel(msgspec.Struct, forbid_unknown_fields=True):
@@ -209,19 +270,6 @@ def dead_of(found: DeadSubRequest) -> DeadLine:
         found.index, found.attempt, found.reason, found.error, found.worker,
         from_bytes(found.body), found.fingerprint, found.died_ms,
     )  # fmt: skip
-
-
-class DeadChoice(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead sub-requests: those of these indexes or fingerprints; neither: all of them."""
-
-    indexes: list[int] | None = None
-    fingerprints: list[str] | None = None
-
-
-class Requeued(msgspec.Struct):
-    """The request in which they run again."""
-
-    id: str
 
 
 class Take(msgspec.Struct, forbid_unknown_fields=True):

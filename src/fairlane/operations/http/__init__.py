@@ -1,0 +1,1 @@
+"""What only the server of the HTTP API keeps in Redis."""

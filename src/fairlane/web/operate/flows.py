@@ -1,0 +1,138 @@
+"""/v1/flows: the runs of flows that began in the queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.operations.flows.feed import request_of
+from fairlane.operations.flows.runs import place_of
+from fairlane.web.endpoint.problem import Refusal
+from fairlane.web.endpoint.reading import document, query
+from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.endpoint.trail import trail_of
+from fairlane.web.operate.pages import Limit
+from fairlane.web.v1.schemas import Cancel, RequestState, state_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request as Call
+    from starlette.responses import Response
+
+    from fairlane.aio.flows import AsyncFlowRun
+    from fairlane.found import FlowProgress
+    from fairlane.web.endpoint.site import Site
+
+
+class FlowFilters(Limit, forbid_unknown_fields=True):
+    """Which runs: of `flow`, with each `property`, which is NAME=VALUE and may be given again."""
+
+    flow: str = ""
+    property: list[str] = msgspec.field(default_factory=list)
+
+
+class StepRow(msgspec.Struct):
+    """A step with the counts of its request. `source` is the step that feeds it, null = none.
+
+    A step that `compensates` gets the dead sub-requests of its source.
+    """
+
+    step: str
+    queue: str
+    source: str | None
+    compensates: bool
+    request: RequestState
+
+
+class FlowState(msgspec.Struct):
+    """A run of a flow: `state` is active, done or cancelled; its steps are in their order."""
+
+    id: str
+    flow: str
+    state: str
+    steps: list[StepRow]
+
+
+class FlowList(msgspec.Struct):
+    """Runs, unfinished ones first."""
+
+    flows: list[FlowState]
+
+
+async def find(site: Site, call: Call) -> Response:
+    """Finds the runs that have all these properties. It reads a bounded part of the queue."""
+    wanted = query(call, FlowFilters)
+    found = []
+    properties = dict(map(_property, wanted.property))
+    for run in await site.queue.flows.find(wanted.flow, most=wanted.limit, **properties):
+        try:
+            found.append(_flow(await run.progress()))
+        except RequestNotFound:  # its retention is over meanwhile
+            continue
+    return answer(FlowList(found))
+
+
+async def show(site: Site, call: Call) -> Response:
+    """Returns the steps of a run with their counts."""
+    run = await _own_run(site, call)
+    return answer(_flow(await run.progress()))
+
+
+async def cancel(site: Site, call: Call) -> Response:
+    """Cancels every step of a run."""
+    given = await document(call, Cancel)
+    trail_of(call).note(given=given.reason)
+    run = await _own_run(site, call)
+    await run.cancel(given.reason)
+    return answer(_flow(await run.progress()))
+
+
+async def _own_run(site: Site, call: Call) -> AsyncFlowRun:
+    """Returns the run of the path. Raises Refusal, also if it began in another queue."""
+    name = call.path_params["id"]
+    try:
+        run = site.queue.flows.run(name)
+    except InvalidArgument as error:
+        raise Refusal(404, str(error)) from None
+    await site.queue.driver.run(place_of(name))
+    first = await site.queue.request(request_of(name, 1)).progress()
+    if first.queue != site.queue.name:
+        raise Refusal(404, f"there is no flow {name} that began in queue {site.queue.name}")
+    return run
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise Refusal(422, f"property {text!r} is not valid: write NAME=VALUE")
+    return name, value
+
+
+def _flow(found: FlowProgress) -> FlowState:
+    steps = [
+        StepRow(
+            one.step, one.progress.queue, one.source or None, one.is_compensating,
+            state_of(one.progress),
+        )
+        for one in found.steps
+    ]  # fmt: skip
+    return FlowState(found.id, found.flow, found.state, steps)
+
+
+_ONE, _GROUP = "/v1/flows/{id}", "Flows"
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/flows", handle=find, group=_GROUP, scopes=("view",),
+        summary="Find runs of flows", query=FlowFilters, gives=FlowList, refuses=(422,),
+    ),
+    Endpoint(
+        method="GET", path=_ONE, handle=show, group=_GROUP, scopes=("view",),
+        summary="Show a run", gives=FlowState, refuses=(404,),
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}/cancel", handle=cancel, group=_GROUP, scopes=("operate",),
+        summary="Cancel a run", takes=Cancel, gives=FlowState, refuses=(404, 413, 415, 422),
+        changes=True,
+    ),
+)  # fmt: skip

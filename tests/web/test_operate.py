@@ -1,0 +1,260 @@
+"""What a dashboard shows and changes, with curl against a server of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fairlane import Flow
+from fairlane.queue import Queue
+from tests.web.calls import is_problem, submit, take
+from tests.web.serving import Serving
+
+if TYPE_CHECKING:
+    from tests.cli.program import Program
+
+
+def die(serving: Serving, name: str, *reasons: str) -> None:
+    """Submits a request whose sub-requests are given up for these reasons."""
+    submit(serving, id=name, bodies=[f"body {i}" for i in range(len(reasons))], limit=9)
+    for taken, reason in zip(take(serving, count=len(reasons)), reasons, strict=True):
+        path = f"/v1/taken/{taken['receipt']}/dead"
+        assert serving.call("POST", path, {"reason": reason}).status == 204
+
+
+def post(serving: Serving, path: str, **given: Any) -> Any:
+    answer = serving.call("POST", path, given)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def test_a_caller_sees_its_name_and_its_scopes(program: Program, serving: Serving):
+    local = serving.curl("/v1/me").json
+    assert (local["name"], local["has_tokens"], local["queue"]) == ("local", False, "req")
+    token = program("token", "create", "anna", "--scope", "operate").id
+    with Serving(program) as guarded:
+        mine = guarded.curl("-H", f"Authorization: Bearer {token}", "/v1/me").json
+    assert (mine["name"], mine["scopes"], mine["has_tokens"]) == ("anna", ["view", "operate"], True)
+
+
+def test_it_says_why_a_request_waits_and_how_much_could_start(serving: Serving):
+    name = submit(serving, bodies=["a", "b", "c"], limit=2)
+    found = serving.curl(f"/v1/requests/{name}/why").json
+    assert (found["request"]["id"], found["causes"][0]["kind"]) == (name, "workers")
+    assert (found["place"], found["estimate"]["starts_ms"]) == (1, None)
+    take(serving)
+    demand = serving.curl("/v1/demand").json
+    assert (demand["demand"], demand["held"], demand["wanted"]) == (1, 1, 2)
+    assert is_problem(serving.curl("/v1/requests/nothing/why"), 404)
+
+
+def test_a_request_is_shown_in_full(serving: Serving):
+    name = submit(serving, bodies=["a"], rate="10/s", burst=3, retain_s=3600, tags=["x"])
+    found = serving.curl(f"/v1/requests/{name}").json
+    assert (found["queue"], found["rates"], found["tags"]) == ("req", ["10/s"], ["x"])
+    assert found["opens_ms"] is None
+
+
+def test_a_rate_is_changed_and_bad_values_change_nothing(serving: Serving):
+    name = submit(serving, bodies=["a"], rate="10/s")
+    path = f"/v1/requests/{name}"
+    assert serving.call("PATCH", path, {"rate": "20/m", "burst": 2}).status == 200
+    assert serving.curl(path).json["rates"] == ["20/m"]
+    assert is_problem(serving.call("PATCH", path, {"priority": 7, "rate": "fast"}), 422, "fast")
+    assert is_problem(serving.call("PATCH", path, {"burst": 2}), 422, "burst needs a rate")
+    assert is_problem(serving.call("PATCH", path, {}), 422, "nothing to set")
+    assert serving.curl(path).json["priority"] == 5
+
+
+def test_failures_are_grouped_for_a_request_and_for_the_queue(serving: Serving):
+    die(serving, "r1", "bad host", "bad host", "no disk")
+    die(serving, "r2", "bad host")
+    found = serving.curl("/v1/requests/r1/errors").json
+    assert [(one["count"], one["headline"]) for one in found["groups"]] == [
+        (2, "bad host"),
+        (1, "no disk"),
+    ]
+    assert (found["more"], found["retries"], found["due_ms"]) == (0, 0, None)
+    groups = serving.curl("/v1/errors").json["groups"]
+    assert [(one["count"], one["requests"]) for one in groups] == [(3, 2), (1, 1)]
+    assert {one["id"] for one in groups[0]["examples"]} == {"r1", "r2"}
+
+
+def test_dead_sub_requests_are_read_requeued_and_dropped(serving: Serving):
+    die(serving, "r1", "bad host", "no disk", "no disk")
+    page = serving.curl("/v1/requests/r1/dead").json
+    assert [(one["index"], one["body"]) for one in page["dead"]] == [
+        (0, "body 0"), (1, "body 1"), (2, "body 2"),
+    ]  # fmt: skip
+    assert serving.curl(f"/v1/requests/r1/dead?after={page['after']}").json == {
+        "dead": [],
+        "after": "",
+    }
+    path = "/v1/requests/r1/dead"
+    again = post(serving, f"{path}/requeue", indexes=[0])
+    assert again["requeued"] == 1
+    assert [one["body"] for one in take(serving, count=9)] == ["body 0"]
+    assert post(serving, f"{path}/drop", fingerprints=[page["dead"][1]["fingerprint"]]) == {
+        "dropped": 2
+    }
+    assert is_problem(serving.call("POST", f"{path}/drop"), 422, "no dead sub-request is chosen")
+    assert is_problem(serving.call("POST", f"{path}/requeue", {"indexes": [7]}), 404, "index 7")
+    both = {"indexes": [1], "everything": True}
+    assert is_problem(serving.call("POST", f"{path}/requeue", both), 422, "two ways")
+    assert is_problem(serving.curl(f"{path}?after=x"), 422, "no place")
+
+
+def test_a_request_is_deleted_once_it_has_ended(serving: Serving):
+    submit(serving, id="r1", bodies=["a"])
+    assert is_problem(serving.curl("-X", "DELETE", "/v1/requests/r1"), 409, "has not ended")
+    assert serving.curl("-X", "DELETE", "/v1/requests/r1?cancel=true").status == 204
+    for _ in range(2):
+        assert is_problem(serving.curl("-X", "DELETE", "/v1/requests/r1"), 404)
+
+
+def test_many_requests_are_counted_and_then_changed(serving: Serving):
+    for i in range(5):
+        submit(serving, id=f"night-{i}", bodies=["a"], tags=["nightly"])
+    submit(serving, id="day", bodies=["a"])
+    wanted = {"action": "cancel", "filter": {"tag": ["nightly"]}, "reason": "late"}
+    counted = post(serving, "/v1/bulk", **wanted, dry_run=True)
+    assert (counted["matched"], counted["changed"], len(counted["ids"])) == (5, 0, 5)
+    assert is_problem(serving.call("POST", "/v1/bulk", wanted), 422, "expected is missing")
+    few = {**wanted, "expected": 4}
+    assert is_problem(serving.call("POST", "/v1/bulk", few), 409, "5 requests match, not 4")
+    done = post(serving, "/v1/bulk", **wanted, expected=5)
+    assert (done["changed"], done["failed"]) == (5, 0)
+    assert serving.curl("/v1/requests/night-0").json["reason"] == "late"
+    assert serving.curl("/v1/requests/day").json["state"] == "active"
+    ids = {"action": "set", "ids": ["day"], "priority": 1, "expected": 1}
+    assert post(serving, "/v1/bulk", **ids)["changed"] == 1
+    assert serving.curl("/v1/requests/day").json["priority"] == 1
+    for action in ("pause", "resume"):
+        assert post(serving, "/v1/bulk", action=action, everything=True, expected=9)["changed"] == 1
+    ended = {"action": "delete", "filter": {"state": ["ended"]}, "expected": 5}
+    assert post(serving, "/v1/bulk", **ended)["changed"] == 5
+
+
+def test_the_dead_of_many_requests_are_requeued(serving: Serving):
+    die(serving, "r1", "bad host")
+    die(serving, "r2", "bad host", "no disk")
+    wanted = {"action": "requeue_dead", "everything": True, "expected": 2}
+    assert post(serving, "/v1/bulk", **wanted)["changed"] == 2
+    assert len(take(serving, count=9)) == 3
+
+
+def test_a_bulk_that_is_no_choice_is_refused(serving: Serving, redis_url: str):
+    with Queue.from_url(redis_url, name="other") as queue:
+        queue.submit_request(["a"], id="foreign")
+        for given, status, words in (
+            ({"action": "cancel"}, 422, "no request is chosen"),
+            ({"action": "cancel", "filter": {}}, 422, "no request is chosen"),
+            ({"action": "cancel", "ids": ["a"], "everything": True}, 422, "two ways"),
+            ({"action": "pause", "everything": True, "limit": 2}, 422, "limit is not for"),
+            ({"action": "set", "everything": True}, 422, "nothing to set"),
+            ({"action": "explode", "everything": True}, 422, "explode"),
+            ({"action": "cancel", "filter": {"state": ["lost"]}}, 422, "state lost"),
+            ({"action": "cancel", "ids": ["nothing"]}, 404, "nothing"),
+            ({"action": "cancel", "ids": ["foreign"]}, 404, "foreign"),
+        ):
+            answer = serving.call("POST", "/v1/bulk", {**given, "expected": 9})
+            assert is_problem(answer, status, words)
+        assert queue.request("foreign").state() == "active"
+        queue.request("foreign").cancel()
+
+
+def test_the_queue_is_shown_paused_and_resumed(serving: Serving):
+    submit(serving, bodies=["a", "b"], priority=7, limit=2)
+    found = serving.curl("/v1/queue").json
+    assert (found["requests"], found["lanes"], found["max_waiting"]) == (1, {"7": 2}, None)
+    paused = post(serving, "/v1/queue/pause", for_s=600)
+    assert paused["paused"] is True
+    assert serving.curl("/v1/queue").json["paused_until"] == paused["paused_until"]
+    assert take(serving) == []
+    assert post(serving, "/v1/queue/resume")["was_paused"] is True
+    assert post(serving, "/v1/queue/resume")["was_paused"] is False
+    assert is_problem(serving.call("POST", "/v1/queue/pause", {"for_s": 0}), 422, "for_s 0")
+    assert len(take(serving, count=2)) == 2
+
+
+def test_queues_and_workers_are_listed(serving: Serving):
+    submit(serving, bodies=["a"])
+    (row,) = serving.curl("/v1/queues").json["queues"]
+    assert (row["name"], row["waiting"], row["requests"], row["paused"]) == ("req", 1, 1, False)
+    assert is_problem(serving.curl("/v1/queues?after=x"), 422, "cursor")
+    assert serving.curl("/v1/workers").json == {"workers": [], "more": 0}
+
+
+def test_schedules_are_added_listed_paused_and_removed(serving: Serving):
+    nightly = {"name": "nightly", "cron": "0 3 * * *", "bodies": ["a", "b"], "tz": "Europe/Berlin"}
+    made = post(serving, "/v1/schedules", **nightly, priority=2, tags=["x"])
+    assert (made["state"], made["sub_requests"]) == ("active", 2)
+    assert (made["options"], len(made["next"])) == ({"priority": 2, "tags": ["x"]}, 5)
+    assert serving.curl("/v1/schedules").json["schedules"] == [made]
+    paused = post(serving, "/v1/schedules/nightly/pause")
+    assert (paused["state"], paused["next"]) == ("paused", [])
+    assert post(serving, "/v1/schedules/nightly/resume")["state"] == "active"
+    assert serving.curl("-X", "DELETE", "/v1/schedules/nightly").status == 204
+    assert is_problem(serving.curl("-X", "DELETE", "/v1/schedules/nightly"), 404, "no schedules")
+    for wrong, words in (
+        ({"cron": "often"}, "cron line"),
+        ({"tz": "Moon"}, "Moon"),
+        ({"name": "a:b"}, "a:b"),
+        ({"bodies": []}, "no body"),
+        ({"run_at": "2030-01-01"}, "run_at"),
+        ({"limit": 0}, "limit 0"),
+    ):
+        assert is_problem(serving.call("POST", "/v1/schedules", {**nightly, **wrong}), 422, words)
+
+
+def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
+    flow = Flow("import").step("fetch").step("store")
+    with Queue.from_url(redis_url) as queue, Queue.from_url(redis_url, name="other") as other:
+        queue.submit_flow(flow, ["a", "b"], id="run1", properties={"city": "Bonn"})
+        other.submit_flow(flow, ["a"], id="foreign")
+        (found,) = serving.curl("/v1/flows?property=city%3DBonn&flow=import").json["flows"]
+        assert (found["id"], found["state"]) == ("run1", "active")
+        steps = [(one["step"], one["source"], one["request"]["total"]) for one in found["steps"]]
+        assert steps == [("fetch", None, 2), ("store", "fetch", 0)]
+        assert serving.curl("/v1/flows/run1").json == found
+        assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": []}
+        assert is_problem(serving.curl("/v1/flows?property=city"), 422, "NAME=VALUE")
+        for name in ("foreign", "nothing", "a%7Bb"):
+            assert is_problem(serving.curl(f"/v1/flows/{name}"), 404)
+            assert is_problem(serving.call("POST", f"/v1/flows/{name}/cancel"), 404)
+        assert post(serving, "/v1/flows/run1/cancel", reason="late")["state"] == "cancelled"
+        other.flows.run("foreign").cancel()
+
+
+def test_changes_stand_in_the_audit_trail(program: Program):
+    token = program("token", "create", "anna", "--scope", "admin").id
+    bearer = {"Authorization": f"Bearer {token}"}
+    with Serving(program) as serving:
+        for path, given in (
+            ("/v1/requests", {"bodies": ["a"], "id": "r1"}),
+            ("/v1/requests/r1/pause", {}),
+            ("/v1/requests/r1/cancel", {"reason": "too\nlate"}),
+            ("/v1/requests/nothing/cancel", {}),
+            ("/v1/queue/pause", {"for_s": -1}),
+        ):
+            serving.call("POST", path, given, **bearer)
+        serving.call("POST", "/v1/requests/r1/pause", {})  # without a token
+        words = ["-H", f"Authorization: Bearer {token}"]
+        page = serving.curl(*words, "/v1/audit").json
+        assert [
+            (one["who"], one["action"].split("/")[-1], one["object"], one["status"])
+            for one in page["entries"]
+        ] == [
+            ("anna", "pause", "", 422),
+            ("anna", "cancel", "nothing", 404),
+            ("anna", "cancel", "r1", 200),
+            ("anna", "pause", "r1", 200),
+        ]
+        assert page["entries"][2]["given"] == "too\nlate"
+        assert "for_s -1" in page["entries"][0]["detail"]
+        first = serving.curl(*words, "/v1/audit?limit=3").json
+        rest = serving.curl(*words, f"/v1/audit?limit=3&after={first['after']}").json
+        assert first["entries"] + rest["entries"] == page["entries"]
+        assert rest["after"] == ""
+        assert is_problem(serving.curl(*words, "/v1/audit?after=x"), 422, "cursor")
+        assert json.dumps(page).count(token) == 0
