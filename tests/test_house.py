@@ -41,8 +41,9 @@ ROOMS = {
         *("tasks.executor", "testing", "lists", "topics", "live"),
     ),
     "edges": (
+        "web.live",
         *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.operate"),
-        *("web.health", "web.openapi", "web.dashboard", "web"),
+        *("web.health", "web.watch", "web.openapi", "web.dashboard", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),
