@@ -3,7 +3,7 @@ import { badge, figure, meter, notice, panel } from "../../parts/bits.js";
 import { lineChart } from "../../parts/charts/lines.js";
 import { legend } from "../../parts/charts/frame.js";
 import { el, show } from "../../parts/dom.js";
-import { bytes, compact, number, span } from "../../parts/format.js";
+import { compact, now as time, number, span } from "../../parts/format.js";
 import { requestHref } from "../../shell/router.js";
 import { table } from "../../parts/table.js";
 import { cut, watch } from "../../parts/watch.js";
@@ -11,16 +11,16 @@ import { cut, watch } from "../../parts/watch.js";
 export function mount(root, context) {
   const state = el("div", { class: "row" });
   const figures = el("dl", { class: "figures" });
-  const rate = lineChart({ title: "Sub-requests per second", unit: "/s", filled: true });
+  const rate = lineChart({ title: "Sub-requests per second", unit: "/s", format: small, filled: true });
   const waited = lineChart({ title: "Waiting time", format: shortSpan });
-  const demand = lineChart({ title: "Leases wanted and possible" });
+  const demand = lineChart({ title: "Leases wanted and possible", format: small });
   const oldest = lineChart({ title: "Age of the oldest waiting request", format: shortSpan, filled: true });
   const rows = table({
     caption: "Requests at work, or most urgent", key: (one) => one.id, href: (one) => requestHref(one.id), signal: context.signal,
     columns: [
       { label: "Request", phone: "title", kind: "wide", cell: (one) => el("a", { href: requestHref(one.id), class: "id" }, one.id) },
+      { label: "State", phone: "side", cell: (one) => badge(wordOf(one)) },
       { label: "Priority", kind: "right", cell: (one) => String(one.priority) },
-      { label: "State", phone: "side", cell: (one) => badge(one.held ? "working" : one.state === "active" ? "waiting" : one.state) },
       { label: "Workers", kind: "right", cell: (one) => `${number(one.held)} of ${number(one.limit)}` },
       { label: "Waiting", kind: "right", cell: (one) => number(one.waiting) },
       { label: "Done", kind: "right", cell: (one) => number(one.done) },
@@ -77,8 +77,14 @@ function figuresOf(last, now) {
     figure("Wanted", compact(last.demand), "more leases could be taken"),
     figure("Requests", compact(now.unfinished), `${compact(now.ended)} endings kept`),
     figure("Delayed", compact(last.delayed), "tokens are due later"),
-    figure("Memory", bytes(last.used)),
   ];
 }
 
-export const shortSpan = (ms) => (ms >= 60_000 ? `${Math.round(ms / 6000) / 10}m` : ms >= 1000 ? `${Math.round(ms / 100) / 10}s` : `${Math.round(ms)}ms`);
+function wordOf(one) {
+  if (one.held || one.state !== "active") return one.held ? "working" : one.state;
+  return one.opens_ms > time() ? "scheduled" : "waiting";
+}
+
+export const shortSpan = (ms) => (ms >= 60_000 ? `${Math.round(ms / 6000) / 10}m` : ms >= 1000 ? `${Math.round(ms / 100) / 10}s` : `${ms < 10 ? Math.round(ms * 100) / 100 : Math.round(ms)}ms`);
+
+const small = (value) => (value < 10 ? String(Math.round(value * 100) / 100) : compact(value));

@@ -5,7 +5,7 @@ import { timeTicks } from "./frame.js";
 
 const LEFT = 40;
 const BOTTOM = 20;
-const STEPS = [0, 0.25, 0.5, 0.75, 1];
+const STEPS = [0.05, 0.25, 0.5, 1];
 
 /** Returns {node, update(frames, all)}; `all` shows also lanes in which nothing waited. */
 export function ladderChart() {
@@ -59,7 +59,7 @@ export function ladderChart() {
         }
       });
       pen.globalAlpha = 1;
-      if (!all || lane % 10 === 0) label(pen, text, String(lane), LEFT - 8, at * box.row + (all ? 4 : box.row / 2 + 4), "right");
+      if (!all || lane % 10 === 0) label(pen, text, String(lane), LEFT - 8, Math.max(9, at * box.row + (all ? 4 : box.row / 2 + 4)), "right");
     });
     for (const { at, text: when } of timeTicks(shown[0].at_ms, shown.at(-1).at_ms, Math.max(2, Math.floor(box.width / 130)))) {
       const x = LEFT + ((at - shown[0].at_ms) / Math.max(1, shown.at(-1).at_ms - shown[0].at_ms)) * (box.width - LEFT);
@@ -80,7 +80,8 @@ export function ladderChart() {
     const last = shown.at(-1);
     const full = lanes.filter((lane) => last.lanes[lane]).map((lane) => `priority ${lane}: ${number(last.lanes[lane])}`);
     canvas.setAttribute("aria-label", `Tokens by priority over time. Now ${full.slice(0, 10).join(", ") || "nothing waits"}. The table below has all.`);
-    show(key, el("span", {}, "0"), STEPS.slice(1).map((share) => [el("i", { style: { opacity: alpha(share) } }), el("span", {}, compact(Math.round(most * share * share)))]),
+    const counts = [...new Set(STEPS.map((share) => Math.round(most * share)))].filter((count) => count > 0);
+    show(key, counts.map((count) => [el("i", { style: { opacity: alpha(count / most) } }), el("span", {}, compact(count))]),
       el("b"), el("span", {}, "leases held"));
   }
   function say() {
