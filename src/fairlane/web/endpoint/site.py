@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.web.endpoint.follower import Follower
+from fairlane.web.live.broadcast import Broadcast
+from fairlane.web.live.examination import Examination
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,3 +60,8 @@ class Site:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     follower: Follower = field(default_factory=Follower)
     snapshots: Recent[Snapshot] = field(default_factory=Recent)
+    examination: Examination = field(default_factory=Examination)
+    live: Broadcast = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = Broadcast(self.queue.snapshot)
