@@ -134,6 +134,8 @@ function whyPanel() {
   };
 }
 
+/** Returns a cause as a sentence; one that begins with the name of a worker keeps it. */
 function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+  const first = /^[a-z]+[,:]? /.test(text) ? text.charAt(0).toUpperCase() : text.charAt(0);
+  return first + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }

@@ -105,7 +105,14 @@ function keys(signal) {
   for (const page of PAGES) onKey(page.keys, page.title, () => (location.hash = `#/${page.name}`), { signal, group: "Go to" });
   onKey("t", "Light or dark", nextTheme, { signal });
   onKey("?", "These keys", help, { signal });
-  onKey("/", "Filter", () => document.querySelector("[data-filter]")?.focus() ?? false, { signal });
+  onKey("/", "Filter", toFilter, { signal });
+}
+
+/** Moves to the filter; returns false if the page has none. */
+function toFilter() {
+  const field = document.querySelector("[data-filter]");
+  field?.focus();
+  return Boolean(field);
 }
 
 function help() {
