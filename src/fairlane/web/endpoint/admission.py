@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
+from fairlane.common import clock
 from fairlane.errors import InvalidArgument
 from fairlane.web.access.caller import ANYONE, LOCAL, Caller
 from fairlane.web.endpoint.problem import Refusal
@@ -12,6 +14,7 @@ from fairlane.web.endpoint.problem import Refusal
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from fairlane.web.access.tokens import AccessToken, TokenFile
     from fairlane.web.endpoint.site import Site
 
 UNAUTHORIZED = "You are unauthorized to perform this action"
@@ -19,28 +22,47 @@ _log = logging.getLogger(__name__)
 
 
 def admit(site: Site, request: Request, scopes: tuple[str, ...]) -> Caller:
-    """Returns the caller; () = every caller is admitted.
+    """Returns the caller; () = every caller is admitted, as often as it calls.
 
-    Raises Refusal unless it has one of these scopes.
+    Raises Refusal unless it has one of these scopes, and if it calls too often.
     """
     if site.tokens is None:
         _refuse_pages(site, request)
-        return LOCAL
     if not scopes:
-        return ANYONE
-    kind, _, text = request.headers.get("authorization", "").partition(" ")
-    try:
-        token = site.tokens.find(text.strip()) if kind.lower() == "bearer" else None
-    except (InvalidArgument, OSError) as error:
-        _log.error("no token can be checked: %s", error)
-        raise Refusal(
-            503, "tokens cannot be checked now: the server's log has the details"
-        ) from None
+        return LOCAL if site.tokens is None else ANYONE
+    address = request.client.host if request.client else ""
+    if site.tokens is None:
+        _bound(site, address)
+        return LOCAL
+    token = _find(site.tokens, request)
+    _bound(site, token.id if token else address)
     if token is None:
         raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
     if not any(map(token.allows, scopes)):
         raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
     return Caller.of(token)
+
+
+def _find(tokens: TokenFile, request: Request) -> AccessToken | None:
+    """Returns the token of a call; None if it has none that is valid."""
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    try:
+        return tokens.find(text.strip()) if kind.lower() == "bearer" else None
+    except (InvalidArgument, OSError) as error:
+        _log.error("no token can be checked: %s", error)
+        raise Refusal(
+            503, "tokens cannot be checked now: the server's log has the details"
+        ) from None
+
+
+def _bound(site: Site, caller: str) -> None:
+    """Raises Refusal if this token, or this address without one, calls too often."""
+    if site.rates is None:
+        return
+    wait_s = site.rates.wait_s(caller, clock.mono_s())
+    if wait_s:
+        after = str(math.ceil(wait_s))
+        raise Refusal(429, f"too many calls: repeat it after {after} s", {"Retry-After": after})
 
 
 def _refuse_pages(site: Site, request: Request) -> None:
