@@ -40,7 +40,7 @@ class StepRow(msgspec.Struct):
 
     step: str
     queue: str
-    source: str | None
+    sources: list[str]
     compensates: bool
     request: RequestState
 
@@ -112,7 +112,7 @@ def _property(text: str) -> tuple[str, str]:
 def _flow(found: FlowProgress) -> FlowState:
     steps = [
         StepRow(
-            one.step, one.progress.queue, one.source or None, one.is_compensating,
+            one.step, one.progress.queue, list(one.sources), one.is_compensating,
             state_of(one.progress),
         )
         for one in found.steps
