@@ -201,7 +201,9 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "ticks": client.zrange(keys.schedules("req")[1], 0, -1),
         "lists": lists_of(client),
         "topic": driver.run(read_topic("t"))[1:3],
-        "subscribers": [one._replace(seen_ms=0, oldest_ms=0) for one in driver.run(read_topic("t")).subscribers],
+        "subscribers": [
+            one._replace(seen_ms=0, oldest_ms=0) for one in driver.run(read_topic("t")).subscribers
+        ],
         "kept": sorted(
             part_and_id(key)
             for key in dump(client)
