@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisError
@@ -66,6 +67,7 @@ class Fanout:
         self._driver = self._loop.driver(url)
         self._route = options.route
         self._service = ""
+        self._renewed_s = 0.0
         self._until_idle = False
         self._metrics = Every(options.metrics_interval)
         self._renewal = Every(options.service_renew)
@@ -94,9 +96,13 @@ class Fanout:
         space = options.space
         check_one_slot(driver, names + ([space.ids] if space else []))
         if space:
-            self._service = driver.run(self._registration())
-            log.info("registered %s:%s", options.namespace, self._service)
+            self._register()
         log.info("fan-out from %s to %s", self._route.source, ", ".join(self._route.outs))
+
+    def _register(self) -> None:
+        self._service = self._driver.run(self._registration())
+        self._renewed_s = clock.mono_s()
+        log.info("registered %s:%s", self.options.namespace, self._service)
 
     def _registration(self) -> Operation[str]:
         options = self.options
@@ -128,11 +134,19 @@ class Fanout:
         )
 
     def _keep_registered(self) -> bool:
-        """Returns False if a person has deleted the registration: that is how to end a service."""
-        space = self.options.space
+        """Returns False if a person has deleted the registration: that is how to end a service.
+
+        One that expired during an outage, or that Redis has lost, is made again.
+        """
+        space, expire_s = self.options.space, self.options.service_expire
         if space is None or not self._renewal.is_due():
             return True
-        if self._driver.run(services.renew(space, self._service, self.options.service_expire)):
+        if self._driver.run(services.renew(space, self._service, expire_s)):
+            self._renewed_s = clock.mono_s()
+            return True
+        is_expired = clock.mono_s() - self._renewed_s >= expire_s
+        if is_expired or not self._driver.run(services.has_services(space)):
+            self._register()
             return True
         log.info("registration %s:%s is gone: ends", space.name, self._service)
         self._service = ""

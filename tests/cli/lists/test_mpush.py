@@ -112,6 +112,32 @@ def test_a_service_whose_registration_is_deleted_ends(crew: Crew, program: Progr
     assert not lists.exists("demo:mpush:1", "demo:mpush:ids")
 
 
+def test_a_service_that_could_not_renew_registers_itself_again(
+    crew: Crew, program: Program, lists: Any
+):
+    """It was stopped, or Redis was away, for longer than its registration lasts."""
+    fanout = start(crew, program, SERVICE | {"serviceExpire": 2, "serviceRenew": 1})
+    wait_until(partial(lists.exists, "demo:mpush:1"))
+    fanout.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not lists.exists("demo:mpush:1"))
+    fanout.send_signal(signal.SIGCONT)
+    wait_until(partial(lists.exists, "demo:mpush:2"))
+    assert lists.lrange("demo:mpush:ids", 0, -1) == [b"2"]
+    assert fanout.poll() is None
+
+
+def test_a_service_registers_itself_again_at_a_redis_that_lost_its_data(
+    crew: Crew, program: Program, lists: Any
+):
+    fanout = start(crew, program, SERVICE | {"serviceRenew": 1})
+    wait_until(partial(lists.exists, "demo:mpush:1"))
+    lists.flushall()
+    wait_until(partial(lists.exists, "demo:mpush:1"))
+    lists.lpush(IN, "one")
+    wait_until(partial(lists.llen, OUTS[1]))
+    assert fanout.poll() is None
+
+
 def test_a_service_takes_off_those_that_expired(crew: Crew, program: Program, lists: Any):
     lists.set("demo:mpush:id", 3)
     lists.lpush("demo:mpush:ids", 1, 2, 3)

@@ -88,6 +88,11 @@ def renew(namespace: Namespace, service_id: str, expire_s: int) -> Operation[boo
     return is_ok
 
 
+def has_services(namespace: Namespace) -> Operation[bool]:
+    """Returns False if no service was ever registered: Redis has lost what it had."""
+    return bool((yield Command(b"EXISTS", namespace.last_id)))
+
+
 def unregister(namespace: Namespace, service_id: str) -> Operation[None]:
     """Ends a registration."""
     yield Batch(
