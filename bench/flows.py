@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _GIVEN = sys.argv[1:] if __name__ == "__main__" else []  # a worker imports this file, too
 RUNS = int(_GIVEN[0]) if _GIVEN else 5
 COUNT = int(_GIVEN[1]) if len(_GIVEN) > 1 else 100_000
-KILLED = int(_GIVEN[2]) if len(_GIVEN) > 2 else COUNT  # noqa: PLR2004
+KILLED = int(_GIVEN[2]) if len(_GIVEN) > 2 else COUNT
 STEPS = 4
 LIMIT = 4
 _BODY = b"x" * 100
