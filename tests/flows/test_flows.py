@@ -133,7 +133,7 @@ def flow() -> Flow:
         (lambda: flow().step("a").children("a"), "step a of flow f is there already"),
         (lambda: flow().step("a").children("b", "b"), "step b of flow f is there already"),
         (lambda: flow().step("a").children("b").children("c"), "child c of flow f follows child"),
-        (lambda: flow().step("a").children(5), "child is an int: give its name"),
+        (lambda: flow().step("a").children(5), "child is an int: give its name"),  # type: ignore[arg-type]
         (lambda: flow().step("a").children("b", limit=0), "step b of flow f: limit 0 is not"),
         (lambda: flow().step("a").children(Child("b", after=["r"])), "step b .* option after"),
         (lambda: flow().step("a").children(*"bcdefghijklmnopqrstuv"), "are 21: the most are 20"),
