@@ -70,8 +70,8 @@ ROLES = {
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
-            "add_turns admit append append_partition append_staged append_unique cancel confirm"
-            " discard drop_active enqueue insert_tokens intend pin_manifest"
+            "add_turns admit append append_partition append_staged append_unique cancel"
+            " change_shared confirm discard drop_active enqueue insert_tokens intend pin_manifest"
             " report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
@@ -87,10 +87,10 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire add_stats add_turns admit cancel change_shards charge_turns check"
-            " complete confirm drop_active due_schedules enqueue exchange expire_leftovers"
+            "abandon acquire add_stats add_turns admit cancel change_shards change_shared"
+            " charge_turns check complete confirm drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hand_over hasten heartbeat hold hold_rate insert_tokens"
-            " intend move_tick open_gate promote push put_schedule reap refund register_worker"
+            " intend join move_tick open_gate promote push put_schedule reap refund register_worker"
             " report_backlog reschedule_active restore_active retire seal set_shards stand_in"
             " submit take take_turns unregister_worker"
         ),
@@ -111,17 +111,18 @@ ROLES = {
             *("why", "demand", "queue", "doctor", "schedule", "flow"),
         ),
         _words(
-            "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
-            " discard drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
-            " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
+            "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
+            " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
+            " expire_leftovers expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
             " put_schedule reap refit report_backlog requeue_dead reschedule_active restore_active"
             " resume retire seal set_deadline set_limit set_max_waiting set_priority set_rate"
             " set_shards submit"
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
-            " lrange lrem memory|usage pexpire pttl scan script|exists time xinfo|groups xlen"
-            " xpending xrange xread xrevrange zcard zcount zrange zrangebylex zrem zscan zscore"
+            " lrange lrem memory|usage pexpire pttl scan script|exists time unlink xinfo|groups"
+            " xlen xpending xrange xread xrevrange zcard zcount zrange zrangebylex zrem"
+            " zscan zscore"
         )
         | CALL
         | CONFIRM
