@@ -88,7 +88,8 @@ ROLES = {
         ("worker",),
         _words(
             "abandon acquire add_stats add_turns admit cancel change_shards change_shared"
-            " charge_turns check complete confirm drop_active due_schedules enqueue exchange expire_leftovers"
+            " charge_turns check complete confirm"
+            " drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hand_over hasten heartbeat hold hold_rate insert_tokens"
             " intend join move_tick open_gate promote push put_schedule reap refund register_worker"
             " report_backlog reschedule_active restore_active retire seal set_shards stand_in"
@@ -113,7 +114,8 @@ ROLES = {
         _words(
             "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
             " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
-            " expire_leftovers expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
+            " expire_leftovers expire_workers glance insert_tokens"
+            " intend list_dead move_tick pause pause_queue"
             " put_schedule reap refit report_backlog requeue_dead reschedule_active restore_active"
             " resume retire seal set_deadline set_limit set_max_waiting set_priority set_rate"
             " set_shards submit"
