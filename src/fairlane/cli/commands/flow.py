@@ -19,6 +19,7 @@ from fairlane.cli.options import (
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
 from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.operations.flows.shared import read_shared
 
 if TYPE_CHECKING:
     from fairlane.cli.display.tables import Cell
@@ -85,8 +86,8 @@ def show(
     joins children stands below their parent. What the steps share follows.
     """
     with open_queue(redis, queue) as opened:
-        one = opened.flows.run(run)
-        found, shared = one.progress(), one.shared.all()
+        found = opened.flows.run(run).progress()
+        shared = opened.driver.run(read_shared(run))
     if picture is not None:
         _write_picture(picture, found)
     if as_json:
