@@ -139,7 +139,8 @@ ROLES = {
         ),
         _words("check due_schedules glance list_dead"),
         _words(
-            "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"
+            "cluster|info exists getrange hexists hget hgetall hmget hscan llen lpos lrange"
+            " memory|usage"
             " pttl scan script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount"
             " zrange zrangebylex zscan zscore"
         )
