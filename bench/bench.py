@@ -43,7 +43,7 @@ WORKLOADS = (
 ASKED = ("settings",)  # measured only when --only names it
 # Each of these measures Fairlane alone and writes a page of its own.
 ALONE = (
-    *("throughput", "tasks", "executor", "urgent", "memory", "recovery", "primaries"),
+    *("throughput", "tasks", "executor", "flows", "urgent", "memory", "recovery", "primaries"),
     *("tenants", "fanout"),
 )
 
@@ -116,6 +116,7 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "throughput": [str(given.runs), str(int(200_000 * given.scale) // 1000 * 1000)],
         "tasks": [str(given.runs), str(int(100_000 * given.scale) // 1000 * 1000)],
         "executor": [str(given.runs), str(max(1, int(100 * given.scale)))],
+        "flows": [str(given.runs), str(max(1_000, int(20_000 * given.scale)))],
         "urgent": [str(int(200_000 * given.scale)), "30"],
         "memory": [str(int(2_000_000 * given.scale))],
         "recovery": [str(max(10, int(size * given.scale))) for size in (100, 10_000, 100_000)],

@@ -1,4 +1,4 @@
-"""Measures a flow of four steps beside four separate requests and BullMQ's flows, and kills workers.
+"""Measures a flow of four steps beside four requests and BullMQ's flows, and kills workers.
 
 `python bench/flows.py [runs] [sub-requests of a step] [sub-requests of a step under kills]`. The
 flow and the separate requests have the same handler, worker and number of sub-requests. Under kills
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 _GIVEN = sys.argv[1:] if __name__ == "__main__" else []  # a worker imports this file, too
 RUNS = int(_GIVEN[0]) if _GIVEN else 5
 COUNT = int(_GIVEN[1]) if len(_GIVEN) > 1 else 100_000
-KILLED = int(_GIVEN[2]) if len(_GIVEN) > 2 else COUNT  # noqa: PLR2004
+KILLED = int(_GIVEN[2]) if len(_GIVEN) > 2 else COUNT
 STEPS = 4
 LIMIT = 4
 _BODY = b"x" * 100
+_WORKER = ("--id", "127.0.0.1:0", "--handler", "flows:echo")
 _KILL_S = 1.0
 _CAP_S = 3600.0
 _NODE_PART = 10  # BullMQ gets a tenth of the sub-requests, because it takes longer
@@ -71,8 +72,7 @@ def start(url: str, log: Path) -> subprocess.Popen[bytes]:
     path = f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
     with log.open("ab") as out:
         return subprocess.Popen(
-            [Path(sys.executable).with_name("rq-worker"), "--redis", url]
-            + ["--id", "127.0.0.1:0", "--handler", "flows:echo"],
+            [Path(sys.executable).with_name("rq-worker"), "--redis", url, *_WORKER],
             stdout=out, stderr=out, env=os.environ | {"PYTHONPATH": path}, start_new_session=True,
         )  # fmt: skip
 
@@ -200,8 +200,8 @@ def _table(rates: dict[str, list[float]], killed: Killed, version: str) -> list[
     flow, alone = (support.median(rates[f"Fairlane: {one}"]) for one in _OURS)
     lines = [
         f"{STEPS} steps of {COUNT:,} sub-requests (of BullMQ {max(100, COUNT // _NODE_PART):,}),",
-        f"bodies of 100 bytes, a handler that returns them. Medians of {RUNS} runs, from before the",
-        f"submission to the end of the last step. One worker process each.{version}",
+        f"bodies of 100 bytes, a handler that returns them. Medians of {RUNS} runs, from before",
+        f"the submission to the end of the last step. One worker process each.{version}",
         "",
         "| what | sub-requests per second | lowest | highest | its time ÷ that of separate ones |",
         "|---|---:|---:|---:|---:|",
@@ -220,8 +220,9 @@ def _table(rates: dict[str, list[float]], killed: Killed, version: str) -> list[
         "",
         f"A step of a flow costs {alone / flow:.2f} times what a separate request costs.",
         "",
-        f"{LIMIT} workers, and each second the oldest was killed: after {killed.seconds:,.0f} s and",
-        f"{killed.kills} kills {totals} were done. {killed.ends} ends were logged for {STEPS} steps.",
+        f"{LIMIT} workers, and each second the oldest was killed: after {killed.seconds:,.0f} s",
+        f"and {killed.kills} kills, done were: {totals}. Ends logged for {STEPS} steps:",
+        f"{killed.ends}.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Fills a queue with varied work for the dashboard: python seed.py; the workers run in this folder."""
+"""Fills a queue with varied work for the dashboard: python seed.py; workers run in this folder."""
 
 from __future__ import annotations
 

@@ -299,20 +299,20 @@ FLOWS = (
     System("hand over, a crash", (W1,), CRASH, **FED),
     System("hand over, a lost reply", (W1,), LOST, **FED),
     System("hand over, a late copy", (W1,), COPY, **FED),
-    System("hand over, two leaders", (W1,), keepers=2, **FED_ONE),
-    System("hand over meanwhile", (W1,), **FED_LIVE),
-    System("hand over meanwhile, a crash", (W1,), CRASH, **FED_LIVE),
-    System("hand over what did not die", (W1,), hows=BAD, **FED_LIVE),
     System("join", (W1,), **JOINED),
     System("join, a crash", (W1,), CRASH, **JOINED),
     System("join, a lost reply", (W1,), LOST, **JOINED),
     System("join, a late copy", (W1,), COPY, **JOINED),
+)
+HUGE = (  # only by name: most have more than three million states
+    System("hand over, two leaders", (W1,), keepers=2, **FED_ONE),
+    System("hand over meanwhile", (W1,), **FED_LIVE),
+    System("hand over meanwhile, a crash", (W1,), CRASH, **FED_LIVE),
+    System("hand over what did not die", (W1,), hows=BAD, **FED_LIVE),
     System("join, two leaders", (W1,), keepers=2, **JOINED),
     System("join meanwhile", (W1,), **JOINED_LIVE),
     System("join meanwhile, a crash", (W1,), CRASH, **JOINED_LIVE),
     System("join the dead", (W1,), hows=BAD, **JOINED_LIVE),
-)
-HUGE = (  # only by name: most have more than three million states
     System("requeue before the end, a lost reply", (producer(1), W1, REQUEUE), LOST, BAD),
     System(
         "limit 2, then 1, two workers", (producer(2, limit=2), W1, W2, changer(("set_limit", 1)))

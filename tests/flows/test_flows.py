@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import Flow, InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
+from fairlane import Child, Flow, InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
 from fairlane.aio import Queue as AsyncQueue
 from fairlane.operations.flows.hand_over import hand_over
 from tests.support.requests import work_off
@@ -127,6 +127,17 @@ def flow() -> Flow:
         (lambda: flow().step("a", queue="a b"), "step a of flow f: queue 'a b' is not valid"),
         (lambda: flow().step("a", after=["r1"]), "has the option after, which no step has"),
         (lambda: flow().step("a", durable=1), "has the option durable, which no step has"),
+        (lambda: flow().step("a").step("b").step("a"), "a flow has no cycle"),
+        (lambda: flow().children("a"), "child a of flow f has no parent: add a step before it"),
+        (lambda: flow().step("a").children(), "children of flow f are none: name at least one"),
+        (lambda: flow().step("a").children("a"), "step a of flow f is there already"),
+        (lambda: flow().step("a").children("b", "b"), "step b of flow f is there already"),
+        (lambda: flow().step("a").children("b").children("c"), "child c of flow f follows child"),
+        (lambda: flow().step("a").children(5), "child is an int: give its name"),  # type: ignore[arg-type]
+        (lambda: flow().step("a").children("b", limit=0), "step b of flow f: limit 0 is not"),
+        (lambda: flow().step("a").children(Child("b", after=["r"])), "step b .* option after"),
+        (lambda: flow().step("a").children(*"bcdefghijklmnopqrstuv"), "are 21: the most are 20"),
+        (lambda: flow().step("a").step("b", gathers=101), "gathers 101 is not valid"),
     ],
 )
 def test_a_step_that_is_not_valid_is_refused(make: Any, sentence: str):
@@ -161,6 +172,19 @@ def test_a_flow_has_at_most_fifty_steps():
             *({}, "step u of flow f compensates two steps"),
         ),
         (flow().compensate("u"), {}, "flow f has no step"),
+        (flow().step("a").step("b", on_dead="stop"), {}, "on_dead 'stop', and no step follows"),
+        (
+            flow().step("a").children("b", "c", on_dead="stop"),
+            *({}, "step b of flow f has on_dead 'stop', and no step follows"),
+        ),
+        (
+            flow().step("a", retain_s=60).step("b"),
+            *({}, "step a of flow f has retain_s 60, and another step reads its results: give 3,6"),
+        ),
+        (
+            flow().step("a").children("b", on_dead="undo"),
+            *({}, "step b of flow f has on_dead 'undo', which is no compensating step"),
+        ),
         (ACCESS, {"id": "a b"}, "flow id 'a b' is not valid"),
         (ACCESS, {"properties": {"user": "a b"}}, "property 'user:a b' is not valid"),
         (ACCESS, {"properties": "user"}, "a dict is expected"),
@@ -173,6 +197,23 @@ def test_a_flow_that_is_not_valid_is_refused_and_nothing_is_written(
     with pytest.raises(InvalidArgument, match=sentence):
         queue.submit_flow(made, ["a"], **given)
     assert redis_client.dbsize() == 0
+
+
+def test_children_have_defaults_and_their_own_options(queue: Queue):
+    made = flow().step("a").children("b", Child("c", limit=2, queue="own"), limit=7, queue="all")
+    found = queue.submit_flow(made.step("d"), ["x"]).progress().steps
+    assert [(one.step, one.sources, one.progress.queue, one.progress.limit) for one in found] == [
+        *(("a", (), "req", 3), ("b", ("a",), "all", 7), ("c", ("a",), "own", 2)),
+        ("d", ("b", "c"), "req", 3),
+    ]
+
+
+def test_results_are_those_of_the_last_step_and_children_have_their_own(queue: Queue):
+    run = queue.submit_flow(flow().step("a").children("b", "c"), ["x"], id="x")
+    with pytest.raises(InvalidArgument, match=r"flow x ends with the children b, c: read the resu"):
+        list(run.results())
+    finish(queue, "x", 3)
+    assert [one.index for one in run.step("c").results()] == [0]
 
 
 def test_a_run_is_followed_with_asyncio(redis_url: str, queue: Queue):

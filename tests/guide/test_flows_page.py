@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "how-to" / "flows.md"
 @pytest.mark.slow
 @ON_ONE_KIND
 @pytest.mark.rest
+@pytest.mark.timeout(400)
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:
         shown = [shells.run(block) for block in blocks_of(PAGE)]
@@ -32,5 +33,16 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     page = PAGE.read_text(encoding="utf-8")
     assert all(line in page for line in drawn)
     assert len(drawn) == 4
-    assert "undone: user 3" in shown[6].splitlines()
-    assert "6 ['text of tuesday', 2]" in shown[7].splitlines()
+    results, drawn = shown[6].splitlines()[:2], shown[6].splitlines()[2:]
+    assert sorted(results) == [
+        *("user 1 has a role, user 1 is followed", "user 2 has a role, None"),
+    ]
+    assert all(line in page for line in drawn)
+    assert len(drawn) == 9
+    assert "<svg" in (tmp_path / "wednesday.svg").read_text()
+    first, second = shown[7].splitlines()
+    assert first == "{'id': 1985} none"
+    assert second == "8 True {'checked': 2, 'guild': {'id': 62}, 'rewards': 8}"
+    assert "undone: user 3" in shown[9].splitlines()
+    assert "6 ['text of tuesday', 2]" in shown[10].splitlines()
+    assert "words: [3, 'monday'] two: [2, 'bc']" in shown[11].splitlines()

@@ -23,6 +23,8 @@ EXCEPTIONS = {
     "lib/create/intend.lua": "as above; it also takes its requests from the script's arguments",
     "lib/create/enqueue.lua": "it reads the bodies where they are, in the script's arguments",
     "lib/create/new_request.lua": "as enqueue",
+    "lib/flows/parts.lua": "its hash of parts is the script's",
+    "lib/flows/shared.lua": "its hash of values is the script's",
 }
 HEADER = "lib/core/request_keys.lua"  # it declares the keys of a request
 LIBRARIES = sorted(

@@ -70,9 +70,9 @@ ROLES = {
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
-            "add_turns admit append append_partition append_staged append_unique cancel confirm"
-            " discard drop_active enqueue insert_tokens intend pin_manifest place"
-            " report_backlog reschedule_active retire seal stage submit unstage"
+            "add_turns admit append append_partition append_staged append_unique cancel"
+            " change_shared confirm discard drop_active enqueue insert_tokens intend pin_manifest"
+            " place report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
@@ -87,10 +87,11 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire add_stats add_turns admit cancel change_shards charge_turns check"
-            " complete confirm drop_active due_schedules enqueue exchange expire_leftovers"
+            "abandon acquire add_stats add_turns admit cancel change_shards change_shared"
+            " charge_turns check complete confirm"
+            " drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hand_over hasten heartbeat hold hold_rate insert_tokens"
-            " intend move_tick open_gate promote push put_schedule reap refund register_worker"
+            " intend join move_tick open_gate promote push put_schedule reap refund register_worker"
             " report_backlog reschedule_active restore_active retire seal set_shards stand_in"
             " submit take take_turns unregister_worker"
         ),
@@ -111,18 +112,18 @@ ROLES = {
             *("why", "demand", "queue", "doctor", "schedule", "flow", "webhook"),
         ),
         _words(
-            "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
-            " discard drop_active drop_dead drop_schedule due_schedules enqueue expire_leftovers"
-            " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
-            " place put_schedule rate_queue reap refit report_backlog requeue_dead"
-            " reschedule_active restore_active resume retire seal set_deadline set_limit"
-            " set_max_waiting set_priority set_rate set_shards submit"
+            "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
+            " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
+            " expire_leftovers expire_workers glance insert_tokens intend list_dead move_tick"
+            " pause pause_queue place put_schedule rate_queue reap refit report_backlog"
+            " requeue_dead reschedule_active restore_active resume retire seal set_deadline"
+            " set_limit set_max_waiting set_priority set_rate set_shards submit"
         ),
         _words(
             "cluster|info del exists get getrange hdel hexists hget hgetall hincrby hlen hmget"
             " hscan hset hsetnx llen lpos lrange lrem memory|usage pexpire pttl scan script|exists"
-            " set time xadd xdel xinfo|groups xlen xpending xrange xread xrevrange zcard zcount"
-            " zrange zrangebylex zrem zscan zscore"
+            " set time unlink xadd xdel xinfo|groups xlen xpending xrange xread xrevrange zcard"
+            " zcount zrange zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -137,7 +138,7 @@ ROLES = {
         ),
         _words("check due_schedules glance list_dead"),
         _words(
-            "cluster|info exists get getrange hget hgetall hmget hscan llen lpos lrange"
+            "cluster|info exists get getrange hexists hget hgetall hmget hscan llen lpos lrange"
             " memory|usage pttl scan script|exists time xinfo|groups xlen xpending xrange xread"
             " xrevrange zcard zcount zrange zrangebylex zscan zscore"
         )

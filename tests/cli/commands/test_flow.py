@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.operations.flows.flow import Flow
+from fairlane.operations.flows.steps import Child
 from fairlane.queue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.cli.program import Program
 
@@ -33,7 +35,7 @@ def test_a_run_is_drawn_step_below_step(program: Program, submitted: Queue):
     assert title == "flow order, run x: active"
     assert head.split()[:4] == ["STEP", "QUEUE", "REQUEST", "STATE"]
     assert [row.partition(" req ")[0].rstrip() for row in rows] == [
-        *("pay", "└─ dead → undo", "└─ ship", "   └─ mail"),
+        *("pay", "├─ dead → undo", "└─ ship", "   └─ mail"),
     ]
     assert rows[0].split()[1:] == ["req", "x.1", "active", "5", "0", "0", "2", "0/8"]
 
@@ -61,6 +63,42 @@ def test_json_has_every_step(program: Program, submitted: Queue):
     ]
     (listed,) = program("flow", "list", "--flow", "order", "--json").out.splitlines()
     assert {**json.loads(listed), "shared": {}} == shown
+
+
+CHILDREN = (
+    Flow("access")
+    .step("check")
+    .children(Child("discord", on_dead="undo"), "twitter")
+    .step("notify")
+    .step("end")
+    .compensate("undo")
+)
+
+
+def test_children_and_their_join_are_drawn_with_what_the_steps_share(
+    program: Program, redis_url: str, tmp_path: Path
+):
+    with Queue.from_url(redis_url) as queue:
+        run = queue.submit_flow(CHILDREN, ["a"], id="c")
+        run.shared["user"] = {"id": 5, "name": "\x1b[31m"}
+    picture = tmp_path / "c.svg"
+    title, _, *rows = program("flow", "show", "c", "--svg", str(picture)).out.decode().splitlines()
+    assert title == "flow access, run c: active"
+    assert [row.partition(" req ")[0].rstrip() for row in rows[:-1]] == [
+        *("check", "├─ discord", "│  └─ dead → undo", "├─ twitter", "└─ joins → notify"),
+        "   └─ end",
+    ]
+    assert rows[-1] == 'shared user = {"id": 5, "name": "\\u001b[31m"}'
+    assert picture.read_text().startswith("<svg xmlns=")
+    shown = json.loads(program("flow", "show", "c", "--json").out)
+    assert shown["shared"] == {"user": {"id": 5, "name": "\x1b[31m"}}
+    assert shown["steps"][3]["sources"] == ["discord", "twitter"]
+
+
+def test_a_picture_that_cannot_be_written_is_refused(program: Program, submitted: Queue):
+    program("flow", "show", "x", "--svg", "/nowhere/x.svg").refused(
+        2, "--svg /nowhere/x.svg cannot be written"
+    )
 
 
 def test_an_unknown_run_is_not_found(program: Program):

@@ -86,3 +86,13 @@ def lose_what_was_not_sent(driver: Any) -> None:
 def is_unfinished(driver: Any, request_id: str) -> bool:
     state = driver.client.hget(keys.request_hash(request_id), "state")
     return state not in {b"done", b"cancelled", None}
+
+
+def rest_of(operation: Any, step: Any) -> Any:
+    """Runs an operation that has yielded this step."""
+    while True:
+        reply = yield step
+        try:
+            step = operation.send(reply)
+        except StopIteration as end:
+            return end.value

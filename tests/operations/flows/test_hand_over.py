@@ -21,6 +21,7 @@ from tests.operations.flows.parts import (
     bodies_of,
     counts,
     lose_what_was_not_sent,
+    rest_of,
     start,
     work,
     work_off,
@@ -73,16 +74,6 @@ def test_two_leaders_hand_over_what_is_there_once(plain: Any):
     assert plain.run(rest_of(late, step)) == (0, True)
     work_off(plain)
     assert counts(plain)[1] == ("notify", "done", 4, 4, 0)
-
-
-def rest_of(operation: Any, step: Any) -> Any:
-    """Runs an operation that has yielded this step."""
-    while True:
-        reply = yield step
-        try:
-            step = operation.send(reply)
-        except StopIteration as end:
-            return end.value
 
 
 @pytest.mark.slow

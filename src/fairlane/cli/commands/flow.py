@@ -19,6 +19,7 @@ from fairlane.cli.options import (
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
 from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.operations.flows.shared import read_shared
 
 if TYPE_CHECKING:
     from fairlane.cli.display.tables import Cell
@@ -85,8 +86,8 @@ def show(
     joins children stands below their parent. What the steps share follows.
     """
     with open_queue(redis, queue) as opened:
-        one = opened.flows.run(run)
-        found, shared = one.progress(), one.shared.all()
+        found = opened.flows.run(run).progress()
+        shared = opened.driver.run(read_shared(run))
     if picture is not None:
         _write_picture(picture, found)
     if as_json:
@@ -111,20 +112,43 @@ def _write_picture(file: str, found: FlowProgress) -> None:
 
 def _drawn(found: FlowProgress) -> list[tuple[Cell, ...]]:
     """Returns the rows of the steps: each is followed by those that it feeds."""
-    rows: list[tuple[Cell, ...]] = []
+    drawn: list[tuple[int, StepProgress]] = []
     todo: list[tuple[int, StepProgress]] = [(0, one) for one in found.steps if not one.sources]
     while todo:
         depth, one = todo.pop()
-        mark = f"{'   ' * (depth - 1)}└─ " if depth else ""
-        what = "dead → " if one.is_compensating else "joins → " if len(one.sources) > 1 else ""
-        name = f"{mark}{what}{one.step}"
-        rows.append((name, one.progress.queue, *request_cells(one.progress)))
+        drawn.append((depth, one))
         # The compensation comes first; the last one that is added is drawn first. A join comes
         # after the last child, as deep as the children.
         fed = [each for each in found.steps if each.sources[-1:] == (one.step,)]
         fed.sort(key=lambda each: (each.is_compensating, -found.steps.index(each)))
         todo += [(depth + (len(each.sources) == 1), each) for each in fed]
-    return rows
+    depths = [depth for depth, _ in drawn]
+    return [
+        (
+            _branch(depths, place) + _name(one),
+            one.progress.queue,
+            *request_cells(one.progress),
+        )
+        for place, (_, one) in enumerate(drawn)
+    ]
+
+
+def _branch(depths: list[int], place: int) -> str:
+    """Returns the line that leads to a row, with the lines that pass by it."""
+    own, line = depths[place], ""
+    for depth in range(1, own + 1):
+        rest = next((one for one in depths[place + 1 :] if one <= depth), 0)
+        goes_on = rest == depth
+        if depth == own:
+            return line + ("├─ " if goes_on else "└─ ")
+        line += "│  " if goes_on else "   "
+    return line
+
+
+def _name(one: StepProgress) -> str:
+    if one.is_compensating:
+        return f"dead → {one.step}"
+    return f"joins → {one.step}" if len(one.sources) > 1 else one.step
 
 
 def _row(found: FlowProgress) -> tuple[Cell, ...]:

@@ -1,0 +1,126 @@
+"""The state that the steps of a run share, in programs: blocking and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import Flow, InvalidArgument, RequestNotFound
+from fairlane.aio import Queue as AsyncQueue
+from fairlane.operations.flows.hand_over import hand_over
+from fairlane.protocol import keys
+from fairlane.worker.handler.handlers import Context
+from tests.support.requests import work_off
+
+if TYPE_CHECKING:
+    from fairlane.flows.shared import SharedState
+    from fairlane.queue import Queue
+
+ACCESS = Flow("access").step("check").step("notify")
+
+
+@pytest.fixture
+def shared(queue: Queue) -> SharedState:
+    return queue.submit_flow(ACCESS, ["a"], id="x").shared
+
+
+@pytest.mark.parametrize("value", [True, 5, -1.5, "é\x00", [1, [None]], {"b": {"a": 1}}])
+def test_a_value_comes_back_as_it_was_set(shared: SharedState, value: Any):
+    shared["key"] = value
+    assert shared["key"] == value
+    assert "key" in shared
+    assert shared.all() == {"key": value}
+    del shared["key"]
+    assert "key" not in shared
+    assert shared.get("key", "none") == "none"
+    with pytest.raises(KeyError):
+        shared["key"]
+
+
+def test_a_value_is_swapped_if_it_is_the_expected_one(shared: SharedState):
+    assert shared.swap("user", None, {"b": 1, "a": 2})
+    assert not shared.swap("user", None, 5)
+    assert shared.swap("user", {"a": 2, "b": 1}, 5)
+    assert shared["user"] == 5
+
+
+def test_threads_add_to_one_number(shared: SharedState):
+    threads = [
+        threading.Thread(target=lambda: [shared.incr("n") for _ in range(25)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shared.incr("n", -100) == 0
+
+
+def test_it_expires_with_the_first_step(queue: Queue, redis_client: Any):
+    run = queue.submit_flow(ACCESS, ["a"], id="x")
+    run.shared["key"] = 1
+    work_off(queue.driver, queue.name)
+    queue.driver.run(hand_over("x.2"))
+    of_request = redis_client.pttl(keys.request_hash("x.1"))
+    assert 0 < redis_client.pttl(keys.of_flow("x.1")) <= of_request
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda shared: shared.set("", 1), "name '' of a shared value is not valid"),
+        (lambda shared: shared.set("a\n", 1), "of a shared value is not valid"),
+        (lambda shared: shared.set("a" * 129, 1), "of a shared value is not valid"),
+        (lambda shared: shared.get(5), "name '5' of a shared value is not valid"),
+        (lambda shared: shared.set("a", None), "value of 'a' is None: delete it instead"),
+        (lambda shared: shared.set("a", b"x"), "value of 'a' is a bytes, which JSON has not"),
+        (lambda shared: shared.set("a", float("nan")), "which JSON has not"),
+        (lambda shared: shared.set("a", "x" * 65_536), "has 65,538 bytes: the most is 65,536"),
+        (lambda shared: shared.incr("a", 1.5), "addition of 1.5 is not valid"),
+        (lambda shared: shared.incr("text"), "value of 'text' is \"b\": only a whole number"),
+    ],
+)
+def test_what_is_not_valid_is_refused(shared: SharedState, make: Any, sentence: str):
+    shared["text"] = "b"
+    with pytest.raises(InvalidArgument, match=sentence):
+        make(shared)
+    assert shared.all() == {"text": "b"}
+
+
+def test_it_is_bounded(shared: SharedState):
+    for number in range(3):
+        shared[f"n{number}"] = "x" * 65_000
+    shared["n3"] = "x" * 65_000
+    with pytest.raises(InvalidArgument, match="shared state of flow x is full: at most 1,000"):
+        shared["n4"] = "x" * 65_000
+
+
+def test_a_run_that_is_not_there_shares_nothing(queue: Queue):
+    queue.submit_request(["a"], id="plain.1")
+    for name in ("nothing", "plain"):
+        shared = queue.flows.run(name).shared
+        assert shared.all() == {}
+        with pytest.raises(RequestNotFound, match=f"there is no flow {name}, whose steps could"):
+            shared["a"] = 1
+
+
+def test_a_call_outside_of_a_worker_shares_nothing():
+    with pytest.raises(InvalidArgument, match="a call outside of a worker is no step of a flow"):
+        Context.local().flow.shared.get("a")
+
+
+def test_asyncio_has_the_same(redis_url: str, shared: SharedState):
+    async def main() -> None:
+        async with AsyncQueue.from_url(redis_url) as queue:
+            own = queue.flows.run("x").shared
+            await own.set("user", {"id": 5})
+            assert await own.get("user") == {"id": 5}
+            assert await own.get("nothing", 1) == 1
+            assert await asyncio.gather(*[own.incr("n") for _ in range(3)]) == [1, 2, 3]
+            assert await own.swap("n", 3, 9)
+            await own.delete("user")
+            assert await own.all() == {"n": 9}
+
+    asyncio.run(main())
