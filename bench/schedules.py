@@ -127,10 +127,17 @@ def judge(endings: Counter[tuple[str, str]], expected: set[str]) -> Iterator[str
 
 
 def main(schedules: int = 1000, seconds: int = 60, every_s: int = 10) -> None:
-    """Measures on a server of its own, and prints what was found."""
+    """Measures on a server of its own, and writes the page."""
     with support.server() as url:
-        for line in measure(url, schedules, seconds, every_s):
-            print(line)
+        head, *found = measure(url, schedules, seconds, every_s)
+    lines = [
+        f"{head}. All schedules are due in the same second, and each {KILL_EVERY_S:g} s one worker",
+        "is killed and started again, the leader among them in its turn. All requests are counted",
+        "by their id, which names the schedule and the tick.",
+        "",
+        *(f"- {line}" for line in found),
+    ]
+    support.write("schedules", "One request for each tick of a schedule", lines)
 
 
 if __name__ == "__main__":
