@@ -116,7 +116,7 @@ ROLES = {
             " expire_workers glance insert_tokens intend list_dead move_tick pause pause_queue"
             " put_schedule rate_queue reap refit report_backlog requeue_dead reschedule_active"
             " restore_active resume retire seal set_deadline set_limit set_max_waiting set_priority"
-            " set_rate set_shards submit"
+            " set_rate set_share set_shards submit"
         ),
         _words(
             "cluster|info del exists get getrange hexists hget hgetall hincrby hmget hscan llen"

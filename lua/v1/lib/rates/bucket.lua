@@ -25,7 +25,7 @@ local function take(bucket, now, rate, want, has_waited)
   local tat, line = read_bucket(bucket, clock)
   local room = math.floor((depth - (tat - clock)) / step)
   if room < 1 or (line > clock and not has_waited) then
-    local several = math.max(1, math.min(want, math.floor(rate.burst / rate.weight / 4)))
+    local several = math.max(1, math.min(want, math.floor(rate.burst / rate.weight / 2)))
     line = (line > clock and line or tat - depth) + several * step
     write_bucket(bucket, clock, tat, line)
     return 0, math.min(LONGEST_WAIT, math.max(1, math.ceil((line - clock) / 1000)))
