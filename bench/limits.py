@@ -70,9 +70,9 @@ def main() -> None:
         )
     lines = [
         f"A request with a limit of {HIGH} uses {HIGH} of {UNITS} units of one worker process,",
-        f"and its limit becomes {LOW}. The time counts from the call until at most {LOW} calls run,",
-        f"for good, by the handlers' own clock; {runs} runs each. What runs ends its slice first:",
-        f"about {settings.SLICE_MS:g} ms of work, or one call that takes longer.",
+        f"and its limit becomes {LOW}. The time counts from the call until at most {LOW} calls",
+        f"run, for good, by the handlers' own clock; {runs} runs each. What runs ends its",
+        f"slice first: about {settings.SLICE_MS:g} ms of work, or one call that takes longer.",
         "",
         "| a call takes | a slice takes | until the limit holds: median | worst |",
         "|---|---:|---:|---:|",

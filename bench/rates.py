@@ -98,10 +98,10 @@ def main(argv: Sequence[str] | None = None, write: Callable[..., None] = support
     windows = " | ".join(f"most in any {window_s:g} s" for window_s in WINDOWS_S)
     lines = [
         f"{given.workers} workers of one process each make calls that take no time, for",
-        f"{given.seconds:g} s, at a rate of {given.rate}/s with a burst of {given.burst}. All times",
-        "are by the handlers' own clock. *Used* is the share of the rate from the first start to",
-        "the last one. *Excess* is the most that any window, of whatever length, has above burst",
-        "+ rate x window; below 0 the rate was kept in all of them.",
+        f"{given.seconds:g} s, at a rate of {given.rate}/s with a burst of {given.burst}. All",
+        "times are by the handlers' own clock. *Used* is the share of the rate from the first",
+        "start to the last one. *Excess* is the most that any window, of whatever length, has",
+        "above burst + rate x window; below 0 the rate was kept in all of them.",
         "",
         f"| rate of | starts | used | {windows} | excess |",
         "|---" + "|---:" * (3 + len(WINDOWS_S)) + "|",
