@@ -347,7 +347,7 @@ class Policy:
         _time("window", self.window_ms, 0, 366 * _DAY_MS)
         if self.window_ms > self.retain_ms:
             raise InvalidArgument(
-                f"window {self.window_ms / 1000:g} s is longer than the retention of "
+                f"window {self.window_ms / 1000:.15g} s is longer than the retention of "
                 f"{self.retain_ms / 1000:g} s: a request is not known for longer than that"
             )
         if self.on_duplicate == "debounce" and not self.delay_ms:
