@@ -44,7 +44,7 @@ ASKED = ("settings",)  # measured only when --only names it
 # Each of these measures Fairlane alone and writes a page of its own.
 ALONE = (
     *("throughput", "tasks", "executor", "flows", "urgent", "memory", "recovery", "primaries"),
-    *("tenants", "fanout"),
+    *("tenants", "fanout", "cancel", "limits", "ageing", "rates", "schedules"),
 )
 
 
@@ -122,6 +122,11 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "recovery": [str(max(10, int(size * given.scale))) for size in (100, 10_000, 100_000)],
         "fanout": [str(given.runs), str(int(40_000 * given.scale) // 1000 * 1000)],
         "tenants": [str(max(10, int(30 * given.scale)))],
+        "cancel": [str(int(1_000_000 * given.scale)), str(given.runs)],
+        "limits": [str(given.runs)],
+        "ageing": [str(max(10, int(60 * given.scale)))],
+        "rates": ["--seconds", str(max(10, int(600 * given.scale)))],
+        "schedules": ["1000", str(max(20, int(60 * given.scale))), "10"],
         "primaries": [str(given.runs), str(int(40_000 * given.scale) // 1000 * 1000), "60"],
     }
     environment = {**os.environ, "FAIRLANE_BENCH_OUT": str(given.out)}

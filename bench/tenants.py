@@ -7,75 +7,48 @@ in each second. For comparison, the same requests run without tenants.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import at_work
 
 import support
 from fairlane import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from at_work import Called
 
 REQUESTS, UNITS = 500, 8
 COSTS_MS = {"many": 2.0, "one": 10.0}
 SECOND_S = 30.0
 SETTLING_S = 3.0  # until the costs of the first turns are known
-HANDLER = """
-import os
-import time
-
-LOG = os.open(os.environ["TENANTS_LOG"], os.O_WRONLY | os.O_APPEND)
 
 
-def work(body):
-    tenant, ms = body.decode().split()
-    time.sleep(float(ms) / 1000)
-    os.write(LOG, b"%s %.3f\\n" % (tenant.encode(), time.monotonic()))
-"""
-
-
-def run(url: str, seconds: float, *, named: bool) -> list[tuple[str, float]]:
-    """Works on the requests for so long; returns the tenant and the time of each sub-request."""
-    with Queue.from_url(url) as queue, tempfile.TemporaryDirectory() as folder:
+def run(url: str, seconds: float, *, named: bool) -> list[Called]:
+    """Works on the requests for so long; returns the calls, whose names are the tenants'."""
+    with Queue.from_url(url) as queue:
         for tenant, ms in COSTS_MS.items():
             body, count = f"{tenant} {ms}".encode(), REQUESTS if tenant == "many" else 1
             each = int(seconds * UNITS * 1000 / ms / count) + 1
             names = {"tenant": tenant} if named else {}
             for _ in range(count):
                 queue.submit_request([body] * each, limit=UNITS, **names)  # type: ignore[arg-type]
-        (Path(folder) / "handler.py").write_text(HANDLER)
-        log = Path(folder) / "log"
-        log.touch()
-        env = {**os.environ, "TENANTS_LOG": str(log), "PYTHONPATH": folder}
-        program = str(Path(sys.executable).with_name("rq-worker"))
-        words = [program, "--redis", url, "--id", "127.0.0.1:0", "--handler", "handler:work"]
-        sizes = ["--processes", "1", "--concurrency", str(UNITS)]
-        worker = subprocess.Popen([*words, *sizes], env=env, stderr=subprocess.DEVNULL)
-        try:
+        with at_work.workers(url, concurrency=UNITS) as log:
             time.sleep(seconds)
-        finally:
-            worker.kill()
-            worker.wait()
-        return [_read(line) for line in log.read_text().splitlines()]
+            return log.calls()
 
 
-def _read(line: str) -> tuple[str, float]:
-    tenant, at = line.split()
-    return tenant, float(at)
-
-
-def shares(found: list[tuple[str, float]]) -> Iterator[tuple[int, float]]:
+def shares(found: list[Called]) -> Iterator[tuple[int, float]]:
     """Yields each whole second, and the share of handler time that "one" had in it."""
-    begin = min(at for _, at in found)
+    begin = min(call.ended for call in found)
     spent: dict[int, dict[str, float]] = defaultdict(lambda: dict.fromkeys(COSTS_MS, 0.0))
-    for tenant, at in found:
-        spent[int(at - begin)][tenant] += COSTS_MS[tenant]
+    for call in found:
+        spent[int(call.ended - begin)][call.name] += COSTS_MS[call.name]
     for second, row in sorted(spent.items())[:-1]:
         yield second, row["one"] / sum(row.values())
 

@@ -251,6 +251,12 @@ def check_limit(limit: int) -> int:
     return check_whole("limit", limit, 1, MAX_LIMIT)
 
 
+def check_share(share: int) -> int:
+    """Returns the share of a tenant, or raises InvalidArgument."""
+    check_whole("share", share, 1, MAX_SHARE)
+    return share
+
+
 def check_deadline(deadline_ms: int) -> int:
     """Returns a deadline in ms, 0 (none) to 366 days. Raises InvalidArgument."""
     _time("deadline", deadline_ms, 0, 366 * _DAY_MS)
@@ -329,7 +335,7 @@ class Policy:
             _time("ageing", self.ageing_ms, 1_000, _DAY_MS)
         if self.tenant:
             check_name("tenant", self.tenant)
-        check_whole("share", self.share, 1, MAX_SHARE)
+        check_share(self.share)
         if self.share != 1 and not self.tenant:
             raise InvalidArgument("share needs a tenant: name the tenant that gets this share")
         _check_names("tag", self.tags, MAX_TAGS)
@@ -349,7 +355,7 @@ class Policy:
         _time("window", self.window_ms, 0, 366 * _DAY_MS)
         if self.window_ms > self.retain_ms:
             raise InvalidArgument(
-                f"window {self.window_ms / 1000:g} s is longer than the retention of "
+                f"window {self.window_ms / 1000:.15g} s is longer than the retention of "
                 f"{self.retain_ms / 1000:g} s: a request is not known for longer than that"
             )
         if self.on_duplicate == "debounce" and not self.delay_ms:

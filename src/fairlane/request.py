@@ -134,13 +134,23 @@ class Request:
         deadline_ms = ms_of("deadline_s", deadline_s)
         self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
 
-    def set_rate(self, rate: str, burst: int | None = None) -> None:
+    def set_share(self, share: int) -> None:
+        """Gives the tenant of this request another share of the workers' time, 1 to 999.
+
+        Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
+        """
+        self.queue.driver.run(change.set_share(self.id, share))
+
+    def set_rate(
+        self, rate: str | None = None, burst: int | None = None, weight: int | None = None
+    ) -> None:
         """Lets at most `rate` (as 100/s, 30/m or 5/h) sub-requests start, `burst` together.
 
-        The request keeps its rate key and its weight; other requests with the same key keep their
-        own rates. Raises InvalidArgument, RequestNotFound, RequestEnded.
+        Each of them counts for `weight`. The request keeps its rate key, and what is None; other
+        requests with the same key keep their own rates. Raises InvalidArgument, RequestNotFound,
+        RequestEnded.
         """
-        self.queue.driver.run(set_rate(self.id, rate, burst))
+        self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 
     def errors(self) -> RequestErrors:
         """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""

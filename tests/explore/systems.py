@@ -167,6 +167,8 @@ LARGE = (
     System("extended leases", (producer(1), W1, W2), extends=True),
     System("a tenant, a crash", (producer(1, tenant="a"), W1), CRASH),
     System("a tenant, a lost reply", (producer(1, tenant="a"), W1), LOST),
+    System("another share", (producer(1, tenant="a"), W1, changer(("set_share", 9)))),
+    System("exchange, another share", (producer(1, tenant="a"), ON1, changer(("set_share", 9)))),
     System("a tenant, two workers", (producer(1, tenant="a"), W1, W2)),
     System("three workers", (producer(1), W1, W2, W3)),
     System("the last attempt", (producer(1, attempts=1), W1), CRASH, FAILS),

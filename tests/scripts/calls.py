@@ -160,6 +160,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "settle_messages": Call(tuple(MINE[2:7]), {"wanted": ["1"]}),
         "subscribe": Call(TOPIC, {"subscriber": "s", "start": "new", "most": 9}),
         "take_messages": Call(TOPIC, {"subscriber": "s", "most": 9, "redeliver": 1}),
+        "set_share": Call(running, {"share": 2}),
         "set_rate": Call(running, {"rates": "1 = 10000 5 1"}),
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take_turns": Call(TURNS, {"lane": 5, "count": 1}),

@@ -111,9 +111,15 @@ class Request:
         """Starts nothing after so many seconds from now; see queue.Request.set_deadline."""
         await self.queue.driver.run(change.set_deadline(self.id, ms_of("deadline_s", deadline_s)))
 
-    async def set_rate(self, rate: str, burst: int | None = None) -> None:
+    async def set_share(self, share: int) -> None:
+        """Gives the tenant of this request another share; see queue.Request.set_share."""
+        await self.queue.driver.run(change.set_share(self.id, share))
+
+    async def set_rate(
+        self, rate: str | None = None, burst: int | None = None, weight: int | None = None
+    ) -> None:
         """Lets at most `rate` sub-requests start from now on; see queue.Request.set_rate."""
-        await self.queue.driver.run(set_rate(self.id, rate, burst))
+        await self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 
     async def errors(self) -> RequestErrors:
         """Returns how sub-requests failed; see queue.Request.errors."""

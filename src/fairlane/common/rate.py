@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 OWN = "="  # the bucket of the request itself; others are key/NAME and queue/NAME
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)/([smh])")
-_MOST = 1_000_000  # a burst or a weight; and the most starts of a second
+MOST = 1_000_000  # a burst or a weight; and the most starts of a second
 _LONGEST_US = 86_400_000_000  # between two starts
 # A sub-request starts a little after Redis has granted it. So many starts of this time are kept
 # back from the burst, so that the handlers' own clocks see no more than burst + rate x time.
@@ -103,9 +103,9 @@ def _number(us: int, interval_us: int) -> Fraction:
 
 
 def _whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
         raise InvalidArgument(
-            f"{name} {value!r} is not valid: a whole number from 1 to {_MOST:,} is expected"
+            f"{name} {value!r} is not valid: a whole number from 1 to {MOST:,} is expected"
         )
 
 

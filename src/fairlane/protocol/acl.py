@@ -117,7 +117,7 @@ ROLES = {
             " expire_leftovers expire_workers glance insert_tokens intend list_dead move_tick"
             " pause pause_queue place put_schedule rate_queue reap refit report_backlog"
             " requeue_dead reschedule_active restore_active resume retire seal set_deadline"
-            " set_limit set_max_waiting set_priority set_rate set_shards submit"
+            " set_limit set_max_waiting set_priority set_rate set_shards set_share submit"
         ),
         _words(
             "cluster|info del exists get getrange hdel hexists hget hgetall hincrby hlen hmget"

@@ -73,6 +73,16 @@ def test_set_prints_what_is_in_force(program: Program, redis_client: redis.Redis
     ended = program("set", "mine", "--rate", "50/s", "--burst", 4)
     assert (ended.code, ended.out) == (0, b"limit 2, priority 1, rate 50/s\n")
     assert b"50/s" in program("status", "mine").out
+    ended = program("set", "mine", "--weight", 2)
+    assert ended.out == b"limit 2, priority 1, rate 50/s, each counts for 2\n"
+    program("set", "mine", "--share", 3).refused(2, "request mine names no tenant")
+
+
+def test_a_tenant_gets_another_share(program: Program):
+    program("submit", "-", "--id", "mine", "--tenant", "t", stdin=b"a\n")
+    assert program("set", "mine", "--share", 3).out == b"limit 3, priority 5, share 3 of tenant t\n"
+    assert program("set", "--tenant", "t", "--share", 4, "--yes").out == b"1 request changed\n"
+    assert b"t (share 4)" in program("status", "mine").out
 
 
 @pytest.mark.parametrize(

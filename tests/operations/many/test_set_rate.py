@@ -101,3 +101,58 @@ def test_an_asyncio_program_sets_a_rate(queue: Queue, redis_url: str):
 
     asyncio.run(go())
     assert words(queue) == ["30/m"]
+
+
+# ------------------------------------------------------------------ weights and shares
+
+
+def test_a_weight_alone_changes_and_the_rate_stays(queue: Queue):
+    queue.submit_request(["a"], id="r1", rate="5/h", burst=2, rate_key="api")
+    queue.request("r1").set_rate(weight=4)
+    assert words(queue) == ["5/h, shared as api, each counts for 4"]
+    assert queue.request("r1").progress().rates[0].burst == 4  # else it would never start
+
+
+def test_a_weight_without_a_rate_is_refused(queue: Queue):
+    request = queue.submit_request(["a"], id="r1")
+    with pytest.raises(InvalidArgument, match="request r1 has no rate, so its weight has no use"):
+        request.set_rate(weight=4)
+    with pytest.raises(InvalidArgument, match="nothing to set"):
+        request.set_rate()
+    with pytest.raises(InvalidArgument, match="weight 0 is not valid"):
+        request.set_rate("5/s", weight=0)
+    with pytest.raises(RequestNotFound):
+        queue.request("absent").set_rate(weight=4)
+
+
+def test_many_requests_get_another_weight_and_share(queue: Queue):
+    queue.submit_request(["a"], id="r1", rate="5/s", burst=9, tenant="t")
+    queue.submit_request(["a"], id="r2", tenant="t")
+    queue.submit_request(["a"], id="r3")
+    report = queue.change(queue.select(Change.set(share=3), ["r1", "r2", "r3"]))
+    assert (report.changed, list(report.failed)) == (2, ["r3"])
+    assert "names no tenant" in str(report.failed["r3"])
+    assert [queue.request(name).progress().share for name in ("r1", "r2", "r3")] == [3, 3, 0]
+    report = queue.change(queue.select(Change.set(weight=2), ["r1", "r2"]))
+    assert (report.changed, list(report.failed)) == (1, ["r2"])
+    assert words(queue) == ["5/s, each counts for 2"]
+
+
+def test_an_asyncio_program_sets_a_weight_and_a_share(redis_url: str, queue: Queue):
+    queue.submit_request(["a"], id="r1", rate="5/s", tenant="t")
+
+    async def go() -> None:
+        async with aio.Queue.from_url(redis_url) as other:
+            await other.request("r1").set_rate(weight=2)
+            await other.request("r1").set_share(5)
+
+    asyncio.run(go())
+    assert (words(queue), queue.request("r1").progress().share) == (["5/s, each counts for 2"], 5)
+
+
+def test_a_share_of_a_request_without_a_tenant_is_refused(queue: Queue):
+    request = queue.submit_request(["a"], id="r1")
+    with pytest.raises(InvalidArgument, match="request r1 names no tenant, so it has no share"):
+        request.set_share(2)
+    with pytest.raises(InvalidArgument, match="share 1000 is not valid"):
+        request.set_share(1000)

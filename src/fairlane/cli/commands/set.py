@@ -1,4 +1,4 @@
-"""`fairlane set`: another limit, priority, deadline or rate for one request, or for many."""
+"""`fairlane set`: another limit, priority, rate and so on for one request, or for many."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from fairlane import Change
+    from fairlane.request import Request
 
 
 @click.command(
     "set",
-    short_help="Change the limit, priority, deadline or rate of requests.",
+    short_help="Change the limit, priority, rate and so on of requests.",
     help="Change the request ID while it waits or runs, and print what is now in force. Or change "
     "many requests and print how many.\n\nSlices that workers hold already end first, also above a "
     f"lower limit. Exit code 1: the request has ended. {CODES}",
@@ -33,20 +34,33 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--rate", metavar="N/s", help="At most so many start: 100/s, 30/m or 5/h.")
 @click.option("--burst", type=int, metavar="N", help="So many may start together; with --rate.")
+@click.option(
+    "--weight", type=int, metavar="N", help="Each sub-request counts N times at the rate."
+)
+@click.option("--share", type=int, metavar="N", help="Its tenant gets N times the time, 1 to 999.")
 def command(
     limit: int | None, priority: int | None, deadline: str | None, rate: str | None,
-    burst: int | None, **given: Any,
+    burst: int | None, weight: int | None, share: int | None, **given: Any,
 ) -> int:  # fmt: skip
     """Change one request or many."""
     from fairlane import Change
 
     wish = Wish.of(**given)
-    if {limit, priority, deadline, rate, burst} == {None}:
+    if {limit, priority, deadline, rate, burst, weight, share} == {None}:
         raise InvalidArgument(
-            "there is nothing to set: give --limit N, --priority P, --deadline TIME or --rate N/s"
+            "there is nothing to set: give --limit N, --priority P, --deadline TIME, --rate N/s, "
+            "--weight N or --share N"
         )
     seconds = None if deadline is None else time_ms("--deadline", deadline, "0s", "366d") / 1000
-    change = Change.set(limit=limit, priority=priority, deadline_s=seconds, rate=rate, burst=burst)
+    change = Change.set(
+        limit=limit,
+        priority=priority,
+        deadline_s=seconds,
+        rate=rate,
+        burst=burst,
+        weight=weight,
+        share=share,
+    )
     return _set(wish, wish.only, change) if wish.only else change_many(change, wish)
 
 
@@ -55,14 +69,7 @@ def _set(wish: Wish, request_id: str, change: Change) -> int:
     from fairlane.common.text import format_duration
 
     with open_request(wish.redis, wish.queue, request_id) as request:
-        if change.limit is not None:
-            request.set_limit(change.limit)
-        if change.priority is not None:
-            request.set_priority(change.priority)
-        if change.deadline_ms is not None:
-            request.set_deadline(change.deadline_ms / 1000)
-        if change.rate is not None:
-            request.set_rate(change.rate, change.burst)
+        _apply(request, change)
         progress = request.progress()
     if wish.as_json:
         write_json(summary(progress))
@@ -72,7 +79,22 @@ def _set(wish: Wish, request_id: str, change: Change) -> int:
         line += f", deadline in {format_duration(change.deadline_ms)}"
     elif change.deadline_ms == 0:
         line += ", no deadline"
-    if change.rate is not None:
+    if change.share is not None:
+        line += f", share {progress.share} of tenant {progress.tenant}"
+    if change.rate is not None or change.weight is not None:
         line += f", rate {', '.join(rate.words for rate in progress.rates)}"
     write_line(line)
     return 0
+
+
+def _apply(request: Request, change: Change) -> None:
+    if change.limit is not None:
+        request.set_limit(change.limit)
+    if change.priority is not None:
+        request.set_priority(change.priority)
+    if change.deadline_ms is not None:
+        request.set_deadline(change.deadline_ms / 1000)
+    if change.share is not None:
+        request.set_share(change.share)
+    if change.rate is not None or change.weight is not None:
+        request.set_rate(change.rate, change.burst, change.weight)

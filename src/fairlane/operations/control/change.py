@@ -9,7 +9,7 @@ from fairlane.operations.control.request_state import not_found
 from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop, reschedule_active
-from fairlane.options import check_deadline, check_limit, check_priority
+from fairlane.options import check_deadline, check_limit, check_priority, check_share
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.server_info import time_ms
@@ -61,6 +61,23 @@ def set_priority(request_id: str, priority: int) -> Operation[None]:
     names = keys.request_keys(request_id)
     call = library().set_priority(names, priority=check_priority(priority))
     yield from _change(request_id, call, "given another priority")
+
+
+def set_share(request_id: str, share: int) -> Operation[None]:
+    """Gives the tenant of a request another share of the workers' time, 1 to 999.
+
+    Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
+    """
+    call = library().set_share(keys.request_keys(request_id), share=check_share(share))
+    if (yield from _change(request_id, call, "given another share")).is_plain:
+        raise no_tenant(request_id)
+
+
+def no_tenant(request_id: str) -> InvalidArgument:
+    """Returns the error of a share for a request without a tenant."""
+    return InvalidArgument(
+        f"request {request_id} names no tenant, so it has no share: submit it with a tenant"
+    )
 
 
 def set_deadline(request_id: str, deadline_ms: int) -> Operation[None]:

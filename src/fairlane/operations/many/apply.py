@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from fairlane.errors import DeadNotFound, FairlaneError, RequestEnded, RequestNotFound
 from fairlane.found import ChangeReport
 from fairlane.operations.batching import call_each, run_all, run_each_or_error
-from fairlane.operations.control.change import look_by
+from fairlane.operations.control.change import look_by, no_tenant
 from fairlane.operations.control.requeue import requeue_dead
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
 from fairlane.operations.many.deletion import delete_each
-from fairlane.operations.many.set_rate import set_rates
+from fairlane.operations.many.set_rate import NewRate, set_rates
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
@@ -78,18 +78,20 @@ def _set(
     queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
 ) -> Operation[None]:
     """Sets one value after the other; a request that refuses one is not asked again."""
+    new = NewRate(change.rate, change.burst, change.weight)
     values: dict[str, Any] = {
         "limit": change.limit,
         "priority": change.priority,
         "deadline": change.deadline_ms,
-        "rate": change.rate,
+        "share": change.share,
+        "rate": new if new != NewRate(None) else None,
     }
     left = _ids(chosen)
     for what, value in values.items():
         if value is None:
             continue
         if what == "rate":
-            replies = yield from set_rates(queue, left, value, change.burst)
+            replies = yield from set_rates(queue, left, value)
         else:
             given = {"deadline_ms" if what == "deadline" else what: value}
             replies = yield from _send(queue, f"set_{what}", given, left)
@@ -99,6 +101,8 @@ def _set(
                 report.failed[name] = reply
             elif reply.is_ok:
                 left.append(name)
+            elif what == "share" and reply.is_plain:
+                report.failed[name] = no_tenant(name)
             else:
                 report.ended += 1
         if what == "deadline":

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fairlane.errors import InvalidArgument
 from fairlane.found import ENDED
 from fairlane.model import DeadChoice
-from fairlane.operations.many.set_rate import check_rate
-from fairlane.options import check_deadline, check_limit, check_priority, ms_of
+from fairlane.operations.many.set_rate import NewRate, check_rate
+from fairlane.options import check_deadline, check_limit, check_priority, check_share, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +37,8 @@ class Change:
     deadline_ms: int | None = None
     rate: str | None = None
     burst: int | None = None
+    weight: int | None = None
+    share: int | None = None
     choice: DeadChoice = field(default_factory=DeadChoice)
     cancels: bool = False
 
@@ -66,16 +68,19 @@ class Change:
         deadline_s: float | None = None,
         rate: str | None = None,
         burst: int | None = None,
+        weight: int | None = None,
+        share: int | None = None,
     ) -> Change:
-        """Gives requests another limit, priority, deadline (seconds from now, 0 = none) or rate.
+        """Gives requests what is named here; the deadline is in seconds from now, 0 = none.
 
-        Each request keeps its rate key and its weight. Raises InvalidArgument, also if there is
+        Each request keeps its rate key and its tenant. Raises InvalidArgument, also if there is
         nothing to set.
         """
-        check_rate(rate, burst)
-        if limit is None and priority is None and deadline_s is None and rate is None:
+        check_rate(NewRate(rate, burst, weight))
+        if {limit, priority, deadline_s, rate, weight, share} == {None}:
             raise InvalidArgument(
-                "there is nothing to set: give a limit, a priority, a deadline or a rate"
+                "there is nothing to set: give a limit, a priority, a deadline, a rate, a weight "
+                "or a share"
             )
         return cls(
             "set",
@@ -88,6 +93,8 @@ class Change:
             else check_deadline(ms_of("deadline_s", deadline_s)),
             rate=rate,
             burst=burst,
+            weight=weight,
+            share=None if share is None else check_share(share),
         )
 
     @classmethod

@@ -1,15 +1,16 @@
-"""Gives requests another rate. Each keeps its rate key and its weight, which its tasks chose."""
+"""Gives requests another rate or weight. Each keeps its rate key, and what is not given."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from fairlane.common.rate import OWN, Rate, parse_rates, rate_of, rates_text
+from fairlane.common.rate import MOST, OWN, Rate, parse_rates, rate_of, rates_text
 from fairlane.errors import FairlaneError, InvalidArgument, RequestEnded
 from fairlane.operations.batching import call_each, run_all, run_each_or_error
 from fairlane.operations.control.request_state import not_found
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.rates import refit
+from fairlane.options import check_whole
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library
@@ -23,22 +24,38 @@ if TYPE_CHECKING:
 Replies = dict[str, "Reply | FairlaneError"]
 
 
-def check_rate(rate: str | None, burst: int | None) -> None:
-    """Raises InvalidArgument unless requests can be given this; both None = no other rate."""
+class NewRate(NamedTuple):
+    """What requests are given; None = each keeps its own."""
+
+    rate: str | None
+    burst: int | None = None
+    weight: int | None = None
+
+
+def check_rate(new: NewRate) -> None:
+    """Raises InvalidArgument unless requests can be given this; all None = nothing else."""
+    rate, burst, weight = new
+    if weight is not None:
+        check_whole("weight", weight, 1, MOST)
     if rate is not None:
-        rate_of(rate, burst)
+        rate_of(rate, burst, weight=weight or 1)
     elif burst is not None:
         raise InvalidArgument("burst needs a rate: give rate, too, as 100/s")
 
 
-def set_rate(request_id: str, rate: str, burst: int | None = None) -> Operation[None]:
-    """Lets at most so many sub-requests start from now on, as 100/s.
+def set_rate(
+    request_id: str, rate: str | None, burst: int | None = None, weight: int | None = None
+) -> Operation[None]:
+    """Lets at most so many sub-requests start from now on, as 100/s, each counted so often.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
-    rate_of(rate, burst)
+    new = NewRate(rate, burst, weight)
+    check_rate(new)
+    if rate is None and weight is None:
+        raise InvalidArgument("there is nothing to set: give a rate, as 100/s, or a weight")
     (queue,) = yield from read(request_id, "queue")
-    reply = (yield from set_rates(queue, [request_id], rate, burst))[request_id]
+    reply = (yield from set_rates(queue, [request_id], new))[request_id]
     if isinstance(reply, FairlaneError):
         raise reply
     if reply.is_gone:
@@ -50,7 +67,7 @@ def set_rate(request_id: str, rate: str, burst: int | None = None) -> Operation[
         )
 
 
-def set_rates(queue: str, ids: Sequence[str], rate: str, burst: int | None) -> Operation[Replies]:
+def set_rates(queue: str, ids: Sequence[str], new: NewRate) -> Operation[Replies]:
     """Gives requests of one queue this rate; returns the reply or the error of each.
 
     The tokens go to their lanes last, because the buckets may owe what a slower rate has taken. A
@@ -58,10 +75,10 @@ def set_rates(queue: str, ids: Sequence[str], rate: str, burst: int | None) -> O
     """
     replies: Replies = {}
     wanted: dict[str, tuple[Rate, ...]] = {}
-    rows = yield from run_each_or_error([hmget(name, "rates") for name in ids])
+    rows = yield from run_each_or_error([hmget(name, "born", "rates") for name in ids])
     for name, row in zip(ids, rows, strict=True):
         try:
-            wanted[name] = _another(row, rate, burst)
+            wanted[name] = _another(name, row, new)
         except FairlaneError as error:
             replies[name] = error
     answers = yield from call_each(
@@ -77,14 +94,23 @@ def set_rates(queue: str, ids: Sequence[str], rate: str, burst: int | None) -> O
     return replies
 
 
-def _another(row: object, rate: str, burst: int | None) -> tuple[Rate, ...]:
+def _another(name: str, row: object, new: NewRate) -> tuple[Rate, ...]:
     """Returns the rates of a request with the first one replaced; `row` is what hmget read."""
     if isinstance(row, FairlaneError):
         raise row
-    (stored,) = parse_fields(("rates",), row)  # type: ignore[arg-type]
+    born, stored = parse_fields(("born", "rates"), row)  # type: ignore[arg-type]
     former = parse_rates(stored)
-    bucket, weight = (former[0].bucket, former[0].weight) if former else (OWN, 1)
-    return (rate_of(rate, burst, bucket, weight), *former[1:])
+    first = former[0] if former else Rate(OWN, 0, 0, 1)
+    weight = new.weight or first.weight
+    if new.rate is not None:
+        return (rate_of(new.rate, new.burst, first.bucket, weight), *former[1:])
+    if not born:
+        raise not_found(name)
+    if not former:
+        raise InvalidArgument(
+            f"request {name} has no rate, so its weight has no use: give rate, too, as 100/s"
+        )
+    return (first._replace(weight=weight, burst=max(first.burst, weight)), *former[1:])
 
 
 def _refit(wanted: dict[str, tuple[Rate, ...]], replies: Replies) -> Operation[None]:

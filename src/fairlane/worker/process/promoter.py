@@ -9,6 +9,7 @@ ends, the leader is still there.
 from __future__ import annotations
 
 import threading
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from fairlane import settings
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _LONGEST_MS = 1.5 * settings.BEAT_MS  # the leader is in time for longer delays
 _AGAIN_S = 0.002  # after a promotion that came too early: the delay counts from the insertion
-_TRIES = 8
+_LAST_S = 0.5  # the longest pause before another try
 _NEVER = float("inf")
 
 
@@ -31,7 +32,7 @@ class Promoter:
 
     def __init__(self, url: str, queue: str, shards: Callable[[], Sequence[int]]) -> None:
         self._url, self._queue, self._shards = url, queue, shards
-        self._due: set[float] = set()  # in seconds of clock.mono_s
+        self._due: list[tuple[float, float]] = []  # a heap: s of clock.mono_s, pause after a try
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -40,7 +41,7 @@ class Promoter:
         if delay_ms > _LONGEST_MS:
             return
         with self._changed:
-            self._due.add(clock.mono_s() + delay_ms / 1000)
+            heappush(self._due, (clock.mono_s() + delay_ms / 1000, _AGAIN_S))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="promoter", daemon=True)
                 self._thread.start()
@@ -49,19 +50,30 @@ class Promoter:
     def _run(self) -> None:
         driver = SyncDriver(self._url, patience_s=0)
         while True:
-            self._wait()
+            pauses = self._wait()
             try:
-                for _ in range(_TRIES):
-                    if driver.run(promote(self._queue, self._shards())):
-                        break
-                    clock.sleep(_AGAIN_S)
+                moved = driver.run(promote(self._queue, self._shards()))
             except FairlaneError:  # the leader reports an outage
                 clock.sleep(settings.BEAT_MS / 1000)
+            else:
+                self._try_again(pauses[moved:])
 
-    def _wait(self) -> None:
-        """Waits until a token is due; forgets all that are due."""
+    def _wait(self) -> list[float]:
+        """Waits until a token is due; removes all that are due, and returns their pauses."""
         with self._changed:
-            while (first := min(self._due, default=_NEVER)) > clock.mono_s():
+            while (first := self._due[0][0] if self._due else _NEVER) > clock.mono_s():
                 self._changed.wait(None if first == _NEVER else first - clock.mono_s())
-            now = clock.mono_s()
-            self._due = {due for due in self._due if due > now}
+            now, pauses = clock.mono_s(), list[float]()
+            while self._due and self._due[0][0] <= now:
+                pauses.append(heappop(self._due)[1])
+            return pauses
+
+    def _try_again(self, pauses: Sequence[float]) -> None:
+        """Notes tokens that were not found: the insertion was late, or another process moved them.
+
+        On a busy machine an insertion may be late by much more than a pause, so the pauses grow.
+        """
+        with self._changed:
+            for pause in pauses:
+                if pause <= _LAST_S:
+                    heappush(self._due, (clock.mono_s() + pause, 2 * pause))

@@ -1,0 +1,28 @@
+-- set_share: gives the tenant of a request another share of the workers' time. The queued permits are queued again, because
+-- their tokens name the share; the old tokens go stale.
+-- Says: ok tokens | plain | ended summary | gone
+--   plain: the request names no tenant
+-- @flags allow-oom
+-- @include lib/core/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local share = tonumber(ARGV[2])  -- 1..999
+-- @include lib/core/now_ms.lua
+-- @include lib/permits/requeue_all.lua
+
+if not share or share < 1 or share > 999 or share % 1 ~= 0 then
+  return redis.error_reply("BADARGUMENT a share from 1 to 999 is expected")
+end
+now = now_ms(now)
+local state, over = load_unfinished()
+if over then
+  return over
+end
+local former, tenant = string.match(state.gate.turn, "^(%d+):(.+)$")
+if not tenant then
+  return {"plain"}
+elseif tonumber(former) == share then
+  return {"ok", queued_tokens(state, now)}
+end
+state.gate.turn = string.format("%d:%s", share, tenant)
+redis.call("HSET", request, "gate", gate_text(state.gate), "share", string.format("%d", share))
+return {"ok", change_lanes(state, now)}
