@@ -1,4 +1,4 @@
-"""Takes the pictures of the dashboard for the documentation: python samples/dashboard/screenshots.py.
+"""Takes the pictures of the dashboard for the documentation.
 
 It starts an embedded server, workers and `fairlane serve` of its own, and ends them. It needs the
 extra `dev`, Chromium and its driver.
@@ -45,6 +45,7 @@ SHOTS = (  # the picture, its page, what is there as soon as it can be taken, it
     ("requests-dark", "#/requests", "tbody tr", DESK, "dark"),
     ("request", "#/requests/thumbnails-catalog", ".chart rect.block", DESK, "light"),
     ("request-dark", "#/requests/thumbnails-catalog", ".chart rect.block", DESK, "dark"),
+    ("priorities-dark", "#/priorities", "h1", DESK, "dark"),
     ("workers", "#/workers", "h1", DESK, "light"),
     ("dead", "#/dead", ".failure", DESK, "light"),
     ("flows-dark", "#/flows", ".step", DESK, "dark"),

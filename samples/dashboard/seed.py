@@ -1,4 +1,4 @@
-"""Fills a queue with varied work for the dashboard: python seed.py; the workers run in this folder."""
+"""Fills a queue with varied work, for a look at the dashboard: see docs/how-to/dashboard.md."""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fairlane.model import Completion, Progress, Result
     from fairlane.operations.flows.flow import Flow
     from fairlane.operations.many.change import Change
+    from fairlane.operations.observe.model import Snapshot
     from fairlane.operations.schedules.schedule import Schedule
     from fairlane.operations.submit.content_id import content_id
     from fairlane.options import RequestOptions, SharedOptions
@@ -97,6 +98,7 @@ _HOMES = {
     "Schedule": ".operations.schedules.schedule",
     "ScheduleNotFound": ".errors",
     "SharedOptions": ".options",
+    "Snapshot": ".operations.observe.model",
     "SparkMissing": ".errors",
     "SubscriberNotFound": ".errors",
     "TaskCall": ".tasks.hooks",
@@ -154,6 +156,7 @@ __all__ = [
     "Schedule",
     "ScheduleNotFound",
     "SharedOptions",
+    "Snapshot",
     "SparkMissing",
     "SubscriberNotFound",
     "TaskCall",
@@ -176,17 +179,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        return import_module(".settings", __name__).release()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)
-
-
-def _version() -> str:
-    """Returns the installed version, or `0+unknown` if the package runs from its sources."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("fairlane")
-    except PackageNotFoundError:
-        return "0+unknown"

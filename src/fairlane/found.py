@@ -61,7 +61,7 @@ class WorkerState:
     has expired. Times are in ms by the Redis of the queue, `started_ms` by the worker's clock.
     `leases` is how many leases it held at its last beat, `calls` those that reported progress.
     It makes `units` calls concurrently, and finishes `per_s` sub-requests in a second while it
-    works; 0 = that is not measured yet.
+    works; 0 = that is not measured yet. `release` is its version of Fairlane.
     """
 
     id: str
@@ -75,6 +75,7 @@ class WorkerState:
     calls: tuple[CallProgress, ...]
     units: int = 0
     per_s: float = 0.0
+    release: str = ""
 
 
 class WorkerPage(NamedTuple):

@@ -20,6 +20,7 @@ from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
+from fairlane.operations.observe.snapshot import snapshot
 from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, checked_requests
 from fairlane.operations.submit.open_request import open_request
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.operations.many.change import Change
     from fairlane.operations.many.selection import Selection
+    from fairlane.operations.observe.model import Snapshot
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -332,6 +334,10 @@ class Queue:
     def demand(self) -> Demand:
         """Returns how many more leases workers could take now: a signal for autoscaling."""
         return self.driver.run(demand(self.name))
+
+    def snapshot(self) -> Snapshot:
+        """Returns how the queue stands, from one bounded read: what a dashboard shows."""
+        return self.driver.run(snapshot(self.name))
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

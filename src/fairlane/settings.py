@@ -169,3 +169,13 @@ def duration_range_ms(text: str) -> tuple[int, int]:
 def redis_url(given: str | None = None) -> str | None:
     """Returns the URL of the caller or of FAIRLANE_REDIS; None means the embedded server."""
     return given or os.environ.get(REDIS_VARIABLE) or None
+
+
+def release() -> str:
+    """Returns the installed version, or `0+unknown` if the package runs from its sources."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fairlane")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -23,6 +23,7 @@ from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.maintenance import queue_pause
 from fairlane.operations.many import selection
 from fairlane.operations.many.apply import apply
+from fairlane.operations.observe.snapshot import snapshot
 from fairlane.operations.pull.take import Taker, take
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.open_request import open_request
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from fairlane.operations.maintenance.queue_pause import QueuePause
     from fairlane.operations.many.change import Change
     from fairlane.operations.many.selection import Selection
+    from fairlane.operations.observe.model import Snapshot
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -273,6 +275,10 @@ class Queue:
     async def demand(self) -> Demand:
         """Returns how many more leases workers could take; see fairlane.queue.Queue.demand."""
         return await self.driver.run(demand(self.name))
+
+    async def snapshot(self) -> Snapshot:
+        """Returns how the queue stands; see fairlane.queue.Queue.snapshot."""
+        return await self.driver.run(snapshot(self.name))
 
     async def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""

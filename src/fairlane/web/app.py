@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
-from fairlane.web import health, wonderq
+from fairlane.web import health, watch, wonderq
 from fairlane.web.dashboard import files, sign_in
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
@@ -31,7 +31,7 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
     *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(*leases.ENDPOINTS, *health.ENDPOINTS),
+    *(*leases.ENDPOINTS, *watch.ENDPOINTS, *health.ENDPOINTS),
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS, *sign_in.ENDPOINTS)
 _SAFE = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 MOST_REQUESTS = 10_000  # requests that are read; if there are more, tokens are counted
-_FIELDS = (
+FIELDS = (
     "state",
     "queue",
     "limit",
@@ -36,6 +36,9 @@ _FIELDS = (
     "opens",
     "rates",
 )
+
+
+OpenFields = tuple[str, dict[str, str], int]  # a request, its FIELDS, and its leases
 
 
 class _Open(NamedTuple):
@@ -65,23 +68,28 @@ def demand(queue: str) -> Operation[Demand]:
 
 def _by_requests(queue: str, ids: Sequence[str], now_ms: int) -> Operation[tuple[int, int, int]]:
     """Returns the demand, the leases, and how many requests are unfinished."""
-    rows = yield from run_all([hmget(name, *_FIELDS) for name in ids])
+    rows = yield from run_all([hmget(name, *FIELDS) for name in ids])
     found = []
     for name, row in zip(ids, rows, strict=True):
-        fields = dict(zip(_FIELDS, parse_fields(_FIELDS, row), strict=True))
+        fields = dict(zip(FIELDS, parse_fields(FIELDS, row), strict=True))
         if fields["queue"] == queue and fields["limit"]:
             found.append((name, fields))
     counts = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name, _ in found])
     pairs = zip(found, counts, strict=True)
-    open_ones = [_open(name, fields, held, now_ms) for (name, fields), held in pairs]
+    open_ones = [(name, fields, held) for (name, fields), held in pairs]
+    return (yield from more_of(open_ones, now_ms)), sum(counts), len(found)
+
+
+def more_of(requests: Sequence[OpenFields], now_ms: int) -> Operation[int]:
+    """Returns how many more leases workers could take of these requests."""
+    open_ones = [_open(*one, now_ms) for one in requests]
     known = [one for one in open_ones if one is not None]
     unsure = [one for one in known if one.has_retries and one.fresh < one.room]
     due = yield from run_all(
         [Command(b"ZCOUNT", keys.retries(one.id), b"-inf", now_ms) for one in unsure]
     )
     retries = {one.id: number for one, number in zip(unsure, due, strict=True)}
-    more = sum(min(one.room, one.fresh + retries.get(one.id, 0)) for one in known)
-    return more, sum(counts), len(found)
+    return sum(min(one.room, one.fresh + retries.get(one.id, 0)) for one in known)
 
 
 def _open(name: str, fields: dict[str, str], held: int, now_ms: int) -> _Open | None:

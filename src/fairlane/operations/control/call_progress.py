@@ -1,7 +1,8 @@
 """How far single calls of a handler are: a worker's record has it, beside what the worker holds.
 
-The text is `3 leases; 4 units 12.5/s; r1#0 4 30/100`: after the number of leases, how many calls
-the worker makes concurrently, and how many it finishes in a second. Then comes a part for each call
+The text is `3 leases; 4 units 12.5/s; fairlane 0.1; r1#0 4 30/100`: after the number of leases, how
+many calls the worker makes concurrently, and how many it finishes in a second, and its release.
+Then comes a part for each call
 that has reported its progress, with request, permit, index, done and total. The last heartbeat
 wrote it.
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST = 50  # calls in one record, and workers that are asked
 _PART = re.compile(r"(?P<id>\S+)#(?P<k>\d+) (?P<index>\d+) (?P<done>\d+)/(?P<total>\d+)")
+_RELEASE = re.compile(r"; fairlane ([0-9A-Za-z.+!_-]{1,40})(?:;|\Z)")
 _PACE = re.compile(r"(?P<units>\d{1,6}) units (?P<per_s>\d{1,12}\.\d{1,6})/s")
 
 
@@ -57,10 +59,10 @@ class CallProgress:
         return {"index": self.index, "done": self.done, "total": self.total}
 
 
-def holds_text(leases: int, pace: WorkerPace, calls: Iterable[CallProgress]) -> str:
-    """Returns what a heartbeat reports of a worker, with bounded length."""
+def holds_text(leases: int, pace: WorkerPace, release: str, calls: Iterable[CallProgress]) -> str:
+    """Returns what a heartbeat reports of a worker of this release, with bounded length."""
     parts = [f"{one.request_id}#{one.k} {one.index} {one.done}/{one.total}" for one in calls]
-    return "; ".join([f"{leases} leases", pace.text, *parts[:_MOST]])
+    return "; ".join([f"{leases} leases", pace.text, f"fairlane {release}", *parts[:_MOST]])
 
 
 def read_calls(
@@ -87,3 +89,9 @@ def read_pace(text: str) -> WorkerPace:
     """Returns the pace in what a heartbeat reported of a worker; 0 for an earlier release's."""
     found = next(filter(None, map(_PACE.fullmatch, text.split("; "))), None)
     return WorkerPace(int(found["units"]), float(found["per_s"])) if found else WorkerPace()
+
+
+def read_release(text: str) -> str:
+    """Returns the release in what a heartbeat reported of a worker; "" if there is none."""
+    found = _RELEASE.search(text)
+    return found[1] if found else ""

@@ -36,18 +36,26 @@ class Waiting(NamedTuple):
         return list(dict.fromkeys(token.request_id for token in parsed if token))
 
 
-def read_waiting(queue: str, shards: Sequence[int]) -> Operation[Waiting]:
-    """Counts all tokens, and reads the first of them, from the most urgent lane on."""
+def read_waiting(
+    queue: str, shards: Sequence[int], most: int | None = None, *, is_spread: bool = False
+) -> Operation[Waiting]:
+    """Counts all tokens, and reads the first `most` (default: MOST_READ), most urgent first.
+
+    `is_spread`: it reads equally many of each lane instead.
+    """
     places = [(shard, priority) for priority in range(keys.LANES) for shard in shards]
     places += [(shard, DELAYED) for shard in shards]
     replies = yield from run_all([_count(queue, place) for place in places])
     counts = {place: count for place, count in zip(places, replies, strict=True) if count}
-    return Waiting(counts, (yield from _read(queue, counts)))
+    most = MOST_READ if most is None else most
+    each = max(1, most // max(1, len(counts))) if is_spread else most
+    reads = {place: min(count, each) for place, count in counts.items()}
+    return Waiting(counts, (yield from _read(queue, reads, most)))
 
 
-def _read(queue: str, counts: dict[Place, int]) -> Operation[dict[Place, list[bytes]]]:
-    """Returns the first tokens of these places, MOST_READ of them in all."""
-    steps, left = dict[Place, Command](), MOST_READ
+def _read(queue: str, counts: dict[Place, int], most: int) -> Operation[dict[Place, list[bytes]]]:
+    """Returns the first tokens of these places, so many of each, and `most` of them in all."""
+    steps, left = dict[Place, Command](), most
     for place, count in counts.items():
         if left > 0:
             steps[place] = _first(queue, place, min(left, count))
@@ -108,7 +116,9 @@ def count_stale(queue: str, waiting: Waiting) -> Operation[Counter[int]]:
     suspects = yield from _not_wanted(placed)
     if not suspects:
         return Counter()
-    there = yield from _read(queue, {place: waiting.counts[place] for place, _ in suspects})
+    there = yield from _read(
+        queue, {place: waiting.counts[place] for place, _ in suspects}, MOST_READ
+    )
     still = {place: frozenset(tokens) for place, tokens in there.items()}
     return Counter(place[1] for place, token in suspects if token in still[place])
 

@@ -9,7 +9,7 @@ import re
 
 from fairlane.found import WorkerPage, WorkerState
 from fairlane.operations.batching import run_all
-from fairlane.operations.control.call_progress import read_holds, read_pace
+from fairlane.operations.control.call_progress import read_holds, read_pace, read_release
 from fairlane.operations.find.requests import check_page
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.protocol import keys
@@ -58,6 +58,7 @@ def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> 
         calls=tuple(read_holds(holds)),
         units=pace.units,
         per_s=pace.per_s,
+        release=read_release(holds),
     )
 
 

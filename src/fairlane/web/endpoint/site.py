@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.web.endpoint.follower import Follower
+from fairlane.web.live.broadcast import Broadcast
+from fairlane.web.live.examination import Examination
 
 if TYPE_CHECKING:
     from fairlane.aio.queue import Queue
@@ -28,3 +30,8 @@ class Site:
     hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     follower: Follower = field(default_factory=Follower)
+    examination: Examination = field(default_factory=Examination)
+    live: Broadcast = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = Broadcast(self.queue.snapshot)

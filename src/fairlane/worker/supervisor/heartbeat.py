@@ -50,7 +50,7 @@ class Heartbeat:
         outage: Repeats | None = None,
     ) -> None:
         self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
-        self._pace = Pace(board.units)
+        self._pace, self._release = Pace(board.units), settings.release()
         self.started = str(clock.wall_ms())
         self.must_drain = False
         self.is_idle = False
@@ -163,7 +163,8 @@ class Heartbeat:
     def _beat(self) -> None:
         self._beaten = clock.mono_s()
         held = self._board.held()
-        holds = holds_text(len(held), self._measure(len(held)), self._board.reported())
+        pace = self._measure(len(held))
+        holds = holds_text(len(held), pace, self._release, self._board.reported())
         died, self._has_died = self._has_died, False
         try:
             reply = self._driver.run(

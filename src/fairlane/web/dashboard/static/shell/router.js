@@ -4,13 +4,15 @@ import { notice } from "../parts/bits.js";
 
 /** The pages of the navigation, in order. `keys` open one. `module` is its file; `one` that of `#/name/ID`. `scope` is who may see it. */
 export const PAGES = [
-  { name: "overview", title: "Overview", icon: "overview", keys: "g o", module: "overview" },
+  { name: "overview", title: "Overview", icon: "overview", keys: "g o", module: "queue/overview" },
   { name: "requests", title: "Requests", icon: "requests", keys: "g r", module: "requests", one: "request" },
-  { name: "workers", title: "Workers", icon: "workers", keys: "g w", module: "workers" },
+  { name: "workers", title: "Workers", icon: "workers", keys: "g w", module: "queue/workers" },
+  { name: "priorities", title: "Priorities", icon: "ladder", keys: "g p", module: "queue/ladder" },
+  { name: "fairness", title: "Fairness", icon: "shares", keys: "g e", module: "queue/fairness" },
   { name: "dead", title: "Dead letters", icon: "dead", keys: "g d", module: "dead" },
   { name: "flows", title: "Flows", icon: "flows", keys: "g f", module: "flows" },
   { name: "schedules", title: "Schedules", icon: "schedules", keys: "g s", module: "schedules" },
-  { name: "redis", title: "Redis", icon: "redis", keys: "g i", module: "redis" },
+  { name: "redis", title: "Redis", icon: "redis", keys: "g i", module: "queue/redis" },
   { name: "audit", title: "Audit trail", icon: "audit", keys: "g a", module: "audit", scope: "operate" },
 ];
 

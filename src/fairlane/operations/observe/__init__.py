@@ -1,0 +1,1 @@
+"""What a queue looks like now: one bounded read for dashboards, terminals and metrics."""
