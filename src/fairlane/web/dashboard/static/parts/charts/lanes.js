@@ -31,7 +31,7 @@ export function laneChart({ title, left = 132 }) {
       at(px, py) {
         const row = rows[Math.floor(py / ROW)];
         const block = row?.blocks.findLast((one) => x(one.from) - 1 <= px && px <= x(one.to ?? to) + 1);
-        return block ? { x: px, y: py, text: `${row.label}\n${block.tip ?? `${block.text ?? ""} ${span((block.to ?? to) - block.from)}`}` } : null;
+        return block ? { x: px, y: py, text: `${block.tip ?? `${row.label}\n${block.text ?? ""} ${span((block.to ?? to) - block.from)}`}` } : null;
       },
     };
   });
