@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -64,7 +63,7 @@ def make_app(site: Site) -> Starlette:
             await site.queue.close()
 
     app = Starlette(
-        routes=list(chain.from_iterable(routes_of(site, one) for one in ENDPOINTS)),
+        routes=routes_of(site, ENDPOINTS),
         exception_handlers={HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )
