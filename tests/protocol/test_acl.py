@@ -45,7 +45,7 @@ OTHER_CHANGES = {
     }
 }
 # What `fairlane serve` sends besides what a person's commands do.
-SERVED = {"maintenance": [("web.endpoint.trail", "*")]}
+SERVED = {"maintenance": [("web.endpoint.trail", "*"), ("web.webhooks.deliverer", "*")]}
 OTHER_COMMANDS = {"producer": {"xpending"}}
 # What else a `fairlane` command is called in its file.
 PARTS = {

@@ -30,6 +30,9 @@ OPTIONS = {
     "port": 0,
     "tokens": None,
     "visible": "30s",
+    "rate": None,
+    "burst": None,
+    "webhooks_to_private": False,
     "queue": "req",
     "redis": None,
 }

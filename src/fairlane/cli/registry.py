@@ -39,6 +39,7 @@ COMMANDS = (
     "topic",
     "serve",
     "token",
+    "webhook",
     "flow",
     "spark",
     "doctor",

@@ -108,7 +108,7 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("why", "demand", "queue", "doctor", "schedule", "flow"),
+            *("why", "demand", "queue", "doctor", "schedule", "flow", "webhook"),
         ),
         _words(
             "abandon add_turns admit append cancel change_shards check claim_dead confirm delete"
@@ -119,10 +119,10 @@ ROLES = {
             " set_shards submit"
         ),
         _words(
-            "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
-            " lrange lrem memory|usage pexpire pttl scan script|exists time xadd xdel xinfo|groups"
-            " xlen xpending xrange xread xrevrange zcard zcount zrange zrangebylex zrem zscan"
-            " zscore"
+            "cluster|info del exists get getrange hdel hexists hget hgetall hincrby hlen hmget"
+            " hscan hset hsetnx llen lpos lrange lrem memory|usage pexpire pttl scan script|exists"
+            " set time xadd xdel xinfo|groups xlen xpending xrange xread xrevrange zcard zcount"
+            " zrange zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM

@@ -223,6 +223,16 @@ def audit(queue: str) -> bytes:
     return _dispatch(queue, "audit")
 
 
+def hooks(queue: str) -> tuple[bytes, bytes]:
+    """The hashes webhook -> its definition, and webhook -> how far its deliveries are."""
+    return _dispatch(queue, "hooks"), _dispatch(queue, "hooked")
+
+
+def hooks_lock(queue: str) -> bytes:
+    """String with a TTL: the server that delivers the webhooks."""
+    return _dispatch(queue, "hooks:lock")
+
+
 def workers(queue: str) -> bytes:
     """Zset: worker -> its last beat, ms."""
     return _dispatch(queue, "workers")

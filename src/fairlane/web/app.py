@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -15,8 +15,9 @@ from fairlane.web.dashboard import files, sign_in
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.operate import audit, bulk, failures, flows, leases, queue, schedules, why
-from fairlane.web.v1 import completions, requests, results, taken
+from fairlane.web.operate import audit, bulk, failures, flows, queue, schedules, webhooks, why
+from fairlane.web.v1 import completions, leases, requests, results, taken
+from fairlane.web.webhooks.deliverer import Deliverer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,9 +32,9 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
     *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(*leases.ENDPOINTS, *watch.ENDPOINTS, *health.ENDPOINTS),
+    *(*leases.ENDPOINTS, *watch.ENDPOINTS, *webhooks.ENDPOINTS, *health.ENDPOINTS),
 )
-ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS, *sign_in.ENDPOINTS)
+ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -44,15 +45,26 @@ _UNKNOWN = {404: "there is no such path: /docs lists all of them"}
 
 
 def make_app(site: Site) -> Starlette:
-    """Returns the application; it closes the queue's connections when it ends."""
+    """Returns the application.
+
+    From its start to its end it delivers webhooks; then it closes the queue's connections.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await site.queue.close()
+        delivering = asyncio.create_task(
+            Deliverer(site.queue, to_private=site.hooks_to_private).run()
+        )
+        try:
+            yield
+        finally:
+            site.stopping.set()
+            delivering.cancel()
+            await asyncio.gather(delivering, return_exceptions=True)
+            await site.queue.close()
 
     app = Starlette(
-        routes=list(chain.from_iterable(routes_of(site, one) for one in ENDPOINTS)),
+        routes=routes_of(site, ENDPOINTS),
         exception_handlers={HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import signal
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlane.aio.queue import Queue
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import uvicorn
+
+    from fairlane.web.access.rates import CallRates
 
 MOST_CONNECTIONS = 1_000  # the next one gets 503
 DRAIN_S = 10  # calls may take so long after a signal
@@ -46,38 +49,52 @@ def is_local(host: str) -> bool:
     return host == "localhost"
 
 
-def serve(
-    url: str, name: str, *, host: str, port: int, tokens: Path | None, visible_s: float,
-    on_start: Callable[[str], None],
-) -> None:  # fmt: skip
-    """Serves the queue `name` on the Redis at `url`; `on_start` is called with the address.
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """What is served to whom, at which address.
 
     `tokens` is the file of bearer tokens; None: every program of this machine may do everything.
-    A taken message is held for `visible_s` seconds. Raises InvalidArgument.
+    A taken message is held for `visible_s` seconds. `rates` bounds how often a caller calls, None
+    = not at all. `hooks_to_private` lets webhooks call addresses that are not of the Internet.
     """
-    if tokens is None and not is_local(host):
+
+    url: str
+    queue: str
+    host: str
+    port: int
+    tokens: Path | None
+    visible_s: float
+    rates: CallRates | None = None
+    hooks_to_private: bool = False
+
+
+def serve(wanted: Serving, on_start: Callable[[str], None]) -> None:
+    """Serves a queue; `on_start` is called with the address. Raises InvalidArgument."""
+    host = wanted.host
+    if wanted.tokens is None and not is_local(host):
         raise InvalidArgument(
             f"host {host} is reached from elsewhere, and there are no tokens: create one with "
             "fairlane token create"
         )
-    listening = listen(host, port)
+    listening = listen(host, wanted.port)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}"
     with listening:
-        asyncio.run(_serve(url, name, listening, tokens, visible_s, lambda: on_start(address)))
+        asyncio.run(_serve(wanted, listening, lambda: on_start(address)))
 
 
-async def _serve(
-    url: str, name: str, listening: socket.socket, tokens: Path | None, visible_s: float,
-    on_start: Callable[[], None],
-) -> None:  # fmt: skip
+async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[], None]) -> None:
     import uvicorn
 
     from fairlane.web.app import make_app
 
-    queue = Queue(AsyncDriver(url, patience_s=PATIENCE_S), name)
+    queue = Queue(AsyncDriver(wanted.url, patience_s=PATIENCE_S), wanted.queue)
     await queue.driver.check()
-    site = Site(queue, TokenFile(tokens) if tokens else None, visible_s)
+    site = Site(
+        queue, TokenFile(wanted.tokens) if wanted.tokens else None, wanted.visible_s,
+        rates=wanted.rates,
+        hooks_to_private=wanted.hooks_to_private,
+    )  # fmt: skip
     config = uvicorn.Config(
         make_app(site), log_config=None, access_log=False, server_header=False, lifespan="on",
         limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=DRAIN_S, ws="none",

@@ -24,11 +24,19 @@ OPEN = "no tokens: every program of this machine may call it; fairlane token cre
               "there]")  # fmt: skip
 @click.option("--visible", default="30s", show_default=True, metavar="TIME",
               help="How long GET /messages holds a message that is not deleted.")  # fmt: skip
+@click.option("--rate", metavar="RATE",
+              help="Refuse more calls of one token than this, as 100/s; of an address without a "
+              "token.  [default: no bound]")  # fmt: skip
+@click.option("--burst", type=int, metavar="N",
+              help="So many may come together.  [default: those of a second]")  # fmt: skip
+@click.option("--webhooks-to-private", is_flag=True,
+              help="Let webhooks call addresses that are not of the Internet.")  # fmt: skip
 @queue_option
 @redis_option
 def command(
-    host: str, port: int, tokens: str | None, visible: str, queue: str, redis: str | None
-) -> int:
+    host: str, port: int, tokens: str | None, visible: str, rate: str | None, burst: int | None,
+    webhooks_to_private: bool, queue: str, redis: str | None,
+) -> int:  # fmt: skip
     """Serve a queue over HTTP until SIGTERM or Ctrl-C, and print the address.
 
     Programs of any language submit, take and settle by it. /docs lists the calls, /openapi.json
@@ -36,10 +44,13 @@ def command(
     machine can call.
     """
     visible_s = time_ms("--visible", visible, "1s", "24h") / 1000
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+    if rate is None and burst is not None:
+        raise InvalidArgument("--burst needs --rate, as 100/s")
+    if any(find_spec(name) is None for name in ("httpx2", "starlette", "uvicorn")):
         raise InvalidArgument(MISSING)
     from fairlane.web.access.place import is_named, tokens_path
-    from fairlane.web.server import serve
+    from fairlane.web.access.rates import CallRates
+    from fairlane.web.server import Serving, serve
 
     path = tokens_path(tokens)
     if is_named(tokens) and not path.exists():
@@ -53,8 +64,10 @@ def command(
         if not has_tokens:
             note(OPEN)
 
-    serve(
-        url_of(redis), queue, host=host, port=port, tokens=path if has_tokens else None,
-        visible_s=visible_s, on_start=on_start,
+    rates = None if rate is None else CallRates(rate, burst)
+    wanted = Serving(
+        url=url_of(redis), queue=queue, host=host, port=port, tokens=path if has_tokens else None,
+        visible_s=visible_s, rates=rates, hooks_to_private=webhooks_to_private,
     )  # fmt: skip
+    serve(wanted, on_start)
     return 0

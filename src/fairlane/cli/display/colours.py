@@ -20,9 +20,11 @@ _COLOURS = {
     "dead": "red",
     "done": "green",
     "expiring": "yellow",
+    "failing": "yellow",
     "lost": "red",
     "paused": "yellow",
     "retry": "yellow",
+    "stopped": "red",
     "submitting": "cyan",
 }
 

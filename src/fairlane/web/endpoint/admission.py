@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
+from fairlane.common import clock
 from fairlane.errors import InvalidArgument
 from fairlane.web.access.caller import ANYONE, LOCAL, Caller
 from fairlane.web.access.cookie import token_of
@@ -23,16 +25,20 @@ _log = logging.getLogger(__name__)
 def admit(
     site: Site, request: Request, scopes: tuple[str, ...], *, is_page: bool = False
 ) -> Caller:
-    """Returns the caller; () = every caller is admitted.
+    """Returns the caller; () = every caller is admitted, as often as it calls.
 
-    Raises Refusal unless it has one of these scopes.
+    Raises Refusal unless it has one of these scopes, and if it calls too often.
     """
     if site.tokens is None:
         _refuse_pages(site, request, is_page=is_page)
-        return LOCAL
     if not scopes:
-        return ANYONE
+        return LOCAL if site.tokens is None else ANYONE
+    address = request.client.host if request.client else ""
+    if site.tokens is None:
+        _bound(site, address)
+        return LOCAL
     token = find_token(site, token_of(request, site.queue.name))
+    _bound(site, token.id if token else address)
     if token is None:
         raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
     if not any(map(token.allows, scopes)):
@@ -51,13 +57,23 @@ def find_token(site: Site, text: str) -> AccessToken | None:
         ) from None
 
 
+def _bound(site: Site, caller: str) -> None:
+    """Raises Refusal if this token, or this address without one, calls too often."""
+    if site.rates is None:
+        return
+    wait_s = site.rates.wait_s(caller, clock.mono_s())
+    if wait_s:
+        after = str(math.ceil(wait_s))
+        raise Refusal(429, f"too many calls: repeat it after {after} s", {"Retry-After": after})
+
+
 def _refuse_pages(site: Site, request: Request, *, is_page: bool) -> None:
     """Refuses calls that a browser makes for a page of another site.
 
     A page of any site may call the address of this machine, also by a name of its own. A link may
     lead to the dashboard, whose files have no data.
     """
-    if (request.url.hostname or "") not in site.hosts:
+    if site.hosts is not None and (request.url.hostname or "") not in site.hosts:
         raise Refusal(403, "this server has no tokens: call it as localhost")
     if not is_page and request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
         raise Refusal(403, "this server has no tokens: pages of other sites may not call it")

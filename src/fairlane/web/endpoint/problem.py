@@ -22,6 +22,7 @@ _STATUS: tuple[tuple[type[errors.FairlaneError], int], ...] = (  # the first cla
     (errors.RequestNotFound, 404),
     (errors.DeadNotFound, 404),
     (errors.ScheduleNotFound, 404),
+    (errors.WebhookNotFound, 404),
     (errors.RequestEnded, 409),
     (errors.RequestClosed, 409),
     (errors.RequestNotEnded, 409),
@@ -55,7 +56,7 @@ class Refusal(Exception):
     @property
     def problem(self) -> Problem:
         """Returns the problem details."""
-        kind = f"/docs#{self.kind}" if self.kind else "about:blank"
+        kind = f"urn:fairlane:problem:{self.kind}" if self.kind else "about:blank"
         return Problem(HTTPStatus(self.status).phrase, self.status, self.detail, kind)
 
 

@@ -1,0 +1,1 @@
+"""Posts the endings of requests to webhooks."""
