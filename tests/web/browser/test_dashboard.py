@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from tests.web.serving import Serving
 
 SCRIPT = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
-PAGES = ("overview", "requests", "workers", "priorities", "fairness", "dead", "flows", "schedules", "redis", "audit")
+PAGES = (
+    "overview",
+    "requests",
+    "workers",
+    "priorities",
+    "fairness",
+    "dead",
+    "flows",
+    "schedules",
+    "redis",
+    "audit",
+)
 
 
 def submit(serving: Serving, name: str, bodies: list[str], **options: Any) -> None:
