@@ -33,11 +33,11 @@ def command(every: str, queue: str, redis: str | None) -> int:
         )
     with open_queue(redis, queue) as opened:
         name, place = opened.name, opened.driver.place
-    from fairlane.aio.queue import Queue
     from fairlane.cli.top.app import Top
     from fairlane.drivers.aio.driver import AsyncDriver
     from fairlane.live.poller import Poller
+    from fairlane.operations.observe.snapshot import snapshot
 
-    watched = Queue(AsyncDriver(url_of(redis), patience_s=_PATIENCE_S), name)
-    Top(Poller(watched.snapshot, every_s=every_s), name, place).run()
+    driver = AsyncDriver(url_of(redis), patience_s=_PATIENCE_S)
+    Top(Poller(lambda: driver.run(snapshot(name)), every_s=every_s), name, place).run()
     return 0
