@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
 from fairlane.web import health, watch, wonderq
-from fairlane.web.dashboard import files, session
+from fairlane.web.dashboard import files, sign_in
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
@@ -33,7 +33,7 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
     *(*leases.ENDPOINTS, *watch.ENDPOINTS, *health.ENDPOINTS),
 )
-ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS, *session.ENDPOINTS)
+ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS, *sign_in.ENDPOINTS)
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",

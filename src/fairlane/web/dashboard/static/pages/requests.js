@@ -1,14 +1,14 @@
 // The list of requests: a filter, pages, and changes of many.
 import { get } from "../parts/api.js";
 import { badge, endedShare, meter, notice, nothing, stateOf } from "../parts/bits.js";
-import { combo } from "../parts/combo.js";
+import { combo } from "./requests/combo.js";
 import { button, el, show } from "../parts/dom.js";
 import { compact, number, setNow, when } from "../parts/format.js";
 import { every } from "../parts/live.js";
 import { table } from "../parts/table.js";
 import { requestHref } from "../shell/router.js";
-import { bulkBar } from "./request/bulk.js";
-import { FilterError, hints, parse } from "./request/filter.js";
+import { bulkBar } from "./requests/bulk.js";
+import { FilterError, hints, parse } from "./requests/filter.js";
 
 const PAGE = 50;
 const MOST_PAGES = 5; // of the server that one page of a narrower filter reads

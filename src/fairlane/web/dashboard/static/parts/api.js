@@ -70,14 +70,18 @@ export const post = (path, json = {}, options = {}) => call("POST", path, { ...o
 export const patch = (path, json, options = {}) => call("PATCH", path, { ...options, json });
 export const remove = (path, options) => call("DELETE", path, options);
 
-/** Reads a stream of JSON lines; returns at most `most` of them, and leaves the rest unread. Throws Problem. */
-export async function lines(path, most, { query, signal } = {}) {
+/**
+ * Reads a stream of JSON lines: the first `most` of them, or what has come when nothing followed for `quietMs`.
+ * The rest is left unread. Throws Problem.
+ */
+export async function lines(path, most, { query, signal, quietMs = 1500 } = {}) {
   const response = await send("GET", path, { query, signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const quiet = () => new Promise((resolve) => setTimeout(resolve, quietMs, { done: true }));
   const found = [];
   let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
+  while (found.length < most) {
+    const { value, done } = await Promise.race([reader.read(), quiet()]);
     if (done) break;
     const parts = (rest + value).split("\n");
     rest = parts.pop();
@@ -86,11 +90,8 @@ export async function lines(path, most, { query, signal } = {}) {
       if (line.problem) throw new Problem(line.problem.status, sentence(line.problem.detail));
       if (found.length < most) found.push(line);
     }
-    if (found.length >= most) {
-      await reader.cancel();
-      break;
-    }
   }
+  reader.cancel().catch(() => null);
   return found;
 }
 

@@ -33,7 +33,7 @@ export function lanePanel() {
   }
   function blockOf(worker, from, to, tip, dead = 0) {
     if (!workers.includes(worker)) workers.push(worker);
-    return { worker, from, to, tip, series: workers.indexOf(worker), open: to === null, text: dead ? `${dead} dead` : "" };
+    return { worker, from, to, tip, series: workers.indexOf(worker), open: to === null, bad: dead > 0, text: "" };
   }
   return {
     node,
@@ -58,7 +58,7 @@ export function lanePanel() {
       text.hidden = rows.length === 0;
       show(text, request.ended_ms ? `Its last leases, by the worker that held them.` :
         `${request.held} of ${counted(request.limit, "permit")} held now. A row is a permit in a worker's hands, a block a lease; a dashed block is held now.`,
-      !isWhole && " Earlier leases are left out.", rows.length > MOST_ROWS && ` ${counted(rows.length - MOST_ROWS, "row")} more.`);
+      settled.some((one) => one.dead > 0) && " A red base: some of it is dead.", !isWhole && " Earlier leases are left out.", rows.length > MOST_ROWS && ` ${counted(rows.length - MOST_ROWS, "row")} more.`);
       chart.update({ rows: rows.slice(0, MOST_ROWS), from, to: end });
     },
   };

@@ -4,7 +4,7 @@ import { menu } from "../../parts/bits.js";
 import { button, el, show } from "../../parts/dom.js";
 import { counted, number } from "../../parts/format.js";
 import { ask, toast } from "../../parts/messages.js";
-import { CHANGES } from "./actions.js";
+import { CHANGES } from "../request/actions.js";
 
 const ACTIONS = {
   pause: { title: "Pause", verb: "will be paused: nothing more of them starts until they are resumed" },
