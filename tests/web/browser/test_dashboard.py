@@ -55,6 +55,7 @@ def confirm(browser: Browser, effect: str) -> None:
     browser.click("dialog button[type=submit]")
 
 
+@pytest.mark.slow
 def test_a_person_follows_and_changes_a_request(browser: Browser, serving: Serving):
     submit(serving, "monday", ["a", "b", "c", "d"], limit=2)
     browser.open("#/requests")
