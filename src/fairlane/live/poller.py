@@ -102,7 +102,7 @@ class Poller:
         rates = rates_between(self._totals[0] if self._totals else None, totals)
         self._totals.append(totals)
         while self._totals[0].at_ms < found.now_ms - 2 * RATE_S * 1000:
-            self._totals.popleft()  # nobody watched meanwhile
+            self._totals.popleft()  # without a watcher meanwhile
         while self.frames and self.frames[0].at_ms < found.now_ms - self.keep_s * 1000:
             self.frames.popleft()
         self._number += 1
