@@ -184,6 +184,14 @@ def main() -> None:
         "workers that have beaten. The goal is an answer within 100 ms. While anyone watches, one "
         "poller of `fairlane serve` looks once a second, for all viewers."
     )
+    busy = os.getloadavg()[1]
+    if busy > 2 * len(support.CORES):
+        lines += [
+            "",
+            f"These times are from a machine whose {len(support.CORES)} cores were shared by about "
+            f"{busy:.0f} runnable processes, so they are many times those of an idle one.",
+            "The processor time of a snapshot and the ratio of 1 to 200 viewers do not depend on that.",
+        ]
     support.write("dashboard", "The live view of a large queue", [intro, "", *lines])
 
 

@@ -42,7 +42,7 @@ async def test_many_watchers_cost_the_looks_of_one():
         async with poller.watching():
             seen = 0
             while seen < 20:
-                seen = await poller.wait(seen)
+                seen = await poller.next_change(seen)
 
     await asyncio.gather(*(watch() for _ in range(200)))
     assert source.reads <= 2 * 20

@@ -48,7 +48,7 @@ class Poller:
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def wait(self, seen: int) -> int:
+    async def next_change(self, seen: int) -> int:
         """Returns `changes` as soon as it is not `seen` any more."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.changes != seen)
