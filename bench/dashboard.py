@@ -186,12 +186,12 @@ def main() -> None:
     )
     busy = os.getloadavg()[1]
     if busy > 2 * len(support.CORES):
-        lines += [
-            "",
-            f"These times are from a machine whose {len(support.CORES)} cores were shared by about "
-            f"{busy:.0f} runnable processes, so they are many times those of an idle one.",
-            "The processor time of a snapshot and the ratio of 1 to 200 viewers do not depend on that.",
-        ]
+        shared = f"{len(support.CORES)} cores were shared by about {busy:.0f} runnable processes"
+        lines += ["", f"These times are from a machine whose {shared},"]
+        lines.append("so they are many times those of an idle one.")
+        lines.append(
+            "The processor time of a snapshot and the ratio of viewers do not depend on it."
+        )
     support.write("dashboard", "The live view of a large queue", [intro, "", *lines])
 
 
