@@ -1,4 +1,4 @@
-"""One poller for all who watch: it rests while nobody does, and goes on after an outage."""
+"""One poller for all who watch: it rests without a watcher, and goes on after an outage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_many_watchers_cost_the_looks_of_one():
         async with poller.watching():
             seen = 0
             while seen < 20:
-                seen = await poller.wait(seen)
+                seen = await poller.next_change(seen)
 
     await asyncio.gather(*(watch() for _ in range(200)))
     assert source.reads <= 2 * 20
@@ -58,7 +58,7 @@ async def test_history_is_bounded_by_time_and_by_count():
     for _ in range(40):
         await poller.look()
     assert [one.number for one in poller.frames] == list(range(31, 41))
-    source.step_s = 100.0  # nobody watched for an hour
+    source.step_s = 100.0  # no watcher for an hour
     await poller.look()
     assert [one.number for one in poller.frames] == [41]
 

@@ -48,7 +48,7 @@ class Poller:
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def wait(self, seen: int) -> int:
+    async def next_change(self, seen: int) -> int:
         """Returns `changes` as soon as it is not `seen` any more."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.changes != seen)
@@ -102,7 +102,7 @@ class Poller:
         rates = rates_between(self._totals[0] if self._totals else None, totals)
         self._totals.append(totals)
         while self._totals[0].at_ms < found.now_ms - 2 * RATE_S * 1000:
-            self._totals.popleft()  # no one watched meanwhile
+            self._totals.popleft()  # without a watcher meanwhile
         while self.frames and self.frames[0].at_ms < found.now_ms - self.keep_s * 1000:
             self.frames.popleft()
         self._number += 1

@@ -76,7 +76,7 @@ class Top(App[None]):
             if not self._poller.changes:
                 seen = 0
             while True:
-                seen = await self._poller.wait(seen)
+                seen = await self._poller.next_change(seen)
                 if not self._is_paused:
                     self._look()
                 self._draw()

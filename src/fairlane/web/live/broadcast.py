@@ -37,7 +37,7 @@ class Broadcast:
         seen = -1 if poller.frames else poller.changes
         async with poller.watching():
             while True:
-                seen = await poller.wait(seen)
+                seen = await poller.next_change(seen)
                 event = self._event(after)
                 after = poller.frames[-1].number if poller.frames else after
                 yield event
