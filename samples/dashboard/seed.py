@@ -1,4 +1,4 @@
-"""Fills a queue with varied work for the dashboard: python seed.py; workers run in this folder."""
+"""Fills a queue with varied work, for a look at the dashboard: see docs/how-to/dashboard.md."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def seed(queue: Queue, scale: float = 1.0) -> None:
         Flow("welcome").step("check", limit=2).step("invite", priority=3).step("greet", limit=2)
     )
     for n in range(3):
-        queue.submit_flow(welcome, list(bodies(some(40 * (n + 1)), (30, 90))), id=f"welcome-{n}")
+        queue.submit_flow(welcome, list(bodies(some(200 * (n + 1)), (60, 180))), id=f"welcome-{n}")
     for name, cron, tz in SCHEDULES:
         queue.schedules.add(name, cron=cron, tz=tz, bodies=["all"], priority=30)
     queue.schedules.pause("close-accounts")

@@ -302,10 +302,7 @@ class Queue:
         return self.driver.run(selection.choose(self.name, change, ids, **wanted))
 
     def change(self, selected: Selection, report: ChangeReport | None = None) -> ChangeReport:
-        """Makes the change, a hundred requests in a batch; returns what became of them.
-
-        After an error or Ctrl-C, `report` shows how far it came; a repeat is safe.
-        """
+        """Makes the change; after an error `report` shows how far it came. A repeat is safe."""
         return self.driver.run(apply(selected, report))
 
     def workers(self, limit: int = 1000) -> WorkerPage:

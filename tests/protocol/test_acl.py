@@ -34,7 +34,7 @@ STEPS = {"Call": acl.CALL, "Confirm": acl.CONFIRM, "Pop": acl.POP, "Subscribe": 
 API = {
     "producer": {"submit_many", "submit_flow", "completions", "state"},
     "maintenance": {"submit_many", "submit_flow", "completions", "state"},
-    "monitor": {"completions", "state"},
+    "monitor": {"completions", "state", "snapshot", "leases"},
     "worker": {"take", "_taker"},
 }
 # `cancel` of many goes through the module that makes every change of many requests.

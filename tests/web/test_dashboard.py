@@ -35,6 +35,7 @@ class Named:
     """A queue of which only the name is read."""
 
     name = "req"
+    snapshot = None
 
     async def close(self) -> None:
         """Closes nothing."""

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from fairlane.web.endpoint import reading
 from fairlane.web.endpoint.problem import Refusal
+from fairlane.web.endpoint.upload import file_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -29,7 +30,7 @@ def call(*given: bytes, ends: bool = True) -> Request:
 
 
 async def lines_of(request: Request) -> list[bytes]:
-    return [line async for line in reading.lines(request)]
+    return [line async for line in reading.lines(reading.parts(request))]
 
 
 @pytest.mark.parametrize("read", [reading.content, lines_of])
@@ -46,6 +47,46 @@ def test_lines_are_cut_wherever_the_parts_end():
     whole = b"one\r\ntwo\n\n\nthree"
     for at in range(1, len(whole)):
         assert asyncio.run(lines_of(call(whole[:at], whole[at:]))) == [b"one", b"two", b"three"]
+
+
+def form(boundary: bytes = b"B") -> bytes:
+    head = b'Content-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+    return b"--" + boundary + b"\r\n" + head + b"one\r\n\ntwo\r\n--" + boundary + b"--\r\n"
+
+
+def upload(*given: bytes, kind: str = "multipart/form-data; boundary=B") -> Request:
+    request = call(*given)
+    request.scope["headers"] = [(b"content-type", kind.encode())]
+    return request
+
+
+async def file_of(request: Request) -> list[bytes]:
+    source = reading.lines(file_parts(request), as_they_are=True)
+    return [line async for line in source]
+
+
+def test_the_file_of_a_form_is_read_wherever_its_parts_end():
+    whole = form()
+    for at in range(1, len(whole)):
+        assert asyncio.run(file_of(upload(whole[:at], whole[at:]))) == [b"one\r", b"", b"two"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "status"),
+    [
+        (b"no form", "multipart/form-data; boundary=B", 400),
+        (form(), "multipart/form-data", 400),
+        (form()[:-8], "multipart/form-data; boundary=B", 400),
+        (b"--B--\r\n", "multipart/form-data; boundary=B", 400),
+        (form().replace(b"filename", b"x"), "multipart/form-data; boundary=B", 422),
+        (form()[:-4] + b"\r\n" + form()[5:], "multipart/form-data; boundary=B", 422),
+        (form().replace(b"name=", b"x" * 9_000 + b"="), "multipart/form-data; boundary=B", 400),
+    ],
+)
+def test_what_is_no_form_with_one_file_is_refused(given: bytes, kind: str, status: int):
+    with pytest.raises(Refusal) as refused:
+        asyncio.run(file_of(upload(given, kind=kind)))
+    assert refused.value.status == status
 
 
 def test_what_is_too_large_is_read_to_its_end_and_not_kept():

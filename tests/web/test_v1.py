@@ -85,6 +85,22 @@ def test_lines_are_submitted_as_they_are(serving: Serving, redis_url: str):
         assert queue.request("lines").progress().tags == ("x", "y")
 
 
+def test_each_line_of_a_file_is_a_body(serving: Serving, tmp_path: Any):
+    file = tmp_path / "lines.txt"
+    file.write_bytes(b"one\n\nthree\r\n" + b"x" * 900_000 + b"\nlast")
+    made = serving.curl("-F", f"file=@{file}", "/v1/requests?id=lines&limit=9")
+    assert (made.status, made.json) == (201, {"id": "lines", "total": 5})
+    bodies = [one["body"] for one in take(serving, count=9)]
+    assert bodies == ["one", "", "three\r", "x" * 900_000, "last"]
+    assert is_problem(serving.curl("-F", "id=a", "/v1/requests"), 422, "options as parameters")
+    two = ["-F", f"a=@{file}", "-F", f"b=@{file}"]
+    assert is_problem(serving.curl(*two, "/v1/requests?id=two"), 422, "two files")
+    states = [one["state"] for one in serving.curl("/v1/requests?id_prefix=two").json["requests"]]
+    assert states in ([], ["cancelled"])
+    file.write_bytes(b"x" * 1_100_000)
+    assert is_problem(serving.curl("-F", f"file=@{file}", "/v1/requests?id=long"), 413)
+
+
 def test_a_submission_that_breaks_off_is_withdrawn(serving: Serving, redis_url: str):
     place = urlsplit(serving.url)
     with Queue.from_url(redis_url) as queue, contextlib.closing(

@@ -46,7 +46,7 @@ def listed(program: Program) -> dict[str, Any]:
 
 def let_retry(client: redis.Redis) -> None:
     """Makes the next attempt due now."""
-    raw = json.loads(client.hget("{req}:hooked", "billing") or "")
+    raw = json.loads(client.hget("{req}:hooked", "billing") or b"")
     client.hset("{req}:hooked", "billing", json.dumps({**raw, "next_ms": 0}))
 
 

@@ -30,6 +30,7 @@ COMMANDS = (
     "queues",
     "completions",
     "stats",
+    "top",
     "demand",
     "queue",
     "schedule",

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
-from fairlane.errors import FairlaneError
+from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.live.frames import Frame, Totals, frame_of, rates_between
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Poller:
     """Looks at a queue while someone watches. Any number of watchers costs one look a second.
 
     `frames` are the last `keep_s` seconds, `latest` is the newest snapshot. `away` is a sentence if
-    the last look failed, else "". `read` makes a look.
+    the last look failed, else ""; `is_cut_off`: because Redis did not answer. `read` makes a look.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Poller:
         self.every_s, self.keep_s = every_s, keep_s
         self.frames: deque[Frame] = deque(maxlen=max(1, round(keep_s / every_s)))
         self.latest: Snapshot | None = None
-        self.away = ""
+        self.away, self.is_cut_off = "", False
         self.changes = 0  # looks, and outages
         self._read = read
         self._totals: deque[Totals] = deque(maxlen=max(2, round(RATE_S / every_s) + 1))
@@ -48,7 +48,7 @@ class Poller:
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def wait(self, seen: int) -> int:
+    async def next_change(self, seen: int) -> int:
         """Returns `changes` as soon as it is not `seen` any more."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.changes != seen)
@@ -80,19 +80,20 @@ class Poller:
 
     async def look(self) -> None:
         """Makes one look, and wakes the watchers if anything has changed."""
+        is_cut_off = True
         try:
             async with asyncio.timeout(max(ANSWER_S, self.every_s)):
                 found = await self._read()
         except TimeoutError:
             away = f"Redis has not answered for {max(ANSWER_S, self.every_s):g} s"
         except FairlaneError as error:
-            away = str(error)
+            away, is_cut_off = str(error), isinstance(error, RedisUnreachable)
         else:
             self._add(found)
-            away = ""
+            away, is_cut_off = "", False
         if not away or not self.away:  # an outage is one change, however long it is
             async with self._changed:
-                self.away = away
+                self.away, self.is_cut_off = away, is_cut_off
                 self.changes += 1
                 self._changed.notify_all()
 
@@ -101,7 +102,7 @@ class Poller:
         rates = rates_between(self._totals[0] if self._totals else None, totals)
         self._totals.append(totals)
         while self._totals[0].at_ms < found.now_ms - 2 * RATE_S * 1000:
-            self._totals.popleft()  # there was no watcher meanwhile
+            self._totals.popleft()  # without a watcher meanwhile
         while self.frames and self.frames[0].at_ms < found.now_ms - self.keep_s * 1000:
             self.frames.popleft()
         self._number += 1

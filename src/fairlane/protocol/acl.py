@@ -134,7 +134,7 @@ ROLES = {
         (
             *("status", "errors", "list", "workers", "queues", "completions", "stats"),
             *("why", "demand", "dead list", "doctor", "queue show", "schedule list"),
-            *("flow list", "flow show"),
+            *("flow list", "flow show", "top"),
         ),
         _words("check due_schedules glance list_dead"),
         _words(

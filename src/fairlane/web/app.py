@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -16,9 +15,9 @@ from fairlane.web.dashboard import files, sign_in
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.operate import audit, bulk, failures, flows, leases, queue, schedules, why
+from fairlane.web.operate import audit, bulk, failures, flows, queue, schedules, why
 from fairlane.web.scrape import endpoint as scrape
-from fairlane.web.v1 import completions, requests, results, taken
+from fairlane.web.v1 import completions, leases, requests, results, taken
 from fairlane.web.webhooks import endpoints as webhooks
 from fairlane.web.webhooks.deliverer import Deliverer
 
@@ -35,10 +34,10 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
     *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(*leases.ENDPOINTS, *webhooks.ENDPOINTS, *watch.ENDPOINTS, *health.ENDPOINTS),
+    *(*leases.ENDPOINTS, *watch.ENDPOINTS, *webhooks.ENDPOINTS, *health.ENDPOINTS),
     *scrape.ENDPOINTS,
 )
-ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS, *sign_in.ENDPOINTS)
+ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -68,7 +67,7 @@ def make_app(site: Site) -> Starlette:
             await site.queue.close()
 
     app = Starlette(
-        routes=list(chain.from_iterable(routes_of(site, one) for one in ENDPOINTS)),
+        routes=routes_of(site, ENDPOINTS),
         exception_handlers={HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.web.browser.browser import CHROMIUM, DRIVER, MISSING, Browser
+from tests.web.serving import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.web.serving import Serving
+    from tests.cli.program import Program
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +34,14 @@ def browser(chromium: Browser, serving: Serving) -> Iterator[Browser]:
     found = chromium.problems()
     chromium.driver.get("about:blank")  # before the server ends
     assert found == []
+
+
+@pytest.fixture
+def guarded(chromium: Browser, program: Program) -> Iterator[Browser]:
+    """The browser at a server that needs tokens."""
+    program("token", "create", "first", "--scope", "admin")
+    with Serving(program) as running:
+        chromium.url = running.url
+        yield chromium
+        chromium.driver.get("about:blank")
+        chromium.problems()

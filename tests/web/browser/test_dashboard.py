@@ -16,16 +16,8 @@ if TYPE_CHECKING:
 
 SCRIPT = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 PAGES = (
-    "overview",
-    "requests",
-    "workers",
-    "priorities",
-    "fairness",
-    "dead",
-    "flows",
-    "schedules",
-    "redis",
-    "audit",
+    *("overview", "requests", "workers", "priorities", "fairness"),
+    *("dead", "flows", "schedules", "redis", "audit"),
 )
 
 
@@ -63,6 +55,7 @@ def confirm(browser: Browser, effect: str) -> None:
     browser.click("dialog button[type=submit]")
 
 
+@pytest.mark.slow
 def test_a_person_follows_and_changes_a_request(browser: Browser, serving: Serving):
     submit(serving, "monday", ["a", "b", "c", "d"], limit=2)
     browser.open("#/requests")

@@ -46,7 +46,7 @@ def command(
     visible_s = time_ms("--visible", visible, "1s", "24h") / 1000
     if rate is None and burst is not None:
         raise InvalidArgument("--burst needs --rate, as 100/s")
-    if any(find_spec(name) is None for name in ("httpx", "starlette", "uvicorn")):
+    if any(find_spec(name) is None for name in ("httpx2", "starlette", "uvicorn")):
         raise InvalidArgument(MISSING)
     from fairlane.web.access.place import is_named, tokens_path
     from fairlane.web.access.rates import CallRates

@@ -9,6 +9,7 @@ from collections import OrderedDict
 
 from fairlane.common.rate import rate_of
 
+_EXACT_S = 1e-6  # sums of fractions are not exact
 MOST_CALLERS = 10_000  # the one that has not called for the longest time is forgotten
 
 
@@ -29,7 +30,7 @@ class CallRates:
         """Counts a call and returns 0.0; or returns after how many seconds it may be repeated."""
         due = max(now_s, self._due.get(caller, now_s))
         early_s = due - now_s - self._tolerance_s
-        if early_s > 0:
+        if early_s > _EXACT_S:
             return early_s
         self._due[caller] = due + self._interval_s
         self._due.move_to_end(caller)

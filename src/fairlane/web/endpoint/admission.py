@@ -73,7 +73,7 @@ def _refuse_pages(site: Site, request: Request, *, is_page: bool) -> None:
     A page of any site may call the address of this machine, also by a name of its own. A link may
     lead to the dashboard, whose files have no data.
     """
-    if (request.url.hostname or "") not in site.hosts:
+    if site.hosts is not None and (request.url.hostname or "") not in site.hosts:
         raise Refusal(403, "this server has no tokens: call it as localhost")
     if not is_page and request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
         raise Refusal(403, "this server has no tokens: pages of other sites may not call it")

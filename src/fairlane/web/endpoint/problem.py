@@ -56,7 +56,7 @@ class Refusal(Exception):
     @property
     def problem(self) -> Problem:
         """Returns the problem details."""
-        kind = f"/docs#{self.kind}" if self.kind else "about:blank"
+        kind = f"urn:fairlane:problem:{self.kind}" if self.kind else "about:blank"
         return Problem(HTTPStatus(self.status).phrase, self.status, self.detail, kind)
 
 

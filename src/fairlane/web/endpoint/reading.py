@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CLOSE = {"Connection": "close"}
-JSON, NDJSON, FORM = (
-    *("application/json", "application/x-ndjson"),
-    "application/x-www-form-urlencoded",
-)
+JSON, NDJSON = "application/json", "application/x-ndjson"
+FORM, UPLOAD = "application/x-www-form-urlencoded", "multipart/form-data"
 MOST = 8 << 20  # bytes of one JSON document
 DISCARDED_MOST = 32 << 20  # bytes that are read after a refusal, so that the caller sees it
 CHUNK_S = 30.0  # a client may pause so long between two parts of its content
@@ -113,17 +111,17 @@ def query(request: Request, kind: type[T]) -> T:
         raise Refusal(422, f"{error}") from None
 
 
-async def lines(request: Request) -> AsyncIterator[bytes]:
-    """Yields the lines of the content without their ends, lazily; empty ones are left out.
+async def lines(source: AsyncIterator[bytes], *, as_they_are: bool = False) -> AsyncIterator[bytes]:
+    """Yields the lines of what comes, without their ends, lazily.
 
-    Raises Refusal if a line is larger than a body may be.
+    Empty lines and carriage returns before an end are left out, unless lines are wanted
+    `as_they_are`. Raises Refusal if a line is larger than a body may be.
     """
     rest = b""
-    source = parts(request)
     async for part in source:
         *whole, rest = (rest + part).split(b"\n")
         for line in whole:
-            if line := line.removesuffix(b"\r"):
+            if as_they_are or (line := line.removesuffix(b"\r")):
                 yield line
         if len(rest) > settings.MAX_BODY + 1:
             detail = f"a line is longer than {settings.MAX_BODY:,} bytes: that is the most"

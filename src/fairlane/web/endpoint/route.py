@@ -15,7 +15,7 @@ from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.trail import recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from fairlane.web.access.caller import Caller
     from fairlane.web.endpoint.site import Site
@@ -55,10 +55,18 @@ class Endpoint:
     render: Callable[[Refusal], Response] = as_problem
 
 
-def routes_of(site: Site, endpoint: Endpoint) -> list[Route]:
-    """Returns the routes of an endpoint for a server."""
+def routes_of(site: Site, endpoints: Iterable[Endpoint]) -> list[Route]:
+    """Returns a route for each path, which has all of its methods, so that 405 names them."""
+    found: dict[str, dict[str, Endpoint]] = {}
+    for one in endpoints:
+        for path in (one.path, *one.also):
+            found.setdefault(path, {})[one.method] = one
+    return [_route(site, path, methods) for path, methods in found.items()]
 
+
+def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
     async def call(request: Request) -> Response:
+        endpoint = methods["GET" if request.method == "HEAD" else request.method]
         try:
             caller = admit(site, request, endpoint.scopes, is_page=endpoint.is_page)
             request.state.caller = caller
@@ -72,9 +80,10 @@ def routes_of(site: Site, endpoint: Endpoint) -> list[Route]:
         except Exception as error:  # noqa: BLE001  each error is one answer
             return endpoint.render(refusal_of(error))
 
-    return [
-        Route(path, call, methods=[endpoint.method]) for path in (endpoint.path, *endpoint.also)
-    ]
+    route = Route(path, call, methods=[*methods])
+    if "GET" in methods and methods["GET"].streams and route.methods:
+        route.methods.discard("HEAD")  # a stream may have no end
+    return route
 
 
 def caller_of(request: Request) -> Caller:

@@ -51,7 +51,8 @@ class Site:
     """A queue, who may call, and whether the server is stopping.
 
     `tokens` is None if every caller of this machine may do everything. A taken message is held for
-    `visible_s` seconds. `hosts` are the names by which a server without tokens may be called.
+    `visible_s` seconds. `hosts` are the names by which a server without tokens may be called,
+    None = the application around it decides.
     `rates` bounds how often a caller calls; None = not at all. Webhooks may call addresses that are
     not of the Internet if `hooks_to_private`.
     """
@@ -59,7 +60,7 @@ class Site:
     queue: Queue
     tokens: TokenFile | None = None
     visible_s: float = settings.TAKE_VISIBLE_S
-    hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
+    hosts: frozenset[str] | None = frozenset({"localhost", "127.0.0.1", "::1"})
     rates: CallRates | None = None
     hooks_to_private: bool = False
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from fairlane.operations.observe.model import Snapshot
 
+# An error names the place of Redis, which is none of a caller's business.
+_CUT_OFF = "Redis does not answer"
+_UNREAD = "The queue cannot be read: fairlane doctor finds out why"
+
 
 class Broadcast:
     """The events of a poller, whose parts are encoded once for all watchers.
@@ -33,7 +37,7 @@ class Broadcast:
         seen = -1 if poller.frames else poller.changes
         async with poller.watching():
             while True:
-                seen = await poller.wait(seen)
+                seen = await poller.next_change(seen)
                 event = self._event(after)
                 after = poller.frames[-1].number if poller.frames else after
                 yield event
@@ -46,7 +50,8 @@ class Broadcast:
             for one in poller.frames
         }
         frames = [self._frames[one.number] for one in poller.after(after)]
-        return RawLive(frames, poller.every_s, self._details(), poller.away)
+        away = (_CUT_OFF if poller.is_cut_off else _UNREAD) if poller.away else ""
+        return RawLive(frames, poller.every_s, self._details(), away)
 
     def _details(self) -> msgspec.Raw | None:
         latest, poller = self.poller.latest, self.poller

@@ -23,8 +23,13 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _ALWAYS = (500, 503)
 
 
-def make_document(endpoints: Sequence[Endpoint], *, has_tokens: bool) -> dict[str, Any]:
-    """Returns the document; with tokens it says which scope a call needs."""
+def make_document(
+    endpoints: Sequence[Endpoint], *, has_tokens: bool, root: str = ""
+) -> dict[str, Any]:
+    """Returns the document; with tokens it says which scope a call needs.
+
+    `root` is the path under which the application is mounted.
+    """
     from fairlane import __version__
 
     types = {id(one): one for end in endpoints for one in (end.takes, end.query, end.gives) if one}
@@ -44,6 +49,7 @@ def make_document(endpoints: Sequence[Endpoint], *, has_tokens: bool) -> dict[st
             "description": "A queue over HTTP.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
+        "servers": [{"url": root or "/"}],
         "paths": paths,
         "components": {"schemas": components},
     }

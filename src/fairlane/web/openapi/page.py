@@ -27,14 +27,17 @@ _Call = tuple[str, str, dict[str, Any]]
 def endpoints_for(described: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
     """Returns the endpoints that describe these ones."""
 
-    async def document(site: Site, _: Request) -> Response:
-        """Returns the OpenAPI document."""
-        return answer(make_document(described, has_tokens=site.tokens is not None))
+    def made(site: Site, call: Request) -> dict[str, Any]:
+        has_tokens, root = site.tokens is not None, call.scope.get("root_path", "")
+        return make_document(described, has_tokens=has_tokens, root=root)
 
-    async def page(site: Site, _: Request) -> Response:
+    async def document(site: Site, call: Request) -> Response:
+        """Returns the OpenAPI document."""
+        return answer(made(site, call))
+
+    async def page(site: Site, call: Request) -> Response:
         """Returns the page."""
-        found = make_document(described, has_tokens=site.tokens is not None)
-        return Response("".join(_page(found)), media_type="text/html")
+        return Response("".join(_page(made(site, call))), media_type="text/html")
 
     async def style(_: Site, __: Request) -> Response:
         """Returns the page's style."""

@@ -8,9 +8,18 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from fairlane.operations.many.change import Change
-from fairlane.web.endpoint.reading import NDJSON, document, lines, media_of, query
+from fairlane.web.endpoint.reading import (
+    NDJSON,
+    UPLOAD,
+    document,
+    lines,
+    media_of,
+    parts,
+    query,
+)
 from fairlane.web.endpoint.route import Endpoint, answer
 from fairlane.web.endpoint.trail import trail_of
+from fairlane.web.endpoint.upload import file_parts
 from fairlane.web.v1.own import own_request
 from fairlane.web.v1.schemas import (
     Cancel,
@@ -37,13 +46,15 @@ READ = ("submit", "view")
 
 
 async def submit(site: Site, call: Call) -> Response:
-    """Submits a request: bodies in a JSON document, or each line of NDJSON as it is.
+    """Submits a request: bodies in a JSON document, or each line of NDJSON or of a form's file.
 
     The lines are submitted while they come. If the caller breaks off, the request is withdrawn.
     """
-    if media_of(call) == NDJSON:
+    if media_of(call) in {NDJSON, UPLOAD}:
         options = query(call, Options).given()
-        made = await site.queue.submit_request(lines(call), **options)
+        is_file = media_of(call) == UPLOAD
+        source = lines(file_parts(call) if is_file else parts(call), as_they_are=is_file)
+        made = await site.queue.submit_request(source, **options)
     else:
         given = await document(call, NewRequest)
         made = await site.queue.submit_request(map(to_bytes, given.bodies), **given.given())
@@ -125,7 +136,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/requests", handle=submit, group=_GROUP, scopes=("submit",),
         summary="Submit a request", takes=NewRequest, query=Options, gives=Submitted, status=201,
-        accepts=(NDJSON,), refuses=(409, 413, 415, 422, 429),
+        accepts=(NDJSON, UPLOAD), refuses=(409, 413, 415, 422, 429),
     ),
     Endpoint(
         method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=("view",),

@@ -27,7 +27,7 @@ from fairlane.web.v1.schemas import Ending, ending_of
 from fairlane.web.webhooks.post import Posted, post
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from fairlane.aio.queue import Queue
     from fairlane.model import Completion
@@ -60,11 +60,11 @@ class Deliverer:
 
     async def run(self) -> None:
         """Delivers until it is cancelled; then another server may."""
-        import httpx
+        import httpx2
 
-        timeout = httpx.Timeout(10.0)
+        timeout = httpx2.Timeout(10.0)
         try:
-            async with httpx.AsyncClient(timeout=timeout, trust_env=False) as client:
+            async with httpx2.AsyncClient(timeout=timeout, trust_env=False) as client:
                 while True:
                     pause_s = settings.POLL_S
                     try:
@@ -77,7 +77,7 @@ class Deliverer:
             with contextlib.suppress(FairlaneError):
                 await self._queue.driver.run(end_rounds(self._queue.name, self._server))
 
-    async def _round(self, client: httpx.AsyncClient) -> float:
+    async def _round(self, client: httpx2.AsyncClient) -> float:
         """Begins what is due, and returns the seconds until the next look."""
         found = await self._queue.driver.run(begin_round(self._queue.name, self._server))
         if not found.is_own:
@@ -103,7 +103,7 @@ class Deliverer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _deliver(self, client: httpx.AsyncClient, hook: Hook, now_ms: int) -> None:
+    async def _deliver(self, client: httpx2.AsyncClient, hook: Hook, now_ms: int) -> None:
         """Posts events until there are no more, or one fails."""
         began_s = clock.mono_s()
         now = hook.deliveries
@@ -148,7 +148,7 @@ class Deliverer:
         reply = await self._queue.driver.run(_tags_of(one.id))
         return {*hook.webhook.tags} <= {*reply.split(",")}
 
-    async def _post(self, client: httpx.AsyncClient, hook: Hook, one: Completion) -> Posted:
+    async def _post(self, client: httpx2.AsyncClient, hook: Hook, one: Completion) -> Posted:
         ended = dt.datetime.fromtimestamp(one.ended_ms / 1000, dt.UTC).isoformat()
         body = msgspec.json.encode(Event("request.ended", ended, self._queue.name, ending_of(one)))
         event_id = f"{self._queue.name}.{one.log_id}"

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from fairlane.operations.http.webhooks import check_url, key_of
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from fairlane.operations.http.webhooks import Webhook
 
@@ -47,11 +47,11 @@ def headers_of(webhook: Webhook, event_id: str, now_s: int, body: bytes) -> dict
 
 
 async def post(
-    client: httpx.AsyncClient, webhook: Webhook, event_id: str, now_s: int, body: bytes,
+    client: httpx2.AsyncClient, webhook: Webhook, event_id: str, now_s: int, body: bytes,
     *, to_private: bool,
 ) -> Posted:  # fmt: skip
     """Posts an event. Redirects are not followed, and the answer's content is not read."""
-    import httpx
+    import httpx2
 
     headers = headers_of(webhook, event_id, now_s, body)
     try:
@@ -70,11 +70,11 @@ async def post(
                 return _outcome(response)
     except TimeoutError:
         return Posted(f"no answer in {CALL_S:g} s")
-    except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
+    except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         return Posted((str(error) or type(error).__name__)[:_ERROR_MOST])
 
 
-def _outcome(response: httpx.Response) -> Posted:
+def _outcome(response: httpx2.Response) -> Posted:
     if response.is_success:
         return Posted()
     after = response.headers.get("retry-after", "")

@@ -1,9 +1,10 @@
 // One request: its progress, why it waits, who works on it, its failures, its history, its results.
 import { get, part } from "../parts/api.js";
 import { badge, figure, meter, notice, panel, stateOf } from "../parts/bits.js";
-import { button, el, icon, show } from "../parts/dom.js";
+import { el, icon, show } from "../parts/dom.js";
 import { compact, now, number, percent, setNow, span, when } from "../parts/format.js";
 import { every } from "../parts/live.js";
+import { requestHref } from "../shell/router.js";
 import { actionButtons } from "./request/actions.js";
 import { errorPanel } from "./request/errors.js";
 import { historyPanel } from "./request/history.js";
@@ -14,6 +15,7 @@ import { resultPanel } from "./request/results.js";
 const LIVE_MS = 1000;
 const ENDED_MS = 15_000;
 const SLOW_MS = 4000; // of what changes less often
+const NEVER_MS = 2 ** 50; // a gate that waits for other requests opens later than this
 
 export function mount(root, context) {
   const { id, signal } = context;
@@ -42,6 +44,7 @@ export function mount(root, context) {
         badge(stateOf(found)), ...actionButtons({ request: found, context, after: () => refresh() }));
     }
     progress.update(found);
+    why.describe(found);
     results.update(found);
     const isFirst = !lanes.after();
     const leases = await get(`${path}/leases`, { query: { after: lanes.after() }, signal: stop });
@@ -110,10 +113,24 @@ function progressPanel() {
 
 function whyPanel() {
   const body = el("div", { class: "stack" });
+  const facts = el("dl", { class: "facts small own-facts" });
   const title = el("h2", {}, "Why it waits");
-  const node = el("section", { class: "panel" }, el("header", {}, title), el("div", { class: "body" }, body));
+  const node = el("section", { class: "panel" }, el("header", {}, title), el("div", { class: "body" }, body, facts));
   return {
     node,
+    /** Shows what its producer has chosen. */
+    describe(one) {
+      show(facts, [
+        one.tenant && ["Tenant", `${one.tenant}${one.share > 1 ? `, share ${one.share}` : ""}`],
+        one.tags.length > 0 && ["Tags", one.tags.join(", ")],
+        one.rates.length > 0 && ["Rate", one.rates.join("; ")],
+        one.opens_ms > now() && one.opens_ms < NEVER_MS && ["Opens", when(one.opens_ms)],
+        one.deadline_ms && ["Deadline", when(one.deadline_ms)],
+        one.time_limit_ms && ["Time limit of a call", span(one.time_limit_ms)],
+        one.durable > 0 && ["Replicas that confirm it", String(one.durable)],
+        one.parent && ["Runs the dead of", el("a", { class: "mono", href: requestHref(one.parent) }, one.parent)],
+      ].filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+    },
     update(one, found) {
       show(title, one.ended_ms ? "Its end" : one.held ? "What holds it up" : "Why it waits");
       if (!found || one.ended_ms) {

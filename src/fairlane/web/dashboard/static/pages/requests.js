@@ -1,7 +1,7 @@
 // The list of requests: a filter, pages, and changes of many.
 import { get } from "../parts/api.js";
 import { badge, endedShare, meter, notice, nothing, stateOf } from "../parts/bits.js";
-import { combo } from "../parts/combo.js";
+import { combo } from "./requests/combo.js";
 import { button, el, show } from "../parts/dom.js";
 import { compact, number, setNow, when } from "../parts/format.js";
 import { every } from "../parts/live.js";

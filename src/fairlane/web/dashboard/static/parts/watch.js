@@ -30,7 +30,7 @@ export function watch({ signal, body }, draw) {
         if (fresh.length && frames.length && fresh[0].number <= frames.at(-1).number) frames.length = 0;
         frames.push(...fresh);
         if (frames.length > KEPT) frames.splice(0, frames.length - KEPT);
-        say(event.away && `Redis does not answer: ${event.away}. What is shown is from before; it goes on when Redis is back.`);
+        say(event.away && `${event.away}. What is shown is from before; it goes on when Redis is back.`);
         if (!event.now) return;
         setNow(event.now.at_ms);
         draw(frames, event.now);

@@ -50,7 +50,8 @@ function frame(me) {
     await remove("dashboard/session").catch(() => null);
     leave();
   }
-  const links = new Map(PAGES.map((page) => [page.name, linkOf(page)]));
+  const pages = PAGES.filter((page) => !page.scope || me.scopes.includes(page.scope));
+  const links = new Map(pages.map((page) => [page.name, linkOf(page)]));
   show(side, brand(me),
     el("ul", {}, [...links.values()].map((link) => el("li", {}, link))),
     el("div", { class: "foot" }, linkState(),
@@ -61,7 +62,7 @@ function frame(me) {
         me.has_tokens && button("", signOut, { kind: "plain small", icon: "out", label: "Sign out" }))));
   show(app, el("a", { class: "skip", href: "#main", onclick: (event) => skip(event, main) }, "Skip to the page"),
     el("div", { class: "bar" }, menu, brand(me), linkState()), side, main);
-  keys(signal);
+  keys(pages, signal);
   onSignedOut(leave);
   start(main, me, signal, (page) => {
     open(false);
@@ -101,8 +102,8 @@ function skip(event, main) {
   main.focus();
 }
 
-function keys(signal) {
-  for (const page of PAGES) onKey(page.keys, page.title, () => (location.hash = `#/${page.name}`), { signal, group: "Go to" });
+function keys(pages, signal) {
+  for (const page of pages) onKey(page.keys, page.title, () => (location.hash = `#/${page.name}`), { signal, group: "Go to" });
   onKey("t", "Light or dark", nextTheme, { signal });
   onKey("?", "These keys", help, { signal });
   onKey("/", "Filter", toFilter, { signal });

@@ -2,7 +2,7 @@
 import { el, show } from "../parts/dom.js";
 import { notice } from "../parts/bits.js";
 
-/** The pages of the navigation, in order. `keys` open one. `module` is its file; `one` that of `#/name/ID`. */
+/** The pages of the navigation, in order. `keys` open one. `module` is its file; `one` that of `#/name/ID`. `scope` is who may see it. */
 export const PAGES = [
   { name: "overview", title: "Overview", icon: "overview", keys: "g o", module: "queue/overview" },
   { name: "requests", title: "Requests", icon: "requests", keys: "g r", module: "requests", one: "request" },
@@ -13,7 +13,7 @@ export const PAGES = [
   { name: "flows", title: "Flows", icon: "flows", keys: "g f", module: "flows" },
   { name: "schedules", title: "Schedules", icon: "schedules", keys: "g s", module: "schedules" },
   { name: "redis", title: "Redis", icon: "redis", keys: "g i", module: "queue/redis" },
-  { name: "audit", title: "Audit trail", icon: "audit", keys: "g a", module: "audit" },
+  { name: "audit", title: "Audit trail", icon: "audit", keys: "g a", module: "audit", scope: "operate" },
 ];
 
 /** Returns what the address names: {page, id, query}. */

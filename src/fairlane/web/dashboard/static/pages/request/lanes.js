@@ -1,5 +1,6 @@
 // Token lanes: which worker held a permit of the request, and when.
 import { nothing, panel } from "../../parts/bits.js";
+import { legend } from "../../parts/charts/frame.js";
 import { laneChart } from "../../parts/charts/lanes.js";
 import { el, show } from "../../parts/dom.js";
 import { counted, now, number, span } from "../../parts/format.js";
@@ -10,30 +11,33 @@ const MOST_ROWS = 24;
 
 export function lanePanel() {
   const settled = []; // oldest first
-  const held = new Map(); // permit and its start -> a held lease
   const workers = []; // in the order in which they appeared: the colour of each
   let isWhole = true;
-  const chart = laneChart({ title: "Leases by worker" });
+  const chart = laneChart({ title: "Leases by permit", left: 28 });
   const text = el("p", { class: "muted small" });
+  const names = el("div");
+  const body = el("div", { class: "stack tight" }, text, names, chart.node);
   const empty = nothing("workers", "No worker has held a permit of it yet");
-  const node = panel("Token lanes", el("div", { class: "stack tight" }, text, chart.node), empty);
+  const node = panel("Token lanes", body, empty);
 
-  /** Returns the lanes: a row holds no two leases that overlap, so a worker has a row for each permit it held. */
-  function rowsOf(blocks) {
-    const lanes = new Map(); // worker -> [{end, blocks}]
-    for (const block of blocks.sort((a, b) => a.from - b.from)) {
-      const mine = lanes.get(block.worker) ?? [];
-      let lane = mine.find((one) => one.end <= block.from + 2);
-      if (!lane) mine.push((lane = { end: 0, blocks: [] }));
-      lane.blocks.push(block);
-      lane.end = block.to ?? Infinity;
-      lanes.set(block.worker, mine);
-    }
-    return [...lanes].flatMap(([worker, mine]) => mine.map((lane, place) => ({ label: place ? `${worker} ·${place + 1}` : worker, blocks: lane.blocks })));
-  }
   function blockOf(worker, from, to, tip, dead = 0) {
     if (!workers.includes(worker)) workers.push(worker);
-    return { worker, from, to, tip, series: workers.indexOf(worker), open: to === null, text: dead ? `${dead} dead` : "" };
+    return { worker, from, to, tip: `${worker}\n${tip}`, series: workers.indexOf(worker), open: to === null, bad: dead > 0 };
+  }
+  function blocksSince(from, held, end) {
+    const past = settled.filter((one) => one.settled_ms >= from).map((one) => blockOf(one.worker, one.began_ms, one.settled_ms,
+      `${span(one.settled_ms - one.began_ms)}: ${number(one.done)} done${one.dead ? `, ${number(one.dead)} dead` : ""}`, one.dead));
+    const open = held.map((one) => blockOf(one.worker, one.since_ms, null,
+      `permit ${one.permit}, held for ${span(end - one.since_ms)}\n${counted(one.owed, "sub-request")} to settle`));
+    return [...past, ...open];
+  }
+  function describe(request, rows) {
+    show(text, request.ended_ms ? "Its last leases." : `${request.held} of ${counted(request.limit, "permit")} held now.`,
+      ` A row is a permit, a block a lease${request.ended_ms ? "" : "; a dashed block is held now"}.`,
+      settled.some((one) => one.dead > 0) && " A red base: some of it is dead.", !isWhole && " Earlier leases are left out.",
+      rows.length > MOST_ROWS && ` ${counted(rows.length - MOST_ROWS, "row")} more.`);
+    const count = (worker) => rows.reduce((sum, row) => sum + row.blocks.filter((block) => block.worker === worker).length, 0);
+    show(names, legend(workers.slice(0, 8).map((worker) => `${worker} (${number(count(worker))})`)));
   }
   return {
     node,
@@ -42,24 +46,31 @@ export function lanePanel() {
       if (!settled.length) isWhole = found.is_whole;
       settled.push(...found.settled);
       settled.splice(0, settled.length - MOST);
-      held.clear();
-      for (const one of found.held) held.set(one.permit, one);
       const end = request.ended_ms || now();
       const first = settled[0]?.began_ms ?? end - WINDOW_MS;
       const from = request.ended_ms ? Math.max(first, end - 10 * WINDOW_MS) : Math.max(end - WINDOW_MS, Math.min(first, end - 5000));
-      const blocks = [
-        ...settled.filter((one) => one.settled_ms >= from).map((one) => blockOf(one.worker, one.began_ms, one.settled_ms,
-          `${span(one.settled_ms - one.began_ms)}: ${number(one.done)} done${one.dead ? `, ${number(one.dead)} dead` : ""}`, one.dead)),
-        ...[...held.values()].map((one) => blockOf(one.worker, one.since_ms, null, `permit ${one.permit}, held for ${span(end - one.since_ms)}\n${counted(one.owed, "sub-request")} to settle`)),
-      ];
-      const rows = rowsOf(blocks);
-      empty.hidden = rows.length > 0;
-      chart.node.hidden = rows.length === 0;
-      text.hidden = rows.length === 0;
-      show(text, request.ended_ms ? `Its last leases, by the worker that held them.` :
-        `${request.held} of ${counted(request.limit, "permit")} held now. A row is a permit in a worker's hands, a block a lease; a dashed block is held now.`,
-      !isWhole && " Earlier leases are left out.", rows.length > MOST_ROWS && ` ${counted(rows.length - MOST_ROWS, "row")} more.`);
+      const rows = rowsOf(blocksSince(from, found.held, end), request.ended_ms ? 0 : Math.min(request.limit, MOST_ROWS));
+      empty.hidden = workers.length > 0;
+      body.hidden = workers.length === 0;
+      describe(request, rows);
       chart.update({ rows: rows.slice(0, MOST_ROWS), from, to: end });
     },
   };
+}
+
+/**
+ * Returns rows in which no two leases overlap: as many as permits were held concurrently, and at least `least`. A
+ * block goes on behind one of the same worker if it can. Which number a permit had is known only of those held now.
+ */
+function rowsOf(blocks, least) {
+  const lanes = Array.from({ length: least }, () => ({ end: 0, worker: null, blocks: [] }));
+  for (const block of blocks.sort((a, b) => a.from - b.from)) {
+    const free = lanes.filter((lane) => lane.end <= block.from + 1);
+    let lane = free.find((one) => one.worker === block.worker) ?? free.find((one) => one.worker === null) ?? free[0];
+    if (!lane) lanes.push((lane = { end: 0, worker: null, blocks: [] }));
+    lane.blocks.push(block);
+    lane.worker = block.worker;
+    lane.end = block.to ?? Infinity;
+  }
+  return lanes.map((lane, place) => ({ label: String(place + 1), blocks: lane.blocks }));
 }

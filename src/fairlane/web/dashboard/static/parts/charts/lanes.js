@@ -6,8 +6,8 @@ import { anchor, chart, scale, series, timeTicks } from "./frame.js";
 const ROW = 24;
 
 /**
- * Returns swim lanes: update({rows: [{label, blocks: [{from, to, series, text, tip, open}]}], from, to, marks}).
- * An `open` block is still held: it has no right edge. `marks` are [{at, text}], lines across all rows.
+ * Returns swim lanes: update({rows: [{label, blocks: [{from, to, series, text, tip, open, bad}]}], from, to, marks}).
+ * An `open` block is still held: it has no right edge. A `bad` one has a base of another colour. `marks` are [{at, text}], lines across all rows.
  */
 export function laneChart({ title, left = 132 }) {
   return chart(({ rows, from, to, marks = [] }, width) => {
@@ -31,7 +31,7 @@ export function laneChart({ title, left = 132 }) {
       at(px, py) {
         const row = rows[Math.floor(py / ROW)];
         const block = row?.blocks.findLast((one) => x(one.from) - 1 <= px && px <= x(one.to ?? to) + 1);
-        return block ? { x: px, y: py, text: `${row.label}\n${block.tip ?? `${block.text ?? ""} ${span((block.to ?? to) - block.from)}`}` } : null;
+        return block ? { x: px, y: py, text: `${block.tip ?? `${row.label}\n${block.text ?? ""} ${span((block.to ?? to) - block.from)}`}` } : null;
       },
     };
   });
@@ -43,5 +43,6 @@ function blockOf(block, row, x, from, to) {
   const shown = block.text && size > block.text.length * 6.4 + 8;
   return svg("g", { class: series(block.series ?? 0) },
     svg("rect", { class: block.open ? "mark block open" : "mark block", x: start, y: row * ROW + 3, width: size, height: ROW - 6, rx: 3 }),
+    block.bad && svg("rect", { class: "bad-base", x: start, y: row * ROW + ROW - 7, width: size, height: 4, rx: 1 }),
     shown && svg("text", { class: "inside", x: start + 5, y: row * ROW + 16 }, block.text));
 }

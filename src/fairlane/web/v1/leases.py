@@ -8,7 +8,6 @@ import msgspec
 
 from fairlane.web.endpoint.reading import query
 from fairlane.web.endpoint.route import Endpoint, answer
-from fairlane.web.operate.pages import After
 from fairlane.web.v1.own import own_request
 from fairlane.web.v1.requests import READ
 
@@ -19,6 +18,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.web.endpoint.site import Site
+
+
+class LaterLeases(msgspec.Struct, forbid_unknown_fields=True):
+    """The `log_id` of a settled lease: only later ones are returned; "" = all that are read."""
+
+    after: str = ""
 
 
 class Held(msgspec.Struct):
@@ -59,7 +64,7 @@ async def leases(site: Site, call: Call) -> Response:
     `after` is the log_id of a settled lease: only later ones are returned. Times of a bucket, at
     most 25 % wide, count as its smallest.
     """
-    after = query(call, After).after
+    after = query(call, LaterLeases).after
     request, _ = await own_request(site, call)
     found = await request.leases(after)
     settled = [
@@ -80,7 +85,7 @@ def _pairs(counts: Mapping[float, int]) -> list[tuple[float, int]]:
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/requests/{id}/leases", handle=leases, group="Requests",
-        scopes=READ, summary="Show who holds and held the permits of a request", query=After,
+        scopes=READ, summary="Show who holds and held the permits of a request", query=LaterLeases,
         gives=Leases, refuses=(404, 422),
     ),
 )  # fmt: skip

@@ -1,5 +1,5 @@
 // A field with hints below it, as the pattern "combobox" of ARIA describes it.
-import { el, icon, show } from "./dom.js";
+import { el, icon, show } from "../../parts/dom.js";
 
 /**
  * Returns {node, input, error(text)}. `hints(text)` returns [{text, hint}] for the last word of the text; choosing

@@ -1,0 +1,1 @@
+"""`fairlane top`: a queue in a terminal, as it is now."""

@@ -1,0 +1,176 @@
+"""The application of `fairlane top`: a poller, and what it found, drawn once a second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding
+from textual.widgets import DataTable, Footer, Input, Static
+
+from fairlane.cli.top import view
+from fairlane.common.terminal import printable
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from fairlane.live.frames import Frame
+    from fairlane.live.poller import Poller
+    from fairlane.operations.observe.model import Snapshot
+
+_MOST_ROWS = 200
+_LANES = 5
+_STYLE = """
+Screen { layout: vertical; }
+#title { height: 1; text-style: bold; }
+#banner { height: auto; text-style: bold reverse; display: none; }
+#summary { height: 4; }
+#lanes { height: 5; margin: 0 0 1 0; }
+#rows { height: 1fr; }
+#filter { height: 1; border: none; display: none; padding: 0; }
+#filter.open { display: block; }
+"""
+
+
+class Top(App[None]):
+    """Shows a queue until q is pressed. `place` is where its Redis is."""
+
+    CSS = _STYLE
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[Binding | tuple[str, str] | tuple[str, str, str]]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("p", "pause", "Pause view"),
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("s", "sort", "Sort"),
+        Binding("w", "turn", "Workers/requests"),
+        Binding("escape", "clear", "Clear", show=False),
+    ]
+
+    def __init__(self, poller: Poller, name: str, place: str) -> None:
+        super().__init__()
+        self._poller, self._name, self._place = poller, printable(name), printable(place)
+        self._is_paused = self._shows_workers = False
+        self._sorts = {False: 1, True: 0}  # by whether workers are shown
+        self._seen: tuple[Snapshot, list[Frame]] | None = None
+
+    def compose(self) -> ComposeResult:
+        """Makes the parts of the screen."""
+        yield Static(id="title")
+        yield Static(id="banner")
+        yield Static(id="summary")
+        yield Static(id="lanes")
+        yield DataTable[Text](id="rows", cursor_type="row")
+        yield Input(id="filter", placeholder="part of an id, tenant or host; Enter closes")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begins to watch."""
+        self._draw()
+        self.query_one(DataTable).focus()
+        self.run_worker(self._watch(), exclusive=True)
+
+    async def _watch(self) -> None:
+        seen = -1
+        async with self._poller.watching():
+            if not self._poller.changes:
+                seen = 0
+            while True:
+                seen = await self._poller.next_change(seen)
+                if not self._is_paused:
+                    self._look()
+                self._draw()
+
+    def _look(self) -> None:
+        latest = self._poller.latest
+        if latest is not None and self._poller.frames:
+            self._seen = latest, list(self._poller.frames)
+
+    def _draw(self) -> None:
+        away = self._poller.away
+        banner = self.query_one("#banner", Static)
+        banner.display = bool(away)
+        if away:
+            banner.update(Text(printable(f"{away}; trying again")))
+        self.query_one("#title", Static).update(Text(self._title()))
+        if self._seen is None:
+            return
+        found, frames = self._seen
+        self.query_one("#summary", Static).update(_lines(view.summary(found, frames)))
+        self.query_one("#lanes", Static).update(_lines(view.lanes(found, _LANES)))
+        self._draw_rows(found)
+
+    def _title(self) -> str:
+        parts = [f"fairlane top  {self._name} at {self._place}"]
+        if self._seen is None:
+            parts.append("(reading)")
+        elif self._seen[0].is_paused:
+            parts.append("QUEUE PAUSED")
+        if self._is_paused:
+            parts.append("VIEW PAUSED: p goes on")
+        return "  ".join(parts)
+
+    def _draw_rows(self, found: Snapshot) -> None:
+        table = self.query_one(DataTable)
+        columns = view.WORKERS if self._shows_workers else view.REQUESTS
+        rows = found.workers if self._shows_workers else found.requests
+        sort = self._sorts[self._shows_workers]
+        wanted = self.query_one("#filter", Input).value
+        cells, more = view.table(columns, rows, wanted, sort, _MOST_ROWS)
+        at = table.cursor_row
+        table.clear(columns=True)
+        for place, column in enumerate(columns):
+            table.add_column(Text(f"{column.name}{'*' if place == sort else ''}"))
+        for row in cells:
+            table.add_row(*map(Text, row))
+        if more:
+            table.add_row(Text(f"... {more:,} more"), *[Text("")] * (len(columns) - 1))
+        if cells:
+            table.move_cursor(row=min(at, len(cells) - 1), animate=False)
+
+    def action_pause(self) -> None:
+        """Holds the view, or lets it go on; the history is read all the same."""
+        self._is_paused = not self._is_paused
+        if not self._is_paused:
+            self._look()
+        self._draw()
+
+    def action_filter(self) -> None:
+        """Opens the filter."""
+        field = self.query_one("#filter", Input)
+        field.add_class("open")
+        field.focus()
+
+    def action_clear(self) -> None:
+        """Closes the filter and shows all rows."""
+        field = self.query_one("#filter", Input)
+        field.value = ""
+        self._close(field)
+
+    def on_input_submitted(self) -> None:
+        """Closes the filter and keeps it."""
+        self._close(self.query_one("#filter", Input))
+
+    def on_input_changed(self) -> None:
+        """Draws the rows that the filter finds."""
+        self._draw()
+
+    def _close(self, field: Input) -> None:
+        field.set_class(bool(field.value), "open")
+        self.query_one(DataTable).focus()
+        self._draw()
+
+    def action_sort(self) -> None:
+        """Sorts by the next column; a star marks it."""
+        columns = view.WORKERS if self._shows_workers else view.REQUESTS
+        self._sorts[self._shows_workers] = (self._sorts[self._shows_workers] + 1) % len(columns)
+        self._draw()
+
+    def action_turn(self) -> None:
+        """Shows the workers instead of the requests, or back."""
+        self._shows_workers = not self._shows_workers
+        self._draw()
+
+
+def _lines(lines: list[str]) -> Text:
+    return Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,1 @@
+"""`fairlane top` in a terminal."""

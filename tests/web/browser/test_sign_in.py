@@ -1,0 +1,69 @@
+"""A person signs in with a token, and sees and changes what it allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.wait import wait_until
+from tests.web.browser.browser import WAIT_S
+from tests.web.browser.test_dashboard import submit
+from tests.web.serving import Serving
+
+if TYPE_CHECKING:
+    from tests.cli.program import Program
+    from tests.web.browser.browser import Browser
+
+pytestmark = pytest.mark.rest
+
+
+def sign_in(browser: Browser, token: str) -> None:
+    field = browser.one("#token")
+    field.clear()
+    field.send_keys(token)
+    browser.click("button[type=submit]")
+
+
+def test_a_token_that_may_look_sees_and_changes_nothing(guarded: Browser, program: Program):
+    token = program("token", "create", "night-watch", "--scope", "view").id
+    program("submit", "--id", "monday", "-", stdin=b"a\nb\n")
+    guarded.open("#/requests/monday")
+    sign_in(guarded, "fl_00000000_wrong")
+    guarded.one(".notice", "is not known here, or has expired")
+    sign_in(guarded, token)
+    guarded.one("h1", "monday")  # the page that was asked for
+    guarded.one(".head", "You may look, not change.")
+    guarded.one(".foot", "night-watch")
+    assert guarded.all(".head button") == []
+    assert "Audit trail" not in guarded.one(".side").text
+    cookies = guarded.run("return document.cookie")
+    assert cookies == ""  # no script reads the token
+    guarded.open("#/requests")
+    guarded.one("td a", "monday")
+    assert guarded.all("td input") == []
+    guarded.click("[aria-label='Sign out']")
+    guarded.one("#token")
+    guarded.open("#/requests")
+    guarded.one("#token")
+
+
+def test_a_token_that_is_revoked_leads_back_to_the_form(guarded: Browser, program: Program):
+    token = program("token", "create", "operator", "--scope", "operate").id
+    guarded.open("#/requests")
+    sign_in(guarded, token)
+    guarded.one(".empty", "No request fits")
+    program("token", "revoke", token.split("_")[1])
+    wait_until(lambda: guarded.all("#token"), WAIT_S, every=0.05)
+
+
+def test_a_page_whose_server_has_ended_says_so(chromium: Browser, program: Program):
+    with Serving(program) as running:
+        chromium.url = running.url
+        submit(running, "monday", ["a"])
+        chromium.open("#/requests")
+        chromium.one("td a", "monday")
+    chromium.one(".notice", "The server does not answer")
+    chromium.one(".link", "No answer, trying again")
+    chromium.driver.get("about:blank")
+    chromium.problems()

@@ -1,0 +1,68 @@
+"""How often a caller may call: by its token, else by its address; and what the server remembers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from fairlane.web.access import rates
+from fairlane.web.access.rates import CallRates
+from tests.web.calls import is_problem
+from tests.web.serving import Serving
+
+if TYPE_CHECKING:
+    from tests.cli.program import Program
+
+
+def test_a_burst_and_then_one_each_interval():
+    found = CallRates("10/s", 3)
+    assert [found.wait_s("a", 0.0) for _ in range(3)] == [0.0] * 3
+    assert found.wait_s("a", 0.0) == pytest.approx(0.1)
+    assert found.wait_s("b", 0.0) == 0.0
+    assert found.wait_s("a", 0.1) == 0.0
+    assert found.wait_s("a", 0.1) > 0
+    assert [found.wait_s("a", 100.0) for _ in range(4)] == [0.0] * 3 + [pytest.approx(0.1)]
+
+
+def test_a_refused_call_does_not_count():
+    found = CallRates("1/s", 1)
+    assert found.wait_s("a", 0.0) == 0.0
+    assert [found.wait_s("a", 0.5) for _ in range(9)] == [0.5] * 9
+    assert found.wait_s("a", 1.0) == 0.0
+
+
+def test_the_callers_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rates, "MOST_CALLERS", 100)
+    found = CallRates("1/s")
+    for i in range(1_000):
+        found.wait_s(f"caller {i}", 0.0)
+    assert len(found) == 100
+
+
+def test_a_bad_rate_is_refused():
+    for rate, burst in (("fast", None), ("0/s", None), ("1/s", 0)):
+        with pytest.raises(InvalidArgument):
+            CallRates(rate, burst)
+
+
+def test_a_caller_that_calls_too_often_is_429(program: Program):
+    tokens = [program("token", "create", name, "--scope", "view").id for name in ("a", "b")]
+    with Serving(program, "--rate", "1/h", "--burst", 2) as serving:
+
+        def me(token: str) -> int:
+            return serving.curl("-H", f"Authorization: Bearer {token}", "/v1/me").status
+
+        assert [me(tokens[0]) for _ in range(3)] == [200, 200, 429]
+        assert [me(tokens[1]) for _ in range(2)] == [200, 200]
+        assert [me("wrong") for _ in range(3)] == [401, 401, 429]
+        refused = serving.curl("-H", f"Authorization: Bearer {tokens[0]}", "/v1/me")
+        assert is_problem(refused, 429, "too many calls")
+        assert int(refused.headers["retry-after"]) > 1_000
+        assert {serving.curl("/livez").status for _ in range(5)} == {200}
+
+
+def test_words_that_are_no_rate_are_refused(program: Program):
+    program("serve", "--rate", "fast").refused(2, "rate 'fast'")
+    program("serve", "--burst", "2").refused(2, "--burst needs --rate")
