@@ -37,7 +37,8 @@ def test_no_call_breaks_the_description(program: Program):
                 *(sys.executable, "-m", "schemathesis.cli", "run", f"{serving.url}/openapi.json"),
                 *("--max-examples", str(EXAMPLES), "--seed", str(SEED), "--no-color"),
                 *("--exclude-checks", NOT_CHECKED, "--request-timeout", "30", *excluded),
-                *("--generation-database", "none", "--workers", "2", "-H", f"Authorization: Bearer {token}"),
+                *("--generation-database", "none", "--workers", "2"),
+                *("-H", f"Authorization: Bearer {token}"),
             ],
             cwd=program.folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
