@@ -31,7 +31,7 @@ from fairlane import Queue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-RUNS, CALLS, CLIENTS = 3, 2_000, 8
+RUNS, CALLS, CLIENTS = 3, 1_000, 8
 VIEWERS, PASSING, IDLE_S = 200, 10_000, 5.0
 
 
