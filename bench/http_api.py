@@ -182,6 +182,7 @@ def main() -> None:
     """Measures everything on one server, and writes the page."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
     calls = int(sys.argv[2]) if len(sys.argv) > 2 else CALLS
+    load = os.getloadavg()[0]
     with support.server() as url, serving(url) as (address, pid):
         found = [once(url, address, calls) for _ in range(runs)]
         commands = {count: commands_of(url, address, count) for count in (1, VIEWERS)}
@@ -198,7 +199,8 @@ def main() -> None:
         (
             f"One `fairlane serve` process without tokens, which shares a core with its clients. "
             f"Each rate is of {calls:,} calls, the median of {runs} runs; `take + done` are two "
-            "calls. The library and redis-py do the same in one thread of a program."
+            "calls. The library and redis-py do the same in one thread of a program. The load average "
+            f"of the machine was {load:.0f} before: above 1, other programs slow everything."
         ),
         "",
         "| | a second | runs |",
