@@ -44,7 +44,7 @@ ASKED = ("settings",)  # measured only when --only names it
 # Each of these measures Fairlane alone and writes a page of its own.
 ALONE = (
     *("throughput", "tasks", "executor", "flows", "urgent", "memory", "recovery", "primaries"),
-    *("tenants", "fanout", "cancel", "limits", "ageing", "rates", "schedules"),
+    *("tenants", "fanout", "cancel", "limits", "ageing", "rates", "schedules", "http_api"),
 )
 
 
@@ -121,6 +121,7 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "memory": [str(int(2_000_000 * given.scale))],
         "recovery": [str(max(10, int(size * given.scale))) for size in (100, 10_000, 100_000)],
         "fanout": [str(given.runs), str(int(40_000 * given.scale) // 1000 * 1000)],
+        "http_api": [str(given.runs), str(max(200, int(2_000 * given.scale)))],
         "tenants": [str(max(10, int(30 * given.scale)))],
         "cancel": [str(int(1_000_000 * given.scale)), str(given.runs)],
         "limits": [str(given.runs)],

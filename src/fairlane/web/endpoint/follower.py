@@ -22,16 +22,15 @@ class Follower:
     """Waits for new endings with one blocking call, however many streams there are."""
 
     def __init__(self) -> None:
-        self.count = 0  # of new endings that were seen
+        self.count = 0  # grows whenever there may be new endings
         self._changed = asyncio.Condition()
         self._streams = 0
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, seen: int) -> None:
-        """Returns when `count` is not `seen` any more, or after POLL_S."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(settings.POLL_S), self._changed:
-                await self._changed.wait_for(lambda: self.count != seen)
+        """Returns when `count` is not `seen` any more: only then there may be something to read."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.count != seen)
 
     @contextlib.asynccontextmanager
     async def following(self, queue: Queue) -> AsyncGenerator[None, None]:
@@ -52,14 +51,19 @@ class Follower:
         after = ""
         while True:
             try:
-                after = after or await driver.run(last_completion(name))
+                if not after:
+                    after = await driver.run(last_completion(name))
+                    await self._wake(1)  # what was logged before that place, each reads for itself
                 found = await driver.run(read_completions(name, after, settings.BLOCK_MS))
-            except FairlaneError:  # each stream reads for itself, and reports it
+            except FairlaneError:  # the streams stay open until Redis answers again
                 after = ""
                 await asyncio.sleep(_AGAIN_S)
                 continue
             if found:
                 after = found[-1].log_id
-                async with self._changed:
-                    self.count += len(found)
-                    self._changed.notify_all()
+                await self._wake(len(found))
+
+    async def _wake(self, more: int) -> None:
+        async with self._changed:
+            self.count += more
+            self._changed.notify_all()
