@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from fairlane.errors import FairlaneError
     from fairlane.model import Completion, DeadGroup, FailedAttempt, Progress
@@ -253,6 +253,48 @@ class WhyWaiting(NamedTuple):
     workers: dict[str, int]
     lane_place: LanePlace | None
     estimate: Estimate
+    now_ms: int
+
+
+class HeldLease(NamedTuple):
+    """A permit that a worker holds since `since_ms`; `owed` of its sub-requests are not settled.
+
+    Unless the worker extends the lease, it is over at `until_ms`.
+    """
+
+    permit: int
+    worker: str
+    since_ms: int
+    until_ms: int
+    owed: int
+
+
+class SettledLease(NamedTuple):
+    """What a worker settled in one call: how many sub-requests, and when the first one began.
+
+    `waited` and `ran` have how many of the done ones waited and ran for how long: ms -> count,
+    where all times of a bucket count as its smallest one. Buckets are at most 25 % wide.
+    """
+
+    log_id: str
+    worker: str
+    began_ms: int
+    settled_ms: int
+    done: int
+    dead: int
+    waited: Mapping[float, int]
+    ran: Mapping[float, int]
+
+
+class RecentLeases(NamedTuple):
+    """The leases of a request at `now_ms` of its Redis: those that are held, and the last others.
+
+    `settled` has the oldest first. `is_whole` is True if no earlier one is left out.
+    """
+
+    held: list[HeldLease]
+    settled: list[SettledLease]
+    is_whole: bool
     now_ms: int
 
 

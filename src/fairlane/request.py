@@ -10,6 +10,7 @@ from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.operations.blockers.recent_leases import recent_leases
 from fairlane.operations.blockers.why import why
 from fairlane.operations.control import change, completion, dead_letters, request_state, requeue
 from fairlane.operations.find import failures
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from fairlane.found import RequestErrors, WhyWaiting
+    from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.submit.open_request import Submission
     from fairlane.queue import Queue
 
@@ -88,6 +89,14 @@ class Request:
     def why(self) -> WhyWaiting:
         """Returns what holds up the request, its place, and when it may start. RequestNotFound."""
         return self.queue.driver.run(why(self.id))
+
+    def leases(self, after: str = "") -> RecentLeases:
+        """Returns who holds its permits, and its leases that were settled last, oldest first.
+
+        `after` is the `log_id` of a settled lease: only later ones are returned. Raises
+        RequestNotFound, InvalidArgument.
+        """
+        return self.queue.driver.run(recent_leases(self.id, after))
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Cancels the request; True if it has ended, False while workers still hold slices."""

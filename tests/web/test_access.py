@@ -34,6 +34,7 @@ OPTIONS = {
     "redis": None,
 }
 OPEN = {"/livez", "/readyz", "/docs", "/docs.css", "/openapi.json"}
+OPEN |= {"/", "/dashboard/{file:path}", "/dashboard/session"}
 
 
 @pytest.fixture

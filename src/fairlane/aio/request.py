@@ -9,6 +9,7 @@ from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.operations.blockers.recent_leases import recent_leases
 from fairlane.operations.blockers.why import why
 from fairlane.operations.control import (
     change,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
-    from fairlane.found import RequestErrors, WhyWaiting
+    from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.submit.open_request import Submission
     from fairlane.protocol.steps import Operation
     from fairlane.tracing.client import ClientSpan
@@ -80,6 +81,10 @@ class Request:
     async def why(self) -> WhyWaiting:
         """Returns what holds up the request, and an estimate; see queue.Request.why."""
         return await self.queue.driver.run(why(self.id))
+
+    async def leases(self, after: str = "") -> RecentLeases:
+        """Returns who holds its permits, and what was settled last; see queue.Request.leases."""
+        return await self.queue.driver.run(recent_leases(self.id, after))
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Cancels the request; True if it has ended, False while workers still hold slices."""

@@ -10,11 +10,12 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
-from fairlane.web import health, wonderq
+from fairlane.web import health, watch, wonderq
+from fairlane.web.dashboard import files, session
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.operate import audit, bulk, failures, flows, queue, schedules, why
+from fairlane.web.operate import audit, bulk, failures, flows, leases, queue, schedules, why
 from fairlane.web.scrape import endpoint as scrape
 from fairlane.web.v1 import completions, requests, results, taken
 
@@ -31,9 +32,9 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
     *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(*health.ENDPOINTS, *scrape.ENDPOINTS),
+    *(*leases.ENDPOINTS, *watch.ENDPOINTS, *health.ENDPOINTS, *scrape.ENDPOINTS),
 )
-ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED))
+ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *files.ENDPOINTS, *session.ENDPOINTS)
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -62,7 +63,7 @@ def make_app(site: Site) -> Starlette:
 
 
 class _SafeHeaders:
-    """Adds the headers that let no browser guess, keep, embed or run what is answered."""
+    """Adds headers: no browser guesses, keeps, embeds or runs an answer, unless it says more."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -70,7 +71,9 @@ class _SafeHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_SAFE)
+                headers = MutableHeaders(scope=message)
+                for name, value in _SAFE.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await self._app(scope, receive, with_headers)

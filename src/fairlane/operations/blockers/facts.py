@@ -129,14 +129,14 @@ def read_request(request_id: str) -> Operation[RequestFacts | None]:
         due=due,
         next_due_ms=next_due_ms,
         last_chunk_ms=number(progress.detail, "last_ms"),
-        holders=(yield from _holders(request_id, permits)),
+        holders=(yield from read_holders(request_id, permits)),
         after=mode if is_held_back else "",
         others=(yield from _others(ids[:_MOST_OTHERS])),
         more_others=max(0, len(ids) - _MOST_OTHERS),
     )
 
 
-def _holders(request_id: str, names: list[bytes]) -> Operation[list[HeldPermit]]:
+def read_holders(request_id: str, names: list[bytes]) -> Operation[list[HeldPermit]]:
     """Returns the holders of these permits; one that was just returned is left out."""
     if not names:
         return []

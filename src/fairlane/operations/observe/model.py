@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fairlane.found import Demand, WorkerState
@@ -88,7 +88,8 @@ class ServerState:
     error: str = ""
 
 
-class ServerStates(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ServerStates:
     """The primaries; in a cluster, its state ("ok" or "fail") and how many slots are served."""
 
     nodes: list[ServerState]

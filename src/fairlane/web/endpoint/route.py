@@ -32,7 +32,8 @@ class Endpoint:
     A caller needs one of `scopes`; () = none. `takes` is the type of its JSON content, `query` that
     of its parameters, `gives` that of the answer with `status`. `streams` are other media types of
     the answer, `accepts` other ones of the content. `refuses` are further statuses. `also` are
-    other paths of it. With `changes` the audit trail gets an entry of each call.
+    other paths of it. If `is_page`, links of other sites may lead to it: it has no data. With
+    `changes` the audit trail gets an entry of each call.
     """
 
     method: str
@@ -49,6 +50,7 @@ class Endpoint:
     streams: tuple[str, ...] = ()
     refuses: tuple[int, ...] = ()
     also: tuple[str, ...] = ()
+    is_page: bool = False
     changes: bool = False
     render: Callable[[Refusal], Response] = as_problem
 
@@ -58,7 +60,8 @@ def routes_of(site: Site, endpoint: Endpoint) -> list[Route]:
 
     async def call(request: Request) -> Response:
         try:
-            request.state.caller = admit(site, request, endpoint.scopes)
+            caller = admit(site, request, endpoint.scopes, is_page=endpoint.is_page)
+            request.state.caller = caller
             if not endpoint.changes:
                 return await endpoint.handle(site, request)
             action = f"{endpoint.method} {endpoint.path}"

@@ -1,0 +1,90 @@
+// Dead letters: failures of the queue in groups, the requests that have them, and those of one request.
+import { get, post } from "../parts/api.js";
+import { badge, notice, nothing, panel, stateOf } from "../parts/bits.js";
+import { button, el, show } from "../parts/dom.js";
+import { compact, counted, number, setNow, when } from "../parts/format.js";
+import { every } from "../parts/live.js";
+import { ask, toast } from "../parts/messages.js";
+import { table } from "../parts/table.js";
+import { deadOfRequest } from "./request/dead.js";
+import { drop, failure, requeue } from "./request/errors.js";
+
+const PAGES = 4; // of 500 requests that are looked through for dead sub-requests
+const READ_MS = 5000;
+
+export function mount(root, context) {
+  const id = context.query.get("request");
+  if (id) return deadOfRequest(root, context, id);
+  const { signal } = context;
+  const can = context.can("operate");
+  const problem = el("div");
+  const groups = el("div");
+  const note = el("p", { class: "muted small" });
+  let before = "";
+  let refresh = () => {};
+  const list = table({
+    caption: "Requests with dead sub-requests", key: (row) => row.id, href: (row) => deadHref(row.id), signal,
+    empty: nothing("check", "No request has dead sub-requests"),
+    columns: [
+      { label: "Request", phone: "title", kind: "wide", cell: (row) => el("a", { class: "mono", href: deadHref(row.id) }, row.id) },
+      { label: "Dead", phone: "side", kind: "right", cell: (row) => el("b", { class: "bad" }, compact(row.dead)) },
+      { label: "of", kind: "right", phone: "off", cell: (row) => compact(row.total) },
+      { label: "State", phone: "bare", kind: "tight", cell: (row) => badge(stateOf(row)) },
+      { label: "Submitted", phone: "off", kind: "right", cell: (row) => when(row.submitted_ms), sign: (row) => when(row.submitted_ms).textContent },
+      {
+        label: "", name: "Actions", phone: "bare", kind: "tight right",
+        cell: (row) => can && el("span", { class: "row" }, button("Requeue", () => requeue(row.id, { everything: true }, row.dead, () => refresh()), { kind: "small" }),
+          button("Drop", () => drop(row.id, { everything: true }, row.dead, () => refresh()), { kind: "small danger" })),
+      },
+    ],
+  });
+  root.append(problem, panel("Failures of the queue", groups), el("section", { class: "panel" }, el("header", {}, el("h2", {}, "Requests with dead sub-requests"), note), list.node));
+
+  function draw(found) {
+    const now = JSON.stringify(found);
+    if (now === before) return;
+    before = now;
+    show(groups,
+      found.groups.length === 0 && nothing("check", "Nothing has failed for good"),
+      el("ul", { class: "failures" }, found.groups.map((group) => failure(group, {
+        more: [" · in ", group.requests === 1 ? el("a", { href: deadHref(group.examples[0].id) }, group.examples[0].id) : counted(group.requests, "request")],
+        tools: can ? [button("Requeue", () => requeueGroup(group, () => refresh()), { kind: "small", icon: "again" })] : [],
+      }))),
+      (found.more > 0 || found.unread > 0) && el("p", { class: "muted small" }, `${number(found.more)} more, and those of ${counted(found.unread, "request")}, were not read.`));
+  }
+  async function read(stop) {
+    draw(await get("v1/errors", { signal: stop }));
+    const rows = [];
+    let after = "";
+    for (let page = 0; page < PAGES; page += 1) {
+      const found = await get("v1/requests", { query: { limit: 500, after }, signal: stop });
+      setNow(found.now_ms);
+      rows.push(...found.requests.filter((row) => row.dead > 0));
+      after = found.after;
+      if (!after) break;
+    }
+    rows.sort((a, b) => b.dead - a.dead);
+    show(note, after ? `of the newest ${number(PAGES * 500)}` : "");
+    show(problem);
+    list.set(rows);
+  }
+  refresh = every(READ_MS, read, { signal, onProblem: (error) => show(problem, notice(error.message)) });
+  return null;
+}
+
+const deadHref = (id) => `#/dead?request=${encodeURIComponent(id)}`;
+
+async function requeueGroup(group, after) {
+  const choice = { action: "requeue_dead", everything: true, fingerprints: [group.fingerprint] };
+  let expected = 0;
+  const effect = post("v1/bulk", { ...choice, dry_run: true }).then((report) => {
+    expected = report.matched;
+    return report.matched
+      ? [el("b", {}, counted(report.matched, "request")), ` with dead sub-requests: those that failed like this (about ${number(group.count)}) will run again, with all attempts.`]
+      : { node: "No dead sub-request of it is left.", empty: true };
+  });
+  const report = await ask({ title: "Let them run again?", action: "Requeue", effect, act: () => post("v1/bulk", { ...choice, expected }) });
+  if (!report) return;
+  toast(`${counted(report.changed, "request")} changed${report.failed ? `, ${number(report.failed)} failed: ${Object.values(report.errors)[0]}` : ""}.`, { bad: report.failed > 0 });
+  after();
+}

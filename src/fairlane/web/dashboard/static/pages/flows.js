@@ -1,0 +1,63 @@
+// Flows: each run as a drawing of its steps.
+import { get, part, post } from "../parts/api.js";
+import { badge, meter, notice, nothing, stateOf } from "../parts/bits.js";
+import { button, el, icon, show } from "../parts/dom.js";
+import { compact, counted, when } from "../parts/format.js";
+import { every } from "../parts/live.js";
+import { ask, toast } from "../parts/messages.js";
+import { requestHref } from "../shell/router.js";
+
+export function mount(root, context) {
+  const { signal } = context;
+  const problem = el("div");
+  const list = el("div", { class: "stack" });
+  let before = "";
+  let refresh = () => {};
+  root.append(problem, list);
+
+  async function read(stop) {
+    const found = await get("v1/flows", { query: { limit: 50 }, signal: stop });
+    show(problem);
+    const now = JSON.stringify(found);
+    if (now === before) return;
+    before = now;
+    show(list, found.flows.length ? found.flows.map((flow) => run(flow, context, () => refresh()))
+      : el("section", { class: "panel" }, nothing("flows", "No flow runs here", "A flow is a line of requests: each result of a step goes on to the next.")));
+  }
+  refresh = every(2000, read, { signal, onProblem: (error) => show(problem, notice(error.message)) });
+}
+
+function run(flow, context, after) {
+  const begun = Math.min(...flow.steps.map((one) => one.request.submitted_ms));
+  return el("section", { class: "panel", "aria-label": `Run ${flow.id}` },
+    el("header", {}, el("h2", {}, el("span", { class: "mono" }, flow.id)), el("span", { class: "muted small" }, `flow ${flow.flow} · `, when(begun)), badge(flow.state),
+      context.can("operate") && flow.state === "active" && el("div", { class: "tools" }, button("Cancel", () => cancel(flow, after), { kind: "small danger" }))),
+    el("div", { class: "body" }, tree(flow.steps, null)));
+}
+
+/** Returns the steps that a step feeds, each with those that it feeds: a line, or branches below each other. */
+function tree(steps, source) {
+  const next = steps.filter((one) => (source === null ? !one.source : one.source === source.step && one !== source));
+  if (!next.length) return null;
+  return el("ol", { class: source ? "flow branch" : "flow" }, next.map((one) => el("li", { class: one.compensates ? "undo" : null }, step(one), tree(steps, one))));
+}
+
+function step(one) {
+  const { request } = one;
+  return el("a", { class: "step", href: requestHref(request.id) },
+    el("span", { class: "row spread" }, el("b", {}, one.compensates && [icon("again"), " "], one.step), badge(stateOf(request))),
+    meter(request),
+    el("span", { class: "small muted" }, `${compact(request.done)} of ${compact(request.total)}${request.open ? " so far" : ""}`, request.dead > 0 && [" · ", el("span", { class: "bad" }, `${compact(request.dead)} dead`)], one.compensates && " · undoes what failed"));
+}
+
+async function cancel(flow, after) {
+  const left = flow.steps.reduce((sum, one) => sum + one.request.left, 0);
+  const done = await ask({
+    title: `Cancel ${flow.id}?`, action: "Cancel the run", danger: true,
+    effect: `All ${counted(flow.steps.length, "step")} are cancelled: ${counted(left, "sub-request")} will not run, and no result goes on. This cannot be undone.`,
+    act: () => post(`v1/flows/${part(flow.id)}/cancel`, { reason: "cancelled in the dashboard" }),
+  });
+  if (!done) return;
+  toast("The run is cancelled.");
+  after();
+}

@@ -1,0 +1,90 @@
+// The overview: what happens now, and in the last minutes.
+import { badge, figure, meter, notice, panel } from "../../parts/bits.js";
+import { lineChart } from "../../parts/charts/lines.js";
+import { legend } from "../../parts/charts/frame.js";
+import { el, show } from "../../parts/dom.js";
+import { compact, now as time, number, span } from "../../parts/format.js";
+import { requestHref } from "../../shell/router.js";
+import { table } from "../../parts/table.js";
+import { cut, watch } from "../../parts/watch.js";
+
+export function mount(root, context) {
+  const state = el("div", { class: "row" });
+  const figures = el("dl", { class: "figures" });
+  const rate = lineChart({ title: "Sub-requests per second", unit: "/s", format: small, filled: true });
+  const waited = lineChart({ title: "Waiting time", format: shortSpan });
+  const demand = lineChart({ title: "Leases wanted and possible", format: small });
+  const oldest = lineChart({ title: "Age of the oldest waiting request", format: shortSpan, filled: true });
+  const rows = table({
+    caption: "Requests at work, or most urgent", key: (one) => one.id, href: (one) => requestHref(one.id), signal: context.signal,
+    columns: [
+      { label: "Request", phone: "title", kind: "wide", cell: (one) => el("a", { href: requestHref(one.id), class: "id" }, one.id) },
+      { label: "State", phone: "side", cell: (one) => badge(wordOf(one)) },
+      { label: "Priority", kind: "right", cell: (one) => String(one.priority) },
+      { label: "Workers", kind: "right", cell: (one) => `${number(one.held)} of ${number(one.limit)}` },
+      { label: "Waiting", kind: "right", cell: (one) => number(one.waiting) },
+      { label: "Done", kind: "right", cell: (one) => number(one.done) },
+      { label: "Dead", kind: "right", cell: (one) => number(one.dead) },
+      { label: "", name: "Progress", phone: "bare", cell: (one) => meter(one) },
+    ],
+    empty: el("p", { class: "muted" }, "No request is unfinished."),
+  });
+  const rest = el("p", { class: "muted small" });
+  context.body.append(
+    state, panel("", figures),
+    el("div", { class: "grid" },
+      panel("Throughput", legend(["Done", "Failed attempts"]), rate.node),
+      panel("Waiting time until the handler is called", legend(["Median", "90 %", "99 %"]), waited.node),
+      panel("Demand beside capacity", legend(["Calls the workers can make", "Leases held", "Leases held and wanted"]), demand.node),
+      panel("Oldest waiting request", oldest.node)),
+    panel("Most important requests", rows.node, rest));
+
+  watch(context, (frames, now) => {
+    const last = frames.at(-1);
+    show(state, stateOf(now, last));
+    show(figures, figuresOf(last, now));
+    rate.update({ names: ["done", "failed"], points: frames.map((one) => [one.at_ms, one.rates.done, one.rates.failed]) });
+    waited.update({ names: ["50 %", "90 %", "99 %"], points: frames.map((one) => [one.at_ms, ...(one.rates.waited_ms ?? [null, null, null])]) });
+    demand.update({ names: ["capacity", "held", "held and wanted"], points: frames.map((one) => [one.at_ms, one.units, one.held, one.held + one.demand]) });
+    oldest.update({ names: ["oldest"], points: frames.map((one) => [one.at_ms, one.oldest_ms]) });
+    rows.set(now.requests.slice(0, 12));
+    show(rest, [now.unfinished > 12 && `${number(now.unfinished)} requests are unfinished: the page Requests lists them. `, cut(now)]);
+  });
+}
+
+function stateOf(now, last) {
+  const { worker_totals: workers } = now;
+  const found = [];
+  if (now.is_paused) found.push(badge("paused", "The queue is paused"));
+  if (workers.alive === 0) {
+    found.push(last.demand > 0 ? notice("No worker takes from this queue: start one with rq-worker.") : badge("waiting", "No worker is here"));
+  } else if (workers.late) found.push(badge("late", `${number(workers.late)} ${workers.late === 1 ? "worker is" : "workers are"} late`));
+  else found.push(badge("alive", "All workers are alive"));
+  if (last.demand > last.units && workers.alive) found.push(badge("waiting", "More is wanted than the workers can take"));
+  return found;
+}
+
+function figuresOf(last, now) {
+  const { rates } = last;
+  const { worker_totals: workers } = now;
+  const known = (value, text) => (value === null ? "–" : text(value));
+  return [
+    figure("Done", known(rates.done, (value) => `${compact(value)}/s`)),
+    figure("Failed attempts", known(rates.failed, (value) => `${compact(value)}/s`), last.dead ? `${number(last.dead)} dead in unfinished requests` : null),
+    figure("Waited, median", known(rates.waited_ms, (value) => span(value[0])), rates.waited_ms ? `99 %: ${span(rates.waited_ms[2])}` : null),
+    figure("Oldest waiting", now.oldest ? span(last.oldest_ms) : "–", now.oldest ? el("a", { href: requestHref(now.oldest.id) }, now.oldest.id) : null),
+    figure("Workers busy", `${number(workers.busy)} of ${number(workers.alive)}`, `${number(last.held)} of ${number(workers.units)} calls`),
+    figure("Wanted", compact(last.demand), "more leases could be taken"),
+    figure("Requests", compact(now.unfinished), `${compact(now.ended)} endings kept`),
+    figure("Delayed", compact(last.delayed), "tokens are due later"),
+  ];
+}
+
+function wordOf(one) {
+  if (one.held || one.state !== "active") return one.held ? "working" : one.state;
+  return one.opens_ms > time() ? "scheduled" : "waiting";
+}
+
+export const shortSpan = (ms) => (ms >= 60_000 ? `${Math.round(ms / 6000) / 10}m` : ms >= 1000 ? `${Math.round(ms / 100) / 10}s` : `${ms < 10 ? Math.round(ms * 100) / 100 : Math.round(ms)}ms`);
+
+const small = (value) => (value < 10 ? String(Math.round(value * 100) / 100) : compact(value));

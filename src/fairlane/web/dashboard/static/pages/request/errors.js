@@ -1,0 +1,79 @@
+// The failures of a request in groups, and what to do with them.
+import { get, part, post } from "../../parts/api.js";
+import { nothing } from "../../parts/bits.js";
+import { button, el, show } from "../../parts/dom.js";
+import { counted, number, setNow, when } from "../../parts/format.js";
+import { ask, toast } from "../../parts/messages.js";
+import { requestHref } from "../../shell/router.js";
+
+/** Asks, and lets dead sub-requests of a request run again. `choice` is {fingerprints} or {everything}. */
+export async function requeue(id, choice, count, after) {
+  const done = await ask({
+    title: "Let them run again?", action: "Requeue",
+    effect: [el("b", {}, counted(count, "dead sub-request")), ` of ${id} will run again, with all attempts. If the request has ended, they run in a new request with its settings.`],
+    act: () => post(`v1/requests/${part(id)}/dead/requeue`, choice),
+  });
+  if (!done) return;
+  toast(`${counted(done.requeued, "sub-request")} will run again${done.id === id ? "" : ` in request ${done.id}`}.`);
+  if (done.id !== id && location.hash.startsWith(requestHref(id))) location.hash = requestHref(done.id);
+  else after();
+}
+
+/** Asks, and deletes dead sub-requests of a request. */
+export async function drop(id, choice, count, after) {
+  const done = await ask({
+    title: "Drop them?", action: "Drop", danger: true,
+    effect: [el("b", {}, counted(count, "dead sub-request")), ` of ${id} will be deleted with their bodies. The counts stay. This cannot be undone.`],
+    act: () => post(`v1/requests/${part(id)}/dead/drop`, choice),
+  });
+  if (!done) return;
+  toast(`${counted(done.dropped, "dead sub-request")} dropped.`);
+  after();
+}
+
+/** Returns a group of equal failures. */
+export function failure(group, { more = null, tools = [] } = {}) {
+  return el("li", { class: "failure" },
+    el("div", { class: "failure-count number" }, number(group.count)),
+    el("div", { class: "failure-text" },
+      el("div", { class: "mono failure-line" }, group.headline || group.reason),
+      el("div", { class: "small muted" }, [group.where, reason(group.reason)].filter(Boolean).join(" · "), " · last ", when(group.last_ms), more)),
+    tools.length > 0 && el("div", { class: "row failure-tools" }, tools));
+}
+
+const REASONS = { attempts: "all attempts failed", timeout: "took too long", rejected: "rejected by the handler", died: "its worker died", deadline: "the deadline passed" };
+const reason = (word) => REASONS[word] ?? word;
+
+export function errorPanel({ id, context, after }) {
+  const tools = el("div", { class: "tools" });
+  const body = el("div", { class: "body" });
+  const node = el("section", { class: "panel" }, el("header", {}, el("h2", {}, "Failures"), tools), body);
+  let before = "";
+
+  function draw(found) {
+    const count = found.groups.reduce((sum, group) => sum + group.count, 0) + found.more;
+    const can = context.can("operate");
+    show(tools, count > 0 && el("a", { class: "button small plain", href: `#/dead?request=${encodeURIComponent(id)}` }, "See each"),
+      can && count > 0 && button("Requeue all", () => requeue(id, { everything: true }, count, after), { kind: "small", icon: "again" }));
+    const choice = (group) => ({ fingerprints: [group.fingerprint] });
+    show(body,
+      !count && !found.last_error && nothing("check", "No sub-request has failed"),
+      el("ul", { class: "failures" }, found.groups.map((group) => failure(group, {
+        tools: can ? [button("Requeue", () => requeue(id, choice(group), group.count, after), { kind: "small plain" }), button("Drop", () => drop(id, choice(group), group.count, after), { kind: "small plain danger" })] : [],
+      }))),
+      found.more > 0 && el("p", { class: "muted small" }, `${number(found.more)} more were not read.`),
+      found.retries > 0 && el("p", { class: "small" }, el("b", {}, counted(found.retries, "sub-request")), " wait for another attempt, the first ", when(found.due_ms), "."),
+      found.last_error && el("details", { class: "small" }, el("summary", {}, `Last failed attempt: #${found.last_error.index}, attempt ${found.last_error.attempt}, `, when(found.last_error.at_ms)),
+        el("pre", { class: "content", tabindex: "0" }, found.last_error.error)));
+  }
+  return {
+    node,
+    async read(signal) {
+      const found = await get(`v1/requests/${part(id)}/errors`, { signal });
+      setNow(found.now_ms);
+      const now = JSON.stringify({ ...found, now_ms: 0 });
+      if (now !== before) draw(found);
+      before = now;
+    },
+  };
+}

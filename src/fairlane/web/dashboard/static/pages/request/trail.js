@@ -1,0 +1,21 @@
+// The words for entries of the audit trail.
+const WORDS = {
+  "PATCH /v1/requests/{id}": "Changed",
+  "DELETE /v1/requests/{id}": "Deleted",
+  "POST /v1/requests/{id}/cancel": "Cancelled",
+  "POST /v1/requests/{id}/pause": "Paused",
+  "POST /v1/requests/{id}/resume": "Resumed",
+  "POST /v1/requests/{id}/dead/requeue": "Requeued dead",
+  "POST /v1/requests/{id}/dead/drop": "Dropped dead",
+  "POST /v1/bulk": "Changed many",
+  "POST /v1/queue/pause": "Paused the queue",
+  "POST /v1/queue/resume": "Resumed the queue",
+  "POST /v1/schedules": "Put a schedule",
+  "POST /v1/schedules/{name}/pause": "Paused a schedule",
+  "POST /v1/schedules/{name}/resume": "Resumed a schedule",
+  "DELETE /v1/schedules/{name}": "Removed a schedule",
+  "POST /v1/flows/{id}/cancel": "Cancelled a flow",
+};
+
+/** Returns what an action did, in words; an unknown one is shown as it is. */
+export const actionText = (action) => WORDS[action] ?? action;

@@ -1,0 +1,117 @@
+// The list of requests: a filter, pages, and changes of many.
+import { get } from "../parts/api.js";
+import { badge, endedShare, meter, notice, nothing, stateOf } from "../parts/bits.js";
+import { combo } from "../parts/combo.js";
+import { button, el, show } from "../parts/dom.js";
+import { compact, number, setNow, when } from "../parts/format.js";
+import { every } from "../parts/live.js";
+import { table } from "../parts/table.js";
+import { requestHref } from "../shell/router.js";
+import { bulkBar } from "./request/bulk.js";
+import { FilterError, hints, parse } from "./request/filter.js";
+
+const PAGE = 50;
+const MOST_PAGES = 5; // of the server that one page of a narrower filter reads
+const CHIPS = [["All", ""], ["Running", "state:running"], ["Waiting", "state:waiting"], ["Paused", "state:paused"], ["Ended", "state:ended"]];
+
+export function mount(root, context) {
+  const { query, signal } = context;
+  let text = query.get("q") ?? "";
+  let starts = query.get("after") ? ["", query.get("after")] : [""]; // cursors of the pages up to this one
+  let next = "";
+  let filter = { query: {}, only: null };
+  const seen = { tags: [], tenants: [] };
+  let refresh = () => {};
+
+  const field = combo({ label: "Filter requests", value: text, placeholder: "state:running priority:0..9 tag:nightly age:>10m", hints: (value) => hints(value, seen), onChange: change });
+  const chips = el("div", { class: "chips", role: "group", "aria-label": "Common filters" });
+  const problem = el("div");
+  const list = table({
+    caption: "Requests", key: (row) => row.id, href: (row) => requestHref(row.id), signal, columns: COLUMNS,
+    pick: context.can("operate") ? (ids) => bulk.show(ids) : null,
+    empty: el("div", {}, nothing("requests", "No request fits", "Change the filter, or submit one with rq-submit.")),
+  });
+  const pages = el("nav", { class: "pages", "aria-label": "Pages of the list" });
+  const bulk = bulkBar({ context, chosen: list, filter: () => ({ text, ...filter }), after: () => refresh() });
+  root.append(el("div", { class: "stack tight" }, field.node, chips), problem, bulk.node, el("section", { class: "panel" }, list.node), pages);
+
+  function change(value) {
+    if (value.trim() === text.trim() && filter.done) return;
+    text = value;
+    starts = [""];
+    apply();
+  }
+  function apply() {
+    try {
+      filter = { ...parse(text), done: true };
+      field.error("");
+    } catch (error) {
+      if (!(error instanceof FilterError)) throw error;
+      field.error(error.message);
+      return;
+    }
+    drawChips();
+    context.setQuery({ q: text.trim(), after: starts.at(-1) });
+    refresh();
+  }
+  function drawChips() {
+    show(chips, CHIPS.map(([name, words]) => button(name, () => field.set(words), { kind: "plain small chip", "aria-pressed": String(text.trim() === words) })));
+  }
+  async function read(stop) {
+    const asked = filter;
+    const rows = [];
+    let after = starts.at(-1);
+    for (let page = 0; page < (asked.only ? MOST_PAGES : 1); page += 1) {
+      const found = await get("v1/requests", { query: { ...asked.query, limit: PAGE, after }, signal: stop });
+      setNow(found.now_ms);
+      rows.push(...(asked.only ? found.requests.filter(asked.only) : found.requests));
+      after = found.after;
+      if (!after || rows.length >= PAGE) break;
+    }
+    if (asked !== filter) return;
+    next = after;
+    for (const row of rows) {
+      for (const tag of row.tags) if (!seen.tags.includes(tag)) seen.tags.push(tag);
+      if (row.tenant && !seen.tenants.includes(row.tenant)) seen.tenants.push(row.tenant);
+    }
+    show(problem);
+    list.set(rows);
+    drawPages(rows.length);
+  }
+  function drawPages(count) {
+    const turn = (where) => {
+      starts = where;
+      list.unpick();
+      context.setQuery({ q: text.trim(), after: starts.at(-1) });
+      refresh();
+    };
+    show(pages, el("span", { class: "muted small" }, `${number(count)} shown${next ? ", more follow" : ""}`),
+      starts.length > 1 && button("Before", () => turn(starts.slice(0, -1)), { kind: "small" }),
+      next && button("Next", () => turn([...starts, next]), { kind: "small" }));
+  }
+  apply();
+  refresh = every(2000, read, { signal, onProblem: (error) => show(problem, notice(error.message)) });
+}
+
+const COLUMNS = [
+  {
+    label: "Request", phone: "title", kind: "wide",
+    cell: (row) => [el("a", { class: "mono", href: requestHref(row.id) }, row.id), labels(row)],
+  },
+  { label: "State", phone: "side", kind: "tight", cell: (row) => badge(stateOf(row)) },
+  { label: "Priority", kind: "right", phone: "off", cell: (row) => String(row.priority) },
+  {
+    label: "Progress", phone: "bare", kind: "progress",
+    cell: (row) => el("div", { class: "progress-cell" }, meter(row), el("span", { class: "number" }, endedShare(row)), el("span", { class: "muted small number" }, `of ${compact(row.total)}`)),
+  },
+  { label: "Workers", kind: "right", phone: "off", cell: (row) => (row.ended_ms ? el("span", { class: "muted" }, "–") : [String(row.held), el("span", { class: "muted" }, ` / ${row.limit}`)]) },
+  { label: "Dead", kind: "right", phone: "off", cell: (row) => (row.dead ? el("a", { class: "bad", href: `#/dead?request=${encodeURIComponent(row.id)}` }, compact(row.dead)) : el("span", { class: "muted" }, "0")) },
+  { label: "Submitted", kind: "right", phone: "off", cell: (row) => when(row.submitted_ms), sign: (row) => when(row.submitted_ms).textContent },
+];
+
+function labels(row) {
+  if (!row.tags.length && !row.tenant) return null;
+  return el("div", { class: "labels" },
+    row.tenant && el("a", { class: "tag", href: `#/requests?q=tenant:${encodeURIComponent(row.tenant)}` }, row.tenant),
+    row.tags.map((tag) => el("a", { class: "tag", href: `#/requests?q=tag:${encodeURIComponent(tag)}` }, `#${tag}`)));
+}

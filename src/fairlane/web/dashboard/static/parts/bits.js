@@ -1,0 +1,75 @@
+// Small things that many pages show.
+import { button, el, icon } from "./dom.js";
+import { number, percent } from "./format.js";
+
+const STATES = {
+  active: ["busy", "play"],
+  running: ["busy", "play"],
+  working: ["busy", "play"],
+  waiting: ["", "clock"],
+  scheduled: ["", "clock"],
+  paused: ["warn", "pause"],
+  cancelling: ["warn", "dash"],
+  expiring: ["warn", "clock"],
+  done: ["good", "check"],
+  alive: ["good", "check"],
+  cancelled: ["", "dash"],
+  dead: ["bad", "cross"],
+  lost: ["bad", "cross"],
+  late: ["bad", "cross"],
+};
+
+/** Returns a state as a word with a shape and a colour. */
+export function badge(state, text = state) {
+  const [kind, shape] = STATES[state] ?? ["", "dash"];
+  return el("span", { class: `badge ${kind}`.trim() }, icon(shape), text);
+}
+
+/** Returns the state that people ask for: an active request works, or waits for a worker. */
+export const stateOf = (one) => (one.state === "active" ? (one.held ? "working" : "waiting") : one.state);
+
+/** Returns a bar of what is done, held, dead and cancelled of a total. */
+export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0 }, { large = false } = {}) {
+  const share = (count) => (total ? `${(100 * count) / total}%` : "0");
+  const parts = { done, dead, cancelled, held: Math.min(held, Math.max(0, total - done - dead - cancelled)) };
+  const words = Object.entries(parts).filter(([, count]) => count).map(([name, count]) => `${number(count)} ${name}`);
+  return el("div", { class: large ? "meter large" : "meter", role: "img", "aria-label": `${words.join(", ") || "0 done"} of ${number(total)}` },
+    Object.entries(parts).map(([name, count]) => count > 0 && el("i", { class: name, style: { width: share(count) } })));
+}
+
+/** Returns the share of a request's sub-requests that have ended. */
+export const endedShare = (one) => percent(one.total ? (one.done + one.dead + one.cancelled) / one.total : one.ended_ms ? 1 : 0);
+
+/** Returns what is shown where there is nothing. */
+export const nothing = (name, title, ...more) =>
+  el("div", { class: "empty" }, icon(name), el("b", {}, title), more.length ? el("p", {}, more) : null);
+
+/** Returns a panel with a heading. */
+export function panel(title, ...content) {
+  return el("section", { class: "panel" }, title && el("header", {}, el("h2", {}, title)), el("div", { class: "body" }, content));
+}
+
+/** Returns a number with its name, for a list of figures (`dl.figures`). */
+export const figure = (name, value, note = null) =>
+  el("div", { class: "figure" }, el("dt", {}, name), el("dd", {}, value, note && el("div", { class: "small" }, note)));
+
+/** Returns a notice of a problem. */
+export const notice = (text, bad = true) => el("p", { class: bad ? "notice bad" : "notice", role: "status" }, text);
+
+/** Returns a button that opens a list of actions: [[text, act], ...]. Escape and a click elsewhere close it. */
+export function menu(label, items, kind = "") {
+  const close = () => (node.open = false);
+  const list = el("div", { class: "menu-list" }, items.map(([text, act]) => button(text, () => {
+    close();
+    act();
+  }, { kind: "plain" })));
+  const node = el("details", { class: "menu", onkeydown: (event) => {
+    if (event.key === "Escape") {
+      close();
+      node.querySelector("summary").focus();
+    }
+  }, onfocusout: (event) => {
+    if (!node.contains(event.relatedTarget)) close();
+  } }, el("summary", { class: `button ${kind}`.trim() }, label, icon("down")), list);
+  return node;
+}

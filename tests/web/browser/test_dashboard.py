@@ -1,0 +1,258 @@
+"""The dashboard in a real browser: what a person on call does there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.wait import wait_until
+from tests.web.browser.browser import WAIT_S
+
+if TYPE_CHECKING:
+    from tests.web.browser.browser import Browser
+    from tests.web.serving import Serving
+
+SCRIPT = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+PAGES = (
+    "overview",
+    "requests",
+    "workers",
+    "priorities",
+    "fairness",
+    "dead",
+    "flows",
+    "schedules",
+    "redis",
+    "audit",
+)
+
+
+def submit(serving: Serving, name: str, bodies: list[str], **options: Any) -> None:
+    answer = serving.call("POST", "/v1/requests", {"id": name, "bodies": bodies, **options})
+    assert answer.status == 201, answer.body
+
+
+def take(serving: Serving, count: int = 1) -> list[str]:
+    taken = serving.call("POST", "/v1/take", {"count": count, "wait_s": 10}).json["taken"]
+    return [one["receipt"] for one in taken]
+
+
+def settle(serving: Serving, receipt: str, **verdict: Any) -> None:
+    word = "dead" if "reason" in verdict else "done"
+    assert serving.call("POST", f"/v1/taken/{receipt}/{word}", verdict).status == 204
+
+
+def state(serving: Serving, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = serving.curl(f"/v1/requests/{name}").json
+    return found
+
+
+def until(serving: Serving, name: str, **wanted: Any) -> None:
+    def is_so() -> bool:
+        found = state(serving, name)
+        return all(found[key] == value for key, value in wanted.items())
+
+    wait_until(is_so, WAIT_S, every=0.05, why=f"{name} is {wanted}: {state(serving, name)}")
+
+
+def confirm(browser: Browser, effect: str) -> None:
+    """Says yes in a dialog that says first what will happen."""
+    browser.one("dialog .effect", effect)
+    browser.click("dialog button[type=submit]")
+
+
+def test_a_person_follows_and_changes_a_request(browser: Browser, serving: Serving):
+    submit(serving, "monday", ["a", "b", "c", "d"], limit=2)
+    browser.open("#/requests")
+    browser.click("td a", "monday")
+    assert browser.sees("Why it waits", "0%")
+    assert browser.hash == "#/requests/monday"
+    settle(serving, take(serving)[0], result="A")
+    assert browser.sees("25%", "1 of 4")  # nothing was clicked: the page follows
+
+    browser.click("button", "Pause")
+    confirm(browser, "Nothing more of it starts until it is resumed")
+    until(serving, "monday", state="paused")
+    browser.one(".badge", "paused")
+    browser.click("button", "Resume")
+    confirm(browser, "Workers take its 3 sub-requests again")
+    until(serving, "monday", state="active")
+
+    browser.click("summary", "Change")
+    browser.click("button", "Limit")
+    field = browser.one("dialog input")
+    field.clear()
+    field.send_keys("7")
+    confirm(browser, "Workers above a lower limit finish")
+    until(serving, "monday", limit=7)
+
+    browser.click(".head button", "Cancel")
+    confirm(browser, "3 of its 4 sub-requests have not ended and will not run")
+    until(serving, "monday", state="cancelled", reason="cancelled in the dashboard")
+    assert browser.sees("Cancelled", "cancelled in the dashboard")
+
+
+@pytest.mark.rest
+def test_what_a_page_shows_is_never_run(browser: Browser, serving: Serving):
+    submit(serving, "evil", [SCRIPT, SCRIPT, SCRIPT], attempts=1)
+    done, dead, _ = take(serving, 3)
+    settle(serving, done, result=SCRIPT)
+    settle(serving, dead, reason=SCRIPT)
+    assert serving.call("POST", "/v1/requests/evil/cancel", {"reason": SCRIPT}).status == 200
+    title = "document.title='run'"
+    browser.open("#/requests/evil")
+    browser.click("button", "Show the first")
+    browser.one(".results .content", title)
+    browser.one(".failures", title)
+    browser.open("#/dead?request=evil")
+    browser.one("pre", title)
+    browser.open("#/dead")
+    browser.one(".failures", title)
+    browser.open("#/audit")
+    browser.one("table", title)
+    browser.open(f"#/requests?q={SCRIPT}")
+    browser.one("#filter-problem")
+    assert browser.run("return document.title") != "run"
+    assert browser.problems() == []
+    browser.open("#/requests/%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+    browser.one("h1", "<script>alert(1)</script>")
+    browser.one(".notice")
+    assert all("404" in one for one in browser.problems())  # there is no such request
+
+
+@pytest.mark.rest
+def test_the_filter_completes_refuses_and_finds(browser: Browser, serving: Serving):
+    submit(serving, "bulk", ["a"], priority=50, tags=["nightly"])
+    submit(serving, "urgent", ["a"], priority=1)
+    browser.open("#/requests")
+    browser.one("td a", "bulk")
+    browser.keys("/")
+    browser.keys("pri")
+    browser.one("#hints li", "priority:")
+    browser.keys("down", "enter")
+    browser.keys("0..9")
+    browser.keys("escape", "enter")
+    wait_until(lambda: [one.text for one in browser.all("td a.mono")] == ["urgent"], WAIT_S)
+    assert browser.hash == "#/requests?q=priority%3A0..9"
+    browser.keys(" statt:active")
+    browser.keys("escape", "enter")
+    browser.one("#filter-problem", "did you mean state:")
+    assert browser.run("return document.querySelector('[data-filter]').ariaInvalid") == "true"
+    browser.open("#/requests?q=tag:nightly")
+    browser.one("td a", "bulk")
+    assert [one.text for one in browser.all("td a.mono")] == ["bulk"]
+
+
+@pytest.mark.rest
+def test_a_keyboard_is_enough(browser: Browser, serving: Serving):
+    submit(serving, "first", ["a"])
+    submit(serving, "second", ["a"])
+    browser.open("#/overview")
+    browser.one("nav")
+    browser.keys("?")
+    browser.one("dialog", "Go to")
+    browser.keys("escape")
+    browser.keys("g", "r")
+    wait_until(lambda: browser.hash == "#/requests", WAIT_S)
+    browser.one("td a", "first")
+    browser.keys("j", "j")
+    browser.one("tr.at", "first")  # the newest one is before it
+    browser.keys("enter")
+    wait_until(lambda: browser.hash == "#/requests/first", WAIT_S)
+    browser.one("button", "Pause")
+    browser.keys("p")
+    browser.one("dialog .effect", "Nothing more of it starts")
+    browser.keys("enter")
+    until(serving, "first", state="paused")
+    theme = "return document.documentElement.dataset.theme"
+    before = browser.run(theme)
+    browser.keys("t")
+    chosen = browser.run(theme)
+    assert chosen in {"light", "dark"} - {before}
+    browser.open("#/requests")
+    browser.one("td a", "first")
+    assert browser.run(theme) == chosen
+
+
+@pytest.mark.rest
+def test_many_requests_are_changed_after_they_were_counted(browser: Browser, serving: Serving):
+    for name in ("one", "two", "three"):
+        submit(serving, name, ["a"])
+    browser.open("#/requests")
+    browser.click("[aria-label='Choose one']")
+    browser.click("[aria-label='Choose two']")
+    browser.one(".bulk", "2 requests chosen")
+    browser.click(".bulk button", "Pause")
+    confirm(browser, "2 requests will be paused")
+    for name, wanted in (("one", "paused"), ("two", "paused"), ("three", "active")):
+        until(serving, name, state=wanted)
+    browser.click("[aria-label='Choose three']")
+    browser.click(".bulk button", "Choose all that fit")
+    browser.click(".bulk button", "Cancel")
+    confirm(browser, "3 requests will be cancelled")
+    for name in ("one", "two", "three"):
+        until(serving, name, state="cancelled")
+
+
+@pytest.mark.rest
+def test_dead_sub_requests_are_grouped_and_run_again(browser: Browser, serving: Serving):
+    submit(serving, "mail", ["a", "b"], attempts=1)
+    for receipt in take(serving, 2):
+        settle(serving, receipt, reason="no address")
+    until(serving, "mail", state="done")
+    browser.open("#/dead")
+    browser.one(".failure", "no address")
+    browser.click("td a", "mail")
+    browser.one("article", "no address")
+    browser.click("article button", "Drop")
+    confirm(browser, "1 dead sub-request of mail will be deleted")
+    browser.click("article button", "Requeue")
+    confirm(browser, "1 dead sub-request of mail will run again")
+    browser.one(".toast", "1 sub-request will run again in request")
+
+
+@pytest.mark.rest
+def test_a_hidden_tab_rests(browser: Browser, serving: Serving):
+    submit(serving, "monday", ["a"])
+    browser.open("#/requests")
+    browser.one("td a", "monday")
+    hide = """
+        Object.defineProperty(document, 'hidden', {configurable: true, get: () => arguments[0]});
+        document.dispatchEvent(new Event('visibilitychange'));
+        window.calls = 0;
+        window.real = window.real || window.fetch;
+        window.fetch = (...given) => { window.calls += 1; return window.real(...given); };
+    """.replace("arguments[0]", "window.isHidden")
+    browser.run("window.isHidden = true;" + hide)
+    browser.one(".link", "Paused")
+    submit(serving, "tuesday", ["a"])
+    browser.run("window.isHidden = false;" + hide)
+    browser.one("td a", "tuesday")
+    browser.one(".link", "Live")
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("page", PAGES)
+def test_a_phone_shows_every_page_without_scrolling_sideways(
+    browser: Browser, serving: Serving, page: str
+):
+    submit(serving, "a-request-with-quite-a-long-name-" + "x" * 60, ["a"], tags=["nightly"])
+    browser.open(f"#/{page}", width=360, height=740)
+    browser.one("h1")
+    browser.one(".link")
+    widths = browser.run("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert widths[0] <= widths[1] == 360
+    browser.click(".bar button")
+    browser.one(".side a", "Dead letters")
+
+
+@pytest.mark.rest
+def test_no_call_goes_to_another_host(browser: Browser, serving: Serving):
+    submit(serving, "monday", ["a"])
+    for page in (*PAGES, "requests/monday"):
+        browser.open(f"#/{page}")
+        browser.one("h1")
+        read = "return JSON.stringify(performance.getEntriesByType('resource').map(e => e.name))"
+        assert [one for one in json.loads(browser.run(read)) if serving.url not in one] == []
