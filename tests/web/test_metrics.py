@@ -171,7 +171,7 @@ def test_concurrent_scrapes_are_one_read(monkeypatch: pytest.MonkeyPatch):
         assert await asyncio.gather(*(recent.get() for _ in range(5))) == [0] * 5
         now[0] += 0.8
         assert await recent.get() == 0
-        now[0] += 0.1
+        now[0] += 0.2
         assert await recent.get() == 1
 
     asyncio.run(main())
