@@ -187,7 +187,6 @@ def _http(status: str, kind: str, text: str) -> bytes:
     return "\r\n".join([*head, "Connection: close", "", ""]).encode() + body
 
 
-
 def _metrics(report: dict[str, Any], demand: Demand | None) -> str:
     known = {**report, "busy_seconds": report["busy_us"] / 1e6}
     values = [(metric, known[name]) for name, metric in WORKER.items()]
