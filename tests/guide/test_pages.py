@@ -85,13 +85,22 @@ def test_the_unit_of_systemd_starts_a_worker_with_options_that_exist():
     assert {word for word in words if word.startswith("--")} <= options
 
 
-def test_the_deployment_asks_the_paths_that_a_worker_answers():
+def test_the_deployments_ask_the_paths_that_are_answered():
+    from fairlane.cli.commands.serve import command
+    from fairlane.web.app import ENDPOINTS
+
     blocks = blocks_of(DOCS / "how-to" / "kubernetes.md", languages=("yaml",))
-    deployment, scaled = (yaml.safe_load(block.text) for block in blocks)
+    deployment, serving, scaled = (yaml.safe_load(block.text) for block in blocks)
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     assert container["livenessProbe"]["httpGet"]["path"] == "/metrics"
     assert container["readinessProbe"]["httpGet"]["path"] == "/healthz"
-    assert "(fairlane_queue_wanted{queue=" in scaled["spec"]["triggers"][0]["metadata"]["query"]
+    (server,) = serving["spec"]["template"]["spec"]["containers"]
+    paths = {endpoint.path for endpoint in ENDPOINTS}
+    probes = {server[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in server["command"] if word.startswith("--")} <= options
+    url = scaled["spec"]["triggers"][0]["metadata"]["url"]
+    assert {*probes, "/" + url.split("/", 3)[3]} <= paths
 
 
 def test_the_service_of_fastapi_submits_and_returns_a_result(tmp_path: Path):

@@ -34,6 +34,14 @@ def test_acquire_brings_fence_policy_and_bodies(lane: Lane):
     assert lane.pending() == {"w:1/0": 2}
 
 
+def test_acquire_brings_the_trace_of_the_submission_each_time(lane: Lane):
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=a,b=c"
+    (token,) = lane.start(1, extras=f"trace={trace}")
+    held = lane.take(token)
+    assert held.policy[10] == trace.encode()
+    assert lane.acquire(token, op=held.op).policy[10] == trace.encode()
+
+
 @pytest.mark.parametrize("size", [3, 900], ids=["few", "stream"])
 def test_acquire_says_how_many_have_not_been_delivered(lane: Lane, size: int):
     (token,) = lane.start([b"a" * size, b"b" * size, b"c" * size], limit=1)

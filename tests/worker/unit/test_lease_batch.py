@@ -309,7 +309,7 @@ def test_a_durable_lease_is_confirmed_by_itself():
     """The others are settled together, and do not wait for replicas."""
     unit = quick_unit()
     durable = granted(b"x")
-    durable[3] = [*durable[3][:-2], 2, 0]
+    durable[3] = [*durable[3][:-3], 2, 0, b""]
     loop, step = take(unit, granted(b"a"), durable, granted(b"b"))
     settle = loop.send(handle(step, echo, unit.record))
     assert names_of(settle) == ["complete"] * 2

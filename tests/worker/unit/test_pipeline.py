@@ -72,7 +72,7 @@ def test_nothing_is_fetched_ahead(why: str):
     loop.send([popped(count)])
     replies: list[Any] = [granted(b"x") for _ in range(count)]
     if why == "durable":
-        replies[0][3] = [*replies[0][3][:-2], 1, 0]
+        replies[0][3] = [*replies[0][3][:-3], 1, 0, b""]
     if why == "a retry":
         replies[0] = [b"alone"]
     step: Any = loop.send(replies)

@@ -22,27 +22,29 @@ if TYPE_CHECKING:
     from fairlane.web.access.tokens import TokenFile
 
 T = TypeVar("T")
-RECENT_S = 1.0
+RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
 
 
 class Recent(Generic[T]):
-    """A value that concurrent callers read together, and that is used again for a second.
+    """A value that concurrent callers read together, and that is used again for a moment.
 
     So the load of Redis does not grow with the number of callers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
         self._lock = asyncio.Lock()
         self._value: T | None = None
         self._until = -math.inf
 
-    async def get(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Returns the value, at most a second old; raises what `read` raises."""
+    async def get(self) -> T:
+        """Returns the value, whose read began RECENT_S ago at most; raises what `read` raises."""
         async with self._lock:
-            if self._value is None or clock.mono_s() >= self._until:
+            began = clock.mono_s()
+            if self._value is None or began >= self._until:
                 self._value = None
-                self._value = await read()
-                self._until = clock.mono_s() + RECENT_S
+                self._value = await self._read()
+                self._until = began + RECENT_S
             return self._value
 
 
@@ -65,9 +67,10 @@ class Site:
     hooks_to_private: bool = False
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     follower: Follower = field(default_factory=Follower)
-    snapshots: Recent[Snapshot] = field(default_factory=Recent)
     examination: Examination = field(default_factory=Examination)
+    snapshots: Recent[Snapshot] = field(init=False)
     live: Broadcast = field(init=False)
 
     def __post_init__(self) -> None:
-        self.live = Broadcast(self.queue.snapshot)
+        self.snapshots = Recent(self.queue.snapshot)
+        self.live = Broadcast(self.snapshots.get)
