@@ -20,6 +20,7 @@ from tests.explore.systems import (
     LARGE,
     MIDDLE,
     REQUEUES,
+    SEVERAL,
     SHARDED,
     SHARED,
     SMALL,
@@ -40,6 +41,7 @@ GROUPS = {
     "deletions": DELETED,
     "sharded": SHARDED,
     "durables": DURABLES,
+    "several": SEVERAL,
     "huge": HUGE,
 }
 

@@ -12,6 +12,18 @@ from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
 from tests.explore.groups import Groups, group_producer
 from tests.explore.requeues import Requeues, reviver
+from tests.explore.several import (
+    CANCEL_FIRST,
+    After,
+    AfterDone,
+    HandedOver,
+    PausedTicks,
+    Ticks,
+    flow_producer,
+    follower,
+    schedule_changer,
+    scheduler,
+)
 from tests.explore.spread import OneMoves, Spread, spreader
 
 if TYPE_CHECKING:
@@ -287,6 +299,45 @@ DURABLES = (
     System("durable, a worker", (SURE, W1), FAILOVER, protocol=Durable),
     System("durable, a wait", (SURE, W1, WAITER), FAILOVER, protocol=Durable),
 )
+# Requests that depend on others: they start after them, belong to a schedule, or to a flow.
+TWICE: dict[str, Any] = {"keepers": 2}
+ONE_TICK: dict[str, Any] = {"before": (scheduler(),), "protocol": Ticks}
+TWO_TICKS: dict[str, Any] = {"before": (scheduler(2),), "protocol": Ticks}
+FLOW: dict[str, Any] = {"before": (flow_producer(),), "protocol": HandedOver}
+SEVERAL = (
+    System("after", (follower(), W1), protocol=AfterDone),
+    System("after, a crash", (follower(), W1), CRASH, protocol=AfterDone),
+    System("after, a lost reply", (follower(), W1), LOST, protocol=AfterDone),
+    System("after, cancelled", (follower(), W1, CANCEL_FIRST), protocol=AfterDone),
+    System("after, dead", (follower(), W1), protocol=AfterDone, hows=BAD),
+    System("after any end", (follower(any_end=True), W1, CANCEL_FIRST), protocol=After),
+    System("after, two leaders", (follower(), W1), protocol=AfterDone, **TWICE),
+    System("a schedule", (W1,), **ONE_TICK),
+    System("a schedule, a crash", (W1,), CRASH, **ONE_TICK),
+    System("a schedule, a lost reply", (W1,), LOST, **ONE_TICK),
+    System("a schedule, a late copy", (), COPY, **ONE_TICK),
+    System("a schedule, two leaders", (), **ONE_TICK, **TWICE),
+    System("a schedule, two leaders, a crash", (), CRASH, **ONE_TICK, **TWICE),
+    System("two ticks", (), **TWO_TICKS),
+    System("two ticks, a crash", (), CRASH, **TWO_TICKS),
+    System("two ticks, two leaders", (), **TWO_TICKS, **TWICE),
+    System(
+        "a schedule is paused",
+        (schedule_changer("pause", "resume"),),
+        **(ONE_TICK | {"protocol": PausedTicks}),
+    ),
+    System(
+        "a schedule is removed",
+        (schedule_changer("remove"),),
+        **(ONE_TICK | {"protocol": PausedTicks}),
+    ),
+    System("a flow", (W1,), **FLOW),
+    System("a flow, a crash", (W1,), CRASH, **FLOW),
+    System("a flow, a lost reply", (W1,), LOST, **FLOW),
+    System("a flow, a late copy", (W1,), COPY, **FLOW),
+    System("a flow, two leaders", (W1,), **FLOW, **TWICE),
+    System("a flow is submitted", (flow_producer(), W1), CRASH, protocol=HandedOver),
+)
 HUGE = (  # only by name: most have more than three million states
     System("requeue before the end, a lost reply", (producer(1), W1, REQUEUE), LOST, BAD),
     System(
@@ -309,7 +360,7 @@ HUGE = (  # only by name: most have more than three million states
 )
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
-    *(*SHARDED, *DURABLES, *HUGE),
+    *(*SHARDED, *DURABLES, *SEVERAL, *HUGE),
 )
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
