@@ -24,6 +24,7 @@ from tests.explore.systems import (
     SHARDED,
     SHARED,
     SMALL,
+    UNIQUES,
 )
 from tests.support.output import say
 from tests.support.servers import server_process
@@ -42,6 +43,7 @@ GROUPS = {
     "sharded": SHARDED,
     "durables": DURABLES,
     "several": SEVERAL,
+    "uniques": UNIQUES,
     "huge": HUGE,
 }
 

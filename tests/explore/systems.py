@@ -25,6 +25,7 @@ from tests.explore.several import (
     scheduler,
 )
 from tests.explore.spread import OneMoves, Spread, spreader
+from tests.explore.uniques import Replaces, Uniques
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ def producer(
     ageing_ms: int = 0,
     rates: tuple[Rate, ...] = (),
     tenant: str = "",
+    on_duplicate: str = "",
 ) -> Role:
     """Submits chunks of so many sub-requests each; `one_server` if one server has all keys.
 
@@ -54,7 +56,13 @@ def producer(
     """
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
     flags = {"one_server": one_server, "breaks": breaks, "comings": comings, "durable": durable}
-    gate = {"delay_ms": delay_ms, "ageing_ms": ageing_ms, "rates": rates, "tenant": tenant}
+    gate: dict[str, Any] = {
+        "delay_ms": delay_ms,
+        "ageing_ms": ageing_ms,
+        "rates": rates,
+        "tenant": tenant,
+    }
+    gate |= {"on_duplicate": on_duplicate, "nonce": f"{ord(name):x}" if on_duplicate else ""}
     return Role(name, "producer", (*options.items(), *flags.items(), *gate.items()))
 
 
@@ -338,6 +346,32 @@ SEVERAL = (
     System("a flow, two leaders", (W1,), **FLOW, **TWICE),
     System("a flow is submitted", (flow_producer(), W1), CRASH, protocol=HandedOver),
 )
+
+
+# Two producers of one id, of which one counts.
+def duplicates(how: str, delay_ms: int = 0) -> tuple[Role, Role]:
+    """Two producers of other content under one id."""
+    given: dict[str, Any] = {"on_duplicate": how, "delay_ms": delay_ms}
+    return producer(1, **given), producer(2, name="q", **given)
+
+
+REPLACE, KEEP, DEBOUNCE = (
+    duplicates(*given) for given in (("replace",), ("keep",), ("debounce", 20_000))
+)
+UNIQUES = (
+    System("replace", REPLACE, protocol=Replaces, passes=False),
+    System("replace, a worker", (*REPLACE, W1), protocol=Uniques),
+    System("replace, a crash", REPLACE, CRASH, protocol=Uniques, passes=False),
+    System("replace, a lost reply", REPLACE, LOST, protocol=Uniques, passes=False),
+    System("keep", KEEP, protocol=Replaces, passes=False),
+    System("keep, a worker", (*KEEP, W1), protocol=Uniques),
+    System("keep, a crash", KEEP, CRASH, protocol=Uniques, passes=False),
+    System("keep, a lost reply", KEEP, LOST, protocol=Uniques, passes=False),
+    System("debounce", DEBOUNCE, protocol=Replaces, passes=False),
+    System("debounce, a worker", (*DEBOUNCE, W1), protocol=Uniques),
+    System("debounce, a crash", DEBOUNCE, CRASH, protocol=Uniques, passes=False),
+    System("debounce, a lost reply", DEBOUNCE, LOST, protocol=Uniques, passes=False),
+)
 HUGE = (  # only by name: most have more than three million states
     System("requeue before the end, a lost reply", (producer(1), W1, REQUEUE), LOST, BAD),
     System(
@@ -360,7 +394,7 @@ HUGE = (  # only by name: most have more than three million states
 )
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
-    *(*SHARDED, *DURABLES, *SEVERAL, *HUGE),
+    *(*SHARDED, *DURABLES, *SEVERAL, *UNIQUES, *HUGE),
 )
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
