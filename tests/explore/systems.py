@@ -404,6 +404,10 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
         "requeue, cut off",
         "requeue twice, overlapping",
         "moved by one, away",
+        "two ticks, a crash",
+        "a schedule, a late copy",
+        "replace, a lost reply",
+        "keep, a lost reply",
     )
 )
 GATE = (*QUICK, *SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see

@@ -38,9 +38,9 @@ class Uniques(Fairlane):
         wrong = super().wrong_actors(facts, actors)
         producers = [actor for actor in actors if actor.role.is_producer]
         totals = [actor.result for actor in producers]
-        if all(actor.ends for actor in producers) and None not in totals:
-            if facts.number(b"total") not in totals:
-                wrong += (f"submitted {totals}, stored {facts.number(b'total')}",)
+        returned = all(actor.ends for actor in producers) and None not in totals
+        if returned and facts.number(b"total") not in totals:
+            wrong += (f"submitted {totals}, stored {facts.number(b'total')}",)
         return wrong
 
     def _wrong_submission(self, facts: Facts, actor: Actor) -> Iterator[str]:
