@@ -241,7 +241,7 @@ class Load:
 
     def send(self, queue: Queue, one: Submitted) -> bool:
         """Submit it, or the same again by its id; False when it was not acknowledged."""
-        plan, number = one.plan, one.number
+        number = one.number
         one.tried_ns = time.monotonic_ns()
         try:
             self._send(queue, one)

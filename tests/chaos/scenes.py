@@ -198,7 +198,7 @@ def kill(scale: Scale, server: Server | None = None, how: str = "") -> Report:
 
 
 def varied(scale: Scale, server: Server | None = None) -> Report:
-    """The same, with tenants, rates, delays, ageing, `after`, unique ids, and pauses of the queue."""
+    """The same, with tenants, rates, delays, ageing, `after`, unique ids; the queue is paused."""
     with stage("varied", scale, server=server, plan=of_all_kinds) as scene:
         scene.begin()
         names = cycle(("kill", "kill", "pause_queue"))
