@@ -1,4 +1,4 @@
-"""Flows and schedules while workers are killed: every result goes on once, every tick comes once."""
+"""Flows and schedules while workers are killed: each result goes on once, each tick comes once."""
 
 from __future__ import annotations
 
