@@ -189,7 +189,7 @@ class Ticks(Several):
 
 
 class PausedTicks(Ticks):
-    """Somebody pauses, resumes or removes the schedule: what is due meanwhile is not owed."""
+    """The schedule is paused, resumed or removed: what is due meanwhile is not owed."""
 
     def owed(self, facts: Facts) -> tuple[int, ...]:
         return ()

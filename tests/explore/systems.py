@@ -314,12 +314,6 @@ TWO_TICKS: dict[str, Any] = {"before": (scheduler(2),), "protocol": Ticks}
 FLOW: dict[str, Any] = {"before": (flow_producer(),), "protocol": HandedOver}
 SEVERAL = (
     System("after", (follower(), W1), protocol=AfterDone),
-    System("after, a crash", (follower(), W1), CRASH, protocol=AfterDone),
-    System("after, a lost reply", (follower(), W1), LOST, protocol=AfterDone),
-    System("after, cancelled", (follower(), W1, CANCEL_FIRST), protocol=AfterDone),
-    System("after, dead", (follower(), W1), protocol=AfterDone, hows=BAD),
-    System("after any end", (follower(any_end=True), W1, CANCEL_FIRST), protocol=After),
-    System("after, two leaders", (follower(), W1), protocol=AfterDone, **TWICE),
     System("a schedule", (W1,), **ONE_TICK),
     System("a schedule, a crash", (W1,), CRASH, **ONE_TICK),
     System("a schedule, a lost reply", (W1,), LOST, **ONE_TICK),
@@ -343,8 +337,6 @@ SEVERAL = (
     System("a flow, a crash", (W1,), CRASH, **FLOW),
     System("a flow, a lost reply", (W1,), LOST, **FLOW),
     System("a flow, a late copy", (W1,), COPY, **FLOW),
-    System("a flow, two leaders", (W1,), **FLOW, **TWICE),
-    System("a flow is submitted", (flow_producer(), W1), CRASH, protocol=HandedOver),
 )
 
 
@@ -360,15 +352,12 @@ REPLACE, KEEP, DEBOUNCE = (
 )
 UNIQUES = (
     System("replace", REPLACE, protocol=Replaces, passes=False),
-    System("replace, a worker", (*REPLACE, W1), protocol=Uniques),
     System("replace, a crash", REPLACE, CRASH, protocol=Uniques, passes=False),
     System("replace, a lost reply", REPLACE, LOST, protocol=Uniques, passes=False),
     System("keep", KEEP, protocol=Replaces, passes=False),
-    System("keep, a worker", (*KEEP, W1), protocol=Uniques),
     System("keep, a crash", KEEP, CRASH, protocol=Uniques, passes=False),
     System("keep, a lost reply", KEEP, LOST, protocol=Uniques, passes=False),
     System("debounce", DEBOUNCE, protocol=Replaces, passes=False),
-    System("debounce, a worker", (*DEBOUNCE, W1), protocol=Uniques),
     System("debounce, a crash", DEBOUNCE, CRASH, protocol=Uniques, passes=False),
     System("debounce, a lost reply", DEBOUNCE, LOST, protocol=Uniques, passes=False),
 )
@@ -391,6 +380,17 @@ HUGE = (  # only by name: most have more than three million states
     System("two together, a late copy", (producer(2, limit=2), bunch_worker(1)), COPY),
     System("every ending of a handler", (producer(2), worker(1, 2)), hows=ALL),
     System("two producers, a crash", (producer(1), producer(1, name="q"), W1), CRASH),
+    System("after, a crash", (follower(), W1), CRASH, protocol=AfterDone),
+    System("after, a lost reply", (follower(), W1), LOST, protocol=AfterDone),
+    System("after, cancelled", (follower(), W1, CANCEL_FIRST), protocol=AfterDone),
+    System("after, dead", (follower(), W1), protocol=AfterDone, hows=BAD),
+    System("after any end", (follower(any_end=True), W1, CANCEL_FIRST), protocol=After),
+    System("after, two leaders", (follower(), W1), protocol=AfterDone, **TWICE),
+    System("a flow, two leaders", (W1,), **FLOW, **TWICE),
+    System("a flow is submitted", (flow_producer(), W1), CRASH, protocol=HandedOver),
+    System("replace, a worker", (*REPLACE, W1), protocol=Uniques),
+    System("keep, a worker", (*KEEP, W1), protocol=Uniques),
+    System("debounce, a worker", (*DEBOUNCE, W1), protocol=Uniques),
 )
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
