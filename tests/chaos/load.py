@@ -63,7 +63,7 @@ def mixed(rng: random.Random) -> Plan:
 
 def of_all_kinds(rng: random.Random) -> Plan:
     """The same as `small`, most of them with a tenant, a rate, a delay, ageing, or another life."""
-    options = rng.choice(
+    options: dict[str, Any] = rng.choice(
         (
             {},
             {"tenant": rng.choice("abc"), "share": rng.choice((1, 5))},
