@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlane import Flow
@@ -88,8 +89,12 @@ def _hurt(scene: Scene, progress: Callable[[], int], most: int) -> None:
     faults = scene.scale.faults
     for number in range(faults):
         least = most * number // (faults + 1)
-        wait_until(lambda least=least: progress() >= least, SETTLE_S, why="the work goes on")
+        wait_until(partial(_has, progress, least), SETTLE_S, why="the work goes on")
         scene.nemesis.act("kill")
+
+
+def _has(progress: Callable[[], int], least: int) -> bool:
+    return progress() >= least
 
 
 def _settle(scene: Scene, least: int) -> None:
