@@ -6,7 +6,7 @@ import argparse
 import secrets
 import sys
 
-from tests.chaos import cluster_scenes, dead_primary, partition, scenes
+from tests.chaos import cluster_scenes, dead_primary, dependents, partition, scenes
 from tests.chaos.scenes import Scale
 from tests.support.network.lab import why_not
 from tests.support.output import say
@@ -14,6 +14,9 @@ from tests.support.output import say
 # name -> sub-requests, faults, seconds
 LONG = {
     "kill": (1_000_000, 1_000, 500.0),
+    "varied": (100_000, 60, 60.0),
+    "flows": (60_000, 40, 0.0),
+    "schedules": (10_000, 40, 0.0),
     "calm": (1_000_000, 0, 0.0),
     "stop": (15_000, 8, 60.0),
     "scripts": (150_000, 60, 40.0),
@@ -35,6 +38,8 @@ IN_LAB = {
 }
 RUNS = {
     **dict.fromkeys(LONG, scenes),
+    "flows": dependents,
+    "schedules": dependents,
     **dict.fromkeys(ON_CLUSTER, cluster_scenes),
     "dead_primary": dead_primary,
     **dict.fromkeys(IN_LAB, partition),

@@ -28,8 +28,15 @@ def name_of(number: int) -> str:
     return f"c{number}"
 
 
+def is_planned(request_id: str) -> bool:
+    """Returns True for a request of the load; those of flows and schedules have other names."""
+    return request_id[1:].isdigit()
+
+
 def work(body: bytes, context: Context) -> bytes:
     """Do what the body says, and write it down."""
+    if not is_planned(context.id):
+        return body
     number, index = int(context.id[1:]), context.index
     _journal.note(BEGAN, number, index, context.fence, context.attempt)
     kind = body[:1]
@@ -40,6 +47,8 @@ def work(body: bytes, context: Context) -> bytes:
 
 async def work_async(body: bytes, context: Context) -> bytes:
     """The same as a task."""
+    if not is_planned(context.id):
+        return body
     number, index = int(context.id[1:]), context.index
     _journal.note(BEGAN, number, index, context.fence, context.attempt)
     kind = body[:1]

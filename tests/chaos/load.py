@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError
 from fairlane.queue import Queue
@@ -31,6 +31,7 @@ class Plan(NamedTuple):
     size: int
     limit: int
     priority: int
+    options: tuple[tuple[str, Any], ...] = ()  # more of submit_request
 
 
 @dataclass
@@ -58,6 +59,26 @@ def mixed(rng: random.Random) -> Plan:
     else:
         size = rng.randint(1, 200)
     return Plan(kind, size, limit, priority)
+
+
+def of_all_kinds(rng: random.Random) -> Plan:
+    """The same as `small`, most of them with a tenant, a rate, a delay, ageing, or another life."""
+    options: dict[str, Any] = rng.choice(
+        (
+            {},
+            {"tenant": rng.choice("abc"), "share": rng.choice((1, 5))},
+            {"tenant": rng.choice("abc"), "delay": rng.choice((0.01, 0.3))},
+            {"rate": "400/s", "burst": 40, "rate_key": "chaos"},
+            {"rate": "300/s", "delay": 0.2, "tenant": "a"},
+            {"ageing_s": 1.0, "tags": ["aged"]},
+            {"delay": rng.choice((0.05, 1.0)), "on_duplicate": "keep"},
+            {"open": True, "tenant": "b"},  # its first producer dies
+            {"after": (), "after_any_end": rng.random() < 0.5},  # Load names one that is there
+        )
+    )
+    plan = small(rng)
+    most = 60 if "rate" in options else plan.size
+    return plan._replace(size=min(plan.size, most), options=tuple(options.items()))
 
 
 def small(rng: random.Random) -> Plan:
@@ -193,9 +214,21 @@ class Load:
             return None
         self._paced += 1
         plan = self.plan(rng)
-        plan = plan._replace(size=min(plan.size, room))
+        plan = plan._replace(size=min(plan.size, room), options=self._named(plan.options, rng))
         self.count += plan.size
         return plan
+
+    def _named(
+        self, options: tuple[tuple[str, Any], ...], rng: random.Random
+    ) -> tuple[tuple[str, Any], ...]:
+        """Names the requests that a new one starts after: some that were acknowledged lately."""
+        given = dict(options)
+        if "after" in given:
+            there = [one.number for one in list(self.requests.values())[-20:] if one.acked_ns]
+            if not there:
+                return ()
+            given["after"] = tuple(name_of(n) for n in rng.sample(there, min(2, len(there))))
+        return tuple(given.items())
 
     def submit(self, queue: Queue, plan: Plan) -> int:
         """One request, by the caller's own hand; returns its number once it is acknowledged."""
@@ -208,20 +241,10 @@ class Load:
 
     def send(self, queue: Queue, one: Submitted) -> bool:
         """Submit it, or the same again by its id; False when it was not acknowledged."""
-        plan, number = one.plan, one.number
+        number = one.number
         one.tried_ns = time.monotonic_ns()
         try:
-            queue.submit_request(
-                [body_of(plan.kind, number, index) for index in range(plan.size)],
-                id=name_of(number),
-                priority=plan.priority,
-                limit=plan.limit,
-                attempts=ATTEMPTS,
-                backoff_s=(BACKOFF_MS[0] / 1000, BACKOFF_MS[1] / 1000),
-                lease_s=self.lease_ms / 1000,
-                retain_s=3600,
-                durable=self.durable,
-            )
+            self._send(queue, one)
         except FairlaneError as error:
             one.tries += 1
             self.refused[type(error).__name__] += 1
@@ -230,6 +253,28 @@ class Load:
             return False
         one.acked_ns = time.monotonic_ns()
         return True
+
+    def _send(self, queue: Queue, one: Submitted) -> None:
+        plan = one.plan
+        bodies = [body_of(plan.kind, one.number, index) for index in range(plan.size)]
+        given: dict[str, Any] = {
+            "id": name_of(one.number),
+            "priority": plan.priority,
+            "limit": plan.limit,
+            "attempts": ATTEMPTS,
+            "backoff_s": (BACKOFF_MS[0] / 1000, BACKOFF_MS[1] / 1000),
+            "lease_s": self.lease_ms / 1000,
+            "retain_s": 3600,
+            "durable": self.durable,
+        } | dict(plan.options)
+        if not given.pop("open", False):
+            queue.submit_request(bodies, **given)
+            return
+        first = queue.open(**given)
+        first.add_many(bodies[first.added : plan.size // 2])
+        second = queue.open(**given)  # the first producer is gone with what it had not sent
+        second.add_many(bodies[second.added :])
+        second.seal()
 
     # ------------------------------------------------------------------ out
 

@@ -16,6 +16,7 @@ from tests.support.servers.server_process import Server, _die_with_parent
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
+    from fairlane.queue import Queue
     from tests.chaos.fleet import Fleet, Member
     from tests.chaos.proxy import Running
 
@@ -59,6 +60,11 @@ class Nemesis:
         pause(seconds)
         for go_on in ways:
             go_on()
+
+    def pause_queue(self, queue: Queue, seconds: float) -> None:
+        """The queue is paused for so long, and a worker is killed meanwhile."""
+        queue.pause(for_s=seconds)
+        self.kill()
 
     # ------------------------------------------------------------------ Redis
 

@@ -18,7 +18,7 @@ from fairlane.queue import Queue
 from tests.chaos.check import Check, Ear, Report, leftovers
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import written
-from tests.chaos.load import Load, long_ones, small
+from tests.chaos.load import Load, long_ones, of_all_kinds, small
 from tests.chaos.memory import Memory
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.proxy import run_proxy
@@ -194,6 +194,20 @@ def kill(scale: Scale, server: Server | None = None, how: str = "") -> Report:
     with stage("kill", scale, server=server) as scene:
         scene.begin()
         scene.spread(lambda: scene.nemesis.act("kill", how))
+        return scene.finish()
+
+
+def varied(scale: Scale, server: Server | None = None) -> Report:
+    """The same, with tenants, rates, delays, ageing, `after`, unique ids; the queue is paused."""
+    with stage("varied", scale, server=server, plan=of_all_kinds) as scene:
+        scene.begin()
+        names = cycle(("kill", "kill", "pause_queue"))
+
+        def hurt() -> None:
+            name = next(names)
+            scene.nemesis.act(name, *((scene.queue, 0.5) if name == "pause_queue" else ()))
+
+        scene.spread(hurt)
         return scene.finish()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos import journal, scenes
+from tests.chaos import dependents, journal, scenes
 from tests.chaos.journal import BEGAN, ENDED, Execution
 from tests.chaos.overlap import over_limit
 from tests.chaos.short_run import ON_LINUX, check, small
@@ -35,6 +35,30 @@ def test_processes_are_killed(redis_server: Server, redis_url: str):
     report = scenes.kill(small(4_000, 8), redis_server)
     check(report)
     assert sum(report.figures["kills"].values()) == 8
+
+
+@ON_SINGLE
+@pytest.mark.slow
+@ON_LINUX
+def test_processes_are_killed_while_requests_wait_for_each_other(
+    redis_server: Server, redis_url: str
+):
+    """Tenants, rates, delays, ageing, `after` and unique ids; the queue is paused now and then."""
+    check(scenes.varied(small(1_000, 3), redis_server))
+
+
+@ON_SINGLE
+@pytest.mark.slow
+@ON_LINUX
+def test_flows_are_whole_though_workers_are_killed(redis_server: Server, redis_url: str):
+    check(dependents.flows(small(600, 2), redis_server))
+
+
+@ON_SINGLE
+@pytest.mark.slow
+@ON_LINUX
+def test_every_tick_has_one_request_though_leaders_are_killed(redis_server: Server, redis_url: str):
+    check(dependents.schedules(small(200, 2), redis_server))
 
 
 @ON_SINGLE

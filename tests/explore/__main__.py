@@ -21,9 +21,11 @@ from tests.explore.systems import (
     LARGE,
     MIDDLE,
     REQUEUES,
+    SEVERAL,
     SHARDED,
     SHARED,
     SMALL,
+    UNIQUES,
 )
 from tests.support.output import say
 from tests.support.servers import server_process
@@ -42,6 +44,8 @@ GROUPS = {
     "sharded": SHARDED,
     "durables": DURABLES,
     "flows": FLOWS,
+    "several": SEVERAL,
+    "uniques": UNIQUES,
     "huge": HUGE,
 }
 

@@ -14,12 +14,13 @@ from fairlane.errors import ReceiptExpired
 from fairlane.model import Slice
 from fairlane.operations.control import change, requeue
 from fairlane.operations.create.intents import Intent, seen_to_exist
-from fairlane.operations.flows.hand_over import hand_over
+from fairlane.operations.flows.hand_over import hand_over, look_after_and_feed
 from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.pull.take import Taker, exchange_tokens
+from fairlane.operations.schedules.fire import Move, fire
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
@@ -137,12 +138,12 @@ class Role:
     @property
     def may_stay_away(self) -> bool:
         """After a crash it need not come again."""
-        return self.kind in {"producer", "reviver"}
+        return self.kind in {"producer", "reviver", "follower", "flow producer"}
 
     @property
     def works(self) -> bool:
         """Pops tokens."""
-        return self.kind in {"worker", "bunch worker", "puller"}
+        return self.kind in {"worker", "bunch worker", "puller", "program"}
 
     @property
     def is_producer(self) -> bool:
@@ -177,6 +178,8 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         backoff_ms=(1000, 1000),
         deadline_ms=role.option("deadline_ms", 0),
         delay_ms=role.option("delay_ms", 0),
+        on_duplicate=role.option("on_duplicate", ""),
+        nonce=role.option("nonce", ""),
         ageing_ms=role.option("ageing_ms", 0),
         tenant=role.option("tenant", ""),
         rates=role.option("rates", ()),
@@ -268,6 +271,10 @@ def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         return hand_over(REQUEST)
     if what == "walk":
         return _walk()
+    if what == "fire":
+        return fire(QUEUE)
+    if what == "feed all":
+        return look_after_and_feed(QUEUE)
     return shards.move(QUEUE) if what == "change_shards" else registry.look_after(QUEUE)
 
 
@@ -491,6 +498,9 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
         )
     if isinstance(value, Intent):
         return ("intent", _score(value.score), _score(value.before), value.shards)
+    if isinstance(value, Move):  # its ticks are distinct, whether they have passed or not
+        ticks = (value.expected, *value.ticks, value.next)
+        return ("move", value.name, *(tick - T0 for tick in ticks))
     if isinstance(value, (list, tuple)):
         return tuple(plain(part) for part in value)
     if isinstance(value, (set, frozenset)):

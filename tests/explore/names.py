@@ -41,7 +41,13 @@ def scored(call: Call) -> list[Arg]:
         call.script.name == "reschedule_active"
     ):  # rows of a request, the score that was seen, and the next
         args[1::3] = [_marked(score) for score in args[1::3]]
+    if call.script.name == "move_tick":  # each tick is another one, whether it has passed or not
+        args[2:4] = [_distinct(tick) for tick in args[2:4]]
     return args
+
+
+def _distinct(tick: Arg) -> str:
+    return f"tick {int(tick) // 1000 if tick else ''}"
 
 
 def _marked(score: Arg) -> str:

@@ -49,6 +49,7 @@ class Facts(NamedTuple):
     bodies: tuple[bytes, ...] = ()  # that wait, or are worked on
     dead_ones: tuple[bytes, ...] = ()  # indexes of those that are kept as dead
     others: dict[str, Any] = {}  # noqa: RUF012  Facts of each other request
+    extra: tuple[Any, ...] = ()  # what one protocol alone reads
 
     @property
     def is_over(self) -> bool:
@@ -465,6 +466,12 @@ def _read_markers(raw: Any) -> tuple[Any, str]:
     return raw, repr([(name, _life(born)) for name, _, born in members])
 
 
+def _read_ticks(raw: Any) -> tuple[Any, str]:
+    """Two ticks are distinct, whether they have passed or not."""
+    pairs = zip(raw[::2], raw[1::2], strict=True)
+    return raw, repr([(name, int(float(tick)) // 1000 - T0 // 1000, tick) for name, tick in pairs])
+
+
 _READERS = {
     "sub": _read_stream,
     "req": _read_request,
@@ -476,6 +483,7 @@ _READERS = {
     "completed": _read_log,
     "conf": _read_hash,
     "taken": _read_hash,
+    "ticks": _read_ticks,
 }
 
 

@@ -13,7 +13,20 @@ from tests.explore.explorer import System
 from tests.explore.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
 from tests.explore.groups import Groups, group_producer
 from tests.explore.requeues import Requeues, reviver
+from tests.explore.several import (
+    CANCEL_FIRST,
+    After,
+    AfterDone,
+    HandedOver,
+    PausedTicks,
+    Ticks,
+    flow_producer,
+    follower,
+    schedule_changer,
+    scheduler,
+)
 from tests.explore.spread import OneMoves, Spread, spreader
+from tests.explore.uniques import Replaces, Uniques
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +49,7 @@ def producer(
     ageing_ms: int = 0,
     rates: tuple[Rate, ...] = (),
     tenant: str = "",
+    on_duplicate: str = "",
 ) -> Role:
     """Submits chunks of so many sub-requests each; `one_server` if one server has all keys.
 
@@ -43,7 +57,13 @@ def producer(
     """
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
     flags = {"one_server": one_server, "breaks": breaks, "comings": comings, "durable": durable}
-    gate = {"delay_ms": delay_ms, "ageing_ms": ageing_ms, "rates": rates, "tenant": tenant}
+    gate: dict[str, Any] = {
+        "delay_ms": delay_ms,
+        "ageing_ms": ageing_ms,
+        "rates": rates,
+        "tenant": tenant,
+    }
+    gate |= {"on_duplicate": on_duplicate, "nonce": f"{ord(name):x}" if on_duplicate else ""}
     return Role(name, "producer", (*options.items(), *flags.items(), *gate.items()))
 
 
@@ -306,6 +326,60 @@ FLOWS = (
     System("join, a lost reply", (W1,), LOST, **JOINED),
     System("join, a late copy", (W1,), COPY, **JOINED),
 )
+# Requests that depend on others: they start after them, belong to a schedule, or to a flow.
+TWICE: dict[str, Any] = {"keepers": 2}
+ONE_TICK: dict[str, Any] = {"before": (scheduler(),), "protocol": Ticks}
+TWO_TICKS: dict[str, Any] = {"before": (scheduler(2),), "protocol": Ticks}
+FLOW: dict[str, Any] = {"before": (flow_producer(),), "protocol": HandedOver}
+SEVERAL = (
+    System("after", (follower(), W1), protocol=AfterDone),
+    System("a schedule", (W1,), **ONE_TICK),
+    System("a schedule, a crash", (W1,), CRASH, **ONE_TICK),
+    System("a schedule, a lost reply", (W1,), LOST, **ONE_TICK),
+    System("a schedule, a late copy", (), COPY, **ONE_TICK),
+    System("a schedule, two leaders", (), **ONE_TICK, **TWICE),
+    System("a schedule, two leaders, a crash", (), CRASH, **ONE_TICK, **TWICE),
+    System("two ticks", (), **TWO_TICKS),
+    System("two ticks, a crash", (), CRASH, **TWO_TICKS),
+    System("two ticks, two leaders", (), **TWO_TICKS, **TWICE),
+    System(
+        "a schedule is paused",
+        (schedule_changer("pause", "resume"),),
+        **(ONE_TICK | {"protocol": PausedTicks}),
+    ),
+    System(
+        "a schedule is removed",
+        (schedule_changer("remove"),),
+        **(ONE_TICK | {"protocol": PausedTicks}),
+    ),
+    System("a flow", (W1,), **FLOW),
+    System("a flow, a crash", (W1,), CRASH, **FLOW),
+    System("a flow, a lost reply", (W1,), LOST, **FLOW),
+    System("a flow, a late copy", (W1,), COPY, **FLOW),
+)
+
+
+# Two producers of one id, of which one counts.
+def duplicates(how: str, delay_ms: int = 0) -> tuple[Role, Role]:
+    """Two producers of other content under one id."""
+    given: dict[str, Any] = {"on_duplicate": how, "delay_ms": delay_ms}
+    return producer(1, **given), producer(2, name="q", **given)
+
+
+REPLACE, KEEP, DEBOUNCE = (
+    duplicates(*given) for given in (("replace",), ("keep",), ("debounce", 20_000))
+)
+UNIQUES = (
+    System("replace", REPLACE, protocol=Replaces, passes=False),
+    System("replace, a crash", REPLACE, CRASH, protocol=Uniques, passes=False),
+    System("replace, a lost reply", REPLACE, LOST, protocol=Uniques, passes=False),
+    System("keep", KEEP, protocol=Replaces, passes=False),
+    System("keep, a crash", KEEP, CRASH, protocol=Uniques, passes=False),
+    System("keep, a lost reply", KEEP, LOST, protocol=Uniques, passes=False),
+    System("debounce", DEBOUNCE, protocol=Replaces, passes=False),
+    System("debounce, a crash", DEBOUNCE, CRASH, protocol=Uniques, passes=False),
+    System("debounce, a lost reply", DEBOUNCE, LOST, protocol=Uniques, passes=False),
+)
 HUGE = (  # only by name: most have more than three million states
     System("hand over, two leaders", (W1,), keepers=2, **FED_ONE),
     System("hand over meanwhile", (W1,), **FED_LIVE),
@@ -333,10 +407,21 @@ HUGE = (  # only by name: most have more than three million states
     System("two together, a late copy", (producer(2, limit=2), bunch_worker(1)), COPY),
     System("every ending of a handler", (producer(2), worker(1, 2)), hows=ALL),
     System("two producers, a crash", (producer(1), producer(1, name="q"), W1), CRASH),
+    System("after, a crash", (follower(), W1), CRASH, protocol=AfterDone),
+    System("after, a lost reply", (follower(), W1), LOST, protocol=AfterDone),
+    System("after, cancelled", (follower(), W1, CANCEL_FIRST), protocol=AfterDone),
+    System("after, dead", (follower(), W1), protocol=AfterDone, hows=BAD),
+    System("after any end", (follower(any_end=True), W1, CANCEL_FIRST), protocol=After),
+    System("after, two leaders", (follower(), W1), protocol=AfterDone, **TWICE),
+    System("a flow, two leaders", (W1,), **FLOW, **TWICE),
+    System("a flow is submitted", (flow_producer(), W1), CRASH, protocol=HandedOver),
+    System("replace, a worker", (*REPLACE, W1), protocol=Uniques),
+    System("keep, a worker", (*KEEP, W1), protocol=Uniques),
+    System("debounce, a worker", (*DEBOUNCE, W1), protocol=Uniques),
 )
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
-    *(*SHARDED, *DURABLES, *FLOWS, *HUGE),
+    *(*SHARDED, *DURABLES, *FLOWS, *SEVERAL, *UNIQUES, *HUGE),
 )
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
@@ -348,6 +433,10 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
         "moved by one, away",
         "hand over",
         "join",
+        "two ticks, a crash",
+        "a schedule, a late copy",
+        "replace, a lost reply",
+        "keep, a lost reply",
     )
 )
 GATE = (*QUICK, *SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see

@@ -65,7 +65,7 @@ return changed
 """
 _READS = {
     *("GET", "HGET", "HMGET", "HGETALL", "ZSCORE", "ZCARD", "ZRANGE", "XRANGE", "XLEN"),
-    *("LPOS", "LRANGE", "LLEN", "EXISTS", "PING", "ZSCAN", "glance"),
+    *("LPOS", "LRANGE", "LLEN", "EXISTS", "PING", "ZSCAN", "glance", "due_schedules"),
 }
 
 

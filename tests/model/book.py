@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.model.chores import CHORES
 from tests.model.reference import Request
 from tests.model.words import Options, Token, agree
 
@@ -95,7 +96,12 @@ class Book:
             agree(reply, [b"ended", *summary], f"{name} after the end")
         else:
             own = {what: value for what, value in given.items() if what not in ("queue", "how")}
-            tokens: list[Token] = getattr(request, name)(self.now, reply, **own)
+            chore = CHORES.get(name)
+            tokens: list[Token] = (
+                chore(request, self.now, reply)
+                if chore
+                else getattr(request, name)(self.now, reply, **own)
+            )
             self._publish(request_id, request)
             return tokens
         return []

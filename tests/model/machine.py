@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MINUTE, HOUR = 60_000, 3_600_000
 WORKERS = (("w:1", "7"), ("w:1", "8"), ("w:2", "7"))
+EXTRAS = ("", "", "", "delay=7000", "ageing=20000", "after=end:z")
 VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release"}
 
 which = st.integers(0, 99)
@@ -43,7 +44,7 @@ def options(draw: st.DrawFn) -> Options:
         attempts=draw(st.sampled_from((2, 1, 3))),
         backoff_min=draw(st.sampled_from((1_000, 0, 4_000))),
         deadline_ms=draw(st.sampled_from((0, 0, 20_000, 5 * MINUTE))),
-        extras=draw(st.sampled_from(("", "", "", "delay=7000"))),
+        extras=draw(st.sampled_from(EXTRAS)),
     )
 
 
@@ -453,6 +454,13 @@ class QueueMachine(RuleBasedStateMachine):
     def hold(self, n: int, ms: int) -> None:
         """The other side asks to be called later."""
         self.player.call("hold", self.some(n), ms=ms)
+
+    @precondition(has_live)
+    @step(n=which, opens=st.booleans())
+    def do_chore(self, n: int, opens: bool) -> None:
+        """The leader hastens what ages, or starts what waits for another request."""
+        name = self.among(n, lambda one: one.options.waits if opens else one.options.ageing_ms > 0)
+        self.player.call("open_gate" if opens else "hasten", name)
 
     @precondition(has_live)
     @step(n=which, priority=lanes)

@@ -306,6 +306,8 @@ class Player:
                 self.call("seal", name, chunks=request.chunks, chain=request.chain)
             if request.state == "paused":
                 self.call("resume", name)
+            if request.options.waits and not request.has_ended:
+                self.call("open_gate", name)
             self.flush()
             if not request.has_ended:
                 self.reap(name, missing=list(self.book.lost(name)))

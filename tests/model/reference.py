@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.model.words import DIED, LATE, Permit, Result, Sub, Token, agree, place, tokens_of
+from tests.model.words import DIED, LATE, NEVER, Permit, Result, Sub, Token, agree, place, tokens_of
 
 if TYPE_CHECKING:
     from tests.model.words import Options
@@ -24,7 +24,8 @@ class Request:
         self.options, self.born = options, now
         self.limit, self.priority = options.limit, options.priority
         self.deadline = now + options.deadline_ms if options.deadline_ms else 0
-        self.opens = now + options.delay_ms  # nothing starts before
+        self.opens = NEVER if options.waits else now + options.delay_ms  # nothing starts before
+        self.aged = 0  # when a permit was last hastened
         self.digest = self.chain = digest
         self.chunks = 1
         self.is_open, self.open_until = open_ms > 0, now + open_ms
@@ -80,9 +81,7 @@ class Request:
         return [sub for sub in self.subs if sub.state == "waiting" and sub.due == 0]
 
     def ready(self, now: int) -> int:
-        if self.opens > now:
-            return 0
-        return self.count("fresh") + len(self.due(now))
+        return 0 if self.opens > now else self.count("fresh") + len(self.due(now))
 
     def standing(self, state: str) -> list[Permit]:
         return [permit for permit in self.permits.values() if permit.state == state]
@@ -116,7 +115,7 @@ class Request:
 
     def wanted(self, now: int) -> list[tuple[int | None, int]]:
         """What mint must queue: (permit or None for any parked one, due)."""
-        if self.state != "active" or self.is_overdue(now):
+        if self.state != "active" or self.is_overdue(now) or self.opens == NEVER:
             return []
         ready, held = self.ready(now), len(self.held)
         queued = self.standing("queued")
@@ -135,13 +134,13 @@ class Request:
         (sleeper,) = (permit for permit in queued if permit.asleep)
         return [(sleeper.k, min(waiting))] if min(waiting) < sleeper.due else []
 
-    def queue(self, token: Token, k: int | None, due: int, now: int) -> None:
-        """One permit gets a token of a new generation."""
+    def queue(self, token: Token, k: int | None, due: int, now: int, lane: int = -1) -> None:
+        """One permit gets a token of a new generation, in the request's lane unless named."""
         if k is None:
             k = token.k
             parked = self.permits.setdefault(k, Permit(k)).state == "parked"
             agree((parked, 0 <= k < self.limit), (True, True), f"permit {k} is free")
-        agree(token[:2], (self.priority, k), "lane and permit of a token")
+        agree(token[:2], (self.priority if lane < 0 else lane, k), "lane and permit")
         agree(token.delay, max(0, due - now), f"the delay of permit {k}")
         agree(token.g > self.seq, True, f"generation {token.g} is above {self.seq}")
         permit = self.permits[k]

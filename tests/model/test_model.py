@@ -82,6 +82,8 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
             ' and tonumber(redis.call("ZSCORE", active, id)) == seen',
             "",
         ),
+        ("request/hasten.lua", " or aged_at(state, row[1], row[2]) > now", ""),
+        ("request/open_gate.lua", "  set_gate(state, 0)\n", ""),
     ],
     ids=[
         "innocents are charged",
@@ -91,6 +93,8 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
         "other content is a repeat",
         "a limit is lowered and raised",
         "an entry that was moved is moved back",
+        "what is young is hastened",
+        "a gate stays closed",
     ],
 )
 def test_the_model_finds_a_broken_guard(

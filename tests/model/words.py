@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 LATE = b"the request's deadline passed before it could start"
+NEVER = 2**53 - 1  # when the gate of a request opens that starts after another one
 DIED = b"the worker died or let its lease expire"
 
 
@@ -57,7 +58,20 @@ class Options(NamedTuple):
     @property
     def delay_ms(self) -> int:
         """How long nothing starts."""
-        return int(self.extras.removeprefix("delay=") or 0)
+        return self._extra("delay=")
+
+    @property
+    def ageing_ms(self) -> int:
+        """After how long without a start it may be hastened; 0 = never."""
+        return self._extra("ageing=")
+
+    @property
+    def waits(self) -> bool:
+        """Whether it starts after another request."""
+        return self.extras.startswith("after=")
+
+    def _extra(self, name: str) -> int:
+        return int(self.extras.removeprefix(name)) if self.extras.startswith(name) else 0
 
 
 @dataclass(slots=True)

@@ -247,3 +247,64 @@ def test_a_paused_request_with_another_rate_stays_paused(lane: Lane):
     lane.request("pause")
     assert set_rate(lane) == []
     assert len(toks(lane.request("resume")[2])) == 2
+
+
+# ------------------------------------------------------------------ ageing
+
+
+def test_the_permit_that_has_waited_for_longest_is_hastened(lane: Lane):
+    first, second = lane.start(20, limit=2, priority=90, extras="ageing=60000")
+    lane.now += 60_000
+    (hastened,) = toks(lane.request("hasten")[1])
+    assert (hastened.k, hastened.lane) == (first.k, 0)
+    lane.now += 60_000
+    (hastened,) = toks(lane.request("hasten")[1])
+    assert (hastened.k, hastened.lane) == (second.k, 0)
+
+
+def test_a_sleeper_is_not_hastened(lane: Lane):
+    """Its retry is not due, so it would find nothing."""
+    held = lane.take(lane.start(1, priority=90, extras="ageing=60000")[0])
+    reply = lane.complete(held, others=[(held.ids[0], "retry", HOUR)])
+    (sleeper,) = toks(reply[2])
+    lane.now += 60_000
+    assert lane.request("hasten")[1] == []
+    lane.now += HOUR - 60_000
+    assert lane.acquire(sleeper).word == "ok"
+
+
+def test_a_request_of_which_nothing_waits_has_no_token_to_hasten(lane: Lane):
+    lane.take(lane.start(1, priority=90, extras="ageing=60000")[0])
+    lane.now += 60_000
+    assert lane.request("hasten") == [b"ok", []]
+
+
+def test_glance_reports_no_ageing_of_what_is_paused_or_has_no_token(lane: Lane):
+    (token,) = lane.start(1, limit=1, priority=90, extras="ageing=60000")
+    lane.request("pause")
+    lane.now += 60_000
+    assert b"aged" not in lane.request("glance", queue="", grace="")
+    (token,) = toks(lane.request("resume")[2])
+    assert lane.request("glance", queue="", grace="")[3] == b"aged"
+    lane.take(token)
+    lane.now += 60_000
+    assert b"aged" not in lane.request("glance", queue="", grace="")
+
+
+# ------------------------------------------------------------------ after others
+
+
+def test_a_request_that_waits_for_others_sleeps_until_its_gate_is_opened(lane: Lane):
+    assert lane.start(1, extras="after=done:r0") == []
+    assert lane.request("glance", queue="", grace="")[3] == b"done:r0"
+    (token,) = toks(lane.request("open_gate")[1])
+    assert token.delay == 0
+    assert len(lane.request("glance", queue="", grace="")) == 3
+    lane.take(token)
+
+
+def test_a_gate_that_cannot_be_read_is_an_error_and_not_an_open_gate(lane: Lane):
+    lane.start(1, extras="delay=5000")
+    lane.client.hset(lane.names[2], "gate", "x")
+    with pytest.raises(Exception, match="the gate of"):
+        lane.call("pause", lane.names)

@@ -157,7 +157,11 @@ def test_a_bucket_that_is_full_again_leaves_no_key(one: Lane):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"interval": 0}, {"interval": "x"}, {"burst": 0}, {"weight": 6}, {"weight": 0}]
+    "wrong",
+    [
+        *({"interval": 0}, {"interval": "x"}, {"burst": 0}, {"burst": "x"}),
+        *({"weight": 6}, {"weight": 0}, {"weight": "x"}),
+    ],
 )
 @pytest.mark.parametrize("script", ["take", "refund", "refit", "hold_rate"])
 def test_a_rate_that_is_none_is_refused(one: Lane, script: str, wrong: dict[str, Any]):

@@ -47,6 +47,12 @@ def test_a_repeated_put_changes_nothing(lane: Lane):
     assert stored(lane) == (OLD, 1_000)
 
 
+def test_the_same_definition_with_another_tick_moves_the_tick(lane: Lane):
+    put(lane)
+    assert put(lane, found=sha(OLD), tick=2_000) == b"ok"
+    assert stored(lane) == (OLD, 2_000)
+
+
 def test_a_schedule_that_another_caller_has_put_meanwhile_stays(lane: Lane):
     put(lane)
     assert put(lane, NEW, tick=2_000) == b"changed"

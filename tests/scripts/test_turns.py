@@ -137,6 +137,21 @@ def test_a_tenant_without_its_tokens_delays_no_other(lane: Lane):
     assert take(lane, 9) == [token("b")]
 
 
+def test_a_tenant_whose_tokens_are_all_taken_is_idle_though_others_wait(lane: Lane):
+    add(lane, [token("a"), token("b"), token("b", 1)])
+    assert tenants_of(take(lane, 1)) == "a"
+    assert lane.client.zscore(TENANTS, "5|a") is None
+    assert lane.client.zscore(TENANTS, "-5|a") is not None
+
+
+def test_a_delayed_token_that_is_due_waits_for_its_turn_behind_a_placeholder(lane: Lane):
+    lane.client.zadd(keys.delayed("req"), {f"5|{token('a')}": 1, "5|r1#0.1": 1})
+    names = (keys.delayed("req"), *BOTH, *keys.lanes("req"))
+    assert lane.call("promote", names, most=10)[0] == 2
+    assert sorted(lane.client.lrange(keys.lanes("req")[5], 0, -1)) == [b"@", b"r1#0.1"]
+    assert take(lane, 9) == [token("a")]
+
+
 @pytest.mark.parametrize("number", [-1, 100, 1.5, "x"])
 @pytest.mark.parametrize("name", ["add_turns", "take_turns"])
 def test_a_lane_that_does_not_exist_is_refused(lane: Lane, name: str, number: object):

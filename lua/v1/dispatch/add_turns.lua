@@ -8,7 +8,7 @@ local lane = tonumber(ARGV[1])  -- 0..99
 local tokens = 2  -- ARGV[2...]  <id>#<k>.<g>@<share>:<tenant>, 1 to 1,000
 -- @include lib/dispatch/turns.lua
 
-if not lane or lane < 0 or lane > 99 or lane % 1 ~= 0 or #ARGV < tokens or #ARGV > 1000 + tokens then
+if not lane or lane < 0 or lane > 99 or lane % 1 ~= 0 or #ARGV < tokens or #ARGV >= 1000 + tokens then
   return redis.error_reply("BADTOKENS add_turns wants a lane from 0 to 99 and 1 to 1000 tokens")
 end
 for i = tokens, #ARGV do

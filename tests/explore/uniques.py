@@ -1,0 +1,64 @@
+"""Two producers of one id with `on_duplicate`: at each moment the id has one request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.explore.protocol import Facts, Fairlane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.explore.actors import Actor
+
+
+class Uniques(Fairlane):
+    """A request follows another one only after that has ended and is in the log."""
+
+    tolerated = Fairlane.tolerated | {"RequestExists", "RequestLost"}
+
+    def wrong_move(self, before: Facts, after: Facts) -> tuple[str, ...]:
+        """The former request of the id has ended, and its ending is in the log."""
+        if not before.state or after.life == before.life:
+            return super().wrong_move(before, after)
+        wrong = []
+        if not before.is_over:
+            wrong.append(f"the request was {before.state!r}, and another one has its id")
+        if not before.logged:
+            wrong.append("another request has the id, and the ending is not in the log")
+        if after.held or after.outcomes:
+            wrong.append("a new request begins with what the former one left")
+        return tuple(wrong)
+
+    def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
+        """When all producers have returned, the request is that of one of them.
+
+        One that died may have submitted its own.
+        """
+        wrong = super().wrong_actors(facts, actors)
+        producers = [actor for actor in actors if actor.role.is_producer]
+        totals = [actor.result for actor in producers]
+        returned = all(actor.ends for actor in producers) and None not in totals
+        if returned and facts.number(b"total") not in totals:
+            wrong += (f"submitted {totals}, stored {facts.number(b'total')}",)
+        return wrong
+
+    def _wrong_submission(self, facts: Facts, actor: Actor) -> Iterator[str]:
+        """Another producer may have replaced it since."""
+        name = f"{actor.role.name} returned normally"
+        if not facts.state:
+            yield f"{name}, and there is no request"
+        if facts.state and not facts.is_over and not facts.active:
+            yield f"{name}, and the request is not in active"
+
+
+class Replaces(Uniques):
+    """Without a crash, what was replaced has a successor once all producers have returned."""
+
+    def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
+        wrong = super().wrong_actors(facts, actors)
+        producers = [actor for actor in actors if actor.role.is_producer]
+        returned = all(actor.ends and actor.result is not None for actor in producers)
+        if returned and facts.is_undone:
+            wrong += ("all producers returned normally, and the request is cancelled",)
+        return wrong
