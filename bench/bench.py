@@ -45,6 +45,7 @@ ASKED = ("settings",)  # measured only when --only names it
 ALONE = (
     *("throughput", "tasks", "executor", "flows", "urgent", "memory", "recovery", "primaries"),
     *("tenants", "fanout", "cancel", "limits", "ageing", "rates", "schedules", "http_api"),
+    "dashboard",
 )
 
 
@@ -123,6 +124,7 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "fanout": [str(given.runs), str(int(40_000 * given.scale) // 1000 * 1000)],
         "http_api": [str(given.runs), str(max(200, int(2_000 * given.scale)))],
         "tenants": [str(max(10, int(30 * given.scale)))],
+        "dashboard": [],
         "cancel": [str(int(1_000_000 * given.scale)), str(given.runs)],
         "limits": [str(given.runs)],
         "ageing": [str(max(10, int(60 * given.scale)))],

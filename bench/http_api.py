@@ -218,7 +218,7 @@ def main() -> None:
             f"{before:,} KiB before and {after:,} KiB after."
         ),
     ]
-    support.write("http", "The HTTP API", lines)
+    support.write("http_api", "The HTTP API", lines)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
-from fairlane import Flow, Queue
+from fairlane import Child, Flow, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,10 @@ def seed(queue: Queue, scale: float = 1.0) -> None:
     submit("wrong-upload", 50, (50, 90), priority=99)
     queue.request("wrong-upload").cancel("the wrong file")
     welcome = (
-        Flow("welcome").step("check", limit=2).step("invite", priority=3).step("greet", limit=2)
+        Flow("welcome")
+        .step("check", limit=2)
+        .children(Child("invite", priority=3), Child("reward", limit=2))
+        .step("greet", limit=2)
     )
     for n in range(3):
         queue.submit_flow(welcome, list(bodies(some(200 * (n + 1)), (60, 180))), id=f"welcome-{n}")

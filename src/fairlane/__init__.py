@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         TaskCancelled,
         TaskError,
         WaitTimeout,
+        WebhookNotFound,
         WorkerRefused,
     )
     from fairlane.flows.blocking import FlowRun
@@ -107,6 +108,7 @@ _HOMES = {
     "TaskCancelled": ".errors",
     "TaskError": ".errors",
     "WaitTimeout": ".errors",
+    "WebhookNotFound": ".errors",
     "Worker": ".worker",
     "WorkerRefused": ".errors",
     "batch_handler": ".worker",
@@ -166,6 +168,7 @@ __all__ = [
     "TaskCancelled",
     "TaskError",
     "WaitTimeout",
+    "WebhookNotFound",
     "Worker",
     "WorkerRefused",
     "__version__",

@@ -253,8 +253,7 @@ def check_limit(limit: int) -> int:
 
 def check_share(share: int) -> int:
     """Returns the share of a tenant, or raises InvalidArgument."""
-    check_whole("share", share, 1, MAX_SHARE)
-    return share
+    return check_whole("share", share, 1, MAX_SHARE)
 
 
 def check_deadline(deadline_ms: int) -> int:
@@ -341,9 +340,7 @@ class Policy:
         _check_names("tag", self.tags, MAX_TAGS)
         _check_names("request id", self.after, MAX_AFTER)
         if self.trace and not _TRACE.fullmatch(self.trace):
-            raise InvalidArgument(
-                f"trace {self.trace[:60]!r} is not valid: a traceparent is expected"
-            )
+            raise InvalidArgument(f"trace {self.trace[:60]!r} is not valid: give a traceparent")
 
     def _check_duplicates(self) -> None:
         if self.on_duplicate not in {"", *ON_DUPLICATE}:

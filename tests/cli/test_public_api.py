@@ -9,6 +9,8 @@ PREFIX = "fairlane.operations."
 ALLOWED = {
     "cli.commands.dead": "groups of failures, and whether a requeue is a repeat",
     "cli.commands.doctor": "diagnosis",
+    "cli.commands.flow": "the shared state of a run that is only named",
+    "cli.commands.forward": "the reasons why numbers begin again",
     "cli.commands.queues": "the queues of a whole Redis",
     "cli.commands.queue": "a queue's settings as they are stored",
     "cli.commands.schedule": "a definition that is checked before it connects",

@@ -90,7 +90,7 @@ SHOWING = (
 HIDING = (
     "forward --from EVIL --to EVIL",
     *("results dead", "cancel cancelled", "cancel held --reason EVIL", "set strange --limit 2"),
-    "delete cancelled",
+    *("delete cancelled", "webhook list"),
     *("stats", "demand", "queue show", "queues", "scripts verify"),
 )
 
@@ -98,6 +98,7 @@ HIDING = (
 ELSEWHERE = {
     "serve": "it prints its address, and runs on",
     "token": "it prints names that were checked, and has no Redis",
+    "top": "its view is tested with such texts in tests/cli/top",
     "server": "it prints what the embedded server reports, and no data",
     "spark": "its commands print through the same function, and need Spark",
 }

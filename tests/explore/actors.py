@@ -263,19 +263,17 @@ def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 @kind("keeper")
 def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     what, *served = argument
-    if what == "promote":
-        return registry.promote(QUEUE, served)
-    if what == "audit":
-        return Audit(QUEUE).run(settings.TOKEN_GRACE_MS)
-    if what == "feed":
-        return hand_over(REQUEST)
-    if what == "walk":
-        return _walk()
-    if what == "fire":
-        return fire(QUEUE)
-    if what == "feed all":
-        return look_after_and_feed(QUEUE)
-    return shards.move(QUEUE) if what == "change_shards" else registry.look_after(QUEUE)
+    duties: dict[str, Callable[[], Generator[Step, Any, Any]]] = {
+        "promote": lambda: registry.promote(QUEUE, served),
+        "audit": lambda: Audit(QUEUE).run(settings.TOKEN_GRACE_MS),
+        "feed": lambda: hand_over(REQUEST),
+        "feed all": lambda: look_after_and_feed(QUEUE),
+        "walk": _walk,
+        "fire": lambda: fire(QUEUE),
+        "change_shards": lambda: shards.move(QUEUE),
+        "look": lambda: registry.look_after(QUEUE),
+    }
+    return duties[what]()
 
 
 def _walk() -> Generator[Step, Any, Any]:

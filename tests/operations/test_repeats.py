@@ -343,6 +343,11 @@ def is_given_another_rate(driver: Any) -> None:
     driver.run(set_rate("r1", "100000/s", 10_000))
 
 
+def is_given_another_share(driver: Any) -> None:
+    put(driver, 1, tenant="acme")
+    driver.run(change.set_share("r1", 3))
+
+
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
     reply = driver.do(library().hasten(keys.request_keys("r1"), now=2_000_000_000_000))
@@ -535,8 +540,8 @@ SCENARIOS: list[Scenario] = [
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, is_given_another_rate,
-    ages, follows_another, fans_out, forwards, balances, publishes, places, pauses_the_queue,
-    spreads, requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
+    is_given_another_share, ages, follows_another, fans_out, forwards, balances, publishes, places,
+    pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
     flows, joins_children,
 ]  # fmt: skip

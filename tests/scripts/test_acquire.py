@@ -38,8 +38,10 @@ def test_acquire_brings_the_trace_of_the_submission_each_time(lane: Lane):
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=a,b=c"
     (token,) = lane.start(1, extras=f"trace={trace}")
     held = lane.take(token)
-    assert held.policy[10] == trace.encode()
-    assert lane.acquire(token, op=held.op).policy[10] == trace.encode()
+    traced: Any = held.policy[10]
+    assert traced == trace.encode()
+    traced = lane.acquire(token, op=held.op).policy[10]
+    assert traced == trace.encode()
 
 
 @pytest.mark.parametrize("size", [3, 900], ids=["few", "stream"])

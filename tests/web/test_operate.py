@@ -214,8 +214,8 @@ def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
         other.submit_flow(flow, ["a"], id="foreign")
         (found,) = serving.curl("/v1/flows?property=city%3DBonn&flow=import").json["flows"]
         assert (found["id"], found["state"]) == ("run1", "active")
-        steps = [(one["step"], one["source"], one["request"]["total"]) for one in found["steps"]]
-        assert steps == [("fetch", None, 2), ("store", "fetch", 0)]
+        steps = [(one["step"], one["sources"], one["request"]["total"]) for one in found["steps"]]
+        assert steps == [("fetch", [], 2), ("store", ["fetch"], 0)]
         assert serving.curl("/v1/flows/run1").json == found
         assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": []}
         assert is_problem(serving.curl("/v1/flows?property=city"), 422, "NAME=VALUE")

@@ -12,8 +12,8 @@ local most = tonumber(ARGV[1])  -- 1..1000
 if not most or most < 1 or most > 1000 then
   return redis.error_reply("BADCOUNT 1 to 1000 messages are expected")
 end
-for i = 1, 2 do
-  local kind = redis.call("TYPE", KEYS[i]).ok
+local kinds = {redis.call("TYPE", source).ok, redis.call("TYPE", pending).ok}
+for i, kind in ipairs(kinds) do
   if kind ~= "list" and kind ~= "none" then
     return {"wrongtype", i - 1}
   end

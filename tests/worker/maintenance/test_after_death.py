@@ -64,7 +64,9 @@ class CutDriver:
             self.on_cut()
         if self.fails:
             raise RedisUnreachable("no answer")
-        return call.reply([b"ok", self.leads, NOW, 0, 0, NOW, b"", b"", NOW if died else 0, 0, 0])
+        return call.reply(
+            [b"ok", self.leads, NOW, 0, 0, NOW, b"", b"", NOW if died else 0, 0, 0, b""]
+        )
 
 
 def beats(heartbeat: Heartbeat, driver: CutDriver, *, breaks: bool = False) -> bool:

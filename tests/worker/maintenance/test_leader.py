@@ -330,7 +330,7 @@ class FakeDriver:
 
 def beaten(leads: int = 0, active_due: int = 0, delayed_due: int = 0) -> list[Any]:
     """What beat answers at second 1,000."""
-    return [b"ok", leads, 1_000_000, active_due, delayed_due, 1_000_000, b"", b"", 0, 0, 0]
+    return [b"ok", leads, 1_000_000, active_due, delayed_due, 1_000_000, b"", b"", 0, 0, 0, b""]
 
 
 def keeper_of(driver: FakeDriver, board: LeaseBoard) -> LeaseKeeper:

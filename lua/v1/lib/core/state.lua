@@ -11,7 +11,7 @@ local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
 
 local function load_state()
-  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate")
+  local row = redis.call("HMGET", request, "state", "policy", "counts", "gate", "trace")
   if not row[1] or row[1] == "abandoned" then
     return nil
   end
@@ -23,7 +23,7 @@ local function load_state()
     error("BADSTATE the policy or the counts of " .. request .. " cannot be read", 0)
   end
   local n = tonumber
-  return {
+  local found = {
     state = row[1], limit = n(limit), priority = n(priority), attempts = n(attempts), backoff_min = n(backoff_min),
     backoff_max = n(backoff_max), lease_ms = n(lease_ms), retain_ms = n(retain_ms), time_limit_ms = n(time_limit_ms),
     durable = n(durable), deadline = n(deadline), born = n(born), seq = n(seq), queued = n(queued), high = n(high),
@@ -32,6 +32,10 @@ local function load_state()
     gate = row[4] and read_gate(row[4]) or OPEN,
     held = few_wait == "1" and 0 or redis.call("ZCARD", leases),
   }
+  if row[5] then  -- few have one: so the others do not pay for the field
+    found.trace = row[5]
+  end
+  return found
 end
 
 -- string.format("%d") takes a tenth of the time of Lua's own conversion of a number.

@@ -160,7 +160,7 @@ def read_state(source: str) -> Operation[ForwardState]:
         until_ms=int(until or 0),
         restarts=int(restarts or 0),
         restarted_ms=int(restarted or 0),
-        reason="diverged" if reason == b"diverged" else "gap",
+        reason="diverged" if (reason or b"").decode() == "diverged" else "gap",
     )
 
 

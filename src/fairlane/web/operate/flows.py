@@ -33,9 +33,9 @@ class FlowFilters(Limit, forbid_unknown_fields=True):
 
 
 class StepRow(msgspec.Struct):
-    """A step with the counts of its request. `source` is the step that feeds it, null = none.
+    """A step with the counts of its request. `sources` are the steps that feed it.
 
-    A step that `compensates` gets the dead sub-requests of its source.
+    The first step has none. A step that `compensates` gets the dead sub-requests of its source.
     """
 
     step: str

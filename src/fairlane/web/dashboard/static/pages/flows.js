@@ -32,22 +32,26 @@ function run(flow, context, after) {
   return el("section", { class: "panel", "aria-label": `Run ${flow.id}` },
     el("header", {}, el("h2", {}, el("span", { class: "mono" }, flow.id)), el("span", { class: "muted small" }, `flow ${flow.flow} · `, when(begun)), badge(flow.state),
       context.can("operate") && flow.state === "active" && el("div", { class: "tools" }, button("Cancel", () => cancel(flow, after), { kind: "small danger" }))),
-    el("div", { class: "body" }, tree(flow.steps, null)));
+    el("div", { class: "body" }, columns(flow.steps)));
 }
 
-/** Returns the steps that a step feeds, each with those that it feeds: a line, or branches below each other. */
-function tree(steps, source) {
-  const next = steps.filter((one) => (source === null ? !one.source : one.source === source.step && one !== source));
-  if (!next.length) return null;
-  return el("ol", { class: source ? "flow branch" : "flow" }, next.map((one) => el("li", { class: one.compensates ? "undo" : null }, step(one), tree(steps, one))));
+/** Returns the steps in columns, from left to right: each is behind all the steps that feed it. */
+function columns(steps) {
+  const byName = new Map(steps.map((one) => [one.step, one]));
+  const place = (one) => (one.sources.length ? 1 + Math.max(...one.sources.map((name) => place(byName.get(name)))) : 0);
+  const found = [];
+  for (const one of steps) (found[place(one)] ??= []).push(one);
+  return el("ol", { class: "flow" }, found.map((column) => el("li", { class: "stack" }, column.map(step))));
 }
 
 function step(one) {
-  const { request } = one;
-  return el("a", { class: "step", href: requestHref(request.id) },
+  const { request, sources } = one;
+  const role = one.compensates ? `undoes what failed in ${sources[0]}` : sources.length > 1 ? `joins ${sources.join(", ")}` : sources.length && `gets the results of ${sources[0]}`;
+  return el("a", { class: one.compensates ? "step undo" : "step", href: requestHref(request.id) },
     el("span", { class: "row spread" }, el("b", {}, one.compensates && [icon("again"), " "], one.step), badge(stateOf(request))),
     meter(request),
-    el("span", { class: "small muted" }, `${compact(request.done)} of ${compact(request.total)}${request.open ? " so far" : ""}`, request.dead > 0 && [" · ", el("span", { class: "bad" }, `${compact(request.dead)} dead`)], one.compensates && " · undoes what failed"));
+    el("span", { class: "small muted" }, `${compact(request.done)} of ${compact(request.total)}${request.open ? " so far" : ""}`, request.dead > 0 && [" · ", el("span", { class: "bad" }, `${compact(request.dead)} dead`)]),
+    role && el("span", { class: "small muted" }, role));
 }
 
 async function cancel(flow, after) {
