@@ -52,6 +52,16 @@ def test_who_comes_later_does_not_overtake_those_that_wait(one: Lane):
     assert take(one, waited=True) == [1, 0]
 
 
+def test_who_never_waits_takes_no_place_in_the_line(one: Lane):
+    take(one, 5)
+    for _ in range(50):
+        asked = one.call("take", (BUCKET,), want=1, waited="2", **RATE)
+        assert asked == [0, 10]
+    assert take(one) == [0, 10]
+    one.now += 10
+    assert one.call("take", (BUCKET,), want=1, waited="2", **RATE) == [1, 0]
+
+
 def test_those_that_wait_and_do_not_come_keep_the_others_for_their_turn_only(one: Lane):
     take(one, 5)
     take(one)

@@ -8,7 +8,7 @@ local interval = ARGV[2]  -- µs between two sub-requests
 local burst = ARGV[3]  -- how many may come together
 local weight = ARGV[4]  -- how many each sub-request counts for
 local want = tonumber(ARGV[5])  -- the most sub-requests, 1..1000
-local waited = ARGV[6]  -- "1" = the request has waited as long as an earlier reply named
+local waited = ARGV[6]  -- "1" = the caller has waited as long as an earlier reply named; "2" = it takes no place in the line
 -- @include lib/core/now_ms.lua
 -- @include lib/rates/read_rate.lua
 -- @include lib/rates/bucket.lua
@@ -19,4 +19,4 @@ if refused then
 elseif not want or want < 1 or want > 1000 then
   return redis.error_reply("BADCOUNT a slice of 1 to 1000 is expected")
 end
-return {take(bucket, now_ms(now), rate, want, waited == "1")}
+return {take(bucket, now_ms(now), rate, want, waited == "1", waited == "2")}

@@ -33,7 +33,7 @@ class FlowRun:
         return self.queue.driver.run(runs.flow_state(self.id))
 
     def progress(self) -> FlowProgress:
-        """Returns the steps that are still kept, with the counts of each. RequestNotFound."""
+        """Returns the steps that are still kept, with counts. Raises RequestNotFound."""
         return self.queue.driver.run(runs.flow_progress(self.id))
 
     def wait(self, timeout: float | None = None) -> str:
@@ -54,7 +54,7 @@ class FlowRun:
     def step(self, name: str) -> Request:
         """Returns the request of a step: its dead sub-requests, a pause, another limit.
 
-        Raises RequestNotFound, and InvalidArgument for a step that the flow has not.
+        Raises RequestNotFound, and InvalidArgument for a step that the flow does not have.
         """
         return Request(self.queue, named_step(self.progress(), name))
 
@@ -64,7 +64,7 @@ class FlowRun:
         return SharedState(self.queue.driver, self.id)
 
     def cancel(self, reason: str = "cancelled by the caller") -> None:
-        """Cancels every step; a compensating step ends after its source. RequestNotFound."""
+        """Cancels every step; a compensating step ends after its source. Raises RequestNotFound."""
         self.queue.driver.run(runs.cancel_run(self.id, reason))
 
     def __repr__(self) -> str:

@@ -77,7 +77,7 @@ def make_app(site: Site) -> Starlette:
 
 
 class _SafeHeaders:
-    """Adds headers: no browser guesses, keeps, embeds or runs an answer, unless it says more."""
+    """Adds headers that answers lack: no browser guesses, keeps, embeds or runs an answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

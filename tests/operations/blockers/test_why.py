@@ -185,7 +185,9 @@ def test_the_rate_of_the_queue_is_named_only_while_it_allows_nothing(
     request = served.submit_request([b"x"])
     served.set_rate("1/m", 1)
     assert "queue_rate" not in [cause.kind for cause in request.why().causes]
-    allowed = driver.run(rates.take([rate_of_queue("req", 60_000_000, 1)], 1, is_next=False))
+    allowed = driver.run(
+        rates.take([rate_of_queue("req", 60_000_000, 1)], 1, waits=rates.Waits.NOT_YET)
+    )
     assert allowed == (1, 0)
     cause = request.why().causes[0]
     assert (cause.kind, cause.figures) == ("queue_rate", {"rate": "1/m"})

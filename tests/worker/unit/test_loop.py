@@ -102,6 +102,17 @@ def test_what_a_lease_does_not_use_of_the_rate_of_the_queue_is_returned():
     assert names_of(loop.send([1])) == ["pop"]
 
 
+def test_a_bucket_that_is_away_when_the_rest_is_returned_ends_no_unit():
+    """Otherwise a lease that was granted in the same step would have no unit."""
+    unit = unit_of_its_own()
+    unit.record._worker.set_rate(10_000, 5)
+    loop, _ = begin(unit)
+    loop.send([POPPED])
+    loop.send([1, 0])
+    assert names_of(loop.send([b"stale"])) == ["refund"]
+    assert names_of(loop.throw(RedisUnreachable("no answer"))) == ["pop"]
+
+
 def test_a_unit_of_a_queue_with_a_rate_takes_nothing_ahead():
     unit = unit_of_its_own()
     assert unit.record.takes_ahead

@@ -19,12 +19,14 @@ local function write_bucket(bucket, clock, tat, line)
 end
 
 -- Takes up to `want` sub-requests. Returns how many, and if there are none, the ms until the caller may ask again.
--- `has_waited`: it has waited as long as it should.
-local function take(bucket, now, rate, want, has_waited)
+-- `has_waited`: it has waited as long as it should. `never_waits`: it takes no place in the line.
+local function take(bucket, now, rate, want, has_waited, never_waits)
   local clock, step, depth = 1000 * now, rate.interval * rate.weight, rate.interval * rate.burst
   local tat, line = read_bucket(bucket, clock)
   local room = math.floor((depth - (tat - clock)) / step)
-  if room < 1 or (line > clock and not has_waited) then
+  if room < 1 and never_waits then
+    return 0, math.max(1, math.ceil((tat - depth + step - clock) / 1000))
+  elseif room < 1 or (line > clock and not has_waited and not never_waits) then
     local several = math.max(1, math.min(want, math.floor(rate.burst / rate.weight / 2)))
     line = (line > clock and line or tat - depth) + several * step
     write_bucket(bucket, clock, tat, line)

@@ -5,6 +5,7 @@ Where one server has all keys, exchange.lua does the same in one call.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane import settings
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Operation
+
+
+class Waits(Enum):
+    """The place of a caller in the line of a bucket."""
+
+    NOT_YET = ""
+    HAS = "1"  # it has waited as long as an earlier allowance named
+    NEVER = "2"  # it takes no place in the line, because it may never ask again
 
 
 class Allowance(NamedTuple):
@@ -37,7 +46,9 @@ def acquire_rated(
     many sub-requests later; no rate is exceeded.
     """
     rates = parse_rates(rated.rates.decode())
-    allowance = yield from take(rates, rated.size, request_id, is_next=bool(rated.has_waited))
+    allowance = yield from take(
+        rates, rated.size, request_id, waits=Waits.HAS if rated.has_waited else Waits.NOT_YET
+    )
     reply = yield from ask(allowance).run()
     unused = allowance.allowed - (len(reply.entries) if reply.is_ok else 0)
     if unused:
@@ -46,17 +57,15 @@ def acquire_rated(
 
 
 def take(
-    rates: Sequence[Rate], want: int, request_id: str = "", *, is_next: bool
+    rates: Sequence[Rate], want: int, request_id: str = "", *, waits: Waits
 ) -> Operation[Allowance]:
-    """Takes up to `want` sub-requests from the buckets of all these rates.
-
-    `is_next`: the caller has waited as long as an earlier allowance named.
-    """
+    """Takes up to `want` sub-requests from the buckets of all these rates. Raises NodeAway."""
     taken: list[tuple[Rate, int]] = []
     for rate in rates:
         call = library().take(
-            (_key(request_id, rate),), want=want, waited="1" if is_next else "", **_terms(rate)
+            (_key(request_id, rate),), want=want, waited=waits.value, **_terms(rate)
         )
+        call.away_s = settings.AWAY_S
         reply = yield from call.run()
         if not reply.taken:
             yield from refund(taken, request_id)
@@ -74,7 +83,9 @@ def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> Operatio
             [
                 library().refund((_key(request_id, rate),), unused=count, **_terms(rate))
                 for rate, count in unused
-            ]
+            ],
+            lenient=True,  # else what is acquired already would be lost
+            away_s=settings.AWAY_S,
         )
 
 

@@ -187,7 +187,7 @@ def _allowed(popped: Popped, rate: Rate) -> Operation[tuple[list[bytes], float]]
 
     A program may look again after any time, so it does not stand in line.
     """
-    allowed, wait_ms = yield from rates.take([rate], len(popped.tokens), is_next=True)
+    allowed, wait_ms = yield from rates.take([rate], len(popped.tokens), waits=rates.Waits.NEVER)
     words, rest = popped.tokens[:allowed], popped.tokens[allowed:]
     if rest:
         yield Batch(push(popped.lane, [*reversed(rest)]))

@@ -29,7 +29,7 @@ class SignIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def sign_in(site: Site, request: Request) -> Response:
-    """Sets the cookie. Raises Refusal unless the server's own page calls with a token it has."""
+    """Sets the cookie. Raises Refusal unless the server's own page calls with a valid token."""
     given = await document(request, SignIn)
     if site.tokens is None:
         raise Refusal(409, "this server has no tokens: nothing is to be signed in to")

@@ -35,7 +35,7 @@ class _Families:
 
 
 async def metrics(site: Site, _: Request) -> Response:
-    """Returns the metrics; 200 also if Redis does not answer, because that is one of them."""
+    """Returns the metrics; 200 also if Redis does not answer: one metric reports that."""
     queue = site.queue
     try:
         async with asyncio.timeout(_MOST_S):

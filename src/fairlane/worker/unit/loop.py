@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlane import settings
@@ -125,7 +126,9 @@ def _acquire_within(
     sizes = [unit.sizer.entries(token.request_id) for token in parsed]
     want = min(settings.SLICE_MOST, max(len(raw), sum(sizes)))
     try:
-        allowed, wait_ms = yield from rates.take([rate], want, is_next=unit.has_waited)
+        allowed, wait_ms = yield from rates.take(
+            [rate], want, waits=rates.Waits.HAS if unit.has_waited else rates.Waits.NOT_YET
+        )
     except NodeAway as error:
         note_away(unit, f"put tokens back: the bucket of queue {unit.queue} is away", error)
         allowed, wait_ms = 0, settings.BEAT_MS
@@ -142,7 +145,9 @@ def _acquire_within(
     )
     used = sum(len(lease.slice.entries) for lease in acquired.leases)
     if used < allowed:
-        yield from rates.refund([(rate, allowed - used)])
+        # An error here must not lose the leases: then that many sub-requests start later.
+        with suppress(FairlaneError):
+            yield from rates.refund([(rate, allowed - used)])
     return acquired
 
 

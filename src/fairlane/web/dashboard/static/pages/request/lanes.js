@@ -33,7 +33,7 @@ export function lanePanel() {
   }
   function describe(request, rows) {
     show(text, request.ended_ms ? "Its last leases." : `${request.held} of ${counted(request.limit, "permit")} held now.`,
-      ` A row is a permit, a block a lease${request.ended_ms ? "" : "; a dashed block is held now"}.`,
+      ` A block is a lease${request.ended_ms ? "" : ", a dashed one is held now"}. Leases that are over share rows in which they do not overlap.`,
       settled.some((one) => one.dead > 0) && " A red base: some of it is dead.", !isWhole && " Earlier leases are left out.",
       rows.length > MOST_ROWS && ` ${counted(rows.length - MOST_ROWS, "row")} more.`);
     const count = (worker) => rows.reduce((sum, row) => sum + row.blocks.filter((block) => block.worker === worker).length, 0);
