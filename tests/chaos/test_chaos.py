@@ -63,6 +63,7 @@ def test_every_tick_has_one_request_though_leaders_are_killed(redis_server: Serv
 
 @ON_SINGLE
 @pytest.mark.slow
+@pytest.mark.rest
 @ON_LINUX
 def test_workers_are_stopped_for_three_leases(redis_server: Server, redis_url: str):
     """One as a whole, of another a part, in the middle of what they do."""

@@ -120,6 +120,7 @@ def test_the_number_of_series_does_not_grow_with_priorities_and_tenants(
     assert found["fairlane_queue_demand"][()] == 1_010  # still exact
 
 
+@pytest.mark.rest
 def test_a_scrape_while_redis_is_off_says_so(program: Program):
     with run_server() as server:
         program.env["FAIRLANE_REDIS"] = server.url
