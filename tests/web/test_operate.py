@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 from fairlane import Flow
 from fairlane.queue import Queue
+from tests.support.wait import wait_until
 from tests.web.calls import is_problem, submit, take
 from tests.web.serving import Serving
 
@@ -218,6 +220,8 @@ def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
         assert steps == [("fetch", [], 2), ("store", ["fetch"], 0)]
         assert serving.curl("/v1/flows/run1").json == found
         assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": []}
+        for name in ("most", "self", "flow"):  # also words of the library
+            assert serving.curl(f"/v1/flows?property={name}%3D5").json == {"flows": []}
         assert is_problem(serving.curl("/v1/flows?property=city"), 422, "NAME=VALUE")
         for name in ("foreign", "nothing", "a%7Bb"):
             assert is_problem(serving.curl(f"/v1/flows/{name}"), 404)
@@ -258,3 +262,18 @@ def test_changes_stand_in_the_audit_trail(program: Program):
         assert rest["after"] == ""
         assert is_problem(serving.curl(*words, "/v1/audit?after=x"), 422, "cursor")
         assert json.dumps(page).count(token) == 0
+
+
+def test_a_caller_that_closes_its_connection_is_no_bug(program: Program):
+    with Serving(program) as serving:
+        submit(serving, bodies=["a"], id="r1")
+        host, port = serving.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as caller:
+            head = f"POST /v1/requests/r1/cancel HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            kind = "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            caller.sendall((head + kind).encode())
+            wait_until(lambda: serving.curl("/v1/audit").json["entries"])
+        wait_until(lambda: serving.curl("/v1/audit").json["entries"][0]["status"])
+        (entry,) = serving.curl("/v1/audit").json["entries"]
+        assert (entry["status"], entry["detail"]) == (499, "the caller closed the connection")
+        assert "Traceback" not in serving.stop().err
