@@ -58,11 +58,22 @@ def test_a_request_is_shown_in_full(serving: Serving):
 
 
 def test_a_rate_is_changed_and_bad_values_change_nothing(serving: Serving):
-    name = submit(serving, bodies=["a"], rate="10/s")
+    name = submit(serving, bodies=["a"], rate="10/s", tenant="anna")
     path = f"/v1/requests/{name}"
     assert serving.call("PATCH", path, {"rate": "20/m", "burst": 2}).status == 200
     assert serving.curl(path).json["rates"] == ["20/m"]
     assert is_problem(serving.call("PATCH", path, {"priority": 7, "rate": "fast"}), 422, "fast")
+    assert serving.call("PATCH", path, {"weight": 3, "share": 4}).status == 200
+    found = serving.curl(path).json
+    assert (found["share"], found["rates"]) == (4, ["20/m, each counts for 3"])
+    wanted = {"action": "set", "ids": [name], "share": 5, "weight": 2, "expected": 1}
+    assert post(serving, "/v1/bulk", **wanted)["changed"] == 1
+    assert serving.curl(path).json["share"] == 5
+    assert is_problem(serving.call("PATCH", path, {"priority": 7, "share": 0}), 422, "share 0")
+    plain = f"/v1/requests/{submit(serving, bodies=['a'])}"
+    assert is_problem(serving.call("PATCH", plain, {"limit": 7, "share": 2}), 422, "no tenant")
+    assert is_problem(serving.call("PATCH", plain, {"limit": 7, "weight": 2}), 422)
+    assert serving.curl(plain).json["limit"] != 7
     assert is_problem(serving.call("PATCH", path, {"burst": 2}), 422, "burst needs a rate")
     assert is_problem(serving.call("PATCH", path, {}), 422, "nothing to set")
     assert serving.curl(path).json["priority"] == 5
@@ -93,7 +104,9 @@ def test_dead_sub_requests_are_read_requeued_and_dropped(serving: Serving):
         "after": "",
     }
     path = "/v1/requests/r1/dead"
+    assert sum(one["count"] for one in serving.curl("/v1/errors").json["groups"]) == 3
     again = post(serving, f"{path}/requeue", indexes=[0])
+    assert sum(one["count"] for one in serving.curl("/v1/errors").json["groups"]) == 2
     assert again["requeued"] == 1
     assert [one["body"] for one in take(serving, count=9)] == ["body 0"]
     assert post(serving, f"{path}/drop", fingerprints=[page["dead"][1]["fingerprint"]]) == {
