@@ -22,7 +22,7 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     reader = {**environment(redis_url), "FAIRLANE_HOME": str(tmp_path / "home")}
     with Shells(tmp_path, reader) as shells:
         said = [shells.run(block) for block in blocks_of(PAGE)]
-    _, messages, worker, many, bulk, streams, tokens = said
+    _, messages, worker, many, bulk, streams, _, tokens = said
     assert messages.splitlines()[0] == '{"status":"ok"}'
     assert '"message":"hello"}][] 204' in messages
     assert worker.splitlines()[-1] == "['ONE', 'TWO', 'THREE']"

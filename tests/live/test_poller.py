@@ -14,6 +14,8 @@ from tests.support.event_loop import in_event_loop
 from tests.support.snapshots import measured, request, snapshot_of
 
 if TYPE_CHECKING:
+    import pytest
+
     from fairlane.operations.observe.model import Snapshot
 
 AWAY = "Redis at redis://h:1 does not answer"
@@ -124,3 +126,29 @@ async def test_two_viewers_share_the_encoded_parts():
     assert first.frames[0] is second.frames[0]
     await one.aclose()
     await other.aclose()
+
+
+@in_event_loop
+async def test_one_who_begins_to_watch_in_an_outage_sees_it():
+    source = Source()
+    source.is_away = True
+    broadcast = Broadcast(source.read)
+    first = broadcast.events(0)
+    assert (await anext(first)).away
+    second = broadcast.events(0)
+    async with asyncio.timeout(10):
+        assert (await anext(second)).away
+    await first.aclose()
+    await second.aclose()
+
+
+@in_event_loop
+async def test_a_bug_of_a_look_is_an_outage_and_is_logged_once(caplog: pytest.LogCaptureFixture):
+    async def read() -> Snapshot:
+        raise TypeError("a bug")
+
+    poller = Poller(read)
+    await poller.look()
+    await poller.look()
+    assert (poller.away, poller.is_cut_off) == ("the queue cannot be read", False)
+    assert caplog.text.count("TypeError: a bug") == 1

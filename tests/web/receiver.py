@@ -58,6 +58,7 @@ def receiving() -> Iterator[Receiver]:
             self.send_response(status)
             if status in {301, 302}:
                 self.send_header("location", found.url)
+            self.send_header("set-cookie", "of=this-receiver")
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:

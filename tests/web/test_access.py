@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.commands.serve import command
+from fairlane.cli.commands.serve import NEEDS, command
 from fairlane.errors import AccessTokenNotFound, InvalidArgument
 from fairlane.web.access.tokens import SCOPES, TokenFile, all_scopes
 from fairlane.web.app import ENDPOINTS
@@ -161,7 +161,11 @@ def test_two_files_objects_see_each_others_changes(file: TokenFile):
         other.create("ci", [])
 
 
-def test_without_the_extra_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlane.cli.commands.serve.find_spec", lambda _: None)
+@pytest.mark.parametrize("missing", NEEDS)
+def test_without_the_extra_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch, missing: str):
+    def spec_of(name: str) -> object:
+        return None if name == missing else object()
+
+    monkeypatch.setattr("fairlane.cli.commands.serve.find_spec", spec_of)
     with pytest.raises(InvalidArgument, match=r"needs the extra web: pip install '\.\[web\]'"):
         command.callback(**OPTIONS)  # type: ignore[misc]

@@ -178,6 +178,32 @@ def test_concurrent_scrapes_are_one_read(monkeypatch: pytest.MonkeyPatch):
     asyncio.run(main())
 
 
+def test_a_long_read_rests_after_its_end_and_a_change_makes_it_anew(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now, reads = [100.0], list[int]()
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
+
+    async def main() -> None:
+        async def read() -> int:
+            reads.append(len(reads))
+            now[0] += 20.0
+            if len(reads) == 3:
+                recent.forget()  # what was changed meanwhile may be missing in it
+            return reads[-1]
+
+        recent = Recent(read, rest_s=15.0)
+        assert await recent.get() == 0
+        now[0] += 14.9
+        assert await recent.get() == 0
+        recent.forget()
+        assert await recent.get() == 1
+        now[0] += 15.0
+        assert [await recent.get(), await recent.get()] == [2, 3]
+
+    asyncio.run(main())
+
+
 def test_a_read_that_failed_is_read_again():
     results = iter([ConnectionError(), 7])
 

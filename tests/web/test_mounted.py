@@ -59,6 +59,21 @@ def test_a_page_of_another_site_may_not_call_it(client: TestClient):
     assert refused.status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        *(("http://a.example", 403), ("null", 403), ("http://testserver:8080", 403)),
+        *(("http://testserver", 200), ("https://testserver", 200)),
+    ],
+)
+def test_a_page_of_another_site_may_not_call_over_plain_http(
+    client: TestClient, origin: str, status: int
+):
+    headers = {"Origin": origin}  # without Sec-Fetch-Site
+    assert client.post("/queue/v1/take", json={}, headers=headers).status_code == status
+    assert client.get("/queue/dashboard/icon.svg", headers=headers).status_code == 200
+
+
 def test_with_tokens_each_call_needs_one(redis_url: str, tmp_path: Path):
     path = tmp_path / "tokens.json"
     _, text = TokenFile(path).create("ci", ["view"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 from fairlane import Flow
 from fairlane.queue import Queue
+from tests.support.wait import wait_until
 from tests.web.calls import is_problem, submit, take
 from tests.web.serving import Serving
 
@@ -56,11 +58,22 @@ def test_a_request_is_shown_in_full(serving: Serving):
 
 
 def test_a_rate_is_changed_and_bad_values_change_nothing(serving: Serving):
-    name = submit(serving, bodies=["a"], rate="10/s")
+    name = submit(serving, bodies=["a"], rate="10/s", tenant="anna")
     path = f"/v1/requests/{name}"
     assert serving.call("PATCH", path, {"rate": "20/m", "burst": 2}).status == 200
     assert serving.curl(path).json["rates"] == ["20/m"]
     assert is_problem(serving.call("PATCH", path, {"priority": 7, "rate": "fast"}), 422, "fast")
+    assert serving.call("PATCH", path, {"weight": 3, "share": 4}).status == 200
+    found = serving.curl(path).json
+    assert (found["share"], found["rates"]) == (4, ["20/m, each counts for 3"])
+    wanted = {"action": "set", "ids": [name], "share": 5, "weight": 2, "expected": 1}
+    assert post(serving, "/v1/bulk", **wanted)["changed"] == 1
+    assert serving.curl(path).json["share"] == 5
+    assert is_problem(serving.call("PATCH", path, {"priority": 7, "share": 0}), 422, "share 0")
+    plain = f"/v1/requests/{submit(serving, bodies=['a'])}"
+    assert is_problem(serving.call("PATCH", plain, {"limit": 7, "share": 2}), 422, "no tenant")
+    assert is_problem(serving.call("PATCH", plain, {"limit": 7, "weight": 2}), 422)
+    assert serving.curl(plain).json["limit"] != 7
     assert is_problem(serving.call("PATCH", path, {"burst": 2}), 422, "burst needs a rate")
     assert is_problem(serving.call("PATCH", path, {}), 422, "nothing to set")
     assert serving.curl(path).json["priority"] == 5
@@ -91,7 +104,9 @@ def test_dead_sub_requests_are_read_requeued_and_dropped(serving: Serving):
         "after": "",
     }
     path = "/v1/requests/r1/dead"
+    assert sum(one["count"] for one in serving.curl("/v1/errors").json["groups"]) == 3
     again = post(serving, f"{path}/requeue", indexes=[0])
+    assert sum(one["count"] for one in serving.curl("/v1/errors").json["groups"]) == 2
     assert again["requeued"] == 1
     assert [one["body"] for one in take(serving, count=9)] == ["body 0"]
     assert post(serving, f"{path}/drop", fingerprints=[page["dead"][1]["fingerprint"]]) == {
@@ -218,6 +233,8 @@ def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
         assert steps == [("fetch", [], 2), ("store", ["fetch"], 0)]
         assert serving.curl("/v1/flows/run1").json == found
         assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": []}
+        for name in ("most", "self", "flow"):  # also words of the library
+            assert serving.curl(f"/v1/flows?property={name}%3D5").json == {"flows": []}
         assert is_problem(serving.curl("/v1/flows?property=city"), 422, "NAME=VALUE")
         for name in ("foreign", "nothing", "a%7Bb"):
             assert is_problem(serving.curl(f"/v1/flows/{name}"), 404)
@@ -258,3 +275,18 @@ def test_changes_stand_in_the_audit_trail(program: Program):
         assert rest["after"] == ""
         assert is_problem(serving.curl(*words, "/v1/audit?after=x"), 422, "cursor")
         assert json.dumps(page).count(token) == 0
+
+
+def test_a_caller_that_closes_its_connection_is_no_bug(program: Program):
+    with Serving(program) as serving:
+        submit(serving, bodies=["a"], id="r1")
+        host, port = serving.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as caller:
+            head = f"POST /v1/requests/r1/cancel HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            kind = "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            caller.sendall((head + kind).encode())
+            wait_until(lambda: serving.curl("/v1/audit").json["entries"])
+        wait_until(lambda: serving.curl("/v1/audit").json["entries"][0]["status"])
+        (entry,) = serving.curl("/v1/audit").json["entries"]
+        assert (entry["status"], entry["detail"]) == (499, "the caller closed the connection")
+        assert "Traceback" not in serving.stop().err

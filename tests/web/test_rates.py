@@ -63,6 +63,16 @@ def test_a_caller_that_calls_too_often_is_429(program: Program):
         assert {serving.curl("/livez").status for _ in range(5)} == {200}
 
 
+def test_guesses_at_the_dashboards_form_are_bounded(program: Program):
+    program("token", "create", "a", "--scope", "view")
+    page = {"Sec-Fetch-Site": "same-origin"}
+    with Serving(program, "--rate", "1/h", "--burst", 2) as serving:
+        guesses = [
+            serving.call("POST", "/dashboard/session", {"token": "x"}, **page) for _ in "123"
+        ]
+        assert [one.status for one in guesses] == [401, 401, 429]
+
+
 def test_words_that_are_no_rate_are_refused(program: Program):
     program("serve", "--rate", "fast").refused(2, "rate 'fast'")
     program("serve", "--burst", "2").refused(2, "--burst needs --rate")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from fairlane import aio, settings
 from fairlane.errors import InvalidArgument
 from fairlane.operations.http.webhooks import Deliveries, check_url
 from fairlane.web.webhooks import deliverer
-from fairlane.web.webhooks.deliverer import GIVE_UP_MS, failed
+from fairlane.web.webhooks.deliverer import GIVE_UP_MS, Deliverer, failed, skipped
 from fairlane.web.webhooks.post import Posted, _is_public
+from tests.support.event_loop import in_event_loop
 from tests.support.params import rest_but
 from tests.support.wait import wait_until
 from tests.web.calls import end_one, is_problem, submit
@@ -64,6 +68,7 @@ def test_every_ending_is_posted_once_signed_and_in_order(program: Program, recei
     first = receiver.received[0]
     assert all(one.is_signed_with(secret) for one in receiver.received)
     assert len({one.headers["webhook-id"] for one in receiver.received}) == 4
+    assert not any("cookie" in one.headers for one in receiver.received)  # it sets one
     body = json.loads(first.body)
     assert (body["type"], body["queue"], body["data"]["state"]) == ("request.ended", "req", "done")
     assert secret not in program("webhook", "list").out.decode()
@@ -161,12 +166,15 @@ def test_an_address_that_is_not_of_the_internet_is_refused(program: Program, rec
     [
         *("127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1"),
         *("::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "2002:7f00:1::", "224.0.0.1"),
+        *("2002:101:101::", "::ffff:1.1.1.1", "::7f00:1", "fec0::1", "64:ff9b::7f00:1"),
+        *("64:ff9b::a9fe:a9fe", "64:ff9b::e000:1", "64:ff9b:1::1", "ff0e::1"),
     ],
 )
 def test_private_addresses_are_none_of_the_internet(address: str):
     assert not _is_public(address)
     assert _is_public("1.1.1.1")
     assert _is_public("2606:4700::1111")
+    assert _is_public("64:ff9b::101:101")
 
 
 @pytest.mark.parametrize(
@@ -195,6 +203,38 @@ def test_pauses_grow_and_a_day_of_failures_is_the_end(monkeypatch: pytest.Monkey
     assert GIVE_UP_MS <= at_ms - now.failing_since_ms <= GIVE_UP_MS + 2 * 3_600_000
     assert (now.cursor, now.pending, now.stopped) == ("0-0", "5-0", "it failed for 24 hours")
     assert failed(Deliveries(id="a", cursor="0"), "1-0", Posted("x", again_s=900), 0).next_ms >= 900
+
+
+@pytest.mark.parametrize("log_id", ["5-0", "6-0", "10-0"])
+def test_an_event_that_is_wanted_no_more_takes_its_failures_along(log_id: str):
+    failing = failed(Deliveries(id="a", cursor="0-0"), "5-0", Posted("status 500"), 1_000)
+    assert skipped(failing, log_id) == Deliveries(id="a", cursor=log_id)
+    before = skipped(failing, "4-9")
+    assert before == msgspec.structs.replace(failing, cursor="4-9")
+
+
+@in_event_loop
+async def test_a_bug_ends_no_delivery_and_is_logged(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    rounds = list[int]()
+    third = asyncio.Event()
+
+    async def round_of(_: Deliverer, __: object) -> float:
+        rounds.append(1)
+        if len(rounds) == 3:
+            third.set()
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(Deliverer, "_round", round_of)
+    monkeypatch.setattr(settings, "POLL_S", 0.0)
+    async with aio.Queue.from_url(redis_url) as queue:
+        work = asyncio.create_task(Deliverer(queue).run())
+        async with asyncio.timeout(10):
+            await third.wait()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    assert "TypeError: a bug" in caplog.text
 
 
 def test_they_are_managed_by_http_and_the_secret_is_shown_once(serving: Serving):

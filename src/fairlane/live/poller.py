@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ EVERY_S = 1.0
 KEEP_S = 300.0
 RATE_S = 5.0  # two looks that make a rate are about so far apart
 ANSWER_S = 3.0  # a look that takes longer counts as no answer
+_log = logging.getLogger(__name__)
 
 
 class Poller:
@@ -88,6 +90,10 @@ class Poller:
             away = f"Redis has not answered for {max(ANSWER_S, self.every_s):g} s"
         except FairlaneError as error:
             away, is_cut_off = str(error), isinstance(error, RedisUnreachable)
+        except Exception:  # noqa: BLE001  a bug must not end the looks, or all watchers wait for ever
+            away, is_cut_off = "the queue cannot be read", False
+            if not self.away:
+                _log.exception("%s", away)
         else:
             self._add(found)
             away, is_cut_off = "", False

@@ -59,11 +59,10 @@ def test_a_request_without_failures_has_none(queue: Queue):
 def test_no_more_than_a_bounded_number_of_dead_is_read(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(failures, "MOST_GROUPED", 2)
     monkeypatch.setattr(dead_letters, "PAGE", 2)
     request = queue.submit_request([b"x"] * 5, limit=1)
     fail(queue, [("dead", "ValueError: bad")] * 5)
-    found = request.errors()
+    found = queue.driver.run(failures.request_errors(request.id, most=2))
     assert ([group.count for group in found.groups], found.more) == ([2], 3)
 
 

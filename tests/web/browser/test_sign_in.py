@@ -45,7 +45,11 @@ def test_a_token_that_may_look_sees_and_changes_nothing(guarded: Browser, progra
     guarded.click("[aria-label='Sign out']")
     guarded.one("#token")
     guarded.open("#/requests")
-    guarded.one("#token")
+    sign_in(guarded, token)
+    guarded.one("td a", "monday")
+    guarded.click("[aria-label='Sign out']")
+    sign_in(guarded, token)  # without a new page
+    guarded.one("td a", "monday")
 
 
 def test_a_token_that_is_revoked_leads_back_to_the_form(guarded: Browser, program: Program):
@@ -55,6 +59,18 @@ def test_a_token_that_is_revoked_leads_back_to_the_form(guarded: Browser, progra
     guarded.one(".empty", "No request fits")
     program("token", "revoke", token.split("_")[1])
     wait_until(lambda: guarded.all("#token"), WAIT_S, every=0.05)
+    sign_in(guarded, program("token", "create", "next", "--scope", "view").id)
+    guarded.one(".empty", "No request fits")
+
+
+def test_a_page_that_only_listens_leads_back_to_the_form(guarded: Browser, program: Program):
+    token = program("token", "create", "operator", "--scope", "view").id
+    guarded.open("#/fairness")
+    sign_in(guarded, token)
+    guarded.one("h1", "Fair")
+    program("token", "revoke", token.split("_")[1])
+    guarded.run("location.hash = '#/workers'")  # its stream is refused
+    guarded.one("#token")
 
 
 def test_a_page_whose_server_has_ended_says_so(chromium: Browser, program: Program):

@@ -10,6 +10,7 @@ from fairlane.cli.options import FILE, open_queue, queue_option, redis_option, t
 from fairlane.cli.output import note, write_line
 from fairlane.errors import InvalidArgument
 
+NEEDS = ("httpx2", "prometheus_client", "python_multipart", "starlette", "uvicorn")
 MISSING = "fairlane serve needs the extra web: pip install '.[web]' in a clone of the repository"
 OPEN = "no tokens: every program of this machine may call it; fairlane token create makes one"
 
@@ -46,7 +47,7 @@ def command(
     visible_s = time_ms("--visible", visible, "1s", "24h") / 1000
     if rate is None and burst is not None:
         raise InvalidArgument("--burst needs --rate, as 100/s")
-    if any(find_spec(name) is None for name in ("httpx2", "starlette", "uvicorn")):
+    if any(find_spec(name) is None for name in NEEDS):
         raise InvalidArgument(MISSING)
     from fairlane.web.access.place import is_named, tokens_path
     from fairlane.web.access.rates import CallRates

@@ -23,11 +23,11 @@ MOST_GROUPED = 100_000  # dead sub-requests of one request, or of a queue, that 
 _EXAMPLES = 5  # requests that are named of a group
 
 
-def request_errors(request_id: str) -> Operation[RequestErrors]:
-    """Returns the failures of a request. Raises RequestNotFound."""
+def request_errors(request_id: str, most: int = MOST_GROUPED) -> Operation[RequestErrors]:
+    """Returns the failures of a request; it groups `most` dead ones. Raises RequestNotFound."""
     counts = yield from progress(request_id)
     retries, due_ms = yield from waiting_retries(request_id)
-    groups = yield from group_dead(request_id, MOST_GROUPED)
+    groups = yield from group_dead(request_id, most)
     kept = yield from count_dead(request_id)
     more = max(0, kept - sum(group.count for group in groups))
     now_ms = yield from moment(request_id)

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from fairlane.web.access import cookie
-from fairlane.web.endpoint.admission import UNAUTHORIZED, find_token
+from fairlane.web.endpoint.admission import UNAUTHORIZED, bound_address, find_token
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import document
 from fairlane.web.endpoint.route import Endpoint
@@ -30,6 +30,7 @@ class SignIn(msgspec.Struct, forbid_unknown_fields=True):
 
 async def sign_in(site: Site, request: Request) -> Response:
     """Sets the cookie. Raises Refusal unless the server's own page calls with a valid token."""
+    bound_address(site, request)
     given = await document(request, SignIn)
     if site.tokens is None:
         raise Refusal(409, "this server has no tokens: nothing is to be signed in to")

@@ -33,14 +33,14 @@ def admit(
         _refuse_pages(site, request, is_page=is_page)
     if not scopes:
         return LOCAL if site.tokens is None else ANYONE
-    address = request.client.host if request.client else ""
     if site.tokens is None:
-        _bound(site, address)
+        bound_address(site, request)
         return LOCAL
     token = find_token(site, token_of(request, site.queue.name))
-    _bound(site, token.id if token else address)
     if token is None:
+        bound_address(site, request)
         raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
+    _bound(site, token.id)
     if not any(map(token.allows, scopes)):
         raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
     return Caller.of(token)
@@ -57,8 +57,12 @@ def find_token(site: Site, text: str) -> AccessToken | None:
         ) from None
 
 
+def bound_address(site: Site, request: Request) -> None:
+    """Counts a call without a known token. Raises Refusal if its address calls too often."""
+    _bound(site, request.client.host if request.client else "")
+
+
 def _bound(site: Site, caller: str) -> None:
-    """Raises Refusal if this token, or this address without one, calls too often."""
     if site.rates is None:
         return
     wait_s = site.rates.wait_s(caller, clock.mono_s())
@@ -71,9 +75,19 @@ def _refuse_pages(site: Site, request: Request, *, is_page: bool) -> None:
     """Refuses calls that a browser makes for a page of another site.
 
     A page of any site may call the address of this machine, also by a name of its own. A link may
-    lead to the dashboard, whose files have no data.
+    lead to the dashboard, whose files have no data. Over plain http browsers send Sec-Fetch-Site
+    only to their own machine; Origin says it otherwise.
     """
     if site.hosts is not None and (request.url.hostname or "") not in site.hosts:
         raise Refusal(403, "this server has no tokens: call it as localhost")
-    if not is_page and request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+    if not is_page and _is_of_another_site(request):
         raise Refusal(403, "this server has no tokens: pages of other sites may not call it")
+
+
+def _is_of_another_site(request: Request) -> bool:
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in {"none", "same-origin"}
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "").lower()
+    return origin is not None and origin.partition("://")[2].lower() != host

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from fairlane.web.endpoint.admission import admit
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
-from fairlane.web.endpoint.trail import recorded
+from fairlane.web.endpoint.trail import GONE, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fairlane.web.endpoint.site import Site
 
     Handle = Callable[[Site, Request], Awaitable[Response]]
-
-_GONE = 499  # the caller closed the connection; nothing reads this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
             async with recorded(site, request, action, endpoint.status):
                 return await endpoint.handle(site, request)
         except ClientDisconnect:
-            return Response(status_code=_GONE)
+            return Response(status_code=GONE)
         except Exception as error:  # noqa: BLE001  each error is one answer
             return endpoint.render(refusal_of(error))
 

@@ -17,35 +17,49 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from fairlane.aio.queue import Queue
+    from fairlane.found import QueueErrors
     from fairlane.operations.observe.model import Snapshot
     from fairlane.web.access.rates import CallRates
     from fairlane.web.access.tokens import TokenFile
 
 T = TypeVar("T")
 RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
+FAILURES_REST_S = 15.0  # it reads up to 100,000 dead sub-requests
 
 
 class Recent(Generic[T]):
     """A value that concurrent callers read together, and that is used again for a moment.
 
-    So the load of Redis does not grow with the number of callers.
+    So the load of Redis does not grow with the number of callers. It is used until `keep_s` seconds
+    after its read began, and `rest_s` after it ended, however long the read takes.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
-        self._read = read
+    def __init__(
+        self, read: Callable[[], Awaitable[T]], *, keep_s: float = RECENT_S, rest_s: float = 0.0
+    ) -> None:
+        self._read, self._keep_s, self._rest_s = read, keep_s, rest_s
+        self._forgotten = 0
         self._lock = asyncio.Lock()
         self._value: T | None = None
         self._until = -math.inf
 
     async def get(self) -> T:
-        """Returns the value, whose read began RECENT_S ago at most; raises what `read` raises."""
+        """Returns the value, which is read if it is too old; raises what `read` raises."""
         async with self._lock:
             began = clock.mono_s()
             if self._value is None or began >= self._until:
                 self._value = None
+                forgotten = self._forgotten
                 self._value = await self._read()
-                self._until = began + RECENT_S
+                if forgotten == self._forgotten:
+                    until = max(began + self._keep_s, clock.mono_s() + self._rest_s)
+                    self._until = until
             return self._value
+
+    def forget(self) -> None:
+        """Lets the next caller read anew, because what is read was changed."""
+        self._forgotten += 1
+        self._until = -math.inf
 
 
 @dataclass
@@ -69,8 +83,10 @@ class Site:
     follower: Follower = field(default_factory=Follower)
     examination: Examination = field(default_factory=Examination)
     snapshots: Recent[Snapshot] = field(init=False)
+    failures: Recent[QueueErrors] = field(init=False)
     live: Broadcast = field(init=False)
 
     def __post_init__(self) -> None:
         self.snapshots = Recent(self.queue.snapshot)
+        self.failures = Recent(self.queue.errors, rest_s=FAILURES_REST_S)
         self.live = Broadcast(self.snapshots.get)

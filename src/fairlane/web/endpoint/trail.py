@@ -7,6 +7,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from starlette.requests import ClientDisconnect
+
 from fairlane.errors import FairlaneError, RedisFull
 from fairlane.operations.http.audit_trail import AuditEntry, begin, end
 from fairlane.web.endpoint.problem import Refusal, refusal_of
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from fairlane.web.endpoint.site import Site
 
+GONE = 499  # the caller closed the connection; nothing reads this
 _log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,7 @@ async def recorded(site: Site, request: Request, action: str, status: int) -> As
     trail = Trail(request.state.caller.name, action, path)
     request.state.trail = trail
     run, queue = site.queue.driver.run, site.queue.name
+    gone: ClientDisconnect | None = None
     try:
         began = await run(begin(queue, trail.entry))
     except RedisFull:
@@ -55,6 +59,8 @@ async def recorded(site: Site, request: Request, action: str, status: int) -> As
     try:
         yield
         outcome = Refusal(status, "")
+    except ClientDisconnect as error:
+        gone, outcome = error, Refusal(GONE, "the caller closed the connection")
     except Exception as error:  # noqa: BLE001  each error is one outcome
         outcome = refusal_of(error)
     ended = replace(trail.entry, status=outcome.status, detail=outcome.detail)
@@ -62,6 +68,8 @@ async def recorded(site: Site, request: Request, action: str, status: int) -> As
         await run(end(queue, began, ended))
     except FairlaneError as error:  # an entry without an outcome stays
         _log.warning("%r is not in the audit trail: %s", ended, error)
+    if gone:
+        raise gone
     if outcome.detail:
         raise outcome
 

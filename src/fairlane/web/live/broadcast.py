@@ -34,7 +34,7 @@ class Broadcast:
     async def events(self, after: int) -> AsyncGenerator[RawLive, None]:
         """Yields what is new behind the frame `after`, without an end."""
         poller = self.poller
-        seen = -1 if poller.frames else poller.changes
+        seen = -1 if poller.frames or poller.away else poller.changes
         async with poller.watching():
             while True:
                 seen = await poller.next_change(seen)

@@ -82,6 +82,7 @@ async def bulk(site: Site, call: Call) -> Response:
         return answer(report)
     _confirm(given, selected)
     done = await site.queue.change(selected)
+    site.failures.forget()
     report.changed, report.ended, report.failed = done.changed, done.ended, len(done.failed)
     report.errors = {name: str(error) for name, error in [*done.failed.items()][:_LISTED]}
     return answer(report)

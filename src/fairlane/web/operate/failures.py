@@ -10,6 +10,7 @@ import msgspec
 from fairlane.model import DeadChoice as Choice
 from fairlane.operations.control.dead_letters import read_dead
 from fairlane.operations.control.requeue import requeue_dead
+from fairlane.operations.find.failures import request_errors
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import document, query
 from fairlane.web.endpoint.route import Endpoint, answer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fairlane.model import DeadGroup, FailedAttempt
     from fairlane.web.endpoint.site import Site
 
+_MOST_OF_ONE = 10_000  # dead sub-requests that are read: pages ask again and again
 _DEAD_ID = re.compile(r"\d{1,20}-\d{1,20}")
 
 
@@ -124,14 +126,18 @@ class Dropped(msgspec.Struct):
 
 
 async def errors_of_request(site: Site, call: Call) -> Response:
-    """Groups how sub-requests of a request failed: the dead ones, and the last failed attempt."""
+    """Groups how sub-requests of a request failed: 10,000 dead, and the last failed attempt."""
     request, _ = await own_request(site, call)
-    return answer(_errors(await request.errors()))
+    found = await site.queue.driver.run(request_errors(request.id, _MOST_OF_ONE))
+    return answer(_errors(found))
 
 
 async def errors_of_queue(site: Site, _: Call) -> Response:
-    """Groups the dead sub-requests of all requests of the queue; it reads up to 100,000."""
-    return answer(_queue_errors(await site.queue.errors()))
+    """Groups the dead sub-requests of all requests of the queue: up to 100,000.
+
+    The answer may be 15 s old; a requeue, drop or deletion by this server is always in it.
+    """
+    return answer(_queue_errors(await site.failures.get()))
 
 
 async def dead(site: Site, call: Call) -> Response:
@@ -149,6 +155,7 @@ async def requeue(site: Site, call: Call) -> Response:
     choice = await _choice(call)
     request, _ = await own_request(site, call)
     run_by, count = await site.queue.driver.run(requeue_dead(request.id, choice))
+    site.failures.forget()
     return answer(Requeued(run_by, count))
 
 
@@ -157,6 +164,7 @@ async def drop(site: Site, call: Call) -> Response:
     choice = await _choice(call)
     request, _ = await own_request(site, call)
     count = await request.drop_dead(fingerprint=choice.fingerprints, indexes=choice.indexes)
+    site.failures.forget()
     return answer(Dropped(count))
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.flows.feed import request_of
-from fairlane.operations.flows.runs import place_of
+from fairlane.operations.flows.runs import find_flows, place_of
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import document, query
 from fairlane.web.endpoint.route import Endpoint, answer
@@ -65,9 +65,10 @@ async def find(site: Site, call: Call) -> Response:
     wanted = query(call, FlowFilters)
     found = []
     properties = dict(map(_property, wanted.property))
-    for run in await site.queue.flows.find(wanted.flow, most=wanted.limit, **properties):
+    runs = find_flows(site.queue.name, properties, wanted.flow, wanted.limit)
+    for name, _ in await site.queue.driver.run(runs):
         try:
-            found.append(_flow(await run.progress()))
+            found.append(_flow(await site.queue.flows.run(name).progress()))
         except RequestNotFound:  # its retention is over meanwhile
             continue
     return answer(FlowList(found))

@@ -99,7 +99,7 @@ async def resume(site: Site, call: Call) -> Response:
 
 
 async def change(site: Site, call: Call) -> Response:
-    """Sets the limit, the priority, the deadline or the rate of a request."""
+    """Sets the limit, the priority, the deadline, the rate, the weight or the share."""
     given = await document(call, Changes)
     wanted = {
         name: value
@@ -109,14 +109,16 @@ async def change(site: Site, call: Call) -> Response:
     trail_of(call).note(given=" ".join(f"{name}={value}" for name, value in wanted.items()))
     Change.set(**wanted)  # it checks all values before anything is written
     request, _ = await own_request(site, call)
+    if "share" in wanted:  # first those that a request may not have: then nothing is changed
+        await request.set_share(wanted["share"])
+    if {"rate", "weight"} & wanted.keys():
+        await request.set_rate(wanted.get("rate"), wanted.get("burst"), wanted.get("weight"))
     if "limit" in wanted:
         await request.set_limit(wanted["limit"])
     if "priority" in wanted:
         await request.set_priority(wanted["priority"])
     if "deadline_s" in wanted:
         await request.set_deadline(wanted["deadline_s"])
-    if "rate" in wanted:
-        await request.set_rate(wanted["rate"], wanted.get("burst"))
     return answer(state_of(await request.progress()))
 
 
@@ -125,6 +127,7 @@ async def delete(site: Site, call: Call) -> Response:
     wanted = Change.delete(cancel=query(call, Delete).cancel)
     request, _ = await own_request(site, call)
     report = await site.queue.change(await site.queue.select(wanted, [request.id]))
+    site.failures.forget()
     for error in report.failed.values():
         raise error
     return Response(status_code=204)
@@ -148,7 +151,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="PATCH", path=_ONE, handle=change, group=_GROUP, scopes=("operate",),
-        summary="Set the limit, the priority, the deadline or the rate", takes=Changes,
+        summary="Change the settings of a request", takes=Changes,
         gives=RequestState, refuses=(404, 409, 413, 415, 422), changes=True,
     ),
     Endpoint(

@@ -202,13 +202,18 @@ class Filters(RequestFields, kw_only=True, forbid_unknown_fields=True):
 
 
 class Changes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to change of a request; `deadline_s` counts from now, 0 = none. `rate` is as 100/s."""
+    """What to change of a request; `deadline_s` counts from now, 0 = none. `rate` is as 100/s.
+
+    Each sub-request counts `weight` times at the rate. `share` is that of the request's tenant.
+    """
 
     limit: int | UnsetType = UNSET
     priority: int | UnsetType = UNSET
     deadline_s: float | UnsetType = UNSET
     rate: str | UnsetType = UNSET
     burst: int | UnsetType = UNSET
+    weight: int | UnsetType = UNSET
+    share: int | UnsetType = UNSET
 
 
 class Delete(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,6 +12,7 @@ import datetime as dt
 import logging
 import random
 import secrets
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,14 +64,20 @@ class Deliverer:
         import httpx2
 
         timeout = httpx2.Timeout(10.0)
+        # All receivers share the client, so a cookie of one could reach another.
+        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
         try:
-            async with httpx2.AsyncClient(timeout=timeout, trust_env=False) as client:
+            async with httpx2.AsyncClient(
+                timeout=timeout, trust_env=False, cookies=cookies
+            ) as client:
                 while True:
                     pause_s = settings.POLL_S
                     try:
                         pause_s = await self._round(client)
                     except FairlaneError as error:
                         _log.warning("webhooks wait: %s", error)
+                    except Exception:  # noqa: BLE001  a bug of one round must not end all others
+                        _log.exception("webhooks wait")
                     await asyncio.sleep(pause_s * random.uniform(0.9, 1.0))
         finally:
             await self._end_all()
@@ -114,7 +121,7 @@ class Deliverer:
                     return
                 for one in page:
                     if not await self._wants(hook, one):
-                        now = msgspec.structs.replace(now, cursor=one.log_id)
+                        now = skipped(now, one.log_id)
                         continue
                     posted = await self._post(client, hook, one)
                     if posted.error:
@@ -128,6 +135,8 @@ class Deliverer:
                 await self._save(hook, now)
         except FairlaneError as error:  # the next round tries again
             _log.warning("webhook %s waits: %s", hook.name, error)
+        except Exception:  # noqa: BLE001  as above
+            _log.exception("webhook %s waits", hook.name)
 
     async def _page(self, now: Deliveries) -> tuple[list[Completion], Deliveries]:
         """Returns events behind the cursor; if the log has lost that place, all that it keeps."""
@@ -174,11 +183,22 @@ def failed(now: Deliveries, log_id: str, posted: Posted, now_ms: int) -> Deliver
     )  # fmt: skip
 
 
+def skipped(now: Deliveries, log_id: str) -> Deliveries:
+    """Returns what stands behind an event that is not wanted; it may be the one that failed."""
+    if now.pending and place(log_id) >= place(now.pending):
+        now = _without_failure(now)
+    return msgspec.structs.replace(now, cursor=log_id)
+
+
 def _delivered(now: Deliveries, log_id: str) -> Deliveries:
+    now = _without_failure(now)
+    return msgspec.structs.replace(now, cursor=log_id, delivered=now.delivered + 1)
+
+
+def _without_failure(now: Deliveries) -> Deliveries:
     return msgspec.structs.replace(
-        now, cursor=log_id, delivered=now.delivered + 1, pending="", attempts=0,
-        failing_since_ms=0, next_ms=0, last_error="",
-    )  # fmt: skip
+        now, pending="", attempts=0, failing_since_ms=0, next_ms=0, last_error=""
+    )
 
 
 def _is_due(hook: Hook, found: Round) -> bool:

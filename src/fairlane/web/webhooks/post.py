@@ -23,6 +23,7 @@ _ERROR_MOST = 200  # characters
 _GONE = 410  # the receiver wants no more events
 _SLOW_DOWN = {429, 503}
 _LONGEST_AFTER_S = 3_600
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class Posted(NamedTuple):
@@ -102,7 +103,14 @@ async def _address(host: str, port: int, *, to_private: bool) -> str:
 
 
 def _is_public(address: str) -> bool:
+    """Returns True for an address of the Internet, also if a gateway (NAT64) leads to it.
+
+    Other IPv6 addresses that have an IPv4 one in them are of none: nothing is called by them.
+    """
     found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None)
-    is_public = found.is_global and not found.is_multicast
-    return is_public and (mapped is None or mapped.is_global)
+    if isinstance(found, ipaddress.IPv6Address):
+        if found in _NAT64:
+            found = ipaddress.IPv4Address(found.packed[12:])
+        elif found.sixtofour or found.is_site_local:
+            return False
+    return found.is_global and not (found.is_multicast or found.is_reserved)

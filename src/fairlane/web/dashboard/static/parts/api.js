@@ -13,9 +13,10 @@ export class Problem extends Error {
 
 const signedOut = new Set();
 
-/** Calls `listener` when the server answers 401. */
-export function onSignedOut(listener) {
+/** Calls `listener` when the server answers 401, until `signal` aborts. */
+export function onSignedOut(listener, signal) {
   signedOut.add(listener);
+  signal.addEventListener("abort", () => signedOut.delete(listener));
 }
 
 /** Returns the address of a path, with the query's values that are given; a list gives a name several times. */

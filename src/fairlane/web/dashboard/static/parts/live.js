@@ -1,13 +1,14 @@
 // Keeps pages current: a stream of events, or calls at intervals. Both rest while the tab is hidden.
-import { address } from "./api.js";
+import { address, get } from "./api.js";
 
 const listeners = new Set();
 const states = new Map(); // what is open -> live, paused or lost
 let last = "";
 
-/** Calls `listener` with live, paused, lost or idle when the state of the page's sources changes. */
-export function onLink(listener) {
+/** Calls `listener` with live, paused, lost or idle when the state of the page's sources changes, until `signal` aborts. */
+export function onLink(listener, signal) {
   listeners.add(listener);
+  signal.addEventListener("abort", () => listeners.delete(listener));
   listener(summary());
 }
 
@@ -41,7 +42,10 @@ export function stream(path, { on, query, signal, onProblem = () => {} }) {
       pause = 1000;
       report(stream_, "live");
     });
-    source.addEventListener("error", () => again());
+    source.addEventListener("error", () => {
+      again();
+      get("v1/me", { signal }).catch(() => null); // an EventSource does not say that the answer was 401
+    });
     source.addEventListener("problem", (event) => {
       onProblem(JSON.parse(event.data));
       again();

@@ -54,16 +54,16 @@ function frame(me) {
   const links = new Map(pages.map((page) => [page.name, linkOf(page)]));
   show(side, brand(me),
     el("ul", {}, [...links.values()].map((link) => el("li", {}, link))),
-    el("div", { class: "foot" }, linkState(),
+    el("div", { class: "foot" }, linkState(signal),
       me.has_tokens && el("div", {}, "Signed in as ", el("b", {}, me.name), el("br"), roleOf(me)),
       el("div", { class: "row" },
         button("", nextTheme, { kind: "plain small", icon: "theme", label: "Light or dark (t)" }),
         button("", help, { kind: "plain small", icon: "help", label: "Keys (?)" }),
         me.has_tokens && button("", signOut, { kind: "plain small", icon: "out", label: "Sign out" }))));
   show(app, el("a", { class: "skip", href: "#main", onclick: (event) => skip(event, main) }, "Skip to the page"),
-    el("div", { class: "bar" }, menu, brand(me), linkState()), side, main);
+    el("div", { class: "bar" }, menu, brand(me), linkState(signal)), side, main);
   keys(pages, signal);
-  onSignedOut(leave);
+  onSignedOut(leave, signal);
   start(main, me, signal, (page) => {
     open(false);
     for (const [name, link] of links) {
@@ -82,13 +82,13 @@ function brand(me) {
     el("span", {}, el("b", {}, "Fairlane"), el("small", { title: me.queue }, me.queue)));
 }
 
-function linkState() {
+function linkState(signal) {
   const text = el("span");
   const node = el("div", { class: "link" }, el("i"), text);
   onLink((state) => {
     node.dataset.state = state;
     show(text, LINK[state]);
-  });
+  }, signal);
   return node;
 }
 
