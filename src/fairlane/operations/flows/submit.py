@@ -1,7 +1,7 @@
 """Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
 
 So who sees the first step finds the others. If the producer dies before, nothing feeds the open
-ones, and a leader gives them up after an hour.
+ones, and a leader gives them up after a day.
 """
 
 from __future__ import annotations
