@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
+from fairlane.errors import RequestEnded
 from fairlane.operations.control.completion import parse_results
 from fairlane.operations.flows.flow import Flow
 from fairlane.operations.flows.hand_over import hand_over
@@ -193,6 +194,37 @@ def test_a_step_whose_flow_was_never_submitted_is_given_up_after_a_day(
     plain.run(hand_over(SECOND))
     plain.client.zadd(keys.active("req"), {SECOND: 1.5})
     wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled", 5.0)
+
+
+@pytest.mark.parametrize("end", ["abandoned", "cancelled", "gone"])
+def test_a_step_that_ended_while_the_producer_was_slow_is_no_success(
+    plain: Any, queue: Queue, end: str
+):
+    def slow() -> Any:
+        yield numbered(2)
+        if end == "gone":
+            plain.client.delete(*keys.request_keys(SECOND))
+        elif end == "cancelled":
+            queue.request(SECOND).cancel("enough")
+        else:
+            plain.client.hset(keys.request_hash(SECOND), "open_until", 5)
+            wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled", 5.0)
+
+    with pytest.raises(
+        RequestEnded, match=r"step r\.2 was (gone|cancelled \(.*\)) before its flow"
+    ):
+        plain.run(submit_flow(TWO_STEPS.plan("req", "r", {})), slow())
+    assert queue.request(FIRST).state() == "cancelled"
+
+
+def test_a_flow_that_a_result_has_stopped_was_submitted(plain: Any, queue: Queue):
+    """A worker may be so quick that the flow is over when the producer looks."""
+
+    def slow() -> Any:
+        yield numbered(2)
+        queue.request(SECOND).cancel("flow: request r.1 has dead sub-requests")
+
+    assert plain.run(submit_flow(TWO_STEPS.plan("req", "r", {})), slow()) == 2
 
 
 def _looked(plain: Any) -> bool:

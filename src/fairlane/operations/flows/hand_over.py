@@ -16,7 +16,7 @@ from fairlane.errors import FairlaneError, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
 from fairlane.operations.control import change
-from fairlane.operations.flows.feed import DEAD, JOINING, Feed, Place, request_of, run_of
+from fairlane.operations.flows.feed import DEAD, GATHER, JOINING, Feed, Place, request_of, run_of
 from fairlane.operations.flows.pages import BEFORE_ALL, Source, parts, read_page
 from fairlane.operations.flows.shared import expire_shared
 from fairlane.operations.lease.follow_up import follow_up
@@ -35,6 +35,7 @@ _PAGES = 20  # of one hand-over; then other steps come first
 _FIELDS = ("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born")
 _OF_SOURCE = ("state", "total")
 _GONE = frozenset({"", "abandoned"})
+STOPPED = "flow: "  # the reason of a flow that a hand-over has cancelled begins with it
 
 
 class HandedOver(NamedTuple):
@@ -135,7 +136,7 @@ class _Hand:
                 return
             page = yield from read_page(self.feed, sources, self.cursor)
             if page.dead:
-                raise _Stop(f"flow: request {page.dead} has dead sub-requests")
+                raise _Stop(f"{STOPPED}request {page.dead} has dead sub-requests")
             most = settings.CHUNK_ENTRIES * (2 if self.feed.kind in JOINING else 1)
             for moved, made in parts(page.entries, self.cursor, most):
                 if not (yield from self._add(moved, made)):
@@ -150,7 +151,7 @@ class _Hand:
             return sources[0].has_ended
         for source in sources:
             if source.state == "cancelled":
-                raise _Stop(f"flow: request {source.id} was cancelled")
+                raise _Stop(f"{STOPPED}request {source.id} was cancelled")
         return True
 
     def keep_open(self) -> Operation[None]:
@@ -227,8 +228,11 @@ class _Hand:
     def _check_joined(self, sources: list[Source]) -> Operation[None]:
         (total,) = yield from read(self.id, "total")
         for source in sources:
+            if self.feed.kind == GATHER and source.total % self.feed.width:
+                count = f"{source.total:,} results, and {self.feed.width} of them make one body"
+                raise _Stop(f"{STOPPED}request {source.id} has {count}")
             if source.total != int(total) * (1 if len(sources) > 1 else self.feed.width):
-                raise _Stop(f"flow: results of request {source.id} are missing")
+                raise _Stop(f"{STOPPED}results of request {source.id} are missing")
 
 
 def _sources(ids: tuple[str, ...]) -> Operation[list[Source]]:
@@ -244,7 +248,7 @@ def _check_there(sources: list[Source]) -> None:
     """Raises _Stop if a source is gone, with results that were perhaps not handed over."""
     for source in sources:
         if source.state in _GONE:
-            raise _Stop(f"flow: request {source.id} is gone before all of it was handed over")
+            raise _Stop(f"{STOPPED}request {source.id} is gone before all of it was handed over")
 
 
 def _stop(request_id: str, feed: Feed, place: str, reason: str) -> Operation[None]:
