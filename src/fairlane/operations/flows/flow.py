@@ -76,14 +76,19 @@ class Flow:
         Workers of `queue` run it; "" = the queue to which the flow is submitted. A dead sub-request
         is left out, or cancels the flow ("stop"), or `on_dead` names the compensating step that
         gets its body. `options` are those of submit_request, for this step: priority, limit, and so
-        on. `wrap` is what is written around each result, and with `gathers` so many results of the
-        step before it make one body. Raises InvalidArgument, TypeError.
+        on. `wrap` is what is written around each result. With `gathers` so many results of the step
+        before it, which are neighbours there, make one body; if some are left over at the end, the
+        flow is cancelled. Raises InvalidArgument, TypeError.
         """
-        check_whole(f"step {name} of flow {self.name}: gathers", gathers, 0, MAX_GATHERED)
-        sources = tuple(one.name for one in self._ends())
-        return self._with(
-            Step(name, queue, on_dead, options, wrap, sources, gathers=gathers if sources else 0)
-        )
+        where = f"step {name} of flow {self.name}"
+        check_whole(f"{where}: gathers", gathers, 0, MAX_GATHERED)
+        ends = self._ends()
+        if gathers and (len(ends) != 1 or ends[0].is_child):
+            raise InvalidArgument(
+                f"{where} gathers {gathers} results, and follows no single step: leave gathers out"
+            )
+        sources = tuple(one.name for one in ends)
+        return self._with(Step(name, queue, on_dead, options, wrap, sources, gathers=gathers))
 
     def children(
         self,
