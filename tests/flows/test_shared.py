@@ -67,6 +67,18 @@ def test_it_expires_with_the_first_step(queue: Queue, redis_client: Any):
     assert 0 < redis_client.pttl(keys.of_flow("x.1")) <= of_request
 
 
+def test_a_new_run_of_the_id_finds_nothing_of_the_one_before(queue: Queue, redis_client: Any):
+    flow = Flow("one").step("check")
+    shared = queue.submit_flow(flow, ["a"], id="x").shared
+    shared["key"] = 1
+    redis_client.delete(*keys.request_keys("x.1"))  # it expired; its state did not
+    assert shared.all() == {}
+    queue.submit_flow(flow, ["a"], id="x")
+    assert not redis_client.exists(keys.of_flow("x.1"))
+    assert "key" not in shared
+    assert shared.incr("key") == 1
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

@@ -19,18 +19,19 @@ from fairlane import settings
 from fairlane.errors import InvalidArgument, RequestNotFound, type_of
 from fairlane.operations.flows.feed import request_of
 from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Command
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fairlane.protocol.steps import Operation
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _LARGEST = 2**53 - 1  # of a whole number that Lua adds to
 _MISSING = ""
-_VALUE = b"v:"
+_VALUE, _BORN = b"v:", b"born"
 
 
 class _Caller(NamedTuple):
@@ -67,20 +68,30 @@ forget_callers = _callers.forget
 
 def read_value(run: str, name: str) -> Operation[Any]:
     """Returns a value, None if there is none. Raises InvalidArgument."""
-    text = yield Command(b"HGET", _key(run), _VALUE + checked_name(name).encode())
-    return None if text is None else json.loads(text)
+    wanted = _VALUE + checked_name(name).encode()
+    (text, born), row = yield Batch(
+        [Command(b"HMGET", _key(run), wanted, _BORN), hmget(request_of(run, 1), "born")]
+    )
+    return json.loads(text) if text is not None and _is_of_this_life(born, row) else None
 
 
 def read_shared(run: str) -> Operation[dict[str, Any]]:
     """Returns all values by their names, in the order of the names."""
-    flat = yield Command(b"HGETALL", _key(run))
-    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    flat, row = yield Batch([Command(b"HGETALL", _key(run)), hmget(request_of(run, 1), "born")])
+    pairs = dict(flat if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True))
+    if not _is_of_this_life(pairs.get(_BORN), row):
+        return {}
     found = {
         name.removeprefix(_VALUE).decode(): json.loads(text)
-        for name, text in pairs
+        for name, text in pairs.items()
         if name.startswith(_VALUE)
     }
     return dict(sorted(found.items()))
+
+
+def _is_of_this_life(born: bytes | None, row: Sequence[bytes | None]) -> bool:
+    """Returns False for values of an earlier run of the id, whose request is gone."""
+    return born is not None and born.decode() == parse_fields(["born"], row)[0]
 
 
 def set_value(run: str, name: str, value: Any) -> Operation[None]:
@@ -108,7 +119,7 @@ def swap_value(run: str, name: str, expected: Any, value: Any) -> Operation[bool
 
 
 def expire_shared(run: str) -> Operation[None]:
-    """Gives the state the life of the run: both expire together."""
+    """Gives the state the life of the run; drops that of an earlier run of the id."""
     if run:
         yield _call(run, "keep", "", "", _MISSING, _Caller("keep", iter((0,))))
 
