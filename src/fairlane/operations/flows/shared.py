@@ -132,13 +132,14 @@ def as_text(name: str, value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise InvalidArgument(
-            f"value of {name!r} is {type_of(value)}, which JSON has not: "
-            "use None, bool, int, float, str, list or dict"
-        ) from None
+        raise InvalidArgument(f"value of {name!r} {_problem_of(value)}") from None
     if value is None:
         raise InvalidArgument(f"value of {name!r} is None: delete it instead")
-    if (size := len(text.encode("utf-8", "surrogatepass"))) > settings.SHARED_VALUE:
+    if not _is_text(text):
+        raise InvalidArgument(
+            f"value of {name!r} has half of a surrogate pair: give text that UTF-8 can hold"
+        )
+    if (size := len(text.encode())) > settings.SHARED_VALUE:
         raise InvalidArgument(
             f"value of {name!r} has {size:,} bytes: the most is {settings.SHARED_VALUE:,}: "
             "share a path or a key instead"
@@ -148,12 +149,30 @@ def as_text(name: str, value: Any) -> str:
 
 def checked_name(name: str) -> str:
     """Returns the name of a value. Raises InvalidArgument."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not _is_text(name):
         raise InvalidArgument(
             f"name {str(name)[:60]!r} of a shared value is not valid: "
-            "1 to 128 characters are expected, none of control"
+            "1 to 128 characters are expected, none of control and no half of a surrogate pair"
         )
     return name
+
+
+def _problem_of(value: Any) -> str:
+    """Returns what is wrong with a value that JSON refuses."""
+    try:
+        json.dumps(value, skipkeys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        kinds = "use None, bool, int, float, str, list or dict"
+        return f"is {type_of(value)}, which JSON has not: {kinds}"
+    return "has a dict with a key that is no text: keys are text"  # so they cannot be sorted
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _key(run: str) -> bytes:
