@@ -121,8 +121,12 @@ WIPED_S = 10.0
 PRIMARIES_S = 5.0  # how often the leader reads the primaries of a cluster: one may be new
 
 # How long a step of a flow may stay open while no worker serves its queue. A leader gives up a step
-# whose flow was never submitted after OPEN_MS.
+# whose source is not there after UNFED_OPEN_MS: its producer died, or is slow to begin.
 FED_OPEN_MS = 31 * 24 * 3_600_000
+UNFED_OPEN_MS = 24 * 3_600_000
+FED_RETAIN_MS = (
+    4 * 24 * 3_600_000
+)  # results that another step reads: a long weekend without workers
 JOIN_WINDOW = 10_000  # results of a step whose children have them and whose join has not
 FED_MOST = 1_000  # steps of flows that the leader feeds in turn; others wait for these
 FEED_S = 0.1  # the shortest pause between two turns; it is as long as the turn took

@@ -138,6 +138,8 @@ def flow() -> Flow:
         (lambda: flow().step("a").children(Child("b", after=["r"])), "step b .* option after"),
         (lambda: flow().step("a").children(*"bcdefghijklmnopqrstuv"), "are 21: the most are 20"),
         (lambda: flow().step("a").step("b", gathers=101), "gathers 101 is not valid"),
+        (lambda: flow().step("a", gathers=2), "gathers 2 results, and follows no single step"),
+        (lambda: flow().step("a").children("b").step("c", gathers=2), "follows no single step"),
     ],
 )
 def test_a_step_that_is_not_valid_is_refused(make: Any, sentence: str):

@@ -67,6 +67,18 @@ def test_it_expires_with_the_first_step(queue: Queue, redis_client: Any):
     assert 0 < redis_client.pttl(keys.of_flow("x.1")) <= of_request
 
 
+def test_a_new_run_of_the_id_finds_nothing_of_the_one_before(queue: Queue, redis_client: Any):
+    flow = Flow("one").step("check")
+    shared = queue.submit_flow(flow, ["a"], id="x").shared
+    shared["key"] = 1
+    redis_client.delete(*keys.request_keys("x.1"))  # it expired; its state did not
+    assert shared.all() == {}
+    queue.submit_flow(flow, ["a"], id="x")
+    assert not redis_client.exists(keys.of_flow("x.1"))
+    assert "key" not in shared
+    assert shared.incr("key") == 1
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -76,6 +88,12 @@ def test_it_expires_with_the_first_step(queue: Queue, redis_client: Any):
         (lambda shared: shared.get(5), "name '5' of a shared value is not valid"),
         (lambda shared: shared.set("a", None), "value of 'a' is None: delete it instead"),
         (lambda shared: shared.set("a", b"x"), "value of 'a' is a bytes, which JSON has not"),
+        (lambda shared: shared.set("a", {1: 2, "a": 3}), "value of 'a' has a dict .*: keys are te"),
+        (lambda shared: shared.set("a", {(1, 2): 3}), "keys are text"),
+        (lambda shared: shared.set("a", ["\ud800"]), "value of 'a' has half of a surrogate pair"),
+        (lambda shared: shared.swap("a", "\ud800", 1), "value of 'a' has half of a surrogate"),
+        (lambda shared: shared.set("\ud800", 1), r"name '\\ud800' of a shared value is not valid"),
+        (lambda shared: shared.get("\ud800"), "of a shared value is not valid"),
         (lambda shared: shared.set("a", float("nan")), "which JSON has not"),
         (lambda shared: shared.set("a", "x" * 65_536), "has 65,538 bytes: the most is 65,536"),
         (lambda shared: shared.incr("a", 1.5), "addition of 1.5 is not valid"),

@@ -117,9 +117,28 @@ def test_it_expires_with_the_request(first: Lane):
     assert first.client.pttl(key) > 30 * 24 * HOUR
     first.request("cancel", reason="why")
     assert change(first, "keep", caller="")[0] == b"ok"
-    assert first.client.pttl(key) <= first.client.pttl(first.names[2])
+    of_request = first.client.pttl(first.names[2])
+    assert first.client.pttl(key) <= of_request
     change(first, "set", "n", "2")
-    assert first.client.pttl(key) <= first.client.pttl(first.names[2])
+    assert first.client.pttl(key) <= of_request
+
+
+def test_that_of_a_cancelled_run_expires_while_something_is_held(lane: Lane):
+    lane.begin(1, extras="flow=f 1 2 one", retain_ms=2 * HOUR)
+    change(lane, "set", "n", "1")
+    lane.request("cancel", reason="why")
+    assert lane.hash()["state"] == "cancelling"
+    assert change(lane, "keep", caller="")[0] == b"ok"
+    assert 0 < lane.client.pttl(keys.of_flow("r1")) <= 2 * HOUR
+
+
+@pytest.mark.parametrize("how", ["set", "keep"])
+def test_the_state_of_an_earlier_life_is_dropped(first: Lane, how: str):
+    key = keys.of_flow("r1")
+    change(first, "set", "old", "1", number=1_000_000)
+    first.client.hset(key, "born", 5)
+    assert change(first, how, "n", "2", number=1_000_000)[0] == b"ok"
+    assert stored(first) == ({b"v:n": b"2"} if how == "set" else {})
 
 
 def test_nothing_is_made_only_to_expire(first: Lane):

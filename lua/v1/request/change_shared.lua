@@ -6,7 +6,7 @@
 --   kind = the value is no whole number, and cannot be added to
 -- @flags grows
 -- @include lib/core/request_keys.lua
-local shared = KEYS[10]  -- flow:{id}  hash  v:name -> value; c:caller -> its last change; bytes and names: how large it is
+local shared = KEYS[10]  -- flow:{id}  hash  v:name -> value; c:caller -> its last change; bytes and names: how large it is; born: of the request
 local now = ARGV[1]  -- ms, "" = server time
 local caller = ARGV[2]  -- who makes one change after the other
 local number = tonumber(ARGV[3])  -- of this change; each is higher than the one before
@@ -23,9 +23,12 @@ local most_bytes = tonumber(ARGV[9])  -- of all names and values
 if not number or not most_names or not most_bytes or not CHANGES[how] then
   return redis.error_reply("BADARGUMENT change_shared wants a number, a change, and two bounds")
 end
-if not load_state() or redis.call("HEXISTS", request, "flow") == 0 then
+local state = load_state()
+if not state or redis.call("HEXISTS", request, "flow") == 0 then
   return {"gone"}
 end
+local born = string.format("%.0f", state.born)
+drop_other_life(born)
 local word, text = "ok", ""
 if how ~= "keep" then
   now = now_ms(now)
@@ -38,7 +41,7 @@ if how ~= "keep" then
     return {before, before == "ok" and said or redis.call("HGET", shared, "v:" .. field) or ""}
   end
   word, text = change(how, field, value, expected, most_names, most_bytes)
-  note_caller(caller, string.format("%d:%.0f:%s:%s", number, now, word, word == "ok" and text or ""), not was, now)
+  note_caller(caller, string.format("%d:%.0f:%s:%s", number, now, word, word == "ok" and text or ""), not was, now, born)
 end
-expire_with_request()
+expire_with_request(state)
 return {word, text}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
+from fairlane.errors import RequestEnded
 from fairlane.operations.control.completion import parse_results
 from fairlane.operations.flows.flow import Flow
 from fairlane.operations.flows.hand_over import hand_over
@@ -184,15 +185,46 @@ def test_a_step_whose_producer_died_before_the_first_one_gets_nothing(plain: Any
     assert plain.client.hgetall(keys.request_hash(SECOND)) == before
 
 
-def test_a_step_whose_flow_was_never_submitted_is_given_up_after_an_hour(
+def test_a_step_whose_flow_was_never_submitted_is_given_up_after_a_day(
     plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     start(plain, TWO_STEPS)
     plain.client.delete(*keys.request_keys(FIRST))
-    monkeypatch.setattr(settings, "OPEN_MS", -1)
+    monkeypatch.setattr(settings, "UNFED_OPEN_MS", -1)
     plain.run(hand_over(SECOND))
     plain.client.zadd(keys.active("req"), {SECOND: 1.5})
     wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled", 5.0)
+
+
+@pytest.mark.parametrize("end", ["abandoned", "cancelled", "gone"])
+def test_a_step_that_ended_while_the_producer_was_slow_is_no_success(
+    plain: Any, queue: Queue, end: str
+):
+    def slow() -> Any:
+        yield numbered(2)
+        if end == "gone":
+            plain.client.delete(*keys.request_keys(SECOND))
+        elif end == "cancelled":
+            queue.request(SECOND).cancel("enough")
+        else:
+            plain.client.hset(keys.request_hash(SECOND), "open_until", 5)
+            wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled", 5.0)
+
+    with pytest.raises(
+        RequestEnded, match=r"step r\.2 was (gone|cancelled \(.*\)) before its flow"
+    ):
+        plain.run(submit_flow(TWO_STEPS.plan("req", "r", {})), slow())
+    assert queue.request(FIRST).state() == "cancelled"
+
+
+def test_a_flow_that_a_result_has_stopped_was_submitted(plain: Any, queue: Queue):
+    """A worker may be so quick that the flow is over when the producer looks."""
+
+    def slow() -> Any:
+        yield numbered(2)
+        queue.request(SECOND).cancel("flow: request r.1 has dead sub-requests")
+
+    assert plain.run(submit_flow(TWO_STEPS.plan("req", "r", {})), slow()) == 2
 
 
 def _looked(plain: Any) -> bool:
@@ -205,6 +237,57 @@ def test_a_step_without_a_worker_for_a_day_is_not_given_up(plain: Any, queue: Qu
     start(plain, TWO_STEPS)
     until = int(plain.client.hget(keys.request_hash(SECOND), "open_until"))
     assert until > int(queue.request(SECOND).progress().submitted_ms) + 30 * 86_400_000
+
+
+DAY_MS = 86_400_000
+
+
+def test_results_that_another_step_reads_are_kept_for_four_days(plain: Any):
+    flow = Flow("f").step("pay", on_dead="undo").step("keep", retain_s=7200).step("last")
+    kept = [one.policy.retain_ms for one in flow.compensate("undo").plan("req", "r", {})]
+    assert kept == [4 * DAY_MS, 7_200_000, DAY_MS, DAY_MS]
+    alone = Flow("f").step("pay", on_dead="undo").compensate("undo").plan("req", "r", {})
+    assert [one.policy.retain_ms for one in alone] == [4 * DAY_MS, DAY_MS]
+    start(plain, TWO_STEPS)
+    work(plain, *[""] * 4)
+    assert plain.client.pttl(keys.results(FIRST)) > 3 * DAY_MS
+
+
+def test_a_source_that_vanished_later_cancels_the_flow_with_its_name(plain: Any, queue: Queue):
+    start(plain, TWO_STEPS)
+    work(plain, "")
+    assert plain.run(hand_over(SECOND)).bodies == 1
+    plain.client.delete(*keys.request_keys(FIRST))
+    assert plain.run(hand_over(SECOND)) == (0, True)
+    reason = "flow: request r.1 is gone before all of it was handed over"
+    assert queue.request(SECOND).progress().reason == reason
+
+
+def test_a_source_that_expires_during_a_hand_over_is_no_end_of_the_step(plain: Any, queue: Queue):
+    start(plain, TWO_STEPS)
+    work(plain, *[""] * 4)
+    late = hand_over(SECOND)
+    step = late.send(plain.do(next(late)))  # it knows that the source has ended
+    reply = plain.do(step)
+    plain.client.delete(*keys.request_keys(FIRST))
+    assert plain.run(rest_of(late, late.send(reply))).is_over
+    reason = "flow: request r.1 is gone before all of it was handed over"
+    assert queue.request(SECOND).progress().reason == reason
+
+
+def test_a_compensating_step_whose_source_vanished_is_cancelled(plain: Any, queue: Queue):
+    flow = Flow("order").step("pay", on_dead="refund", limit=2, attempts=1).compensate("refund")
+    start(plain, flow, 2)
+    work(plain, "dead", "dead")
+    late = hand_over(SECOND)
+    step = next(late)
+    while not bodies_of(plain, SECOND):
+        step = late.send(plain.do(step))
+    plain.client.delete(*keys.request_keys(FIRST))
+    assert not plain.run(rest_of(late, step)).is_over
+    assert plain.run(hand_over(SECOND)).is_over
+    reason = "flow: request r.1 is gone before all of it was handed over"
+    assert queue.request(SECOND).progress().reason == reason
 
 
 def test_a_step_that_waits_is_not_given_up(plain: Any):

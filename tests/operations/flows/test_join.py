@@ -232,6 +232,19 @@ def test_all_results_of_a_step_are_gathered_into_one_body(plain: Any):
     assert [one[2:] for one in counts(plain)] == [(4, 4, 0), (1, 1, 0)]
 
 
+def test_more_results_than_are_gathered_make_more_bodies(plain: Any):
+    start(plain, Flow("f").step("one").step("end", gathers=2), 6)
+    work_off(plain)
+    assert [one[2:] for one in counts(plain)] == [(6, 6, 0), (3, 3, 0)]
+
+
+def test_results_that_are_left_over_cancel_a_flow_that_gathers(plain: Any, queue: Queue):
+    start(plain, Flow("f").step("one").step("end", gathers=2), 3)
+    work_off(plain)
+    reason = "flow: request r.1 has 3 results, and 2 of them make one body"
+    assert queue.request(SECOND).progress().reason == reason
+
+
 @pytest.mark.parametrize(
     ("body", "value"),
     [

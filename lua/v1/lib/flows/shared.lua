@@ -33,8 +33,8 @@ local function change(how, name, value, expected, most_names, most_bytes)
 end
 
 -- Keeps the last change of a caller. If there are many, those go that have made none for minutes.
-local function note_caller(caller, text, is_new, now)
-  redis.call("HSET", shared, "c:" .. caller, text)
+local function note_caller(caller, text, is_new, now, born)
+  redis.call("HSET", shared, "c:" .. caller, text, "born", born)
   local count = is_new and redis.call("HINCRBY", shared, "callers", 1) or 1
   if count % CALLERS ~= 0 then
     return
@@ -51,7 +51,17 @@ local function note_caller(caller, text, is_new, now)
   redis.call("HSET", shared, "callers", left)
 end
 
-local function expire_with_request()
+-- Drops the values of an earlier life of the request: a new run may have the id of one that is over.
+local function drop_other_life(born)
+  if redis.call("HGET", shared, "born") ~= born then
+    redis.call("UNLINK", shared)
+  end
+end
+
+local function expire_with_request(state)
   local ttl = redis.call("PTTL", request)
-  redis.call("PEXPIRE", shared, string.format("%d", ttl > 0 and ttl or SHARED_MS))
+  if ttl <= 0 then  -- a cancelled one ends with what is held
+    ttl = state.state == "cancelling" and math.max(state.retain_ms, CALLER_MS) or SHARED_MS
+  end
+  redis.call("PEXPIRE", shared, string.format("%d", ttl))
 end

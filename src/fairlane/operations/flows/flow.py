@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Unpack
 
+from fairlane import settings
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.operations.flows.feed import (
     ARRAY,
@@ -75,14 +76,19 @@ class Flow:
         Workers of `queue` run it; "" = the queue to which the flow is submitted. A dead sub-request
         is left out, or cancels the flow ("stop"), or `on_dead` names the compensating step that
         gets its body. `options` are those of submit_request, for this step: priority, limit, and so
-        on. `wrap` is what is written around each result, and with `gathers` so many results of the
-        step before it make one body. Raises InvalidArgument, TypeError.
+        on. `wrap` is what is written around each result. With `gathers` so many results of the step
+        before it, which are neighbours there, make one body; if some are left over at the end, the
+        flow is cancelled. Raises InvalidArgument, TypeError.
         """
-        check_whole(f"step {name} of flow {self.name}: gathers", gathers, 0, MAX_GATHERED)
-        sources = tuple(one.name for one in self._ends())
-        return self._with(
-            Step(name, queue, on_dead, options, wrap, sources, gathers=gathers if sources else 0)
-        )
+        where = f"step {name} of flow {self.name}"
+        check_whole(f"{where}: gathers", gathers, 0, MAX_GATHERED)
+        ends = self._ends()
+        if gathers and (len(ends) != 1 or ends[0].is_child):
+            raise InvalidArgument(
+                f"{where} gathers {gathers} results, and follows no single step: leave gathers out"
+            )
+        sources = tuple(one.name for one in ends)
+        return self._with(Step(name, queue, on_dead, options, wrap, sources, gathers=gathers))
 
     def children(
         self,
@@ -164,7 +170,7 @@ class Flow:
                 f"flow {self.name} begins in queue {first.queue}: submit it to that queue"
             )
         self._check_compensations()
-        self._check_followed(line)
+        self._check_followed()
         # A compensating step is behind the others: so the first step is always number 1.
         ordered = [*line, *(one for one in self.steps if one.is_compensating)]
         ids = {one.name: request_of(run, number) for number, one in enumerate(ordered, 1)}
@@ -173,8 +179,10 @@ class Flow:
         for number, one in enumerate(ordered, 1):
             own = (FLOW_TAG, f"{FLOW_TAG}:{self.name}", *tags) if number == 1 else tags
             feed = self._feed(one, ids)
+            policy = policy_of(one.queue or queue, trace=trace, **one.options)
             policy = replace(
-                policy_of(one.queue or queue, trace=trace, **one.options),
+                policy,
+                retain_ms=self._retain_ms(one, policy.retain_ms),
                 tags=own,
                 flow=Place(self.name, number, len(ordered), one.name).text,
                 feed=feed.text if feed else "",
@@ -202,12 +210,22 @@ class Flow:
         bound = ids[joins[0].name] if one.is_child and joins else ""
         return Feed(DONE, names, stops, one.wrap, bound)
 
-    def _check_followed(self, line: list[Step]) -> None:
+    def _retain_ms(self, one: Step, given: int) -> int:
+        """Returns how long a step is kept: longer by default if another step reads it."""
+        if one.options.get("retain_s") is not None or not self._is_read(one):
+            return given
+        return max(given, settings.FED_RETAIN_MS)
+
+    def _is_read(self, one: Step) -> bool:
+        """Returns True if another step gets the results, or the dead, of this one."""
+        followed = any(one.name in each.sources for each in self.steps)
+        return followed or one.on_dead not in {STOP, CONTINUE}
+
+    def _check_followed(self) -> None:
         """Raises InvalidArgument for options that mean nothing, or not enough, at their place."""
-        followed = {name for one in line for name in one.sources}
         for one in self.steps:
             where = f"step {one.name} of flow {self.name}"
-            if one.name in followed or one.on_dead not in {STOP, CONTINUE}:
+            if self._is_read(one):
                 check_followed(one, where)
             elif one.on_dead == STOP:
                 raise InvalidArgument(

@@ -16,7 +16,7 @@ from fairlane.errors import FairlaneError, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
 from fairlane.operations.control import change
-from fairlane.operations.flows.feed import DEAD, JOINING, Feed, Place, request_of, run_of
+from fairlane.operations.flows.feed import DEAD, GATHER, JOINING, Feed, Place, request_of, run_of
 from fairlane.operations.flows.pages import BEFORE_ALL, Source, parts, read_page
 from fairlane.operations.flows.shared import expire_shared
 from fairlane.operations.lease.follow_up import follow_up
@@ -35,6 +35,7 @@ _PAGES = 20  # of one hand-over; then other steps come first
 _FIELDS = ("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born")
 _OF_SOURCE = ("state", "total")
 _GONE = frozenset({"", "abandoned"})
+STOPPED = "flow: "  # the reason of a flow that a hand-over has cancelled begins with it
 
 
 class HandedOver(NamedTuple):
@@ -48,8 +49,8 @@ def hand_over(request_id: str) -> Operation[HandedOver]:
     """Adds to a step's request what the earlier steps have finished; seals it after the last.
 
     If an earlier step was cancelled, or has dead sub-requests and stops the flow, the steps of the
-    flow are cancelled. If an earlier step is not there (its producer died before it, or its
-    retention is over) nothing is added, and the request is given up like any one that is left open.
+    flow are cancelled; so they are if an earlier step that this one has read is gone. If it was
+    never there, as its producer died before it, the request is given up after a day.
     """
     found = dict(zip(_FIELDS, (yield from read(request_id, *_FIELDS)), strict=True))
     feed = Feed.parse(found["feed"])
@@ -59,15 +60,16 @@ def hand_over(request_id: str) -> Operation[HandedOver]:
         return HandedOver(is_over=True)
     hand = _Hand(request_id, found, feed)
     sources = yield from _sources(feed.sources)
-    if any(source.state in _GONE for source in sources):
+    if hand.is_empty and any(source.state in _GONE for source in sources):
         yield from hand.give_up(int(found["born"]))
         return HandedOver()
     try:
+        _check_there(sources)
         yield from hand.read_on(sources)
         if not hand.count and not hand.is_over:
             yield from hand.keep_open()
     except _Stop as stop:
-        yield from _stop(request_id, found["flow"], str(stop))
+        yield from _stop(request_id, feed, found["flow"], str(stop))
         return HandedOver(hand.count, is_over=True)
     except RequestNotFound:  # a source is gone meanwhile
         return HandedOver(hand.count)
@@ -119,6 +121,7 @@ class _Hand:
         self.chunks, self.chain = int(found["chunks"]), found["chain"]
         self.before = int(found["total"])  # sub-requests that it had
         self.count, self.is_over = 0, False
+        self.is_empty = not self.before and set(self.cursor) == {BEFORE_ALL}
 
     def read_on(self, sources: list[Source]) -> Operation[None]:
         """Adds what the sources have since; seals the request if nothing will follow.
@@ -133,7 +136,7 @@ class _Hand:
                 return
             page = yield from read_page(self.feed, sources, self.cursor)
             if page.dead:
-                raise _Stop(f"flow: request {page.dead} has dead sub-requests")
+                raise _Stop(f"{STOPPED}request {page.dead} has dead sub-requests")
             most = settings.CHUNK_ENTRIES * (2 if self.feed.kind in JOINING else 1)
             for moved, made in parts(page.entries, self.cursor, most):
                 if not (yield from self._add(moved, made)):
@@ -148,7 +151,7 @@ class _Hand:
             return sources[0].has_ended
         for source in sources:
             if source.state == "cancelled":
-                raise _Stop(f"flow: request {source.id} was cancelled")
+                raise _Stop(f"{STOPPED}request {source.id} was cancelled")
         return True
 
     def keep_open(self) -> Operation[None]:
@@ -156,9 +159,9 @@ class _Hand:
         yield from self._move(self._hand_over_call(self.cursor, [], settings.FED_OPEN_MS), [])
 
     def give_up(self, born: int) -> Operation[None]:
-        """Lets the next check cancel a step whose flow was never submitted, after an hour."""
+        """Lets the next check cancel a step whose flow was never submitted, after a day."""
         now = time_ms((yield Command(b"TIME")))
-        if now > born + settings.OPEN_MS:
+        if now > born + settings.UNFED_OPEN_MS:
             yield from self._move(self._hand_over_call(self.cursor, [], 0), [])
 
     def _is_far_ahead(self) -> Operation[bool]:
@@ -209,7 +212,9 @@ class _Hand:
         return False
 
     def _seal(self, sources: list[Source]) -> Operation[None]:
-        """Ends the submission of the step. Raises _Stop if results of a child are missing."""
+        """Ends the submission of the step. Raises _Stop if results of a source are missing."""
+        # A source and its results expire together: if it is there now, the last page was whole.
+        _check_there((yield from _sources(self.feed.sources)))
         if self.feed.kind in JOINING:
             yield from self._check_joined(sources)
         names = keys.request_keys(self.id)
@@ -223,8 +228,11 @@ class _Hand:
     def _check_joined(self, sources: list[Source]) -> Operation[None]:
         (total,) = yield from read(self.id, "total")
         for source in sources:
+            if self.feed.kind == GATHER and source.total % self.feed.width:
+                count = f"{source.total:,} results, and {self.feed.width} of them make one body"
+                raise _Stop(f"{STOPPED}request {source.id} has {count}")
             if source.total != int(total) * (1 if len(sources) > 1 else self.feed.width):
-                raise _Stop(f"flow: results of request {source.id} are missing")
+                raise _Stop(f"{STOPPED}results of request {source.id} are missing")
 
 
 def _sources(ids: tuple[str, ...]) -> Operation[list[Source]]:
@@ -236,12 +244,19 @@ def _sources(ids: tuple[str, ...]) -> Operation[list[Source]]:
     return found
 
 
-def _stop(request_id: str, place: str, reason: str) -> Operation[None]:
+def _check_there(sources: list[Source]) -> None:
+    """Raises _Stop if a source is gone, with results that were perhaps not handed over."""
+    for source in sources:
+        if source.state in _GONE:
+            raise _Stop(f"{STOPPED}request {source.id} is gone before all of it was handed over")
+
+
+def _stop(request_id: str, feed: Feed, place: str, reason: str) -> Operation[None]:
     found = Place.parse(place)
-    if found is None:
-        yield from change.cancel(request_id, reason)
-    else:
+    if found is not None:
         yield from cancel_flow(run_of(request_id), found.steps, reason)
+    if found is None or feed.kind == DEAD:  # cancel_flow leaves a compensating step as it is
+        yield from change.cancel(request_id, reason)
 
 
 def _run(queue: str, request_id: str, call: Call) -> Operation[Reply]:

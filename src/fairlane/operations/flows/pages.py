@@ -96,7 +96,9 @@ def _made(feed: Feed, place: int, results: list[Result]) -> list[bytes]:
         return [feed.wrap.body(one.body) for one in results if one.status == "done"]
     made: list[bytes] = []
     for one in results:
-        child, index = (one.index, 0) if feed.kind == GATHER else (place, one.index)
+        child, index = place, one.index
+        if feed.kind == GATHER:
+            index, child = divmod(one.index, feed.width)
         mark = b":x" if one.status == "dead" else b""
         made += [b"%d:%d%b" % (child + 1, index, mark), _part(feed, one)]
     return made

@@ -19,18 +19,19 @@ from fairlane import settings
 from fairlane.errors import InvalidArgument, RequestNotFound, type_of
 from fairlane.operations.flows.feed import request_of
 from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Command
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fairlane.protocol.steps import Operation
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _LARGEST = 2**53 - 1  # of a whole number that Lua adds to
 _MISSING = ""
-_VALUE = b"v:"
+_VALUE, _BORN = b"v:", b"born"
 
 
 class _Caller(NamedTuple):
@@ -67,20 +68,30 @@ forget_callers = _callers.forget
 
 def read_value(run: str, name: str) -> Operation[Any]:
     """Returns a value, None if there is none. Raises InvalidArgument."""
-    text = yield Command(b"HGET", _key(run), _VALUE + checked_name(name).encode())
-    return None if text is None else json.loads(text)
+    wanted = _VALUE + checked_name(name).encode()
+    (text, born), row = yield Batch(
+        [Command(b"HMGET", _key(run), wanted, _BORN), hmget(request_of(run, 1), "born")]
+    )
+    return json.loads(text) if text is not None and _is_of_this_life(born, row) else None
 
 
 def read_shared(run: str) -> Operation[dict[str, Any]]:
     """Returns all values by their names, in the order of the names."""
-    flat = yield Command(b"HGETALL", _key(run))
-    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    flat, row = yield Batch([Command(b"HGETALL", _key(run)), hmget(request_of(run, 1), "born")])
+    pairs = dict(flat if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True))
+    if not _is_of_this_life(pairs.get(_BORN), row):
+        return {}
     found = {
         name.removeprefix(_VALUE).decode(): json.loads(text)
-        for name, text in pairs
+        for name, text in pairs.items()
         if name.startswith(_VALUE)
     }
     return dict(sorted(found.items()))
+
+
+def _is_of_this_life(born: bytes | None, row: Sequence[bytes | None]) -> bool:
+    """Returns False for values of an earlier run of the id, whose request is gone."""
+    return born is not None and born.decode() == parse_fields(["born"], row)[0]
 
 
 def set_value(run: str, name: str, value: Any) -> Operation[None]:
@@ -108,7 +119,7 @@ def swap_value(run: str, name: str, expected: Any, value: Any) -> Operation[bool
 
 
 def expire_shared(run: str) -> Operation[None]:
-    """Gives the state the life of the run: both expire together."""
+    """Gives the state the life of the run; drops that of an earlier run of the id."""
     if run:
         yield _call(run, "keep", "", "", _MISSING, _Caller("keep", iter((0,))))
 
@@ -121,13 +132,14 @@ def as_text(name: str, value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise InvalidArgument(
-            f"value of {name!r} is {type_of(value)}, which JSON has not: "
-            "use None, bool, int, float, str, list or dict"
-        ) from None
+        raise InvalidArgument(f"value of {name!r} {_problem_of(value)}") from None
     if value is None:
         raise InvalidArgument(f"value of {name!r} is None: delete it instead")
-    if (size := len(text.encode("utf-8", "surrogatepass"))) > settings.SHARED_VALUE:
+    if not _is_text(text):
+        raise InvalidArgument(
+            f"value of {name!r} has half of a surrogate pair: give text that UTF-8 can hold"
+        )
+    if (size := len(text.encode())) > settings.SHARED_VALUE:
         raise InvalidArgument(
             f"value of {name!r} has {size:,} bytes: the most is {settings.SHARED_VALUE:,}: "
             "share a path or a key instead"
@@ -137,12 +149,30 @@ def as_text(name: str, value: Any) -> str:
 
 def checked_name(name: str) -> str:
     """Returns the name of a value. Raises InvalidArgument."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not _is_text(name):
         raise InvalidArgument(
             f"name {str(name)[:60]!r} of a shared value is not valid: "
-            "1 to 128 characters are expected, none of control"
+            "1 to 128 characters are expected, none of control and no half of a surrogate pair"
         )
     return name
+
+
+def _problem_of(value: Any) -> str:
+    """Returns what is wrong with a value that JSON refuses."""
+    try:
+        json.dumps(value, skipkeys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        kinds = "use None, bool, int, float, str, list or dict"
+        return f"is {type_of(value)}, which JSON has not: {kinds}"
+    return "has a dict with a key that is no text: keys are text"  # so they cannot be sorted
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _key(run: str) -> bytes:

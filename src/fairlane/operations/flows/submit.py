@@ -1,7 +1,7 @@
 """Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
 
 So who sees the first step finds the others. If the producer dies before, nothing feeds the open
-ones, and a leader gives them up after an hour.
+ones, and a leader gives them up after a day.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.errors import FairlaneError, RedisUnreachable, RequestEnded
+from fairlane.operations.batching import run_all
 from fairlane.operations.create.intents import seen_to_exist
+from fairlane.operations.flows.feed import run_of
+from fairlane.operations.flows.hand_over import STOPPED, cancel_flow
+from fairlane.operations.flows.shared import expire_shared
 from fairlane.operations.lease.tokens import reschedule_active
 from fairlane.operations.submit.open_request import Submission, open_request
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import read
+from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
@@ -31,7 +35,8 @@ def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operat
     """Submits the caller's chunks to the first step; returns how many sub-requests it has.
 
     Repeatable with the same id, flow, properties and content. Raises what `submit` raises: nothing
-    is left then, unless another producer of the id submitted the flow.
+    is left then, unless another producer of the id submitted the flow. Raises RequestEnded, and
+    cancels the flow, if a later step was given up before the first one was there.
     """
     first, *later = steps
     begun: list[Submission] = []
@@ -48,9 +53,27 @@ def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operat
         with suppress(FairlaneError):  # the caller's own error is the one to raise
             yield from _take_back(first, begun, error)
         raise
+    yield from _check_begun(first, later)
     for step in later:
         yield from _look_soon(step)
+    yield from expire_shared(run_of(first.id))
     return total
+
+
+def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> Operation[None]:
+    """Raises RequestEnded if a later step ended before the first one could feed it."""
+    rows = yield from run_all([hmget(one.id, "state", "reason") for one in later])
+    for one, row in zip(later, rows, strict=True):
+        state, reason = parse_fields(["state", "reason"], row)
+        is_over = state in {"", "abandoned", "cancelled", "cancelling"}
+        if is_over and not reason.startswith(STOPPED):  # else a result has stopped the flow
+            why = f"flow: step {one.id} ended while the flow was being submitted"
+            yield from cancel_flow(run_of(first.id), len(later) + 1, why)
+            seen = f"{state or 'gone'} ({reason})" if reason else state or "gone"
+            raise RequestEnded(
+                f"step {one.id} was {seen} before its flow was submitted: the flow is cancelled, "
+                "submit it with another id"
+            )
 
 
 def _look_soon(step: PlannedStep) -> Operation[None]:
