@@ -232,6 +232,16 @@ def test_all_results_of_a_step_are_gathered_into_one_body(plain: Any):
     assert [one[2:] for one in counts(plain)] == [(4, 4, 0), (1, 1, 0)]
 
 
+def test_a_joined_body_may_be_larger_than_a_submitted_one(
+    plain: Any, monkeypatch: pytest.MonkeyPatch
+):
+    reach_children(plain)
+    drain(plain)
+    monkeypatch.setattr(settings, "MAX_BODY", len(JOINED) - 1)
+    plain.run(hand_over(FOURTH))
+    assert bodies_of(plain, FOURTH) == [JOINED] * 3
+
+
 def test_more_results_than_are_gathered_make_more_bodies(plain: Any):
     start(plain, Flow("f").step("one").step("end", gathers=2), 6)
     work_off(plain)
