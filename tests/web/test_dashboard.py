@@ -35,7 +35,7 @@ class Named:
     """A queue of which only the name is read."""
 
     name = "req"
-    snapshot = None
+    snapshot = errors = None
 
     async def close(self) -> None:
         """Closes nothing."""

@@ -267,7 +267,7 @@ def test_a_source_that_expires_during_a_hand_over_is_no_end_of_the_step(plain: A
     start(plain, TWO_STEPS)
     work(plain, *[""] * 4)
     late = hand_over(SECOND)
-    step = late.send(plain.do(next(late)))  # it knows that the source has ended
+    step = late.send(plain.do(next(late)))  # it has read that the source has ended
     reply = plain.do(step)
     plain.client.delete(*keys.request_keys(FIRST))
     assert plain.run(rest_of(late, late.send(reply))).is_over
