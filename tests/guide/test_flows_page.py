@@ -33,7 +33,9 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     page = PAGE.read_text(encoding="utf-8")
     assert all(line in page for line in drawn)
     assert len(drawn) == 4
-    results, drawn = shown[6].splitlines()[:2], shown[6].splitlines()[2:]
+    state, *shown_last = shown[6].splitlines()
+    assert state == "done"
+    results, drawn = shown_last[:2], shown_last[2:]
     assert sorted(results) == [
         *("user 1 has a role, user 1 is followed", "user 2 has a role, None"),
     ]
