@@ -46,7 +46,7 @@ function columns(steps) {
 
 function step(one) {
   const { request, sources } = one;
-  const role = one.compensates ? `undoes what failed in ${sources[0]}` : sources.length > 1 ? `joins ${sources.join(", ")}` : sources.length && `gets the results of ${sources[0]}`;
+  const role = one.compensates ? `undoes what failed in ${sources[0]}` : sources.length > 1 ? `joins ${sources.join(", ")}` : sources.length > 0 && `gets the results of ${sources[0]}`;
   return el("a", { class: one.compensates ? "step undo" : "step", href: requestHref(request.id) },
     el("span", { class: "row spread" }, el("b", {}, one.compensates && [icon("again"), " "], one.step), badge(stateOf(request))),
     meter(request),
