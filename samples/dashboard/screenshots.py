@@ -37,19 +37,11 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     "--hide-scrollbars",
 )
-DESK, PHONE = (1280, 860), (360, 720)
+DESK = (1280, 860)
 SHOTS = (  # the picture, its page, what is there as soon as it can be taken, its size, its theme
-    ("overview", "#/overview", "h1", DESK, "light"),
     ("overview-dark", "#/overview", "h1", DESK, "dark"),
-    ("requests", "#/requests", "tbody tr", DESK, "light"),
     ("requests-dark", "#/requests", "tbody tr", DESK, "dark"),
     ("request", "#/requests/thumbnails-catalog", ".chart rect.block", DESK, "light"),
-    ("request-dark", "#/requests/thumbnails-catalog", ".chart rect.block", DESK, "dark"),
-    ("priorities-dark", "#/priorities", "h1", DESK, "dark"),
-    ("workers", "#/workers", "h1", DESK, "light"),
-    ("dead", "#/dead", ".failure", DESK, "light"),
-    ("flows-dark", "#/flows", ".step", DESK, "dark"),
-    ("phone", "#/requests", "tbody tr", PHONE, "dark"),
 )
 
 
