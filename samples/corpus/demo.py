@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from around import cancelled_unless_ended, end_as_by_ctrl_c, near
-from dashboard import dashboard
 from demo_requests import SOME, DemoRequest, plan
 from table import Finding, findings_of, imported, longest, table, timeline, total
 from workers import Workers
@@ -78,13 +77,10 @@ def demo(options: argparse.Namespace) -> int:
             f"{options.workers} workers with {options.processes} processes each; "
             f"bulk is submitted: {len(requests[0].paths):,} files"
         )
-        with workers, dashboard(url, QUEUE) as address:
-            if address:
-                note(f"watch it in a browser: {address}")
-            with live(requests) as view:
-                run(queue, requests, workers, view, options.timeout)
+        note(f"watch it in a browser: fairlane serve --queue {QUEUE} (extra web)")
+        with workers, live(requests) as view:
+            run(queue, requests, workers, view, options.timeout)
     close(requests, options.out)
-    note(f"look at it again in a browser: fairlane serve --queue {QUEUE} (extra web)")
     return 0
 
 
