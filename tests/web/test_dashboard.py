@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, cast
 
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -45,12 +45,12 @@ def site(**options: Any) -> Site:
     return Site(cast("Queue", Named()), **options)
 
 
-def ask(app: Starlette, method: str, path: str, **given: Any) -> httpx.Response:
+def ask(app: Starlette, method: str, path: str, **given: Any) -> httpx2.Response:
     """Calls an application in this process, as its own page does."""
 
-    async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async def send() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             client.headers["Sec-Fetch-Site"] = "same-origin"
             return await client.request(method, path, **given)
 
