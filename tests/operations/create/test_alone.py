@@ -118,22 +118,29 @@ def test_an_intent_that_was_taken_back_is_not_used_again(lane: Lane, times: int)
     assert lane.client.zscore(keys.active("req"), "r1") is not None
 
 
+GRACE_MS = settings.INTENT_GRACE_MS
+
+
 @pytest.mark.parametrize(
-    ("deadline_ms", "grace_ms"),
+    ("options", "grace_ms"),
     [
-        (0, settings.INTENT_GRACE_MS),
-        (10, settings.INTENT_GRACE_MS // 5),
-        (settings.INTENT_GRACE_MS // 2, settings.INTENT_GRACE_MS // 2),
-        (settings.INTENT_GRACE_MS * 9, settings.INTENT_GRACE_MS),
+        ({}, GRACE_MS),
+        ({"deadline_s": 0.01}, GRACE_MS // 5),
+        ({"deadline_s": GRACE_MS / 2000}, GRACE_MS // 2),
+        ({"deadline_s": GRACE_MS * 9 / 1000}, GRACE_MS),
+        ({"ageing_s": GRACE_MS / 2000}, GRACE_MS // 2),
+        ({"ageing_s": 2, "deadline_s": 60}, 2_000),
+        ({"after": ["other"]}, GRACE_MS // 5),
     ],
 )
-def test_the_auditors_first_look_is_no_later_than_the_deadline(
-    queue: Queue, lane: Lane, deadline_ms: int, grace_ms: int
+def test_the_auditors_first_look_is_no_later_than_what_it_must_do(
+    queue: Queue, lane: Lane, options: dict[str, Any], grace_ms: int
 ):
-    """So that what is left of it then is dead soon."""
+    """So what is late is dead soon, what ages is hastened, and what waits for others starts."""
+    queue.submit_request([b"z"], id="other")
     seconds, micros = lane.client.time()
     before = int(seconds) * 1000 + int(micros) // 1000
-    queue.submit_request([b"a"], id="r1", deadline_s=deadline_ms / 1000)
+    queue.submit_request([b"a"], id="r1", **options)
     seconds, micros = lane.client.time()
     after = int(seconds) * 1000 + int(micros) // 1000
     due = lane.client.zscore(keys.active("req"), "r1")

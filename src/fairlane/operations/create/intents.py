@@ -43,11 +43,17 @@ def announce(
 
 
 def grace_ms(policy: Policy) -> int:
-    """Returns for how many ms the auditor leaves an intent alone."""
+    """Returns for how many ms the auditor leaves an intent alone.
+
+    The auditor's first look is no later than what it must then do: the deadline, the end of the
+    ageing, the start after other requests. Each look costs calls, so there is a least time.
+    """
     grace = settings.INTENT_GRACE_MS
-    if not policy.deadline_ms:
-        return grace
-    return min(grace, max(policy.deadline_ms, grace // 5))  # its first look is no later than that
+    least = grace // 5
+    dues = [due for due in (policy.deadline_ms, policy.ageing_ms) if due]
+    if policy.after:
+        dues.append(least)
+    return min(grace, max(min(dues, default=grace), least))
 
 
 def read_intents(ids: Sequence[str], shards: bytes, scores: list[Any]) -> list[Intent]:
