@@ -13,6 +13,7 @@ FairlaneError
  ├── DeadNotFound         no dead sub-request has that index or fingerprint exit 3
  ├── ScheduleNotFound     the queue has no schedule of this name            exit 3
  ├── SubscriberNotFound   the topic has no subscriber of this name         exit 3
+ ├── TopicNotFound        there is no topic of this name                    exit 3
  ├── WebhookNotFound      the queue has no webhook of this name             exit 3
  ├── AccessTokenNotFound  the file has no token of this id                  exit 3
  ├── RequestClosed        the request is sealed: too late to add         exit 1
@@ -101,6 +102,12 @@ class ScheduleNotFound(FairlaneError, LookupError):
 
 class SubscriberNotFound(FairlaneError, LookupError):
     """The topic has no subscriber of this name."""
+
+    exit_code = 3
+
+
+class TopicNotFound(FairlaneError, LookupError):
+    """There is no topic of this name: nothing was published to it, and it has no subscriber."""
 
     exit_code = 3
 

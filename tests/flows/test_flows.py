@@ -36,6 +36,9 @@ def test_a_run_is_followed_to_its_end(queue: Queue):
     assert (second.step, second.sources, second.progress.priority) == ("notify", ("check",), 1)
     with pytest.raises(WaitTimeout, match=r"x\.1"):
         run.wait(timeout=0)
+    work_off(queue.driver)
+    with pytest.raises(WaitTimeout, match=r"x\.2 had not ended after 0\.002 s; it goes on"):
+        run.wait(timeout=0.002)  # the whole of it is named, not what the first step has left
     finish(queue, "x")
     assert run.wait(timeout=0) == "done"
     assert [result.index for result in run.results()] == [0, 1]
@@ -95,6 +98,11 @@ def test_steps_have_queues_of_their_own(queue: Queue):
     flow = Flow("access").step("check").step("notify", queue="mail")
     run = queue.submit_flow(flow, ["a"])
     assert [one.progress.queue for one in run.progress().steps] == ["req", "mail"]
+
+
+def test_a_flow_is_shown_by_its_steps():
+    assert repr(ACCESS) == "<Flow access: check, notify>"
+    assert repr(Flow("none")) == "<Flow none: no step>"
 
 
 def test_an_unknown_run_is_not_found(queue: Queue):

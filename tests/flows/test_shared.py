@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import Flow, InvalidArgument, RequestNotFound
+from fairlane import Change, Flow, InvalidArgument, RequestNotFound
 from fairlane.aio import Queue as AsyncQueue
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.protocol import keys
 from fairlane.worker.handler.handlers import Context
 from tests.support.requests import work_off
 
@@ -58,25 +56,25 @@ def test_threads_add_to_one_number(shared: SharedState):
     assert shared.incr("n", -100) == 0
 
 
-def test_it_expires_with_the_first_step(queue: Queue, redis_client: Any):
-    run = queue.submit_flow(ACCESS, ["a"], id="x")
+def test_it_goes_with_a_flow_of_one_step(queue: Queue, redis_client: Any):
+    run = queue.submit_flow(Flow("one").step("check"), ["a"], id="x")
     run.shared["key"] = 1
     work_off(queue.driver, queue.name)
-    queue.driver.run(hand_over("x.2"))
-    of_request = redis_client.pttl(keys.request_hash("x.1"))
-    assert 0 < redis_client.pttl(keys.of_flow("x.1")) <= of_request
+    assert run.shared["key"] == 1
+    of_run = [key for key in redis_client.scan_iter() if b"{x." in key]
+    assert {redis_client.pttl(key) // 86_400_000 for key in of_run} == {0}  # a day is kept
 
 
-def test_a_new_run_of_the_id_finds_nothing_of_the_one_before(queue: Queue, redis_client: Any):
-    flow = Flow("one").step("check")
-    shared = queue.submit_flow(flow, ["a"], id="x").shared
-    shared["key"] = 1
-    redis_client.delete(*keys.request_keys("x.1"))  # it expired; its state did not
-    assert shared.all() == {}
-    queue.submit_flow(flow, ["a"], id="x")
-    assert not redis_client.exists(keys.of_flow("x.1"))
-    assert "key" not in shared
-    assert shared.incr("key") == 1
+@pytest.mark.parametrize("flow", [Flow("one").step("check", retain_s=0), ACCESS])
+def test_it_is_freed_when_the_first_step_is_deleted(queue: Queue, redis_client: Any, flow: Flow):
+    run = queue.submit_flow(flow, ["a"], id="x")
+    run.shared["key"] = "of the flow"
+    work_off(queue.driver, queue.name)
+    queue.change(queue.select(Change.delete(), ["x.1"]))
+    assert run.shared.all() == {}
+    assert b"of the flow" not in b"".join(
+        redis_client.dump(key) for key in redis_client.scan_iter(match=b"*{x.1}*")
+    )
 
 
 @pytest.mark.parametrize(

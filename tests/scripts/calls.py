@@ -81,7 +81,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "append": Call(running, _next_chunk(lane)),
         "cancel": Call(running, {"reason": "enough"}),
         "charge_turns": Call(TURNS[1:], {"rows": [5, "1:acme", 1, 300]}),
-        "change_shared": Call((*running, keys.of_flow(RUNNING)), SHARED),
+        "change_shared": Call(running, SHARED),
         "change_shards": Call(running, {"shards": "1,2"}),
         "claim_dead": Call(
             ended, {"id": NEW, "choice": "c0ffee", "expected": 0, "ids": lane.dead_ids()}

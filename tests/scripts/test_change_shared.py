@@ -17,15 +17,14 @@ numbers = count(1)
 
 
 def change(lane: Lane, how: str, name: str = "n", value: str = "", **given: Any) -> list[Any]:
-    names = (*lane.names, keys.of_flow(lane.id))
     usual = {"caller": "c1", "number": next(numbers), "expected": "", "most_names": 3}
     usual |= {"most_bytes": 100, "how": how, "field": name, "value": value}
-    reply: list[Any] = lane.call("change_shared", names, **(usual | given))
+    reply: list[Any] = lane.call("change_shared", lane.names, **(usual | given))
     return reply
 
 
 def stored(lane: Lane) -> dict[bytes, bytes]:
-    found = lane.client.hgetall(keys.of_flow(lane.id))
+    found = lane.client.hgetall(keys.request_hash(lane.id))
     return {name: value for name, value in found.items() if name[:2] == b"v:"}
 
 
@@ -106,51 +105,48 @@ def test_callers_of_long_ago_are_forgotten_when_there_are_many(first: Lane):
         change(first, "set", "n", "1", caller=f"old{one}")
     first.later(600_001)
     change(first, "set", "n", "1", caller="new")
-    left = [name for name in first.client.hkeys(keys.of_flow("r1")) if name[:2] == b"c:"]
+    left = [name for name in first.client.hkeys(keys.request_hash("r1")) if name[:2] == b"c:"]
     assert left == [b"c:new"]
-    assert first.client.hget(keys.of_flow("r1"), "callers") == b"1"
+    assert first.client.hget(keys.request_hash("r1"), "shared") == b"2:1:1"
 
 
-def test_it_expires_with_the_request(first: Lane):
-    key = keys.of_flow("r1")
+def test_it_is_kept_and_expires_with_the_request(first: Lane):
+    before = set(first.client.keys())
     change(first, "set", "n", "1")
-    assert first.client.pttl(key) > 30 * 24 * HOUR
+    assert set(first.client.keys()) == before
     first.request("cancel", reason="why")
-    assert change(first, "keep", caller="")[0] == b"ok"
-    of_request = first.client.pttl(first.names[2])
-    assert first.client.pttl(key) <= of_request
-    change(first, "set", "n", "2")
-    assert first.client.pttl(key) <= of_request
+    assert change(first, "set", "n", "2") == [b"ok", b""]
+    assert stored(first) == {b"v:n": b"2"}
+    assert first.client.pttl(first.names[2]) > 0
 
 
-def test_that_of_a_cancelled_run_expires_while_something_is_held(lane: Lane):
-    lane.begin(1, extras="flow=f 1 2 one", retain_ms=2 * HOUR)
+def test_the_end_of_a_request_that_keeps_nothing_drops_it(lane: Lane):
+    lane.start(1, extras="flow=f 1 2 one", retain_ms=0)
     change(lane, "set", "n", "1")
     lane.request("cancel", reason="why")
-    assert lane.hash()["state"] == "cancelling"
-    assert change(lane, "keep", caller="")[0] == b"ok"
-    assert 0 < lane.client.pttl(keys.of_flow("r1")) <= 2 * HOUR
+    names = lane.client.hkeys(keys.request_hash("r1"))
+    assert [one for one in names if one[:2] in {b"v:", b"c:"} or one == b"shared"] == []
+    assert b"chain" in names or b"digest" in names
+    assert change(lane, "set", "n", "1") == [b"gone"]
+    assert stored(lane) == {}
 
 
-@pytest.mark.parametrize("how", ["set", "keep"])
-def test_the_state_of_an_earlier_life_is_dropped(first: Lane, how: str):
-    key = keys.of_flow("r1")
-    change(first, "set", "old", "1", number=1_000_000)
-    first.client.hset(key, "born", 5)
-    assert change(first, how, "n", "2", number=1_000_000)[0] == b"ok"
-    assert stored(first) == ({b"v:n": b"2"} if how == "set" else {})
-
-
-def test_nothing_is_made_only_to_expire(first: Lane):
-    assert change(first, "keep") == [b"ok", b""]
-    assert not first.client.exists(keys.of_flow("r1"))
+def test_another_life_of_the_request_begins_without_it(first: Lane):
+    change(first, "set", "old", "1")
+    first.request("cancel", reason="why")
+    born = int(first.hash()["born"])
+    beside = (keys.unique_ids("r1"), keys.owner("r1"), keys.of_flow("r1"))
+    first.call("delete", (*first.names, *beside), born=born, seen=0, ttl=HOUR)
+    assert stored(first) == {}
+    assert change(first, "set", "n", "1") == [b"gone"]
 
 
 def test_without_the_first_step_there_is_no_state(lane: Lane):
     assert change(lane, "set", "n", "1") == [b"gone"]
     lane.start(1)
+    before = lane.dump()
     assert change(lane, "set", "n", "1") == [b"gone"]
-    assert not lane.client.exists(keys.of_flow("r1"))
+    assert lane.dump() == before
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,6 @@ def test_another_epoch_begins_at_zero_and_keeps_what_is_in_flight(lane: Lane):
     assert restart(lane, "epoch-of-a", "next") == 1
     assert restart(lane, "epoch-of-a", "other") == 0  # a repeat, or another forwarder
     assert take(lane) == [b"ok", b"next", 0, b"", 0, [b"b", b"c"]]
-    assert lane.client.hmget(STATE, "restarts", "restarted", "reason") == [
-        *(b"1", b"%d" % lane.now, b"gap"),
+    assert lane.client.hmget(STATE, "restarts", "restarted", "reason", "earlier") == [
+        *(b"1", b"%d" % lane.now, b"gap", b"1"),
     ]

@@ -201,10 +201,7 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "schedules": client.hgetall(keys.schedules("req")[0]),
         "ticks": client.zrange(keys.schedules("req")[1], 0, -1),
         "lists": lists_of(client),
-        "topic": driver.run(read_topic("t"))[1:3],
-        "subscribers": [
-            one._replace(seen_ms=0, oldest_ms=0) for one in driver.run(read_topic("t")).subscribers
-        ],
+        "topic": topic_of(client, driver),
         "kept": sorted(
             part_and_id(key)
             for key in dump(client)
@@ -222,6 +219,15 @@ def lists_of(client: Any) -> dict[bytes, Any]:
             found[key] = client.llen(key) if b"ids" in key else client.lrange(key, 0, -1)
     found[b"done"] = client.hget("{lists}:metrics:done", "count")
     return found
+
+
+def topic_of(client: Any, driver: SyncDriver) -> Any:
+    """The counts of the topic t, and how far its subscribers are; None = it is not there."""
+    if not client.exists(*keys.topic("t")):
+        return None
+    state = driver.run(read_topic("t"))
+    subscribers = [one._replace(seen_ms=0, oldest_ms=0) for one in state.subscribers]
+    return state.messages, state.published, subscribers
 
 
 def known(request_id: str) -> str:

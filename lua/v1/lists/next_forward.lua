@@ -6,7 +6,7 @@
 -- @flags allow-oom
 local source = KEYS[1]  -- a list of a person; its oldest message is at the tail
 local flight = KEYS[2]  -- {<list>}:forwarding  list  messages that left the source and are not settled
-local state = KEYS[3]  -- {<list>}:forward  hash  epoch, sequence, chain, owner, until, restarts, restarted, reason
+local state = KEYS[3]  -- {<list>}:forward  hash  epoch, sequence, chain, owner, until, earlier, restarts, restarted, reason
 local now = ARGV[1]  -- ms, "" = server time
 local owner = ARGV[2]  -- of the forwarder
 local lease = tonumber(ARGV[3])  -- ms, 0 = end the lease

@@ -6,7 +6,7 @@
 -- @include lib/core/request_keys.lua
 local rows = KEYS[10]  -- ids:{id}  ids of rows that were added by id
 local owner = KEYS[11]  -- txn:{id}  the only transaction that may write to the request
-local of_flow = KEYS[12]  -- flow:{id}  what a step of a flow keeps
+local of_flow = KEYS[12]  -- flow:{id}  what waits to be joined
 local born = tonumber(ARGV[1])  -- ms; when the life that is meant began
 local seen = tonumber(ARGV[2])  -- intents up to this score are given up
 local ttl = tonumber(ARGV[3])  -- ms the marker stays

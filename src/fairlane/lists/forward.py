@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fairlane.common import clock
 from fairlane.common.text import plural
@@ -19,17 +19,29 @@ if TYPE_CHECKING:
     from fairlane.operations.lists.forwarding import Disagreement
     from fairlane.protocol.steps import Operation
 
+T = TypeVar("T")
+
 LEASE_S = 10.0
 _PATIENCE_S = 5.0  # of one call: then the loop repeats it
 _STANDBY_S = 0.5  # between two looks of a replica that waits
 
 
-def state_of(source: ListAddress) -> ForwardState:
-    """Returns how far the forwarding of a list is. Raises RedisError."""
-    driver = SyncDriver(source.url)
+def state_of(source: ListAddress, target: ListAddress | None = None) -> ForwardState:
+    """Returns how far the forwarding of a list is. Raises RedisError.
+
+    Without the target, a batch on its way counts as lag, though the target may have it already.
+    """
+    state = _ask(source, forwarding.read_state(source.name))
+    if target is None:
+        return state
+    return state.with_landed(_ask(target, forwarding.read_landed(target.name, state.epoch)))
+
+
+def _ask(address: ListAddress, operation: Operation[T]) -> T:
+    driver = SyncDriver(address.url)
     try:
         driver.check()
-        return driver.run(forwarding.read_state(source.name))
+        return driver.run(operation)
     finally:
         driver.close()
 

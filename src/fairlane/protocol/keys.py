@@ -153,7 +153,7 @@ def unique_ids(request_id: str) -> bytes:
 
 
 def of_flow(request_id: str) -> bytes:
-    """`flow:{id}`: beside a first step the shared state, beside a joining one what waits there."""
+    """`flow:{id}`: beside a step that joins others, what waits to be joined."""
     return f"flow:{{{request_id}}}".encode()
 
 

@@ -21,13 +21,22 @@ PACKED: Mapping[str, tuple[str, ...]] = {
     ),
     "gate": ("opens", "rates", "limited", "turn"),
 }
+VALUE = "v:"  # of a value that the steps of a flow share, before its name
+_NOT_OF_REQUEST = (VALUE, "c:")  # see lua/v1/lib/flows/shared.lua
 _SEPARATORS = {"gate": "|"}
 _HOME = {name: packed for packed, names in PACKED.items() for name in names}
 
 
 def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
-    """Returns a whole hash with each packed number under its own name."""
-    found = {name: value for name, value in stored.items() if name not in PACKED}
+    """Returns a whole hash with each packed number under its own name.
+
+    What the steps of a flow share is left out.
+    """
+    found = {
+        name: value
+        for name, value in stored.items()
+        if name not in PACKED and not name.startswith(_NOT_OF_REQUEST)
+    }
     for packed, names in PACKED.items():
         if packed in stored:
             values = stored[packed].split(_SEPARATORS.get(packed, ":"))

@@ -5,6 +5,8 @@ each argument's name to its value:
 
     [1,"resize",{"path":"a.png","width":100}]
 
+A call in a request that many callers share may have a fourth value: its own trace.
+
 It is JSON, or MessagePack with the same values. The first byte shows which. A result is encoded as
 its body was. A result of None has no body. A worker gives back a body of a later version, as it
 does with a task that it lacks.
@@ -34,6 +36,7 @@ class TaskBody(msgspec.Struct, array_like=True, gc=False, frozen=True):
     version: int
     task: str
     arguments: msgspec.Raw
+    trace: str = ""  # as tracing.text_of wrote it
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,13 +86,16 @@ class TaskSignature:
         by_place = {_POSITIONAL, inspect.Parameter.POSITIONAL_OR_KEYWORD}
         return next((one.name for one in self.parameters if one.kind in by_place), None)
 
-    def encode(self, codec: Codec, arguments: dict[str, Any], where: str = "") -> bytes:
-        """Returns the body of one sub-request; `where` names it in errors.
+    def encode(
+        self, codec: Codec, arguments: dict[str, Any], where: str = "", trace: str = ""
+    ) -> bytes:
+        """Returns the body of one sub-request; `where` names it in errors, `trace` is its own.
 
         Raises ArgumentsRefused, which names the argument that cannot be encoded.
         """
         try:
-            body = codec.encode((VERSION, self.task, arguments))
+            parts = (VERSION, self.task, arguments)
+            body = codec.encode((*parts, trace) if trace else parts)
         except UNENCODABLE as error:
             raise self._unencodable(codec, arguments, where, error) from None
         if len(body) > settings.MAX_BODY:

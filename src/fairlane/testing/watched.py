@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fairlane.worker.handler.errors import GiveBack
@@ -29,7 +30,8 @@ class WatchedHandler:
     @property
     def shape(self) -> Shape:
         """Returns how a Runner calls it."""
-        return shape_of(self._call)
+        own = shape_of(self._handler)
+        return replace(shape_of(self._call), task_of=own.task_of, trace_of=own.trace_of)
 
     def start(self) -> None:
         """Runs the hooks of a process's start."""

@@ -107,7 +107,10 @@ class Topic:
                 return
 
     def overview(self) -> TopicState:
-        """Returns the counts of the topic, and of each subscriber what waits for it."""
+        """Returns the counts of the topic, and of each subscriber what waits for it.
+
+        Raises TopicNotFound.
+        """
         return self.driver.run(subscribers.read_topic(self.name))
 
     def set_retention(self, *, age_s: float | None = None, count: int | None = None) -> None:

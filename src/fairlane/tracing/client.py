@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlane.tracing import tracer as tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from opentelemetry.trace import Span
@@ -67,6 +69,14 @@ class _Recorded(ClientSpan):
         for one in taken:
             _link(self._span, one.trace, {"messaging.message.id": _id_of(one.receipt)})
 
+    def sends(self, request_id: str, first: int, traces: Sequence[str]) -> None:
+        """Notes which messages are sent, each with the trace of its creation."""
+        self._span.set_attribute("fairlane.request.id", request_id)
+        self.count(len(traces))
+        for index, trace in enumerate(traces, first):
+            name = tracing.message_id(request_id, index)
+            _link(self._span, trace, {"messaging.message.id": name})
+
     def settles(self, receipt: Receipt, trace: str) -> None:
         """Notes what is settled."""
         self._span.set_attribute("messaging.message.id", _id_of(receipt))
@@ -84,12 +94,49 @@ class _Recorded(ClientSpan):
         self._span.end()
 
 
+class _Continued(ClientSpan):
+    """No span: what is submitted carries the context of the caller of this program."""
+
+    def __init__(self, trace: str) -> None:
+        self.trace = trace
+
+
 _NOTHING = ClientSpan()
+_caller: ContextVar[str] = ContextVar("caller", default="")
+
+
+@contextmanager
+def continued(trace: str) -> Iterator[None]:
+    """Lets the calls of the API in the block continue the trace of a program that called this one.
+
+    `trace` is its context as text, "" = it has none. A span that is current goes before it.
+    """
+    token = _caller.set(trace)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
 
 
 def sending(queue: str) -> ClientSpan:
     """Returns the span of a submission, whose context its sub-requests carry."""
     return _begin(queue, "send", "send", "PRODUCER")
+
+
+def creating(queue: str) -> ClientSpan:
+    """Returns the span of a message that is sent later, with others; it carries this context."""
+    return _begin(queue, "create", "create", "PRODUCER")
+
+
+def sending_created(queue: str, request_id: str, first: int, traces: Sequence[str]) -> ClientSpan:
+    """Returns the span of sending messages, with a link to the creation of each.
+
+    The messages are the sub-requests of a request from the index `first` on.
+    """
+    found = _begin(queue, "send", "send", "CLIENT") if any(traces) else _NOTHING
+    if isinstance(found, _Recorded):
+        found.sends(request_id, first, traces)
+    return found
 
 
 def receiving(queue: str) -> ClientSpan:
@@ -106,13 +153,16 @@ def settling(verb: str, receipt: Receipt, trace: str) -> ClientSpan:
 
 
 def _begin(queue: str, name: str, kind: str, span_kind: str) -> ClientSpan:
-    tracer = tracing.find_tracer()
+    tracer, caller = tracing.find_tracer(), _caller.get()
     if tracer is None:
-        return _NOTHING
-    from opentelemetry.trace import SpanKind
+        return _Continued(caller) if caller else _NOTHING
+    from opentelemetry.trace import SpanKind, get_current_span
+
+    is_root = not get_current_span().get_span_context().is_valid
 
     made = tracer.start_span(
         f"{name} {queue}",
+        context=tracing.context_of(caller) if caller and is_root else None,
         kind=SpanKind[span_kind],
         attributes=tracing.attributes(queue, name, kind),
     )

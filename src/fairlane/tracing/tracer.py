@@ -7,6 +7,7 @@ configured, so there is nothing to do. redis-py imports it where it is installed
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from functools import cache
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SYSTEM = "fairlane"
 _MOST_STATE = 512  # characters of a tracestate that are kept; a longer one is left out
+_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _IS_NAMED = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ  # then the first look configures it
 _FLUSH_S = 5.0  # the end of a process waits so long for an exporter
 
@@ -66,6 +68,22 @@ def context_of(text: str) -> Context | None:
     carrier = {"traceparent": parent, **({"tracestate": state} if state else {})}
     context = TraceContextTextMapPropagator().extract(carrier, Context())
     return context if get_current_span(context).get_span_context().is_valid else None
+
+
+def text_of_headers(parent: str, state: str) -> str:
+    """Returns the context in a caller's headers, as text_of writes it; "" if it is not valid.
+
+    A traceparent of a later version is read as this one, as W3C Trace Context requires.
+    """
+    match = _PARENT.fullmatch(parent)
+    if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
+        return ""
+    if not (match[2].strip("0") and match[3].strip("0")):
+        return ""
+    kept = ",".join(filter(None, (one.strip() for one in state.split(","))))
+    is_fit = kept.isascii() and kept.isprintable() and " " not in kept and len(kept) <= _MOST_STATE
+    text = f"00-{match[2]}-{match[3]}-{match[4]}"
+    return f"{text} {kept}" if kept and is_fit else text
 
 
 def attributes(queue: str, name: str, kind: str) -> dict[str, Any]:

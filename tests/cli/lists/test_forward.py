@@ -71,6 +71,38 @@ def test_the_lag(words: list[str], program: Program, lists: Any, redis_url: str)
     assert "the numbers began again 2 times: last, the source was set" in program(*show).err
 
 
+def test_what_was_forwarded_is_counted_on_when_the_numbers_begin_again(
+    words: list[str], program: Program, lists: Any, far: Any
+):
+    show = ("forward", *words[1:], "--lag")
+    lists.lpush("orders", "a", "b")
+    program(*words, "--until-idle")
+    with far.client() as client:
+        client.flushall()
+    lists.lpush("orders", "c")
+    assert program(*show).out == b"lag 1, forwarded 2, no forwarder is active\n"
+    program(*words, "--until-idle")
+    assert lists.hget(STATE, "sequence") == b"1"
+    lists.lpush("orders", "d")
+    ended = program(*show)
+    assert ended.out == b"lag 1, forwarded 3, no forwarder is active\n"
+    assert "the numbers began again 1 time: last, the target had lost messages" in ended.err
+
+
+def test_what_has_landed_and_is_not_settled_is_no_lag_beside_its_target(
+    words: list[str], program: Program, lists: Any, far: Any
+):
+    """The forwarder was killed after the target took its batch."""
+    lists.lpush("orders", "a", "b")
+    program(*words, "--until-idle")
+    lists.lpush("orders", "c", "d")
+    lists.lmove("orders", FLIGHT, "RIGHT", "LEFT")
+    with far.client() as client:
+        client.hset("{copy}:landed", lists.hget(STATE, "epoch"), "3:ab")
+    assert program("forward", *words[1:], "--lag").out.startswith(b"lag 1, forwarded 3")
+    assert program("forward", *words[1:3], "--lag").out.startswith(b"lag 2, forwarded 2")
+
+
 def test_the_list_on_another_database_of_the_same_server(
     program: Program, lists: Any, redis_url: str
 ):

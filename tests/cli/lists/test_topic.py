@@ -251,7 +251,11 @@ def test_messages_that_are_acknowledged_by_hand(program: Program):
     ("words", "code", "said"),
     [
         (("read", "news", "a"), 3, "topic news has no subscriber a"),
-        (("unsubscribe", "news", "a"), 3, "topic news has no subscriber a"),
+        (("unsubscribe", "news", "a"), 3, "topic news does not exist: fairlane topic list lists"),
+        (("show", "news"), 3, "topic news does not exist: fairlane topic list lists the topics"),
+        (("show", "news", "--json"), 3, "topic news does not exist"),
+        (("delete", "news"), 3, "topic news does not exist"),
+        (("delete", "news", "--yes"), 3, "topic news does not exist"),
         (("publish", "a b"), 2, "topic 'a b' is not valid"),
         (("subscribe", "news", "a b"), 2, "subscriber 'a b' is not valid"),
         (("retain", "news"), 2, "a retention is missing"),
@@ -267,6 +271,17 @@ def test_what_the_command_refuses(
 ):
     program("topic", *words).refused(code, said)
     assert lists.dbsize() == 0
+
+
+def test_a_mistyped_topic_gets_the_closest_name(program: Program):
+    program("topic", "subscribe", "orders", "a")
+    program("topic", "show", "order").refused(3, "topic order does not exist: did you mean orders?")
+    program("topic", "unsubscribe", "orders", "b").refused(3, "topic orders has no subscriber b")
+
+
+def test_a_topic_with_only_a_retention_is_there(program: Program):
+    program("topic", "retain", "news", "--count", 5)
+    assert program("topic", "show", "news").out.startswith(b"topic news: 0 messages, 0 published")
 
 
 # ------------------------------------------------------------------ deaths

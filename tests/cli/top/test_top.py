@@ -74,6 +74,36 @@ async def test_it_shows_rates_lanes_and_requests_in_80_columns():
 
 
 @in_event_loop
+@pytest.mark.parametrize("size", [(80, 24), (60, 20), (40, 12)])
+async def test_long_names_fit_a_narrow_terminal(size: tuple[int, int]):
+    class Long(Source):
+        async def read(self) -> Snapshot:
+            oldest = request("oldest-" + "o" * 120, tenant="t" * 120, waiting=400, dead=3)
+            many = [request(f"import-{n}-" + "x" * 60, done=10**6) for n in range(40)]
+            long = worker("host-" + "h" * 80 + ":1234", host="h" * 80)
+            return snapshot_of(oldest, *many, workers=(long,), oldest=oldest)
+
+    app = app_of(Long())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app)
+        lines = shown(app).splitlines()
+        assert len(lines) == size[1]
+        assert [line.split()[0] for line in lines[1:5]] == ["done", "waited", "workers", "requests"]
+        table = app.query_one("#rows")
+        assert not table.show_horizontal_scrollbar
+        heads = next(line for line in lines if "REQUEST" in line).split()
+        assert heads[:2] == ["REQUEST", "PRIO*"]
+        assert ("TENANT" in heads) == (size[0] == 80)
+        await pilot.press("w")
+        await pilot.pause()
+        assert not table.show_horizontal_scrollbar
+        for _ in range(9):  # only by a column that is there
+            await pilot.press("s")
+            await pilot.pause()
+            assert "*" in shown(app)
+
+
+@in_event_loop
 async def test_keys_filter_sort_and_show_the_workers():
     app = app_of(Source())
     async with app.run_test(size=(80, 24)) as pilot:

@@ -102,3 +102,25 @@ def test_a_page_fits_a_phone(browser: Browser, busy: Serving, page: str):
     browser.one("h1")
     browser.one(".panel")
     assert browser.run("return document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_refusal_in_the_audit_trail_has_room(browser: Browser, serving: Serving, width: int):
+    name = "a-long-id-" + "x" * 60
+    submit(serving, name, ["a"])
+    assert serving.call("PATCH", f"/v1/requests/{name}", {"limit": 0}).status == 422
+    browser.open("#/audit", width=width)
+    outcome = browser.one(".outcome", "limit 0 is not valid")
+    assert outcome.size["width"] > 150
+    assert outcome.size["height"] < 100
+    assert browser.one("td a", "a-long-id").size["height"] < 120
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    what, when = browser.one("td.title", "Changed").rect, browser.one("td.side-cell").rect
+    assert abs(what["y"] - when["y"]) < 10
+    assert (what["x"] < when["x"]) == (width == 390)
+
+
+def test_a_box_stands_before_the_name_on_a_phone(browser: Browser, serving: Serving):
+    submit(serving, "monday", ["a"])
+    browser.open("#/requests", width=390)
+    assert browser.one("td.pick").rect["x"] < browser.one("td.title", "monday").rect["x"]

@@ -11,6 +11,15 @@ end
 -- A call may be repeated for minutes, so the hash stays at least so long: settings.LEAST_TOMBSTONE_MS.
 local LEAST_TOMBSTONE = 600000
 
+-- Drops what the steps of a flow share: see lib/flows/shared.lua. A tombstone must not keep it.
+local function drop_shared()
+  for _, name in ipairs(redis.call("HEXISTS", request, "shared") == 1 and redis.call("HKEYS", request) or {}) do
+    if name == "shared" or string.find(name, "^[vc]:") then
+      redis.call("HDEL", request, name)
+    end
+  end
+end
+
 -- Ends a request if nothing is left to do, if it is cancelled and nothing is held, or if its deadline has passed and all
 -- the rest is dead. Only this function ends requests and publishes the end. It leaves no key without a TTL. It writes the
 -- end before it deletes anything: if Redis refuses a command in between, expire_leftovers does the rest.
@@ -37,6 +46,7 @@ local function finish(state, now)
     end
   else
     redis.call("UNLINK", results, dead)
+    drop_shared()
   end
   if was_few then  -- it never had more
     redis.call("UNLINK", permits, leases, few, counter)

@@ -1,12 +1,16 @@
--- The values that the steps of a flow share, in the hash `shared`.
-local CHANGES = {set = true, add = true, swap = true, drop = true, keep = true}
-local SHARED_MS = 2678400000  -- 31 days: while the request has no end, its state lives so long after the last change
+-- The values that the steps of a flow share, in the hash of its first step's request: so they live as long as that does.
+-- `v:<name>` is a value, `c:<caller>` the last change of a caller, and `shared` has sizes: bytes:names:callers.
+local CHANGES = {set = true, add = true, swap = true, drop = true}
 local CALLERS, CALLER_MS = 256, 600000  -- a call is repeated for minutes: settings.LEAST_TOMBSTONE_MS
 
--- Returns the word of the reply, and its text.
-local function change(how, name, value, expected, most_names, most_bytes)
-  local row = redis.call("HMGET", shared, "v:" .. name, "bytes", "names")
-  local old = row[1]
+local function sizes_of(text)
+  local bytes, names, callers = string.match(text or "0:0:0", "^(%d+):(%d+):(%d+)$")
+  return {bytes = tonumber(bytes), names = tonumber(names), callers = tonumber(callers)}
+end
+
+-- Returns the word of the reply, and its text. `most`: the sizes that are allowed.
+local function change(how, name, value, expected, sizes, most)
+  local old = redis.call("HGET", request, "v:" .. name)
   if how == "swap" and (old or "") ~= expected then
     return "other", old or ""
   elseif how == "drop" then
@@ -18,50 +22,37 @@ local function change(how, name, value, expected, most_names, most_bytes)
     end
     value = string.format("%.0f", sum)
   end
-  local bytes = (tonumber(row[2]) or 0) + (value and #name + #value or 0) - (old and #name + #old or 0)
-  local names = (tonumber(row[3]) or 0) + (value and 1 or 0) - (old and 1 or 0)
-  if value and (bytes > most_bytes or names > most_names) then
+  local bytes = sizes.bytes + (value and #name + #value or 0) - (old and #name + #old or 0)
+  local names = sizes.names + (value and 1 or 0) - (old and 1 or 0)
+  if value and (bytes > most.bytes or names > most.names) then
     return "full", ""
   end
-  redis.call("HSET", shared, "bytes", string.format("%.0f", bytes), "names", string.format("%.0f", names))
+  sizes.bytes, sizes.names = bytes, names
   if value then
-    redis.call("HSET", shared, "v:" .. name, value)
+    redis.call("HSET", request, "v:" .. name, value)
   else
-    redis.call("HDEL", shared, "v:" .. name)
+    redis.call("HDEL", request, "v:" .. name)
   end
   return "ok", how == "add" and value or ""
 end
 
--- Keeps the last change of a caller. If there are many, those go that have made none for minutes.
-local function note_caller(caller, text, is_new, now, born)
-  redis.call("HSET", shared, "c:" .. caller, text, "born", born)
-  local count = is_new and redis.call("HINCRBY", shared, "callers", 1) or 1
-  if count % CALLERS ~= 0 then
-    return
-  end
-  local all, left = redis.call("HGETALL", shared), 0
+-- Removes the callers that have made no change for minutes.
+local function drop_callers(sizes, now)
+  local all = redis.call("HGETALL", request)
   for i = 1, #all, 2 do
     local moment = string.sub(all[i], 1, 2) == "c:" and string.match(all[i + 1], "^%d+:(%d+):")
     if moment and tonumber(moment) < now - CALLER_MS then
-      redis.call("HDEL", shared, all[i])
-    elseif moment then
-      left = left + 1
+      sizes.callers = sizes.callers - redis.call("HDEL", request, all[i])
     end
   end
-  redis.call("HSET", shared, "callers", left)
 end
 
--- Drops the values of an earlier life of the request: a new run may have the id of one that is over.
-local function drop_other_life(born)
-  if redis.call("HGET", shared, "born") ~= born then
-    redis.call("UNLINK", shared)
+-- Keeps the last change of a caller, and the sizes.
+local function note_caller(caller, text, is_new, sizes, now)
+  redis.call("HSET", request, "c:" .. caller, text)
+  sizes.callers = sizes.callers + (is_new and 1 or 0)
+  if is_new and sizes.callers % CALLERS == 0 then
+    drop_callers(sizes, now)
   end
-end
-
-local function expire_with_request(state)
-  local ttl = redis.call("PTTL", request)
-  if ttl <= 0 then  -- a cancelled one ends with what is held
-    ttl = state.state == "cancelling" and math.max(state.retain_ms, CALLER_MS) or SHARED_MS
-  end
-  redis.call("PEXPIRE", shared, string.format("%d", ttl))
+  redis.call("HSET", request, "shared", string.format("%.0f:%.0f:%d", sizes.bytes, sizes.names, sizes.callers))
 end

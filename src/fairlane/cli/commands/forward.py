@@ -37,7 +37,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Log the count and the lag in this interval.",
 )
-@click.option("--lag", "shows_lag", is_flag=True, help="Print how far it is, and end.")
+@click.option(
+    "--lag",
+    "shows_lag",
+    is_flag=True,
+    help="Print how far it is, and end. With --to, a batch "
+    "that has just landed counts as forwarded.",
+)
 @click.option("--until-idle", is_flag=True, help="End when no message is left.")
 @log_format_option
 def command(
@@ -61,15 +67,16 @@ def command(
     from fairlane.lists.forward import Forwarder
 
     begin = list_address("--from", source)
+    end = None if target is None else list_address("--to", target)
     if shows_lag:
-        return _print_lag(begin)
-    if target is None:
+        return _print_lag(begin, end)
+    if end is None:
         raise InvalidArgument("--to is missing: name the list that gets the messages")
     lease_ms = time_ms("--lease", lease, "1s", "1h")
     metrics_ms = time_ms("--metrics", metrics, "1s", "24h")
     forwarder = Forwarder(
         begin,
-        list_address("--to", target),
+        end,
         lease_s=lease_ms / 1000,
         metrics_interval=metrics_ms / 1000,
     )
@@ -78,13 +85,13 @@ def command(
     return 0
 
 
-def _print_lag(source: ListAddress) -> int:
+def _print_lag(source: ListAddress, target: ListAddress | None) -> int:
     from fairlane.cli.output import note, write_line
     from fairlane.common.text import plural
     from fairlane.lists.forward import state_of
     from fairlane.operations.lists.forwarding import REASONS
 
-    state = state_of(source)
+    state = state_of(source, target)
     lease = f"lease of {state.owner}" if state.owner else "no forwarder is active"
     write_line(f"lag {state.lag}, forwarded {state.forwarded}, {lease}")
     if state.restarts:

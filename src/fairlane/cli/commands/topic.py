@@ -49,7 +49,7 @@ def publish(name: str, file: str, redis: str | None) -> int:
 
     with _open(redis, name) as topic, open_source(file) as source:
         numbers = topic.publish_many(chain.from_iterable(source.blocks()))
-        if not topic.overview().subscribers:
+        if numbers and not topic.overview().subscribers:
             note(f"topic {name} has no subscribers: fairlane topic subscribe {name} NAME adds one")
     write_line(str(len(numbers)))
     return 0
@@ -83,6 +83,7 @@ def unsubscribe(name: str, subscriber: str, redis: str | None) -> int:
     """Remove a subscriber of TOPIC. The messages stay for the others."""
     with _open(redis, name) as topic:
         if not topic.unsubscribe(subscriber):
+            topic.overview()  # raises if there is no such topic
             raise SubscriberNotFound(
                 f"topic {name} has no subscriber {subscriber}: "
                 f"fairlane topic show {name} lists them"
@@ -174,7 +175,8 @@ def show(name: str, *, as_json: bool, redis: str | None) -> int:
     """Show how many messages TOPIC has, and how far each subscriber is.
 
     LAG: not acknowledged. WAITING: not read. PENDING: read, not acknowledged. MISSED: deleted by
-    the retention before they were acknowledged. BEHIND: the age of the oldest of LAG.
+    the retention before they were acknowledged. BEHIND: the age of the oldest of LAG. Exit code 3:
+    there is no such topic.
     """
     from fairlane.cli.durations import ago
 
@@ -249,7 +251,10 @@ def retain(name: str, age: str | None, count: int | None, redis: str | None) -> 
 @click.option("--yes", is_flag=True, help="Delete it; without this the command only counts.")
 @redis_option
 def delete(name: str, *, yes: bool, redis: str | None) -> int:
-    """Delete TOPIC with its messages and subscribers. Without --yes it only counts them."""
+    """Delete TOPIC with its messages and subscribers. Without --yes it only counts them.
+
+    Exit code 3: there is no such topic.
+    """
     with _open(redis, name) as topic:
         state = topic.overview()
         subscribers = plural(len(state.subscribers), "subscriber")
@@ -257,8 +262,6 @@ def delete(name: str, *, yes: bool, redis: str | None) -> int:
         if not yes:
             note(f"topic {name} has {counts}: --yes deletes it")
             return 0
-        if not topic.delete():
-            note(f"there is no topic {name}: fairlane topic list lists them")
-            return 0
+        topic.delete()
     write_line("deleted")
     return 0

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 200
 _LANES = 5
+_LEAST_LINES = 16  # of a terminal that has room for the lanes, too
+_BAR = 2  # columns of the scroll bar
 _STYLE = """
 Screen { layout: vertical; }
+#title, #summary, #lanes { text-wrap: nowrap; text-overflow: ellipsis; }
 #title { height: 1; text-style: bold; }
 #banner { height: auto; text-style: bold reverse; display: none; }
 #summary { height: 4; }
@@ -52,6 +55,7 @@ class Top(App[None]):
         self._poller, self._name, self._place = poller, printable(name), printable(place)
         self._is_paused = self._shows_workers = False
         self._sorts = {False: 1, True: 0}  # by whether workers are shown
+        self._shown = 1  # columns that the terminal has room for
         self._seen: tuple[Snapshot, list[Frame]] | None = None
 
     def compose(self) -> ComposeResult:
@@ -63,6 +67,10 @@ class Top(App[None]):
         yield DataTable[Text](id="rows", cursor_type="row")
         yield Input(id="filter", placeholder="part of an id, tenant or host; Enter closes")
         yield Footer()
+
+    def on_resize(self) -> None:
+        """Draws for the new width."""
+        self._draw()
 
     def on_mount(self) -> None:
         """Begins to watch."""
@@ -97,7 +105,9 @@ class Top(App[None]):
             return
         found, frames = self._seen
         self.query_one("#summary", Static).update(_lines(view.summary(found, frames)))
-        self.query_one("#lanes", Static).update(_lines(view.lanes(found, _LANES)))
+        lanes = self.query_one("#lanes", Static)
+        lanes.display = self.size.height >= _LEAST_LINES
+        lanes.update(_lines(view.lanes(found, _LANES)))
         self._draw_rows(found)
 
     def _title(self) -> str:
@@ -118,13 +128,16 @@ class Top(App[None]):
         wanted = self.query_one("#filter", Input).value
         cells, more = view.table(columns, rows, wanted, sort, _MOST_ROWS)
         at = table.cursor_row
+        shown, name = view.fitting(columns, cells, self.size.width - _BAR)
+        self._shown = shown
         table.clear(columns=True)
-        for place, column in enumerate(columns):
-            table.add_column(Text(f"{column.name}{'*' if place == sort else ''}"))
+        for place, column in enumerate(columns[:shown]):
+            table.add_column(_cell(f"{column.name}{'*' if place == sort else ''}", column))
         for row in cells:
-            table.add_row(*map(Text, row))
+            texts = (view.clipped(row[0], name), *row[1:shown])
+            table.add_row(*map(_cell, texts, columns))
         if more:
-            table.add_row(Text(f"... {more:,} more"), *[Text("")] * (len(columns) - 1))
+            table.add_row(Text(f"... {more:,} more"), *[Text("")] * (shown - 1))
         if cells:
             table.move_cursor(row=min(at, len(cells) - 1), animate=False)
 
@@ -162,8 +175,7 @@ class Top(App[None]):
 
     def action_sort(self) -> None:
         """Sorts by the next column; a star marks it."""
-        columns = view.WORKERS if self._shows_workers else view.REQUESTS
-        self._sorts[self._shows_workers] = (self._sorts[self._shows_workers] + 1) % len(columns)
+        self._sorts[self._shows_workers] = (self._sorts[self._shows_workers] + 1) % self._shown
         self._draw()
 
     def action_turn(self) -> None:
@@ -173,4 +185,8 @@ class Top(App[None]):
 
 
 def _lines(lines: list[str]) -> Text:
-    return Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis")
+    return Text("\n".join(map(printable, lines)))
+
+
+def _cell(text: str, column: view.Column) -> Text:
+    return Text(text, justify="right" if column.is_number else "left")

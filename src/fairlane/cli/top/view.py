@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from fairlane.operations.observe.model import Snapshot
 
 BAR = 24
+NAME = 26  # characters of an id, at most
+_LEAST_NAME = 10
+_GAP = 2  # between two columns
 _SPARK = "▁▂▃▄▅▆▇█"
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
 _SHORT = 10_000
@@ -22,13 +25,14 @@ _SHORT = 10_000
 class Column(NamedTuple):
     """One column of a table: its heading, the value of a row by which it sorts, and its text.
 
-    `falls`: the largest value comes first.
+    `falls`: the largest value comes first. `is_number`: it stands at the right of its column.
     """
 
     name: str
     value: Callable[[Any], Any]
     text: Callable[[Any], str]
     falls: bool = False
+    is_number: bool = False
 
 
 def span(ms: float) -> str:
@@ -70,7 +74,7 @@ def summary(found: Snapshot, frames: Sequence[Frame]) -> list[str]:
     rates, totals = last.rates, found.worker_totals
     waited = rates.waited_ms
     times = f"median {span(waited[0])}  99% {span(waited[2])}" if waited else "-"
-    oldest = f"{span(last.oldest_ms)}  {found.oldest.id}" if found.oldest else "-"
+    oldest = f"{span(last.oldest_ms)}  {clipped(found.oldest.id, NAME)}" if found.oldest else "-"
     late = f"  {totals.late} LATE" if totals.late else ""
     line = spark([one.rates.done or 0 for one in frames], 24)
     calls = f"calls {last.held} of {totals.units}   wanted {count(last.demand)}"
@@ -112,21 +116,51 @@ def _health(one: Any) -> str:
 
 
 REQUESTS = (
-    Column("REQUEST", lambda one: one.id, lambda one: clipped(one.id, 26)),
-    Column("PRIO", lambda one: one.priority, lambda one: str(one.priority)),
+    Column("REQUEST", lambda one: one.id, lambda one: one.id),
+    Column("PRIO", lambda one: one.priority, lambda one: str(one.priority), is_number=True),
     Column("STATE", _state, _state),
-    Column("HELD", lambda one: one.held, lambda one: f"{one.held}/{one.limit}", falls=True),
-    Column("WAITING", lambda one: one.waiting, lambda one: count(one.waiting), falls=True),
-    Column("DONE", lambda one: one.done, lambda one: count(one.done), falls=True),
-    Column("DEAD", lambda one: one.dead, lambda one: count(one.dead), falls=True),
+    Column(
+        "HELD",
+        lambda one: one.held,
+        lambda one: f"{one.held}/{one.limit}",
+        falls=True,
+        is_number=True,
+    ),
+    Column(
+        "WAITING",
+        lambda one: one.waiting,
+        lambda one: count(one.waiting),
+        falls=True,
+        is_number=True,
+    ),
+    Column("DONE", lambda one: one.done, lambda one: count(one.done), falls=True, is_number=True),
+    Column("DEAD", lambda one: one.dead, lambda one: count(one.dead), falls=True, is_number=True),
     Column("TENANT", lambda one: one.tenant, lambda one: clipped(one.tenant, 12)),
 )
 WORKERS = (
-    Column("WORKER", lambda one: one.id, lambda one: clipped(one.id, 26)),
+    Column("WORKER", lambda one: one.id, lambda one: one.id),
     Column("HEALTH", lambda one: not one.is_alive, _health, falls=True),
-    Column("BEAT", lambda one: one.beat_age_ms, lambda one: span(one.beat_age_ms), falls=True),
-    Column("HELD", lambda one: one.leases, lambda one: f"{one.leases}/{one.units}", falls=True),
-    Column("PACE", lambda one: one.per_s, lambda one: rate(one.per_s or None), falls=True),
+    Column(
+        "BEAT",
+        lambda one: one.beat_age_ms,
+        lambda one: span(one.beat_age_ms),
+        falls=True,
+        is_number=True,
+    ),
+    Column(
+        "HELD",
+        lambda one: one.leases,
+        lambda one: f"{one.leases}/{one.units}",
+        falls=True,
+        is_number=True,
+    ),
+    Column(
+        "PACE",
+        lambda one: one.per_s,
+        lambda one: rate(one.per_s or None),
+        falls=True,
+        is_number=True,
+    ),
     Column("VERSION", lambda one: one.release, lambda one: clipped(one.release or "-", 10)),
     Column("HOST", lambda one: one.host, lambda one: clipped(one.host or "-", 14)),
 )
@@ -154,6 +188,23 @@ def _more(one: Any) -> tuple[str, ...]:
     """Returns what else of a row a filter finds."""
     names = ("tenant", "host", "state")
     return tuple(str(getattr(one, name, "")) for name in names)
+
+
+def fitting(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> tuple[int, int]:
+    """Returns how many of the columns fit into a terminal, and how long their names may be.
+
+    The name, which is the first column, becomes shorter first; then the last columns are left out.
+    """
+    widths = [
+        max([len(one.name) + 1, *(len(row[place]) for row in cells)]) + _GAP
+        for place, one in enumerate(columns)
+    ]
+    shown = len(columns)
+    while shown > 1 and width - sum(widths[1:shown]) < _LEAST_NAME + _GAP:
+        shown -= 1
+    return shown, max(_LEAST_NAME, min(NAME, width - sum(widths[1:shown]) - _GAP))
 
 
 def clipped(text: str, most: int) -> str:

@@ -27,17 +27,20 @@ def state(request_id: str) -> Operation[str]:
     return str(found.decode())
 
 
-def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]:
+def wait(
+    request_id: str, clock: Any, timeout_s: float | None, began: float | None = None
+) -> Operation[str]:
     """Returns the final state. It subscribes first, then reads the state, then polls it slowly.
 
     So neither a message before the subscription nor a lost message can make it wait for ever.
-    `clock` returns seconds. The replicas confirm the end of a durable request before it is
-    returned. Raises WaitTimeout, RequestNotFound, RequestLost (it existed and is gone, or another
-    request has its id by now), NotDurable.
+    `clock` returns seconds; `began` is when the timeout began, None = now. The replicas confirm the
+    end of a durable request before it is returned. Raises WaitTimeout, RequestNotFound, RequestLost
+    (it existed and is gone, or another request has its id by now), NotDurable.
     """
     if timeout_s is not None and not isinstance(timeout_s, (int, float)):
         raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
-    deadline = None if timeout_s is None else clock() + timeout_s
+    since = clock() if began is None else began
+    deadline = None if timeout_s is None else since + timeout_s
     yield Subscribe(keys.done_channel(request_id))
     born = ""
     while True:

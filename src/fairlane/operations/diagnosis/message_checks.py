@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.common.text import format_duration, plural
-from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.errors import FairlaneError, RedisUnreachable, TopicNotFound
 from fairlane.operations.diagnosis.finding import NOTE, WARN, Finding
 from fairlane.operations.lists import forwarding
 from fairlane.operations.topics.subscribers import read_topic
@@ -41,6 +41,8 @@ def _topic(topic: str, now_ms: int) -> Operation[list[Finding]]:
         state = yield from read_topic(topic)
     except RedisUnreachable:
         raise
+    except TopicNotFound:  # it was deleted meanwhile
+        return []
     except FairlaneError as error:
         return [_unread("topics", f"topic {topic}", "topics", error)]
     found = []

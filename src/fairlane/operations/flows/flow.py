@@ -44,7 +44,7 @@ MAX_GATHERED = 100  # results of one body; lua/v1/lib/flows/parts.lua has the nu
 FLOW_TAG = "flow"  # the first step of each flow has this tag, and flow:<name>
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Flow:
     """Steps that follow each other: `Flow("access").step("check", limit=8).step("notify")`.
 
@@ -56,6 +56,9 @@ class Flow:
 
     def __post_init__(self) -> None:
         check_flow_name("flow", self.name)
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name}: {', '.join(one.name for one in self.steps) or 'no step'}>"
 
     def step(
         self,

@@ -18,7 +18,6 @@ from fairlane.operations.batching import run_all
 from fairlane.operations.control import change
 from fairlane.operations.flows.feed import DEAD, GATHER, JOINING, Feed, Place, request_of, run_of
 from fairlane.operations.flows.pages import BEFORE_ALL, Source, parts, read_page
-from fairlane.operations.flows.shared import expire_shared
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.maintenance.registry import look_after
 from fairlane.protocol import keys
@@ -104,7 +103,6 @@ def cancel_flow(run: str, count: int, reason: str) -> Operation[None]:
                 yield from change.cancel(one, reason)
             if feed is not None and feed.kind in JOINING:
                 yield Command(b"UNLINK", keys.of_flow(one))
-    yield from expire_shared(run)
 
 
 class _Stop(Exception):
@@ -222,7 +220,6 @@ class _Hand:
         reply = yield from _run(self.queue, self.id, seal)
         if self.feed.kind in JOINING and not reply.is_conflict:
             yield Command(b"UNLINK", keys.of_flow(self.id))  # marks of dead ones
-        yield from expire_shared(run_of(self.id))
         self.is_over = True
 
     def _check_joined(self, sources: list[Source]) -> Operation[None]:

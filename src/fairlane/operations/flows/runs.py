@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.found import FlowProgress, StepProgress
@@ -71,11 +71,10 @@ def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float | None)
 
     Raises WaitTimeout, RequestNotFound, RequestLost.
     """
+    began = clock()
     place = yield from place_of(run)
-    ends = None if timeout_s is None else clock() + timeout_s
     for number in range(1, place.steps + 1):
-        left: Any = timeout_s if ends is None else max(0.0, ends - clock())
-        yield from wait(request_of(run, number), clock, left)
+        yield from wait(request_of(run, number), clock, timeout_s, began)
     return (yield from flow_progress(run)).state
 
 

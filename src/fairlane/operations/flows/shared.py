@@ -1,8 +1,8 @@
-"""The values that the steps of a run share: a hash in the slot of the first step's request.
+"""The values that the steps of a run share, in the hash of the first step's request.
 
-It lives as long as that request. A change is one call of a script, which notes it under the name of
-its caller. So a change that is repeated after a lost reply is made once, and one that arrives late
-is not made.
+So they live as long as that request. A change is one call of a script, which notes it under the
+name of its caller. So a change that is repeated after a lost reply is made once, and one that
+arrives late is not made.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from fairlane import settings
 from fairlane.errors import InvalidArgument, RequestNotFound, type_of
 from fairlane.operations.flows.feed import request_of
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.request_hash import VALUE, as_text
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from fairlane.protocol.steps import Operation
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _LARGEST = 2**53 - 1  # of a whole number that Lua adds to
 _MISSING = ""
-_VALUE, _BORN = b"v:", b"born"
 
 
 class _Caller(NamedTuple):
@@ -68,35 +67,25 @@ forget_callers = _callers.forget
 
 def read_value(run: str, name: str) -> Operation[Any]:
     """Returns a value, None if there is none. Raises InvalidArgument."""
-    wanted = _VALUE + checked_name(name).encode()
-    (text, born), row = yield Batch(
-        [Command(b"HMGET", _key(run), wanted, _BORN), hmget(request_of(run, 1), "born")]
-    )
-    return json.loads(text) if text is not None and _is_of_this_life(born, row) else None
+    wanted = VALUE + checked_name(name)
+    text = yield Command(b"HGET", keys.request_hash(request_of(run, 1)), wanted.encode())
+    return None if text is None else json.loads(text)
 
 
 def read_shared(run: str) -> Operation[dict[str, Any]]:
     """Returns all values by their names, in the order of the names."""
-    flat, row = yield Batch([Command(b"HGETALL", _key(run)), hmget(request_of(run, 1), "born")])
-    pairs = dict(flat if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True))
-    if not _is_of_this_life(pairs.get(_BORN), row):
-        return {}
+    flat = yield Command(b"HGETALL", keys.request_hash(request_of(run, 1)))
     found = {
-        name.removeprefix(_VALUE).decode(): json.loads(text)
-        for name, text in pairs.items()
-        if name.startswith(_VALUE)
+        name.removeprefix(VALUE): json.loads(text)
+        for name, text in as_text(flat).items()
+        if name.startswith(VALUE)
     }
     return dict(sorted(found.items()))
 
 
-def _is_of_this_life(born: bytes | None, row: Sequence[bytes | None]) -> bool:
-    """Returns False for values of an earlier run of the id, whose request is gone."""
-    return born is not None and born.decode() == parse_fields(["born"], row)[0]
-
-
 def set_value(run: str, name: str, value: Any) -> Operation[None]:
     """Sets a value. Raises InvalidArgument, and RequestNotFound if the run is not there."""
-    yield from _change(run, "set", name, as_text(name, value))
+    yield from _change(run, "set", name, value_text(name, value))
 
 
 def drop_value(run: str, name: str) -> Operation[None]:
@@ -113,18 +102,12 @@ def add_to_value(run: str, name: str, by: int) -> Operation[int]:
 
 def swap_value(run: str, name: str, expected: Any, value: Any) -> Operation[bool]:
     """Sets a value if it is the expected one, None = there is none; returns whether it was."""
-    wanted = _MISSING if expected is None else as_text(name, expected)
-    word, _ = yield from _change(run, "swap", name, as_text(name, value), wanted)
+    wanted = _MISSING if expected is None else value_text(name, expected)
+    word, _ = yield from _change(run, "swap", name, value_text(name, value), wanted)
     return word == "ok"
 
 
-def expire_shared(run: str) -> Operation[None]:
-    """Gives the state the life of the run; drops that of an earlier run of the id."""
-    if run:
-        yield _call(run, "keep", "", "", _MISSING, _Caller("keep", iter((0,))))
-
-
-def as_text(name: str, value: Any) -> str:
+def value_text(name: str, value: Any) -> str:
     """Returns a value as canonical JSON, so that equal values are equal texts.
 
     Raises InvalidArgument.
@@ -175,32 +158,24 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _key(run: str) -> bytes:
-    return keys.of_flow(request_of(run, 1))
-
-
-def _call(run: str, how: str, name: str, value: str, expected: str, caller: _Caller) -> Any:
-    first = request_of(run, 1)
-    return library().change_shared(
-        (*keys.request_keys(first), keys.of_flow(first)),
-        caller=caller.name,
-        number=next(caller.numbers),
-        how=how,
-        field=name,
-        value=value,
-        expected=expected,
-        most_names=settings.SHARED_NAMES,
-        most_bytes=settings.SHARED_BYTES,
-    )
-
-
 def _change(
     run: str, how: str, name: str, value: str = "", expected: str = _MISSING
 ) -> Operation[tuple[str, str]]:
     """Makes one change; returns the word of the reply and its text."""
     checked_name(name)
     with _callers.one() as caller:
-        reply = yield from _call(run, how, name, value, expected, caller).run()
+        call = library().change_shared(
+            keys.request_keys(request_of(run, 1)),
+            caller=caller.name,
+            number=next(caller.numbers),
+            how=how,
+            field=name,
+            value=value,
+            expected=expected,
+            most_names=settings.SHARED_NAMES,
+            most_bytes=settings.SHARED_BYTES,
+        )
+        reply = yield from call.run()
     if reply.is_gone or reply.is_late:
         raise RequestNotFound(f"there is no flow {run}, whose steps could share {name!r}")
     text = reply.text.decode()

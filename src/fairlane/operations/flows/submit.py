@@ -15,7 +15,6 @@ from fairlane.operations.batching import run_all
 from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.flows.feed import run_of
 from fairlane.operations.flows.hand_over import STOPPED, cancel_flow
-from fairlane.operations.flows.shared import expire_shared
 from fairlane.operations.lease.tokens import reschedule_active
 from fairlane.operations.submit.open_request import Submission, open_request
 from fairlane.operations.submit.stream import submit
@@ -56,7 +55,6 @@ def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operat
     yield from _check_begun(first, later)
     for step in later:
         yield from _look_soon(step)
-    yield from expire_shared(run_of(first.id))
     return total
 
 

@@ -53,19 +53,32 @@ class Standby(NamedTuple):
 
 
 class ForwardState(NamedTuple):
-    """How far the forwarding of a list is. `owner`: the forwarder that has the lease, or "".
+    """How far the forwarding of a list is.
 
-    The lease ends at `until_ms`. `restarts`: how often the numbers began again, because the two
-    servers did not agree; last at `restarted_ms`, for this `reason`. Times are in ms since 1970.
+    `lag` is how many messages are not settled: those in the source, and the `flying` ones on their
+    way. The last settled one has the number `sequence` in this `epoch`; `forwarded` counts those of
+    all epochs. `owner`: the forwarder that has the lease, or ""; the lease ends at `until_ms`.
+    `restarts`: how often the numbers began again, because the two servers did not agree; last at
+    `restarted_ms`, for this `reason`. Times are in ms since 1970.
     """
 
     lag: int
+    flying: int
     forwarded: int
+    epoch: str
+    sequence: int
     owner: str
     until_ms: int
     restarts: int
     restarted_ms: int
     reason: Disagreement
+
+    def with_landed(self, last: int) -> ForwardState:
+        """Returns the state as the target sees it, which has the messages up to this number."""
+        ahead = min(self.flying, max(0, last - self.sequence))
+        return self._replace(
+            lag=self.lag - ahead, flying=self.flying - ahead, forwarded=self.forwarded + ahead
+        )
 
 
 def next_flight(
@@ -144,24 +157,34 @@ def wait_for_message(source: str, block_s: float) -> Operation[None]:
 
 def read_state(source: str) -> Operation[ForwardState]:
     """Returns how far the forwarding of a list is; it changes nothing."""
-    fields = (b"sequence", b"owner", b"until", b"restarts", b"restarted", b"reason")
+    fields = (b"epoch", b"sequence", b"earlier", b"owner", b"until")
+    of_restarts = (b"restarts", b"restarted", b"reason")
     waiting, flying, known = yield Batch(
         [
             Command(b"LLEN", list_keys.raw(source)),
             Command(b"LLEN", list_keys.in_flight(source)),
-            Command(b"HMGET", list_keys.forward_state(source), *fields),
+            Command(b"HMGET", list_keys.forward_state(source), *fields, *of_restarts),
         ]
     )
-    sequence, owner, until, restarts, restarted, reason = known
+    epoch, sequence, earlier, owner, until, restarts, restarted, reason = known
     return ForwardState(
         lag=waiting + flying,
-        forwarded=int(sequence or 0),
+        flying=flying,
+        forwarded=int(earlier or 0) + int(sequence or 0),
+        epoch=(epoch or b"").decode("utf-8", "replace"),
+        sequence=int(sequence or 0),
         owner=owner.decode("utf-8", "replace") if owner else "",
         until_ms=int(until or 0),
         restarts=int(restarts or 0),
         restarted_ms=int(restarted or 0),
         reason="diverged" if (reason or b"").decode() == "diverged" else "gap",
     )
+
+
+def read_landed(target: str, epoch: str) -> Operation[int]:
+    """Returns the number of the last message of an epoch that is in the target; 0 = none is."""
+    found = yield Command(b"HGET", list_keys.landed(target), epoch)
+    return int(found.partition(b":")[0]) if found else 0
 
 
 def server_ids() -> Operation[set[bytes]]:

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, InvalidArgument, SubscriberNotFound
+from fairlane.errors import FairlaneError, InvalidArgument, SubscriberNotFound, TopicNotFound
 from fairlane.operations.batching import run_each
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -21,6 +21,7 @@ Start = Literal["new", "first"]
 _READ = "read:"
 _LONGEST_REDELIVER_S = 7 * 86_400
 _MOST = 1_000
+_MOST_NAMED = 100  # pages of 1,000 keys that are looked at for names like a mistyped one
 
 
 class TopicMessage(NamedTuple):
@@ -170,15 +171,16 @@ def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[in
             raise InvalidArgument(f"message id {one!r} is not valid: an id such as 5-1 is expected")
     stream, _ = keys.topic(topic)
     acked: int = yield Command(b"XACK", stream, subscriber, *wanted)
-    if not acked and subscriber not in [
-        one.name for one in (yield from read_topic(topic)).subscribers
-    ]:
+    if not acked and subscriber not in (yield from _subscribers(topic)):
         raise (yield from _not_found(topic, subscriber))
     return acked
 
 
 def read_topic(topic: str) -> Operation[TopicState]:
-    """Returns a topic's counts and its subscribers by name; it changes nothing."""
+    """Returns a topic's counts and its subscribers by name; it changes nothing.
+
+    Raises TopicNotFound.
+    """
     stream, conf = keys.topic(topic)
     flat, length, first, groups = yield Batch(
         [
@@ -192,6 +194,8 @@ def read_topic(topic: str) -> Operation[TopicState]:
     for reply in (flat, length, first):
         if isinstance(reply, FairlaneError):
             raise reply
+    if not (flat or length):
+        raise (yield from topic_not_found(topic))
     known = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2], strict=True)}
     names = sorted(name.removeprefix(_READ) for name in known if name.startswith(_READ))
     places = _places(groups)
@@ -239,12 +243,14 @@ def _subscriber(
     return Subscriber(name, waiting, int(count), missed, seen_ms, oldest_ms)
 
 
-def list_topics() -> Operation[list[str]]:
-    """Returns the names of all topics on a Redis; it scans all keys, a page at a time."""
+def list_topics(most_pages: int | None = None) -> Operation[list[str]]:
+    """Returns the names of the topics on a Redis; it scans all keys, or at most so many pages."""
     found: set[str] = set()
+    pages = 0
     for node in (yield Nodes()):
         cursor: bytes | int = 0
-        while True:
+        while most_pages is None or pages < most_pages:
+            pages += 1
             words = (b"SCAN", cursor, b"MATCH", keys.EVERY_TOPIC_CONF, b"COUNT", 1_000)
             cursor, page = yield OnNode(node, Command(*words))
             found.update(name for key in page if (name := keys.topic_of(key)) is not None)
@@ -253,9 +259,26 @@ def list_topics() -> Operation[list[str]]:
     return sorted(found)
 
 
+def topic_not_found(topic: str) -> Operation[TopicNotFound]:
+    """Returns the error for a topic that is not there, with the name that may be meant."""
+    try:
+        names = yield from list_topics(_MOST_NAMED)
+    except FairlaneError:  # this user may not scan
+        names = []
+    near = get_close_matches(topic, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "fairlane topic list lists the topics"
+    return TopicNotFound(f"topic {topic} does not exist: {hint}")
+
+
+def _subscribers(topic: str) -> Operation[list[str]]:
+    try:
+        return [one.name for one in (yield from read_topic(topic)).subscribers]
+    except TopicNotFound:
+        return []
+
+
 def _not_found(topic: str, subscriber: str) -> Operation[SubscriberNotFound]:
-    names = [one.name for one in (yield from read_topic(topic)).subscribers]
-    near = get_close_matches(subscriber, names, n=1)
+    near = get_close_matches(subscriber, (yield from _subscribers(topic)), n=1)
     if near:
         hint = f"did you mean {near[0]}?"
     else:

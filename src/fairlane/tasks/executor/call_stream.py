@@ -25,6 +25,7 @@ from fairlane.operations.submit.open_request import open_request
 from fairlane.protocol import keys
 from fairlane.tasks.batch import ResultReader
 from fairlane.tasks.executor.reader_threads import ReaderThreads
+from fairlane.tracing.client import sending_created
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature
+    from fairlane.tracing.client import ClientSpan
 
 _IDLE_S = 1.0  # an open request without any call is sealed after so long
 _MOST_CALLS = 100_000  # of one request, because its results are kept together
@@ -42,11 +44,12 @@ _MOST_CALLS = 100_000  # of one request, because its results are kept together
 
 @dataclass(slots=True, frozen=True)
 class OneCall:
-    """One call: its future, its encoded arguments, and what decodes its result."""
+    """One call: its future, its encoded arguments, what decodes its result, and its trace."""
 
     future: Future[Any]
     body: bytes
     signature: TaskSignature
+    trace: str = ""
 
 
 class Pace:
@@ -189,7 +192,8 @@ class CallStream:
         now, bodies = self._now, [call.body for call in first]
         begun = open_request(now.id, self._policy, bodies, self._max_wait_s)
         try:
-            request = queue.driver.run(begun)
+            with self._sending(first, 0):
+                request = queue.driver.run(begun)
         except (QueueFull, RedisFull) as error:
             self._refuse(first, error)
             return
@@ -213,13 +217,18 @@ class CallStream:
             if calls == []:
                 break
             try:
-                queue.driver.run(request.add([call.body for call in calls or ()]))
+                with self._sending(calls or [], request.total):
+                    queue.driver.run(request.add([call.body for call in calls or ()]))
             except RequestEnded:
                 self._again = self._withdraw(calls or [])
                 raise
             except (QueueFull, RedisFull) as error:
                 self._refuse(calls or [], error)
         queue.driver.run(request.seal())
+
+    def _sending(self, calls: list[OneCall], first: int) -> ClientSpan:
+        traces = [call.trace for call in calls]
+        return sending_created(self._app.name, self._now.id, first, traces)
 
     def _next(self, index: int) -> list[OneCall] | None:
         """Waits for calls to send, and notes them as sent from `index` on.

@@ -13,6 +13,7 @@ from fairlane.tasks.batch import value_of
 from fairlane.tasks.executor.call_stream import CallStream, OneCall
 from fairlane.tasks.options import TaskOptions, executor_options
 from fairlane.tasks.task import Task
+from fairlane.tracing.client import creating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -59,9 +60,10 @@ class Executor(concurrent.futures.Executor):
         """
         task = self._task_of(fn)
         codec, signature = self.app.codec, task.signature
-        body = signature.encode(codec, signature.bind(args, kwargs))
-        call = OneCall(concurrent.futures.Future(), body, signature)
-        self._calls.add(call)
+        with creating(self.app.name) as span:
+            body = signature.encode(codec, signature.bind(args, kwargs), trace=span.trace)
+            call = OneCall(concurrent.futures.Future(), body, signature, span.trace)
+            self._calls.add(call)
         return call.future
 
     def map(

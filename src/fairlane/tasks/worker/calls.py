@@ -23,6 +23,7 @@ from fairlane.worker.handler.handlers import Context, Lifespan
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fairlane.tasks.codec import TaskBody
     from fairlane.tasks.signature import TaskSignature
     from fairlane.tasks.task import Task
 
@@ -109,17 +110,19 @@ class Calls:
         chosen = self.is_async if is_async is None else is_async
         found: Any = acall if chosen else bare if is_bare else call
         found.fairlane_task_of = self._task_of
+        found.fairlane_trace_of = self._trace_of
         found.fairlane_lifespan = Lifespan(self._start, self._stop, self._astart, self._astop)
         return found
 
     def _task_of(self, body: bytes) -> str:
         """Returns the name of the task that a body calls; "" if it calls none of these."""
-        codec = JSON if body[:1] == b"[" else MSGPACK
-        try:
-            name = codec.decode_body(body).task
-        except msgspec.MsgspecError:
-            return ""
-        return name if name in self._tasks else ""
+        parts = _parts_of(body)
+        return parts.task if parts is not None and parts.task in self._tasks else ""
+
+    def _trace_of(self, body: bytes) -> str:
+        """Returns the trace of a call that has its own; "" for others."""
+        parts = _parts_of(body)
+        return "" if parts is None else parts.trace
 
     # One call.
 
@@ -273,6 +276,15 @@ def _in_words(error: msgspec.MsgspecError) -> str:
         .replace("Object missing required field", "missing argument")
     )
     return text.replace("Object contains unknown field", "unknown argument")
+
+
+def _parts_of(body: bytes) -> TaskBody | None:
+    """Returns the parts of a body; None if it is no call of a task."""
+    codec = JSON if body[:1] == b"[" else MSGPACK
+    try:
+        return codec.decode_body(body)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _encoded(callee: _Callee, codec: Codec, value: Any) -> bytes | None:

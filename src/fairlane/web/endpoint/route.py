@@ -10,6 +10,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fairlane.tracing.client import continued
+from fairlane.tracing.tracer import text_of_headers
 from fairlane.web.endpoint.admission import admit
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.trail import GONE, recorded
@@ -68,11 +70,12 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
         try:
             caller = admit(site, request, endpoint.scopes, is_page=endpoint.is_page)
             request.state.caller = caller
-            if not endpoint.changes:
-                return await endpoint.handle(site, request)
-            action = f"{endpoint.method} {endpoint.path}"
-            async with recorded(site, request, action, endpoint.status):
-                return await endpoint.handle(site, request)
+            with continued(_trace_of(request)):
+                if not endpoint.changes:
+                    return await endpoint.handle(site, request)
+                action = f"{endpoint.method} {endpoint.path}"
+                async with recorded(site, request, action, endpoint.status):
+                    return await endpoint.handle(site, request)
         except ClientDisconnect:
             return Response(status_code=GONE)
         except Exception as error:  # noqa: BLE001  each error is one answer
@@ -82,6 +85,14 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
     if "GET" in methods and methods["GET"].streams and route.methods:
         route.methods.discard("HEAD")  # a stream may have no end
     return route
+
+
+def _trace_of(request: Request) -> str:
+    """Returns the trace that the caller's headers name, "" if there is none."""
+    parents = request.headers.getlist("traceparent")
+    if len(parents) != 1:
+        return ""
+    return text_of_headers(parents[0].strip(), ",".join(request.headers.getlist("tracestate")))
 
 
 def caller_of(request: Request) -> Caller:

@@ -285,21 +285,25 @@ class Take(msgspec.Struct, forbid_unknown_fields=True):
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
 
 
-class TakenOne(msgspec.Struct):
-    """A sub-request that was taken. Its receipt settles it."""
+class TakenOne(msgspec.Struct, omit_defaults=True):
+    """A sub-request that was taken. Its receipt settles it.
+
+    If its producer has a trace, `traceparent` and `tracestate` name that as W3C Trace Context does.
+    """
 
     receipt: str
     id: str
     index: int
     attempt: int
     body: Bytes
+    traceparent: str = ""
+    tracestate: str = ""
 
 
 def taken_of(found: AsyncTaken) -> TakenOne:
     """Returns what was taken as JSON has it."""
-    return TakenOne(
-        found.receipt, found.id, found.index, found.attempt, from_bytes(found.body or b"")
-    )
+    body, (parent, _, state) = from_bytes(found.body or b""), found.trace.partition(" ")
+    return TakenOne(found.receipt, found.id, found.index, found.attempt, body, parent, state)
 
 
 class TakenList(msgspec.Struct):

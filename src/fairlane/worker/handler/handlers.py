@@ -116,6 +116,7 @@ class Shape:
     time_limit_s: float = 0.0  # of one call; 0 = none
     lifespan: Lifespan | None = None
     task_of: Callable[[bytes], str] | None = None  # the name of the task that a body calls
+    trace_of: Callable[[bytes], str] | None = None  # the trace of a body that has its own
 
     def limited(self, seconds: float | None) -> Shape:
         """Returns the same handler with this limit, if it is smaller than the handler's own.
@@ -184,6 +185,7 @@ def shape_of(handler: Handler) -> Shape:
         limits[0] or limits[1],
         getattr(handler, "fairlane_lifespan", None),
         getattr(handler, "fairlane_task_of", None),
+        getattr(handler, "fairlane_trace_of", None),
     )
 
 

@@ -75,13 +75,16 @@ class _Calls:
             span.set_attribute("fairlane.outcome", "timeout" if is_late else "done")
 
     def _begin(self, entries: Sequence[Entry]) -> Any:
-        """Returns the block of a new span, which continues the trace of its request.
+        """Returns the block of a new span, which continues the trace of its call or its request.
 
         A batch may be part of many traces one day, so its span is only linked to its request's.
         """
         from opentelemetry.trace import Link, SpanKind, get_current_span
 
-        parent, links = tracing.context_of(self._taken.trace) if self._taken.trace else None, []
+        trace, links = self._taken.trace, []
+        if self._shape.trace_of is not None:
+            trace = self._shape.trace_of(entries[0][1][1]) or trace
+        parent = tracing.context_of(trace) if trace else None
         if self._shape.is_batch and parent is not None:
             links, parent = [Link(get_current_span(parent).get_span_context())], None
         return self._tracer.start_as_current_span(

@@ -6,7 +6,7 @@ import { onKey } from "./keys.js";
  * Returns {node, set(rows), picked(), unpick()}.
  *
  * `columns` are {label, cell(row) -> text or node, kind, phone}. `kind` are classes of its cells: right, tight,
- * wide. On a phone each row is a card: a column's `phone` is title (its first line), side (right of it), bare
+ * wide, words (a sentence). On a phone each row is a card: a column's `phone` is title (its first line), side (right of it), bare
  * (without its label), off (left out) or none of these (a line with its label).
  * `key(row)` names a row. `href(row)` is where it opens; then j, k and Enter move and open. With `pick`, rows
  * have boxes, and `pick(keys)` is called when the choice changes; `pickLabel(row)` names a box.
