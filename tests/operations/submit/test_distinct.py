@@ -20,7 +20,9 @@ from fairlane import (
 )
 from fairlane.operations.create.admission import Admission
 from fairlane.operations.create.alone import create_alone
+from fairlane.operations.create.calls import enqueue_calls, submit_call
 from fairlane.operations.create.digest import Digest
+from fairlane.operations.create.intents import Intent
 from fairlane.operations.create.new_request import Created, NewRequest
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
@@ -107,6 +109,19 @@ def test_each_of_many_requests_is_distinct_in_itself(queue: Queue):
 def test_chunks_of_the_callers_are_one_request(queue: Queue):
     request = queue.submit_chunks([["a", "b"], ["b", "c"]], distinct=True)
     assert counts(request) == (3, 1)
+
+
+@ON_SINGLE
+def test_a_request_without_it_pays_nothing(queue: Queue, redis_client: redis.Redis):
+    redis_client.config_resetstat()
+    queue.submit_request(map(str, range(2_500)))
+    stats: Any = redis_client.info("commandstats")
+    assert not {f"cmdstat_{name}" for name in ("sadd", "smismember", "srem", "pexpire")} & {*stats}
+    new = NewRequest("r1", Policy(), Digest(Policy()), [])
+    new.begin([b"a", b"b"])
+    (call,) = enqueue_calls([(new, Intent(1, "0"))])
+    assert (len(call.keys), call.args[-3:]) == (9, [b"0", b"a", b"b"])
+    assert submit_call([new]).args[-3:] == [b"2", b"a", b"b"]
 
 
 # ------------------------------------------------------------------ an open request
