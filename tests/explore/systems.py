@@ -385,14 +385,14 @@ UNIQUES = (
 )
 # A request that takes each key once: of four bodies two are left out.
 ODD: dict[str, Any] = {"protocol": Distincts}
-FOUR, FOUR_AT_ONCE = (producer(2, 1, 1, distinct=True, one_server=way) for way in (False, True))
+FOUR, FOUR_IN_ONE = (producer(2, 1, 1, distinct=True, one_server=way) for way in (False, True))
 DISTINCTS = (
     System("distinct", (FOUR,), **ODD),
     System("distinct, a crash", (FOUR,), CRASH, **ODD),
     System("distinct, a lost reply", (FOUR,), LOST, **ODD),
     System("distinct, a late copy", (FOUR,), COPY, **ODD),
-    System("distinct, one server", (FOUR_AT_ONCE,), (1, 1, 0), **ODD),
-    System("distinct, one server, a late copy", (FOUR_AT_ONCE,), COPY, **ODD),
+    System("distinct, one server", (FOUR_IN_ONE,), (1, 1, 0), **ODD),
+    System("distinct, one server, a late copy", (FOUR_IN_ONE,), COPY, **ODD),
     System("distinct, no room", (FOUR,), FULL, **ODD),
     System("distinct, cancel", (FOUR, CANCEL), **ODD),
     System(

@@ -1,4 +1,4 @@
-"""What a request knows of the keys of its sub-requests, if it takes each key once."""
+"""The keys of the sub-requests of a request that takes each key once."""
 
 from __future__ import annotations
 
