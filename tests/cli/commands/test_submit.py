@@ -276,3 +276,18 @@ def test_each_request_of_a_file_is_distinct_in_itself(program: Program, redis_cl
     assert ended.code == 0
     assert bodies_of(redis_client, "own.1") == [b"a", b"b"]
     assert bodies_of(redis_client, "own.2") == [b"a"]
+
+
+def test_a_producer_that_was_killed_goes_on_and_no_line_comes_twice(
+    program: Program, redis_client: redis.Redis
+):
+    lines = [b"line %d" % (number % 1_500) for number in range(3 * CHUNK_ENTRIES)]
+    words = ("submit", "-", "--id", "mine", "--distinct")
+    with program.start(*words, stdin=-1) as process:
+        write(process, b"".join(line + b"\n" for line in lines[: 2 * CHUNK_ENTRIES + 1]))
+        wait_until(lambda: has_two_chunks(redis_client), why="two chunks are there")
+        process.kill()
+    ended = program(*words, stdin=b"\n".join(lines))
+    assert (ended.code, ended.out) == (0, b"mine\n")
+    assert ended.err == "fairlane: left out as repeats: 1,500 lines of standard input\n"
+    assert bodies_of(redis_client, "mine") == lines[:1_500]
