@@ -185,7 +185,8 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         tenant=role.option("tenant", ""),
         rates=role.option("rates", ()),
         durable=role.option("durable", 0),
-        **({"distinct": True, "key": parity} if role.option("distinct") else {}),
+        distinct=role.option("distinct", False),
+        key=parity,
     )
     return submit(REQUEST, policy)
 
