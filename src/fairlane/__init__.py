@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairlane.common.xid import distinct, xid
+    from fairlane.common.xid import xid
     from fairlane.errors import (
         AccessTokenNotFound,
         ArgumentsRefused,
@@ -116,7 +116,6 @@ _HOMES = {
     "batch_handler": ".worker",
     "chain": ".tasks.chain",
     "content_id": ".operations.submit.content_id",
-    "distinct": ".common.xid",
     "group": ".tasks.chain",
     "submit_request": ".queue",
     "time_limit": ".worker",
@@ -178,7 +177,6 @@ __all__ = [
     "batch_handler",
     "chain",
     "content_id",
-    "distinct",
     "group",
     "submit_request",
     "time_limit",

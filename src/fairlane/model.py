@@ -133,7 +133,8 @@ class Progress:
     sub-requests that are done by now; `last_failure` is the last failed attempt. If a
     worker gave a sub-request back later, `given_back` stands in its place, with the reason.
     Nothing starts before `opens_ms`, a time by the request's Redis: it is delayed, or waits for
-    its `rates`. `tags`, `tenant` and `share` are those of its options.
+    its `rates`. `tags`, `tenant` and `share` are those of its options. `left_out` counts the bodies
+    that are no sub-requests, because the request is `distinct` and had their keys already.
     """
 
     id: str
@@ -163,6 +164,7 @@ class Progress:
     tags: tuple[str, ...] = ()
     tenant: str = ""
     share: int = 0
+    left_out: int = 0
     detail: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -6,16 +6,19 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
 from fairlane import settings
+from fairlane.common.clock import LAST_MS, duration_s, moment_ms
 from fairlane.common.rate import OWN, Rate, rate_of, rates_text
-from fairlane.errors import InvalidArgument
+from fairlane.common.xid import Key, packed_ids, xid
+from fairlane.errors import InvalidArgument, type_of
 from fairlane.protocol.keys import LANES, check_name, new_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, Unpack
 
 
@@ -27,7 +30,6 @@ ON_DUPLICATE = ("keep", "replace", "debounce")
 _DAY_MS = 86_400_000
 _MOST_S = 1e12  # seconds, in either direction: more are no time
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{2} ?[!-~]*", re.IGNORECASE)
-_LAST_MS = 253_402_300_799_000  # the end of the year 9999
 
 
 class SharedOptions(TypedDict, total=False):
@@ -53,6 +55,9 @@ class SharedOptions(TypedDict, total=False):
     `window_s` ago: "keep" submits nothing, "replace" cancels that one, "debounce" cancels it if it
     has not started, so that the `delay` begins anew. Without it, a repeat of the same content finds
     the request, and other content raises RequestExists.
+
+    With `distinct`, a sub-request is left out if the request has one with the same key already. The
+    key is its `xid`, or what a function returns for its body: text, or bytes.
     """
 
     priority: int
@@ -77,6 +82,7 @@ class SharedOptions(TypedDict, total=False):
     after_any_end: bool
     on_duplicate: str
     window_s: float
+    distinct: bool | Key
 
 
 class RequestOptions(SharedOptions, total=False):
@@ -113,6 +119,8 @@ def policy_of(queue: str, *, trace: str = "", **options: Unpack[RequestOptions])
     for name in ("tags", "after"):
         if name in given:
             given[name] = _names(name, given[name])
+    if "distinct" in given:
+        given |= _read_distinct(given.pop("distinct"))
     if given.get("on_duplicate"):
         given["nonce"] = secrets.token_hex(8)
     return Policy(queue=queue, trace=trace, **given)
@@ -125,35 +133,10 @@ def _read_start(given: dict[str, Any]) -> None:
         if isinstance(delay, timedelta):
             delay = delay.total_seconds()
         elif isinstance(delay, str):
-            delay = _duration_s(delay)
+            delay = duration_s("delay", delay)
         given["delay_ms"] = ms_of("delay", delay)
     if "run_at" in given:
-        given["start_ms"] = _moment_ms(given.pop("run_at"))
-
-
-def _duration_s(delay: str) -> float:
-    try:
-        return settings.duration_ms(delay) / 1000
-    except InvalidArgument as error:
-        raise InvalidArgument(f"delay {error}") from None
-
-
-def _moment_ms(moment: datetime | str) -> int:
-    """Returns a time as ms since 1970. Raises InvalidArgument."""
-    given: object = moment
-    try:
-        found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    except ValueError:
-        found = None
-    if not isinstance(found, datetime) or found.tzinfo is None:
-        raise InvalidArgument(
-            f"run_at {str(given)!r} is not valid: a time with a zone is expected, such as "
-            "2026-12-24T18:00+01:00"
-        )
-    ms = max(1, round(found.timestamp() * 1000))
-    if ms > _LAST_MS:
-        raise InvalidArgument(f"run_at {str(given)!r} is not valid: year 9999 (UTC) is the last")
-    return ms
+        given["start_ms"] = moment_ms("run_at", given.pop("run_at"))
 
 
 def _check_deadline_of_start(given: dict[str, Any]) -> None:
@@ -178,6 +161,15 @@ def _read_rate(given: dict[str, Any]) -> None:
         bucket = "key/" + check_name("rate_key", parts["rate_key"])
     rate = rate_of(given.pop("rate"), parts.get("burst"), bucket, parts.get("weight", 1))
     given["rates"] = (rate,)
+
+
+def _read_distinct(distinct: bool | Key) -> dict[str, Any]:
+    """Returns what the policy has of it: if sub-requests are distinct, and by which key."""
+    if isinstance(distinct, bool):
+        return {"distinct": distinct}
+    if callable(distinct):
+        return {"distinct": True, "key": distinct}
+    raise InvalidArgument(f"distinct is {type_of(distinct)}: give True, or a function of a body")
 
 
 def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -274,9 +266,10 @@ class Policy:
     as much time as one with a share of 1. If nothing has started for `ageing_ms`, one slice goes
     first. It starts `after` other requests are done, or have ended. `on_duplicate` is keep, replace
     or debounce: what happens if its id has another request, which did not end or began less than
-    `window_ms` ago. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of
-    a flow, as operations/flows/feed.py writes them. `trace` is the context of the producer's span;
-    it is no part of what makes two submissions the same.
+    `window_ms` ago. A repeated call has the same `nonce`. If it is `distinct`, each sub-request
+    comes once by its `key`, which does not make two submissions differ. `flow` and `feed` are those
+    of a step of a flow, as operations/flows/feed.py writes them. `trace` is the context of the
+    producer's span; it does not make two submissions differ either.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -302,6 +295,8 @@ class Policy:
     on_duplicate: str = ""
     window_ms: int = 0
     nonce: str = ""
+    distinct: bool = False
+    key: Key = field(default=xid, compare=False)
     flow: str = ""
     feed: str = ""
     trace: str = ""
@@ -360,7 +355,7 @@ class Policy:
 
     def _check_start(self) -> None:
         _time("delay", self.delay_ms, 0, 366 * _DAY_MS)
-        check_whole("start", self.start_ms, 0, _LAST_MS)
+        check_whole("start", self.start_ms, 0, LAST_MS)
         given = {"after": self.after, "delay": self.delay_ms, "run_at": self.start_ms}
         if len(both := [name for name, value in given.items() if value]) > 1:
             raise InvalidArgument(f"{' and '.join(both)} are given together: name one of them")
@@ -371,6 +366,10 @@ class Policy:
                 f"deadline {self.deadline_ms / 1000:g} s is not valid: it counts from the "
                 f"submission, and must be later than the delay of {self.delay_ms / 1000:g} s"
             )
+
+    def ids_of(self, bodies: Sequence[bytes]) -> bytes:
+        """Returns the ids of sub-requests as the scripts take them; none unless `distinct`."""
+        return packed_ids(bodies, self.key) if self.distinct else b""
 
     @property
     def extras(self) -> str:
@@ -387,6 +386,7 @@ class Policy:
             "ageing": self.ageing_ms,
             "unique": f"{self.window_ms}:{self.nonce}" if self.on_duplicate else "",
             "after": f"{mode}:{','.join(self.after)}" if self.after else "",
+            "distinct": int(self.distinct),
             "flow": self.flow,
             "feed": self.feed,
         }

@@ -212,13 +212,26 @@ class OpenRequest(Request):
 
     @property
     def added(self) -> int:
-        """Returns how many sub-requests were added so far, also by an earlier process."""
-        return self._submission.total
+        """Returns how many bodies were added so far, also by an earlier process.
 
-    def add(self, body: Body) -> int:
-        """Adds one sub-request in one round trip; returns its index. See add_many for errors."""
+        A producer goes on with the body of this index. Those that were left out count, too.
+        """
+        return self._submission.total + self._submission.left_out
+
+    @property
+    def left_out(self) -> int:
+        """Returns how many of the bodies were left out as repeats; 0 unless it is `distinct`."""
+        return self._submission.left_out
+
+    def add(self, body: Body) -> int | None:
+        """Adds one sub-request in one round trip; returns its index, None if it was left out.
+
+        See add_many for errors.
+        """
         with self._lock:
-            return self._add_all([body]) - 1
+            before = self.left_out
+            total = self._add_all([body])
+            return total - 1 if self.left_out == before else None
 
     def add_many(self, bodies: Iterable[Body]) -> int:
         """Adds sub-requests, 1,000 in one round trip; returns how many the request has now.
@@ -234,7 +247,7 @@ class OpenRequest(Request):
     def _add_all(self, bodies: Iterable[Body]) -> int:
         for chunk in chunks(bodies):
             self.queue.driver.run(self._submission.add(chunk))
-        return self.added
+        return self._submission.total
 
     def seal(self) -> int:
         """Ends the submission; returns how many sub-requests it has. A repeat changes nothing."""

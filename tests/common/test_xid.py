@@ -1,4 +1,4 @@
-"""The own id of a message, and messages without their repeats."""
+"""The own id of a message, and the ids by which a request takes each sub-request once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 
 import pytest
 
-from fairlane import distinct, xid
+from fairlane import InvalidArgument, xid
+from fairlane.common.xid import Key, packed_ids
 
 
 @pytest.mark.parametrize(
@@ -29,15 +30,24 @@ def test_a_message_without_an_id_has_that_of_its_bytes(body: str):
     assert xid(body) == hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
 
 
-def test_repeats_are_left_out_lazily_and_in_order():
-    bodies = iter(["7", '{"meta": {"id": "7"}}', "8", "7", "a", "a"])
-    found = distinct(bodies)
-    assert next(found) == "7"
-    assert list(found) == ["8", "a"]
+def test_the_ids_of_bodies_are_those_of_their_keys():
+    bodies = [b"7", b'{"meta": {"id": "7"}}', b"8", b"8"]
+    one, same, other, again = ids_of(bodies, xid)
+    assert one == same != other == again
 
 
 def test_the_caller_may_choose_what_makes_two_the_same():
-    assert list(distinct([b"a1", b"a2", b"b1"], key=lambda body: body[:1].decode())) == [
-        b"a1",
-        b"b1",
-    ]
+    one, same, other = ids_of([b"a1", b"a2", b"b1"], lambda body: body[:1])
+    assert one == same != other
+    assert ids_of([b"x"], lambda _: "a") == [one]
+
+
+def test_a_key_that_is_no_text_is_refused():
+    with pytest.raises(InvalidArgument, match="key of a sub-request is an int"):
+        packed_ids([b"1"], int)  # type: ignore[arg-type]
+
+
+def ids_of(bodies: list[bytes], key: Key) -> list[bytes]:
+    packed = packed_ids(bodies, key)
+    assert len(packed) == 16 * len(bodies)
+    return [packed[at : at + 16] for at in range(0, len(packed), 16)]

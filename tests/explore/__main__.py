@@ -15,6 +15,7 @@ from tests.explore.runs import explore
 from tests.explore.systems import (
     BY_NAME,
     DELETED,
+    DISTINCTS,
     DURABLES,
     FLOWS,
     HUGE,
@@ -46,6 +47,7 @@ GROUPS = {
     "flows": FLOWS,
     "several": SEVERAL,
     "uniques": UNIQUES,
+    "distincts": DISTINCTS,
     "huge": HUGE,
 }
 

@@ -42,6 +42,7 @@ from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.unit import loop
 from fairlane.worker.unit.leases import LeaseBatch
 from fairlane.worker.unit.unit import Unit
+from tests.explore.distincts import parity
 from tests.explore.names import scored
 from tests.explore.protocol import QUEUE, REQUEST, T0, TAKEN_BY
 from tests.explore.replies import Broken, Chunk, replay
@@ -184,6 +185,8 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         tenant=role.option("tenant", ""),
         rates=role.option("rates", ()),
         durable=role.option("durable", 0),
+        distinct=role.option("distinct", False),
+        key=parity,
     )
     return submit(REQUEST, policy)
 

@@ -8,6 +8,7 @@ from fairlane.common.rate import Rate
 from fairlane.operations.pull import settle
 from tests.explore.actors import Role
 from tests.explore.deletions import DELETER, Deletions
+from tests.explore.distincts import Distincts
 from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
 from tests.explore.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
@@ -50,6 +51,7 @@ def producer(
     rates: tuple[Rate, ...] = (),
     tenant: str = "",
     on_duplicate: str = "",
+    distinct: bool = False,
 ) -> Role:
     """Submits chunks of so many sub-requests each; `one_server` if one server has all keys.
 
@@ -64,6 +66,7 @@ def producer(
         "tenant": tenant,
     }
     gate |= {"on_duplicate": on_duplicate, "nonce": f"{ord(name):x}" if on_duplicate else ""}
+    gate |= {"distinct": True} if distinct else {}
     return Role(name, "producer", (*options.items(), *flags.items(), *gate.items()))
 
 
@@ -380,6 +383,37 @@ UNIQUES = (
     System("debounce, a crash", DEBOUNCE, CRASH, protocol=Uniques, passes=False),
     System("debounce, a lost reply", DEBOUNCE, LOST, protocol=Uniques, passes=False),
 )
+# A request that takes each key once: of four bodies two are left out.
+ODD: dict[str, Any] = {"protocol": Distincts}
+FOUR, FOUR_IN_ONE = (producer(2, 1, 1, distinct=True, one_server=way) for way in (False, True))
+DISTINCTS = (
+    System("distinct", (FOUR,), **ODD),
+    System("distinct, a crash", (FOUR,), CRASH, **ODD),
+    System("distinct, a lost reply", (FOUR,), LOST, **ODD),
+    System("distinct, a late copy", (FOUR,), COPY, **ODD),
+    System("distinct, one server", (FOUR_IN_ONE,), (1, 1, 0), **ODD),
+    System("distinct, one server, a late copy", (FOUR_IN_ONE,), COPY, **ODD),
+    System("distinct, no room", (FOUR,), FULL, **ODD),
+    System("distinct, cancel", (FOUR, CANCEL), **ODD),
+    System(
+        "distinct, the source breaks", (producer(2, 1, distinct=True, breaks=True),), LOST, **ODD
+    ),
+    System(
+        "distinct, comes again after a crash",
+        (producer(2, 1, distinct=True, comings=2),),
+        CRASH,
+        **ODD,
+    ),
+    System(
+        "distinct, by two",
+        (FOUR, producer(2, 1, 1, distinct=True, name="q")),
+        tolerates=VANISHES,
+        passes=False,
+        **ODD,
+    ),
+    System("distinct, a worker", (producer(2, 1, distinct=True), W1), **ODD),
+    System("distinct, a worker, a lost reply", (producer(2, 1, distinct=True), W1), LOST, **ODD),
+)
 HUGE = (  # only by name: most have more than three million states
     System("hand over, two leaders", (W1,), keepers=2, **FED_ONE),
     System("hand over meanwhile", (W1,), **FED_LIVE),
@@ -421,7 +455,7 @@ HUGE = (  # only by name: most have more than three million states
 )
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
-    *(*SHARDED, *DURABLES, *FLOWS, *SEVERAL, *UNIQUES, *HUGE),
+    *(*SHARDED, *DURABLES, *FLOWS, *SEVERAL, *UNIQUES, *DISTINCTS, *HUGE),
 )
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
@@ -437,6 +471,8 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
         "a schedule, a late copy",
         "replace, a lost reply",
         "keep, a lost reply",
+        "distinct",
+        "distinct, one server, a late copy",
     )
 )
 GATE = (*QUICK, *SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see

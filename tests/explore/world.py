@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hiredis
 
-from fairlane.protocol.keys import part_and_id, request_keys
+from fairlane.protocol.keys import part_and_id, request_keys, unique_ids
 from fairlane.protocol.scripts import Dialect
 from fairlane.protocol.steps import Call, Command
 from tests.explore.names import Namer, Template, scored
@@ -39,6 +39,10 @@ local function read(key)
     return redis.call("LRANGE", key, 0, -1)
   elseif kind == "zset" then
     return redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
+  elseif kind == "set" then
+    local members = redis.call("SMEMBERS", key)
+    table.sort(members)
+    return members
   elseif kind == "stream" then
     local groups, pending = redis.call("XINFO", "GROUPS", key), {}
     if groups[1] then
@@ -147,7 +151,8 @@ def keys_of(step: Call) -> list[bytes]:
     for key in step.keys:
         part, request_id = part_and_id(key) or ("", "")
         if part == "req":
-            touched += [other for other in request_keys(request_id) if other not in step.keys]
+            every = (*request_keys(request_id), unique_ids(request_id))
+            touched += [other for other in every if other not in step.keys]
     return touched
 
 

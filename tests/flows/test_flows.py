@@ -135,6 +135,7 @@ def flow() -> Flow:
         (lambda: flow().step("a", queue="a b"), "step a of flow f: queue 'a b' is not valid"),
         (lambda: flow().step("a", after=["r1"]), "has the option after, which no step has"),
         (lambda: flow().step("a", durable=1), "has the option durable, which no step has"),
+        (lambda: flow().step("a", distinct=True), "has the option distinct, which no step has"),
         (lambda: flow().step("a").step("b").step("a"), "a flow has no cycle"),
         (lambda: flow().children("a"), "child a of flow f has no parent: add a step before it"),
         (lambda: flow().step("a").children(), "children of flow f are none: name at least one"),

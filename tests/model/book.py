@@ -96,6 +96,7 @@ class Book:
             agree(reply, [b"ended", *summary], f"{name} after the end")
         else:
             own = {what: value for what, value in given.items() if what not in ("queue", "how")}
+            left_out = _left_out(request, reply) if name == "append" else None
             chore = CHORES.get(name)
             tokens: list[Token] = (
                 chore(request, self.now, reply)
@@ -103,6 +104,8 @@ class Book:
                 else getattr(request, name)(self.now, reply, **own)
             )
             self._publish(request_id, request)
+            if left_out is not None:
+                agree(left_out, request.keys.left_out, "how many were left out")
             return tokens
         return []
 
@@ -142,6 +145,8 @@ class Book:
             if request.digest != digest:
                 agree(reply, [b"conflict", request.summary()], "other content under the same id")
                 return []
+            if (left_out := _left_out(request, reply)) is not None:
+                agree(left_out, request.keys.left_out, "how many were left out before")
             open_ = int(request.is_open)
             front = (b"exists", request.chunks, request.chain.encode(), open_, request.summary())
             return request.repeated(self.now, reply, *front)
@@ -154,6 +159,8 @@ class Book:
         if former:
             request.follow(former, self.now)
         request.add(self.now, bodies)
+        if (left_out := _left_out(request, reply)) is not None:
+            agree(left_out, request.keys.left_out, "how many are left out")
         if reply[0] == b"ok":
             agree(reply.pop(), request.born, "when the request began")
         tokens = request.conclude(self.now, reply)
@@ -329,3 +336,9 @@ class Book:
             found |= {permit.deadline for permit in request.held}
             found |= {sub.due for sub in request.among("waiting")}
         return sorted(moment for moment in found if moment > self.now)
+
+
+def _left_out(request: Request, reply: Reply) -> int | None:
+    """Takes how many were left out from a reply that has it."""
+    has_it = request.options.is_distinct and reply[0] in (b"ok", b"dup", b"exists")
+    return int(reply.pop()) if has_it else None

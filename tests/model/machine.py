@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MINUTE, HOUR = 60_000, 3_600_000
 WORKERS = (("w:1", "7"), ("w:1", "8"), ("w:2", "7"))
-EXTRAS = ("", "", "", "delay=7000", "ageing=20000", "after=end:z")
+EXTRAS = ("", "", "", "delay=7000", "ageing=20000", "after=end:z", "distinct=1")
 VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release"}
 
 which = st.integers(0, 99)

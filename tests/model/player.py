@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
 from tests.model.book import DAY_MS, Book, Copy, Logged
+from tests.model.distinct import with_ids
 from tests.model.view import compare, reads
 from tests.model.words import Disagreement, agree
 from tests.support.requests import head_of, with_policy
@@ -23,6 +24,7 @@ DISPATCH = {
     f"{{{QUEUE}}}:{name}".encode() for name in ("active", "logged", "completed", "conf", "load")
 }
 ROUNDS = 400
+WITH_IDS = {"enqueue", "append", "seal"}
 EXPECTED = ("BADCHUNK", "NOGROUP", "ERR no such key")  # a gap, and looks at what is not there
 KEYS = {
     name: f"{{{QUEUE}}}:{name}".encode()
@@ -93,8 +95,11 @@ class Player:
     def call(self, name: str, request_id: str, *before: bytes, **given: Any) -> list[Any]:
         """A script of the request's slot, after some commands; returns all their replies."""
         self.history.append((name, request_id, given))
-        names = keys.request_keys(request_id)
-        packed = [*before, self._script(name, names, **said(name, given)), *self._look(request_id)]
+        names, words = keys.request_keys(request_id), said(name, given)
+        if name in WITH_IDS and self._is_distinct(request_id, given):
+            names = (*names, keys.unique_ids(request_id))
+            words |= {"bodies": with_ids(given["bodies"])} if "bodies" in given else {}
+        packed = [*before, self._script(name, names, **words), *self._look(request_id)]
         replies = self._send(packed)
         reply = replies[len(before)]
         if isinstance(reply, Exception) and not str(reply).startswith("BADCHUNK"):
@@ -106,6 +111,12 @@ class Player:
         if name == "acquire" and reply[0] == b"ok":
             self._remember(request_id, given, reply)
         return replies
+
+    def _is_distinct(self, request_id: str, given: dict[str, Any]) -> bool:
+        """Returns True if the call is that of a producer whose request takes each key once."""
+        request = self.book.requests.get(request_id)
+        options = given.get("options") or (request.options if request else None)
+        return options is not None and options.is_distinct
 
     def _script(self, name: str, names: Any, **given: Any) -> bytes:
         if "now" in getattr(self.wire.scripts, name).params:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.model.distinct import Keys
 from tests.model.words import DIED, LATE, NEVER, Permit, Result, Sub, Token, agree, place, tokens_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class Request:
         self.deadline = now + options.deadline_ms if options.deadline_ms else 0
         self.opens = NEVER if options.waits else now + options.delay_ms  # nothing starts before
         self.aged = 0  # when a permit was last hastened
-        self.digest = self.chain = digest
-        self.chunks = 1
+        self.chunks, self.digest, self.chain = 1, digest, digest
+        self.keys = Keys(distinct=options.is_distinct)
         self.is_open, self.open_until = open_ms > 0, now + open_ms
         self.state, self.reason = "active", ""
         self.ended = self.timeouts = self.failures = self.seq = self.stamp = 0
@@ -215,7 +216,7 @@ class Request:
 
     def add(self, now: int, bodies: list[bytes]) -> None:
         self.stamp = max(now, self.stamp)
-        for body in bodies:
+        for body in self.keys.new(bodies):
             self.subs.append(Sub(len(self.subs), self.stamp, body))
 
     def append(

@@ -84,6 +84,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
         ),
         ("request/hasten.lua", " or aged_at(state, row[1], row[2]) > now", ""),
         ("request/open_gate.lua", "  set_gate(state, 0)\n", ""),
+        ("lib/ids/distinct.lua", " and known[i] ~= 1", ""),
     ],
     ids=[
         "innocents are charged",
@@ -95,6 +96,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
         "an entry that was moved is moved back",
         "what is young is hastened",
         "a gate stays closed",
+        "a repeat is taken",
     ],
 )
 def test_the_model_finds_a_broken_guard(

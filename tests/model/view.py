@@ -32,6 +32,7 @@ def reads(request_id: str) -> Reads:
         ("XRANGE", results, "-", "+"),
         ("XRANGE", dead, "-", "+"),
         ("GET", few),
+        ("SCARD", keys.unique_ids(request_id)),
     ]
 
 
@@ -50,6 +51,9 @@ def compare(book: Book, request_id: str, replies: list[Any]) -> None:
         agree([len(one) for one in replies[1:4]], [0, 0, 0], "what is left of the permits")
         agree([replies[5], replies[7], replies[10]], [0, None, None], "what is left of the stream")
         return
+    if request.options.is_distinct and (request.is_open or request.chunks > 1):
+        ids = len(request.subs) if request.is_open else 0
+        agree(replies[11], ids, "how many ids there are")
     _compare_permits(request, replies[1], values)
     leases = {int(k): int(score) for k, score in replies[2]}
     agree(leases, {permit.k: permit.deadline for permit in request.held}, "the leases")
@@ -88,6 +92,7 @@ def _compare_hash(request: Request, values: dict[str, str]) -> None:
         "born": request.born,
         "ended": request.ended,
         "deadline": request.deadline,
+        "left_out": request.keys.left_out,
     }
     words = {"state", "queue", "chain", "reason"}
     found = {

@@ -70,6 +70,11 @@ class Options(NamedTuple):
         """Whether it starts after another request."""
         return self.extras.startswith("after=")
 
+    @property
+    def is_distinct(self) -> bool:
+        """Whether it takes each key once."""
+        return self.extras == "distinct=1"
+
     def _extra(self, name: str) -> int:
         return int(self.extras.removeprefix(name)) if self.extras.startswith(name) else 0
 

@@ -13,7 +13,8 @@ from fairlane.protocol import acl
 from fairlane.protocol.scripts import library
 from tests.scripts.test_exchange import Exchanged, dispatch, exchange, lease
 from tests.spark.staging import Sink
-from tests.support.requests import HOUR, Lane, Tok, toks
+from tests.support.distinct import Distinct
+from tests.support.requests import HOUR, Lane, Tok, numbered, toks
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
@@ -201,6 +202,23 @@ def submitted_late(lane: Lane) -> Callable[[], Any]:
     return lambda: lane.enqueue(MANY)
 
 
+def distinct_submitted(lane: Lane) -> Callable[[], Any]:
+    return lambda: Distinct(lane).enqueue([*numbered(MANY), b"b0"])
+
+
+def distinct_appended(lane: Lane) -> Callable[[], Any]:
+    made = Distinct(lane)
+    made.enqueue(MANY)
+    given: dict[str, Any] = {"before": lane.hash()["chain"]}
+    return lambda: made.append([b"b0", *numbered(MANY + 5)], **given)
+
+
+def distinct_sealed(lane: Lane) -> Callable[[], Any]:
+    made = Distinct(lane)
+    made.enqueue(MANY)
+    return made.seal
+
+
 def requeued(lane: Lane) -> Callable[[], Any]:
     held = slice_of(lane, 3)
     lane.complete(held, others=[(one, "dead", 0) for one in held.ids])
@@ -251,6 +269,9 @@ CASES = [
     Case("enqueue", few_submitted, 3, is_worker=False),
     Case("append", started("appended", "append", 5, chunk=2), MANY + 5, is_worker=False),
     Case("seal", started("sealed", "seal"), is_worker=False),
+    Case("enqueue", distinct_submitted, is_worker=False),
+    Case("append", distinct_appended, MANY + 5, is_worker=False),
+    Case("seal", distinct_sealed, is_worker=False),
     Case("requeue_dead", requeued, is_worker=False),
     Case("append_partition", joined, 3, is_worker=False),
     Case("append_unique", joined_by_id, 3, is_worker=False),

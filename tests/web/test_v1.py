@@ -85,6 +85,15 @@ def test_lines_are_submitted_as_they_are(serving: Serving, redis_url: str):
         assert queue.request("lines").progress().tags == ("x", "y")
 
 
+def test_repeats_are_left_out_of_a_distinct_request(serving: Serving):
+    lines = {"Content-Type": "application/x-ndjson"}
+    answer = serving.call("POST", "/v1/requests?id=a&distinct=true", b"x\ny\nx\n", **lines)
+    assert (answer.status, answer.json) == (201, {"id": "a", "total": 2})
+    assert serving.curl("/v1/requests/a").json["left_out"] == 1
+    name = submit(serving, bodies=["x", "x"], distinct=True)
+    assert serving.curl(f"/v1/requests/{name}").json["total"] == 1
+
+
 def test_each_line_of_a_file_is_a_body(serving: Serving, tmp_path: Any):
     file = tmp_path / "lines.txt"
     file.write_bytes(b"one\n\nthree\r\n" + b"x" * 900_000 + b"\nlast")

@@ -6,6 +6,7 @@
 --   queued = the tokens that were on their way, as mint returns them; kept: the request is not such a life
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
+local ids = KEYS[10]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local born = tonumber(ARGV[2])  -- ms; when the life of this producer began
 local chain = ARGV[3]  -- hex digest over all chunks that it sent
@@ -38,6 +39,9 @@ end
 local tokens = all_queued(state, now_ms(now), 0)
 if state.held == 0 then
   redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few)
+  if ids then
+    redis.call("UNLINK", ids)
+  end
   give_up(seen, ttl)
   redis.call("HSET", request, "discarded", 1)
   return {"ok", tokens}

@@ -2,6 +2,7 @@
 -- Says: ok tokens | conflict | cancelling summary | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
+local ids = KEYS[10]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local chunks = tonumber(ARGV[2])  -- how many chunks the producer sent
 local chain = ARGV[3]  -- hex digest over all of them
@@ -31,6 +32,9 @@ if state.open == 0 then
   return {"ok", queued_tokens(state, now)}
 end
 redis.call("DECRBY", counter, 0)  -- refused, if at all, before the request is sealed
+if ids then  -- nothing is added any more; also refused before the request is sealed
+  redis.call("UNLINK", ids)
+end
 state.open = 0
 save_state(state)
 state.left = redis.call("DECRBY", counter, 1)

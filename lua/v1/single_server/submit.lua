@@ -17,7 +17,7 @@ local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua
 local extras = ARGV[4]  -- lines, see lib/create/extras.lua; "" = none
 local grace = tonumber(ARGV[5])  -- ms until the auditor looks
 local open_ms = tonumber(ARGV[6])  -- how long a request may stay open without a chunk; 0 = it is sealed
-local contents = 7  -- ARGV[7...]  for each request: digest (hex), number of bodies, bodies
+local contents = 7  -- ARGV[7...]  for each request: digest (hex), number of bodies, bodies; see read_requests
 -- @include lib/core/keys_of_many.lua
 -- @include lib/core/now_ms.lua
 -- @include lib/create/enqueue.lua
@@ -50,6 +50,7 @@ for i, new in ipairs(all) do
   local score, reply = announced[2 * i + 1], ""
   if not is_announced_only then
     select_request(KEYS[requests + i - 1])
+    new.ids = new.own and "ids:{" .. ids[i] .. "}"
     local is_done = true
     if count == 1 then
       reply = enqueue(new, now, score, 0)

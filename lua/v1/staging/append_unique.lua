@@ -15,6 +15,7 @@ local packed = ARGV[5]  -- as many sub-requests, packed
 -- @include lib/permits/mint.lua
 -- @include lib/staging/append_rows.lua
 -- @include lib/staging/unpack_chunk.lua
+-- @include lib/ids/distinct.lua
 
 if not open_ms or not ttl or ttl < 1 then
   return redis.error_reply("BADARGUMENT append_unique wants numbers for open_ms and ttl")
@@ -25,14 +26,7 @@ if not own or not bodies or #own ~= #bodies then
 end
 local state, over = load_unfinished()
 local is_anew = state ~= nil and state.total == 0  -- whatever ids there are belong to another life
-local wanted, seen, new = {}, {}, {}
-local known = not is_anew and #own > 0 and redis.call("SMISMEMBER", ids, unpack(own)) or {}
-for i = 1, #own do
-  if not seen[own[i]] and known[i] ~= 1 then
-    wanted[#wanted + 1], new[#new + 1] = bodies[i], own[i]
-  end
-  seen[own[i]] = true
-end
+local wanted, new = new_ones(not is_anew and ids, own, bodies, 1)
 local early = answer_early(state, over, wanted)
 if early then
   return early
@@ -42,12 +36,6 @@ if #wanted > 0 then
   if is_anew then
     redis.call("UNLINK", ids)
   end
-  redis.call("SADD", ids, unpack(new))
-  redis.call("PEXPIRE", ids, ttl)
-  local is_grown, refused = pcall(grow, state, now, open_ms, wanted)
-  if not is_grown then  -- else a repeat would take them for added
-    redis.call("SREM", ids, unpack(new))
-    error(refused, 0)
-  end
+  with_ids(ids, new, ttl, grow, state, now, open_ms, wanted)
 end
 return answer_grown(state, now, wanted)

@@ -171,18 +171,25 @@ class OpenRequest(Request):
 
     @property
     def added(self) -> int:
-        """Returns how many sub-requests were added so far, also by an earlier process."""
-        return self._submission.total
+        """Returns how many bodies were added so far; see request.OpenRequest.added."""
+        return self._submission.total + self._submission.left_out
 
-    async def add(self, body: Body) -> int:
-        """Adds one sub-request; returns its index; see request.OpenRequest.add_many."""
-        return await self.add_many([body]) - 1
+    @property
+    def left_out(self) -> int:
+        """Returns how many of the bodies were left out as repeats; 0 unless it is `distinct`."""
+        return self._submission.left_out
+
+    async def add(self, body: Body) -> int | None:
+        """Adds one sub-request; returns its index, None if it was left out; see add_many."""
+        before = self.left_out
+        total = await self.add_many([body])
+        return total - 1 if self.left_out == before else None
 
     async def add_many(self, bodies: Bodies) -> int:
         """Adds sub-requests of an ordinary or async iterable; returns how many there are now."""
         async for chunk in chunks_async(bodies):
             await self.queue.driver.run(self._submission.add(chunk))
-        return self.added
+        return self._submission.total
 
     async def seal(self) -> int:
         """Ends the submission; returns how many sub-requests it has. A repeat changes nothing."""

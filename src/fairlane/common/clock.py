@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
+
+from fairlane import settings
+from fairlane.errors import InvalidArgument
+
+LAST_MS = 253_402_300_799_000  # the end of the year 9999
 
 
 def wall_ms() -> int:
@@ -18,3 +24,29 @@ def mono_s() -> float:
 def sleep(seconds: float) -> None:
     """Sleeps. Only this function does, so that a test can replace it."""
     time.sleep(seconds)
+
+
+def duration_s(name: str, duration: str) -> float:
+    """Returns a duration such as 10m in seconds. Raises InvalidArgument, which has its name."""
+    try:
+        return settings.duration_ms(duration) / 1000
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name} {error}") from None
+
+
+def moment_ms(name: str, moment: datetime | str) -> int:
+    """Returns a time as ms since 1970. Raises InvalidArgument, which has its name."""
+    given: object = moment
+    try:
+        found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    except ValueError:
+        found = None
+    if not isinstance(found, datetime) or found.tzinfo is None:
+        raise InvalidArgument(
+            f"{name} {str(given)!r} is not valid: a time with a zone is expected, such as "
+            "2026-12-24T18:00+01:00"
+        )
+    ms = max(1, round(found.timestamp() * 1000))
+    if ms > LAST_MS:
+        raise InvalidArgument(f"{name} {str(given)!r} is not valid: year 9999 (UTC) is the last")
+    return ms

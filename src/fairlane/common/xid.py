@@ -1,15 +1,19 @@
-"""The own id of a message, and messages without their repeats."""
+"""The own id of a message, and the ids by which a request takes each sub-request once."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.errors import InvalidArgument, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Sequence
 
-    Body = TypeVar("Body", str, bytes)
+Key = Callable[[bytes], str | bytes]
+_ID_BYTES = 16  # lua/v1/lib/ids/distinct.lua has the number
 
 
 class Xid(NamedTuple):
@@ -44,11 +48,21 @@ def xid_of(body: str | bytes) -> Xid:
     return Xid(hashlib.sha1(raw, usedforsecurity=False).hexdigest(), "sha1")
 
 
-def distinct(bodies: Iterable[Body], key: Callable[[Body], str] = xid) -> Iterator[Body]:
-    """Yields the bodies whose `key` has not come before, lazily; keeps all keys in memory."""
-    seen: set[str] = set()
-    for body in bodies:
-        name = key(body)
-        if name not in seen:
-            seen.add(name)
-            yield body
+def packed_ids(bodies: Sequence[bytes], key: Key) -> bytes:
+    """Returns the ids of sub-requests as the scripts take them: 16 bytes for the key of each one.
+
+    Raises InvalidArgument for a key that is neither text nor bytes.
+    """
+    return b"".join([_id_of(key(body)) for body in bodies])
+
+
+def _id_of(key: str | bytes) -> bytes:
+    given: object = key
+    if isinstance(given, str):
+        given = given.encode("utf-8", "surrogatepass")
+    if not isinstance(given, bytes):
+        raise InvalidArgument(
+            f"the key of a sub-request is {type_of(given)}: text or bytes are expected from the "
+            "function that distinct names"
+        )
+    return hashlib.blake2b(given, digest_size=_ID_BYTES).digest()

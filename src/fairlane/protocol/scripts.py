@@ -3,7 +3,8 @@
 A script's first lines are its signature: `local fence = ARGV[3]  -- drawn at acquire` names the
 third argument `fence`. Lua runs these lines and the loader reads them, so they can't drift apart:
 `scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before any call.
-The line `-- Says:` lists the script's replies, see replies.py.
+A `?` behind the name of a key, `-- ids:{id}?`, marks a last key that a call may leave away: it is
+nil then. The line `-- Says:` lists the script's replies, see replies.py.
 
 `-- @include lib/permits/mint.lua` inserts a text, each file once. Functions of it that the script
 does not use are left out, because Lua makes each of them anew at every call. `-- @flags` sets how
@@ -42,6 +43,7 @@ _FLAGS = re.compile(r"^-- @flags (\S+)$", re.MULTILINE)
 _ONE = re.compile(
     r"^local (\w+) = (?:tonumber\()?(KEYS|ARGV)\[(\d+)\]\)?(?:\s+-- .*)?$", re.MULTILINE
 )
+_OPTIONAL = re.compile(r"^local \w+ = KEYS\[\d+\]\s+-- \S+\?\s", re.MULTILINE)
 _REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n?", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"\w+")
@@ -106,6 +108,7 @@ class Script:
         found = _FLAGS.search(text)
         self.flag = found[1] if found else "grows"
         self.keys = self._names(text, "KEYS")
+        self.least_keys = len(self.keys) - len(_OPTIONAL.findall(text))
         self.params = self._names(text, "ARGV")
         rest = {match[3]: match[1] for match in _REST.finditer(text)}
         self.rest = rest.get("ARGV")
@@ -137,7 +140,8 @@ class Script:
 
     def __call__(self, keys: Sequence[bytes], **given: Any) -> Call:
         """Returns the step that runs this script; TypeError for a wrong, missing or extra name."""
-        if len(keys) < len(self.keys) or (len(keys) > len(self.keys) and not self.many_keys):
+        most = len(keys) if self.many_keys else len(self.keys)
+        if not self.least_keys <= len(keys) <= most:
             raise TypeError(f"{self.name} takes the keys {', '.join(self.keys)}, got {len(keys)}")
         rest: Iterable[Arg] = given.pop(self.rest, ()) if self.rest else ()
         given.setdefault("now", "") if "now" in self.params else None

@@ -246,3 +246,48 @@ def test_waiting_ends_with_the_request(program: Program, redis_url: str):
         assert sorted(settle(redis_url, lambda _, body: body)) == [b"a", b"b"]
         ended = finish(process)
     assert (ended.code, ended.err) == (0, "")
+
+
+REPEATS = b'a\nb\na\n7\n{"meta": {"id": "7"}}\nb\n'
+
+
+@pytest.mark.parametrize("way", ["file", "pipe", "pipe with an id"])
+def test_repeats_are_left_out_and_counted(way: str, program: Program, redis_client: redis.Redis):
+    words = ("--id", "mine") if way == "pipe with an id" else ()
+    name = program.file(REPEATS) if way == "file" else "-"
+    ended = program("submit", name, "--distinct", *words, stdin=REPEATS)
+    shown = name if way == "file" else "standard input"
+    assert (ended.code, ended.err) == (0, f"fairlane: left out as repeats: 3 lines of {shown}\n")
+    assert bodies_of(redis_client, ended.id) == [b"a", b"b", b"7"]
+    status = program("status", ended.id)
+    assert b"3 of 6 bodies were left out as repeats" in status.out
+    assert json.loads(program("status", ended.id, "--json").out)["left_out"] == 3
+
+
+def test_without_repeats_nothing_is_said_of_them(program: Program):
+    ended = program("submit", program.file(b"a\nb\n"), "--distinct")
+    assert (ended.code, ended.err) == (0, "")
+    assert b"distinct" not in program("status", ended.id).out
+
+
+def test_each_request_of_a_file_is_distinct_in_itself(program: Program, redis_client: redis.Redis):
+    name = program.file(b"2:a:a:b\n1:a\n")
+    ended = program("submit", name, "--format", "requests", "--distinct", "--id", "own")
+    assert ended.code == 0
+    assert bodies_of(redis_client, "own.1") == [b"a", b"b"]
+    assert bodies_of(redis_client, "own.2") == [b"a"]
+
+
+def test_a_producer_that_was_killed_goes_on_and_no_line_comes_twice(
+    program: Program, redis_client: redis.Redis
+):
+    lines = [b"line %d" % (number % 1_500) for number in range(3 * CHUNK_ENTRIES)]
+    words = ("submit", "-", "--id", "mine", "--distinct")
+    with program.start(*words, stdin=-1) as process:
+        write(process, b"".join(line + b"\n" for line in lines[: 2 * CHUNK_ENTRIES + 1]))
+        wait_until(lambda: has_two_chunks(redis_client), why="two chunks are there")
+        process.kill()
+    ended = program(*words, stdin=b"\n".join(lines))
+    assert (ended.code, ended.out) == (0, b"mine\n")
+    assert ended.err == "fairlane: left out as repeats: 1,500 lines of standard input\n"
+    assert bodies_of(redis_client, "mine") == lines[:1_500]

@@ -138,6 +138,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"most": 0}, "most 0 is not valid"),
     ({"most": True}, "most True is not valid"),
     ({"priority": 100}, "priority 100 is not valid"),
+    ({"distinct": True}, "distinct has no meaning in a schedule"),
     ({"retain_s": -1}, "retain -1 s is not valid"),
     ({"name": "a b"}, "schedule 'a b' is not valid"),
     ({"name": "a:b"}, "schedule 'a:b' is not valid"),

@@ -50,7 +50,7 @@ local function enqueue(new, now, intent, over)
       return {new.extras.unique and "kept" or "conflict", summary(state)}
     end
     local chunks, chain = chain_of()
-    return {"exists", chunks, chain, state.open, summary(state), queued_tokens(state, now)}
+    return {"exists", chunks, chain, state.open, summary(state), queued_tokens(state, now), new.own and left_out()}
   end
   local seen = tonumber(row[2] or -1)
   if seen >= intent then
@@ -62,7 +62,7 @@ local function enqueue(new, now, intent, over)
   elseif row[3] then  -- the marker of a deleted life has its `born`
     state.born = math.max(now, tonumber(row[3]) + 1)
   end
-  store_bodies(state, now, new)  -- first, because a full Redis must refuse before anything else is written
+  local left = (new.own and store_distinct or store_bodies)(state, now, new)  -- first, because a full Redis must refuse before anything else is written
   if former or seen >= 0 then
     redis.call("DEL", request)  -- an abandoned life or marker, and its TTL
   end
@@ -71,9 +71,9 @@ local function enqueue(new, now, intent, over)
   end
   local tokens = mint(state, now)
   save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest,
-    unpack(extra_fields(new.extras, state.gate)))
+    unpack(extra_fields(new.extras, state.gate, left)))
   if finish(state, now) then
     return {"ended", summary(state)}
   end
-  return {"ok", tokens, state.born}
+  return {"ok", tokens, state.born, left}
 end

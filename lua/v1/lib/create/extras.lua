@@ -8,10 +8,11 @@
 --   after    "done:" or "end:" and ids with commas between them: the request starts when all of these are done, or ended
 --   flow     the flow, the number of this step, how many steps there are, and the step
 --   trace    the context of the producer's span: a traceparent, and after a space a tracestate (W3C Trace Context)
+--   distinct 1: each sub-request has an id, and comes once, see lib/ids/distinct.lua
 --   feed     what this open request gets from others, see lib/gate/chore.lua
 -- @include lib/gate/gate.lua
 --   unique   ms and a random text of the submission: another life may follow an ended one that began so long ago
-local EXTRAS = {unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+local EXTRAS = {distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
   ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
   rates = "^%d+ ", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
 local KEPT = {"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "trace"}
@@ -47,8 +48,8 @@ local function first_gate(extras, now)
     turn = extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or ""}
 end
 
--- Returns the fields of the hash that hold the extras.
-local function extra_fields(extras, gate)
+-- Returns the fields of the hash that hold the extras, and how many sub-requests were left out, if any may be.
+local function extra_fields(extras, gate, left)
   if extras == NOTHING then
     return NOTHING
   end
@@ -60,6 +61,9 @@ local function extra_fields(extras, gate)
   end
   if gate.opens > 0 or gate.rates ~= "" or gate.turn ~= "" then
     fields[#fields + 1], fields[#fields + 2] = "gate", gate_text(gate)
+  end
+  if left then
+    fields[#fields + 1], fields[#fields + 2] = "left_out", left
   end
   return fields
 end

@@ -2,6 +2,7 @@
 -- @include lib/create/shards.lua
 -- @include lib/create/policy.lua
 -- @include lib/create/extras.lua
+-- @include lib/ids/distinct.lua
 local function new_state(new, now)
   local policy = new.policy
   return {state = "active", limit = policy.limit, priority = policy.priority, attempts = policy.attempts,
@@ -39,4 +40,19 @@ local function store_bodies(state, now, chunk)
   redis.call("XGROUP", "CREATE", stream, stream, "0", "MKSTREAM")
   redis.call("SET", counter, state.total + state.open)
   state.left = state.total + state.open
+end
+
+-- Stores each sub-request whose id is new; returns how many others there are. Only an open request keeps the ids, because
+-- nothing is added to another one.
+local function store_distinct(state, now, new)
+  local count = #new.own
+  local wanted, ids = new_ones(nil, new.own, new.list, new.first)
+  new.list, new.first, new.last = wanted, 1, #wanted
+  if state.open == 0 then
+    store_bodies(state, now, new)
+  else
+    drop_ids(new.ids)  -- another life may have left them
+    with_ids(new.ids, ids, IDS_MS, store_bodies, state, now, new)
+  end
+  return count - #wanted
 end

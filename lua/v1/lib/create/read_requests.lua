@@ -1,7 +1,9 @@
 -- Reads the requests that submit creates: for each, from args[at] on, its digest, the number of its bodies and the bodies.
+-- If each sub-request has an id, the text of the ids counts as the last body.
 -- @include lib/create/policy.lua
 -- @include lib/create/extras.lua
 -- @include lib/entries/add_entries.lua
+-- @include lib/ids/distinct.lua
 
 -- Returns a list of what enqueue takes as `new`, or nil and the refusal. `terms`: what the requests have in common.
 local function read_requests(args, at, count, terms)
@@ -20,13 +22,13 @@ local function read_requests(args, at, count, terms)
     if not bodies or bodies < 0 or last > #args then
       return nil, redis.error_reply("BADARGUMENT submit wants a digest, the number of bodies and the bodies of each request")
     end
-    refused = entry_error(at + 2, last)
+    local new = {queue = terms.queue, policy = policy, digest = args[at], open_ms = terms.open_ms,
+      extras = extras, shards = "", list = args, first = at + 2, last = last}
+    refused = extras.distinct and read_ids(new) or entry_error(new.first, new.last)
     if refused then
       return nil, refused
     end
-    found[i] = {queue = terms.queue, policy = policy, digest = args[at], open_ms = terms.open_ms,
-      extras = extras, shards = "", list = args, first = at + 2, last = last}
-    at = last + 1
+    found[i], at = new, last + 1
   end
   if at <= #args then
     return nil, redis.error_reply("BADARGUMENT submit wants as many requests as their count")

@@ -43,6 +43,7 @@ TERMS = (
     "opens_ms",
     "tags",
     "tenant",
+    "left_out",
 )
 # A queue in which all of these are empty has no rows.
 SHOWN = (
@@ -306,6 +307,9 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
     if progress.tenant:
         shown = f" (share {progress.share})" if progress.share > 1 else ""
         yield "tenant", progress.tenant + shown
+    if progress.left_out:
+        sent = progress.total + progress.left_out
+        yield "distinct", f"{progress.left_out:,} of {sent:,} bodies were left out as repeats"
 
 
 def _tokens(count: int) -> str:

@@ -28,7 +28,8 @@ from fairlane.cli.submission.request import (
     send,
     shown,
 )
-from fairlane.errors import InvalidArgument, RedisError
+from fairlane.common.text import plural
+from fairlane.errors import FairlaneError, InvalidArgument, RedisError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -218,7 +219,16 @@ def _submit_one(wish: SubmitOptions, source: Source, request: Request, out: Bina
         note(f"{source.name} is empty: request {request.id} has no sub-requests and is done")
     if not is_first:
         announce(wish, request, total, wish.policy.limit)
+    if wish.policy.distinct:
+        _note_left_out(source, request)
     return await_end(wish, request, out) if wish.waits else 0
+
+
+def _note_left_out(source: Source, request: Request) -> None:
+    """Reports how many lines were repeats. An error of Redis is none of the submission."""
+    with suppress(FairlaneError):
+        if left := request.progress().left_out:
+            note(f"left out as repeats: {plural(left, 'line')} of {source.name}")
 
 
 def _counted(lists: Iterable[list[bytes]], look: Look) -> Iterator[list[bytes]]:

@@ -121,6 +121,11 @@ _OPTIONS = (
     click.option("--window", metavar="TIME", help="See --on-duplicate.  [default: 0s]"),
     click.option("--after-any-end", is_flag=True, help="... or has ended in any other way."),
     click.option(
+        "--distinct",
+        is_flag=True,
+        help="Leave out each line whose own id (a number, meta.id, else its hash) came before.",
+    ),
+    click.option(
         "--durable",
         type=int,
         default=0,
@@ -140,7 +145,7 @@ def request_options(command: F) -> F:
 def read_options(
     *, limit: int, backoff: str, lease: str, retain: str, deadline: str | None,
     time_limit: str | None, ageing: str | None, tags: tuple[str, ...], after: tuple[str, ...],
-    after_any_end: bool, window: str | None, **given: Any,
+    after_any_end: bool, window: str | None, distinct: bool, **given: Any,
 ) -> RequestOptions:  # fmt: skip
     """Returns the options as Queue.submit_request takes them. Raises InvalidArgument."""
     low, high = range_ms("--backoff", backoff, "0s", "24h")
@@ -159,6 +164,8 @@ def read_options(
         found["ageing_s"] = time_ms("--ageing", ageing, "1s", "24h") / 1000
     if window is not None:
         found["window_s"] = time_ms("--window", window, "0s", "366d") / 1000
+    if distinct:
+        found["distinct"] = True
     if tags:
         found["tags"] = tags
     if after or after_any_end:

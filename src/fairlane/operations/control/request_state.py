@@ -75,6 +75,7 @@ def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
         tags=tuple(filter(None, detail.get("tags", "").split(","))),
         tenant=detail.get("tenant", ""),
         share=number(detail, "share") or (1 if detail.get("tenant") else 0),
+        left_out=number(detail, "left_out"),
         detail=detail,
     )
 

@@ -20,6 +20,7 @@ from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import retire
 from fairlane.protocol import keys
 from fairlane.protocol.replies import CANCELLED
+from fairlane.protocol.request_hash import read
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
@@ -133,7 +134,10 @@ def _find_lost_reply(new: NewRequest) -> Operation[Reply | None]:
     It has no tokens. The intent stays, so the auditor mints the tokens of the lost reply again.
     """
     born = yield from find_born(new)
-    return read_enqueued([b"ok", [], born]) if born else None
+    if not born:
+        return None
+    (left,) = (yield from read(new.id, "left_out")) if new.policy.distinct else ("",)
+    return read_enqueued([b"ok", [], born, int(left or 0)])
 
 
 def find_born(new: NewRequest) -> Operation[int]:

@@ -59,7 +59,8 @@ def submit_call(part: Sequence[NewRequest]) -> Call:
         b"", queue, policy, extras, b"%d" % grace_ms(first.policy), b"%d" % first.open_ms,
     ]  # fmt: skip
     for new in part:
-        args += (new.digest.hex, b"%d" % len(new.bodies), *new.bodies)
+        texts = (*new.bodies, new.ids) if first.policy.distinct else new.bodies
+        args += (new.digest.hex, b"%d" % len(texts), *texts)
     lane = keys.lanes(home)[first.policy.priority]
     hashes = [keys.request_hash(new.id) for new in part]
     names = (keys.active(home), keys.conf(home), lane, *keys.turns(home), *hashes)
@@ -78,4 +79,6 @@ def enqueue_calls(pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0) -> 
             b"", queue, text, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms, extras,
             intent.shards, replaced, *new.bodies,
         ]  # fmt: skip
-        yield TextCall(script, keys.request_keys(new.id), args)
+        if policy.distinct:
+            args.append(new.ids)
+        yield TextCall(script, new.names, args)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import RequestExists
+from fairlane.protocol import keys
 
 if TYPE_CHECKING:
     from fairlane.operations.create.admission import Admission
@@ -22,6 +23,7 @@ class Created(NamedTuple):
     chain: str  # the digest over these chunks, hex
     is_open: bool
     total: int  # of their sub-requests
+    left_out: int = 0  # repeats among them, which do not count
 
 
 @dataclass(slots=True)
@@ -42,6 +44,18 @@ class NewRequest:
     takes_back: bool = True
     born: int = 0
     created: Created | None = None
+    ids: bytes = b""  # of the bodies, if they are to be distinct
+
+    def begin(self, bodies: Chunk) -> None:
+        """Makes these bodies its first chunk. Raises InvalidArgument for a key that is no text."""
+        self.bodies, self.ids = bodies, self.policy.ids_of(bodies)
+        self.digest.add(bodies)
+
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        """Returns the keys of the scripts that create or fill it."""
+        own = keys.request_keys(self.id)
+        return (*own, keys.unique_ids(self.id)) if self.policy.distinct else own
 
     @property
     def is_complete(self) -> bool:
@@ -53,11 +67,14 @@ class NewRequest:
         """Notes what a reply ok, ended or exists of enqueue brings."""
         if reply.is_exists:
             self.born = reply.summary.born
-            total = reply.summary.total
-            self.created = Created(reply.chunks, reply.chain.decode(), bool(reply.open), total)
+            total, left = reply.summary.total, reply.left_out or 0
+            chain = reply.chain.decode()
+            self.created = Created(reply.chunks, chain, bool(reply.open), total, left)
             return
         self.born = reply.born if reply.is_ok else reply.summary.born
-        self.created = Created(1, self.digest.hex, self.open_ms > 0, len(self.bodies))
+        left = (reply.left_out or 0) if reply.is_ok else 0
+        total = len(self.bodies) - left
+        self.created = Created(1, self.digest.hex, self.open_ms > 0, total, left)
 
 
 class RequestKept(RequestExists):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STOP, CONTINUE = "stop", "continue"
 LEAST_RETAIN_S = 3600  # of results that another step reads
-_NEVER = ("after", "after_any_end", "durable", "on_duplicate", "window_s", "tags")
+_NEVER = ("after", "after_any_end", "durable", "on_duplicate", "window_s", "tags", "distinct")
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 

@@ -26,7 +26,14 @@ DEFAULT_MISSED: Missed = "one"
 _TICK = "%Y%m%dT%H%M%SZ"
 _TICK_LENGTH = len("20261224T180000Z")
 _LONGEST_ID = 128
-_ONCE = {"run_at", "after", "after_any_end", "on_duplicate", "window_s"}  # of a single request
+_ONCE = {
+    "run_at",
+    "after",
+    "after_any_end",
+    "on_duplicate",
+    "window_s",
+    "distinct",
+}  # of a single request
 
 
 @dataclass(frozen=True, slots=True)

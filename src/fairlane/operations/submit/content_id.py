@@ -28,7 +28,7 @@ class ContentId:
         chosen = [
             (option.name, getattr(policy, option.name))
             for option in fields(policy)
-            if getattr(policy, option.name) != option.default
+            if option.compare and getattr(policy, option.name) != option.default
         ]
         self._hash = hashlib.sha256(b"fairlane content 1 %a\n" % chosen)
 

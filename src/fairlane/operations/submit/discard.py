@@ -27,7 +27,7 @@ def discard(own: NewRequest, reason: str) -> Operation[None]:
     # Read first: after the discard the entry may be a newer intent of another producer.
     score = (yield Command(b"ZSCORE", keys.active(queue), own.id)) or b"0"
     call = library().discard(
-        keys.request_keys(own.id),
+        own.names,
         born=own.born,
         chain=own.digest.hex,
         before=own.digest.before,

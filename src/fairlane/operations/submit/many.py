@@ -189,8 +189,9 @@ class Many:
             full = self.rest()
         policy = policy or self.policy
         digest = self._digest.copy() if policy is self.policy else Digest(policy)
-        digest.add(chunk)
-        self._group.append(NewRequest(request_id, policy, digest, chunk))
+        new = NewRequest(request_id, policy, digest, [])
+        new.begin(chunk)
+        self._group.append(new)
         self._size += size
         return full
 
@@ -216,8 +217,8 @@ class Many:
             yield from self._create(group, errors)
         finally:  # also when Redis goes away in the middle
             for new in group:
-                if new.is_complete:
-                    self._count_up(new.id, len(new.bodies))
+                if new.created is not None and new.is_complete:
+                    self._count_up(new.id, new.created.total)
         if errors:
             raise errors[0]
 

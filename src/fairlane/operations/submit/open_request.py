@@ -36,14 +36,13 @@ if TYPE_CHECKING:
 class Submission:
     """The submission of a request that its producer has begun.
 
-    `chunks` are the chunks that Redis has, and `total` counts their sub-requests. The request is
-    given up an hour after its last chunk, see settings.OPEN_MS.
+    `chunks` are the chunks that Redis has, and `total` counts their sub-requests without those that
+    were `left_out`. The request is given up an hour after its last chunk, see settings.OPEN_MS.
     """
 
-    def __init__(
-        self, new: NewRequest, chunks: int, total: int, *, is_sealed: bool = False
-    ) -> None:
-        self.new, self.chunks, self.total, self.is_sealed = new, chunks, total, is_sealed
+    def __init__(self, new: NewRequest, created: Created) -> None:
+        self.new, self.is_sealed = new, not created.is_open
+        self.chunks, self.total, self.left_out = created.chunks, created.total, created.left_out
         self._last = new.digest  # over these chunks
         self._room = new.room or Admission(new.id, new.policy.queue, 0.0)
 
@@ -56,25 +55,33 @@ class Submission:
         """
         if self.is_sealed:
             raise self._closed()
+        ids = self.new.policy.ids_of(chunk)
         digest = self._last.copy()
         digest.add(chunk)
         # A caller who is interrupted now may withdraw the request, with this chunk or without it.
         self.new.digest = digest
         try:
-            reply = yield from self._append(chunk)
+            reply = yield from self._append(chunk, ids)
         except FairlaneError:
             self.new.digest = self._last
             raise
         if reply.has_tokens:
             self._last = digest
             self.chunks += 1
-            self.total += len(chunk)
+            sent = self.total + self.left_out + len(chunk)
+            self.left_out = reply.left_out or 0
+            self.total = sent - self.left_out
             with suppress(RedisUnreachable):  # the chunk is there: the auditor finds its tokens
                 yield from self._dispatch(reply)
             return
         yield from self._dispatch(reply)
         if reply.is_closed:
             raise self._closed()
+        if reply.is_forgotten:
+            raise RequestLost(
+                f"request {self.new.id} got nothing for a day, and the ids that kept repeats out "
+                "are gone: cancel it, and submit all again with another id"
+            )
         self._check_open(reply)
 
     def seal(self) -> Operation[int]:
@@ -86,13 +93,16 @@ class Submission:
         new.digest = self._last  # an addition may have been interrupted
         if self.is_sealed:
             return self.total
-        seal = library().seal(keys.request_keys(new.id), chunks=self.chunks, chain=new.digest.hex)
+        seal = library().seal(new.names, chunks=self.chunks, chain=new.digest.hex)
         reply = yield from seal.run()
         yield from self._dispatch(reply)
         if not reply.is_ended or reply.summary.is_cancelled:
             self._check_open(reply)
         self.is_sealed = True
-        new.created = Created(self.chunks, new.digest.hex, is_open=False, total=self.total)
+        total, left = self.total, self.left_out
+        new.created = Created(
+            self.chunks, new.digest.hex, is_open=False, total=total, left_out=left
+        )
         return self.total
 
     def take_back(self, error: BaseException) -> Operation[None]:
@@ -100,18 +110,18 @@ class Submission:
         if not self.is_sealed:
             yield from discard(self.new, f"submission: {type(error).__name__}")
 
-    def _append(self, chunk: Chunk) -> Operation[Reply]:
+    def _append(self, chunk: Chunk, ids: bytes) -> Operation[Reply]:
         new, room = self.new, self._room
         while True:
             try:
                 yield from room.ask(self.chunks + 1, len(chunk))
                 call = library().append(
-                    keys.request_keys(new.id),
+                    new.names,
                     chunk=self.chunks + 1,
                     chain=new.digest.hex,
                     before=new.digest.before,
                     open_ms=settings.OPEN_MS,
-                    bodies=chunk,
+                    bodies=[*chunk, ids] if new.policy.distinct else chunk,
                 )
                 reply = yield from call.run()
             except (RedisFull, QueueFull) as error:
@@ -158,11 +168,11 @@ def open_request(
     """
     keys.check_name("request id", request_id)
     room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
-    new = NewRequest(request_id, policy, Digest(policy), first, open_ms=open_ms, room=room)
-    new.digest.add(first)
+    new = NewRequest(request_id, policy, Digest(policy), [], open_ms=open_ms, room=room)
+    new.begin(first)
     created = yield from create_one(new)
     new.digest.continue_at(created.chain)
-    return Submission(new, created.chunks, created.total, is_sealed=not created.is_open)
+    return Submission(new, created)
 
 
 def _ended(request_id: str, summary: Summary) -> RequestEnded:

@@ -58,10 +58,9 @@ def _confirmed(new: NewRequest, submission: Operation[int]) -> Operation[int]:
 
 
 def _submit(new: NewRequest) -> Operation[int]:
-    new.bodies = (yield NextChunk()) or []
+    new.begin((yield NextChunk()) or [])
     # One chunk of look-ahead: a request that fits into one call is never open.
     following: Chunk | None = (yield NextChunk()) if new.bodies else None
-    new.digest.add(new.bodies)
     new.open_ms = 0 if following is None else settings.OPEN_MS
     return (yield from _begin(new, following))
 
@@ -69,7 +68,7 @@ def _submit(new: NewRequest) -> Operation[int]:
 def _begin(new: NewRequest, following: Chunk | None) -> Operation[int]:
     created = yield from create_one(new)
     if following is None and new.is_complete:
-        return len(new.bodies)
+        return created.total
     return (yield from complete(new, created, following))
 
 
@@ -123,22 +122,22 @@ def _take_back(new: NewRequest, error: BaseException) -> Operation[None]:
 
 def _resume(new: NewRequest, created: Created, following: Chunk | None) -> Operation[int]:
     """Goes on at the first chunk that the request does not have."""
-    chunks, total, chunk = 1, len(new.bodies), following
+    chunks, chunk = 1, following
     while chunk is not None and chunks < created.chunks:
         new.digest.add(chunk)
-        chunks, total = chunks + 1, total + len(chunk)
+        chunks += 1
         chunk = yield from _pull(new)
     if chunks != created.chunks or new.digest.hex != created.chain:
         raise already_exists(new.id)
     if chunk is not None and not created.is_open:
         raise already_exists(new.id)
     if not created.is_open:
-        return total
-    return (yield from _append_rest(new, chunk, chunks, total))
+        return created.total
+    return (yield from _append_rest(new, created, chunk))
 
 
-def _append_rest(new: NewRequest, chunk: Chunk | None, chunks: int, total: int) -> Operation[int]:
-    request = Submission(new, chunks, total)
+def _append_rest(new: NewRequest, created: Created, chunk: Chunk | None) -> Operation[int]:
+    request = Submission(new, created)
     while chunk is not None:
         try:
             yield from request.add(chunk)

@@ -81,6 +81,7 @@ class Options(RecurringOptions, kw_only=True, forbid_unknown_fields=True):
     after_any_end: bool | UnsetType = UNSET
     on_duplicate: str | UnsetType = UNSET
     window_s: float | UnsetType = UNSET
+    distinct: bool | UnsetType = UNSET
 
 
 OPTIONS = frozenset(Options.__struct_fields__)
@@ -135,7 +136,8 @@ def state_of(found: Progress | Completion) -> RequestState:
 class RequestDetail(RequestState, kw_only=True):
     """A request in full. Times are in ms, null = none; `rates` are in words.
 
-    Nothing starts before `opens_ms`. `failures` counts failed attempts, `timeouts` late calls.
+    Nothing starts before `opens_ms`. `failures` counts failed attempts, `timeouts` late calls, and
+    `left_out` bodies that were repeats.
     """
 
     queue: str
@@ -148,6 +150,7 @@ class RequestDetail(RequestState, kw_only=True):
     share: int
     failures: int
     timeouts: int
+    left_out: int
 
 
 def detail_of(found: Progress) -> RequestDetail:
@@ -157,7 +160,7 @@ def detail_of(found: Progress) -> RequestDetail:
         opens_ms=found.opens_ms or None, deadline_ms=found.deadline_ms or None,
         time_limit_ms=found.time_limit_ms or None, durable=found.durable, parent=found.parent,
         rates=[one.words for one in found.rates], share=found.share, failures=found.failures,
-        timeouts=found.timeouts,
+        timeouts=found.timeouts, left_out=found.left_out,
     )  # fmt: skip
 
 
