@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.model.chores import CHORES
+from tests.model.changes import CHANGES
 from tests.model.reference import Request
-from tests.model.words import Options, Token, agree
+from tests.model.tenants import Tenants
+from tests.model.words import PLACEHOLDER, Copy, Options, Token, agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Reply = list[Any]
 DAY_MS = 86_400_000
-
-
-class Copy(NamedTuple):
-    """A token in a lane: a hint to a permit of a request."""
-
-    id: str
-    k: int
-    g: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.id}#{self.k}.{self.g}"
 
 
 class Logged(NamedTuple):
@@ -61,6 +50,7 @@ class Book:
         ] = {}  # id -> the intent given up, when it is forgotten
         self.active: dict[str, float] = {}
         self.lanes: dict[int, deque[Copy]] = {}
+        self.tenants = Tenants()
         self.delayed: dict[tuple[int, Copy], int] = {}
         self.log: list[Logged] = []
         self.logged: set[tuple[str, int]] = set()
@@ -96,10 +86,10 @@ class Book:
             agree(reply, [b"ended", *summary], f"{name} after the end")
         else:
             own = {what: value for what, value in given.items() if what not in ("queue", "how")}
-            chore = CHORES.get(name)
+            change = CHANGES.get(name)
             tokens: list[Token] = (
-                chore(request, self.now, reply)
-                if chore
+                change(request, self.now, reply, **own)
+                if change
                 else getattr(request, name)(self.now, reply, **own)
             )
             self._publish(request_id, request)
@@ -235,12 +225,17 @@ class Book:
 
     def dispatch(self, request_id: str, tokens: list[Token]) -> None:
         """Tokens go to their lanes, or wait until they are due."""
-        for lane, k, g, delay in tokens:
-            copy = Copy(request_id, k, g)
+        for lane, k, g, delay, turn in tokens:
+            copy = Copy(request_id, k, g, turn)
             if delay > 0:
                 self.delayed[lane, copy] = self.now + delay
             else:
-                self.lanes.setdefault(lane, deque()).appendleft(copy)
+                self._put(lane, copy)
+
+    def _put(self, lane: int, copy: Copy) -> None:
+        if copy.turn:
+            self.tenants.add(lane, copy)
+        self.lanes.setdefault(lane, deque()).appendleft(copy.in_lane)
 
     def promote(self) -> tuple[int, int]:
         """What is due goes to its lane, the earliest first: how many, and the due of the next."""
@@ -250,9 +245,18 @@ class Book:
         due = [one for one in in_order if one[0] <= self.now]
         for _, _, lane, copy in due:
             del self.delayed[lane, copy]
-            self.lanes.setdefault(lane, deque()).appendleft(copy)
+            self._put(lane, copy)
         rest = in_order[len(due) :]
         return len(due), rest[0][0] if rest else 0
+
+    def missing_placeholders(self) -> dict[int, int]:
+        """Returns the lanes that have fewer placeholders than tokens of tenants, and how many."""
+        found: dict[int, int] = {}
+        for lane, _, _ in self.tenants.waiting():
+            found[lane] = found.get(lane, 0) + 1
+        for lane in found:
+            found[lane] -= self.lanes.get(lane, deque()).count(PLACEHOLDER)
+        return {lane: count for lane, count in found.items() if count > 0}
 
     def filled(self) -> list[int]:
         return sorted(lane for lane, copies in self.lanes.items() if copies)
@@ -261,8 +265,10 @@ class Book:
         """The permits whose token is nowhere."""
         present = {copy for copies in self.lanes.values() for copy in copies}
         present |= {copy for _, copy in self.delayed}
-        for permit in self.requests[request_id].standing("queued"):
-            if Copy(request_id, permit.k, permit.g) not in present:
+        present |= {copy for _, _, copy in self.tenants.waiting()}
+        request = self.requests[request_id]
+        for permit in request.standing("queued"):
+            if Copy(request_id, permit.k, permit.g, request.turn) not in present:
                 yield permit.k, permit.g
 
     # ------------------------------------------------------------------ the bound on what waits

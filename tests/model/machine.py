@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MINUTE, HOUR = 60_000, 3_600_000
 WORKERS = (("w:1", "7"), ("w:1", "8"), ("w:2", "7"))
-EXTRAS = ("", "", "", "delay=7000", "ageing=20000", "after=end:z")
+EXTRAS = ("", "", "delay=7000", "ageing=20000", "after=end:z")
+TENANTS = ("", "", "", "\ntenant=t", "\ntenant=u\nshare=3", "\ntenant=t\nshare=2")
+TURNS = ("1:t", "3:u", "2:t")
 VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release"}
 
 which = st.integers(0, 99)
@@ -34,6 +36,7 @@ limits = st.integers(1, 4)
 lanes = st.sampled_from((5, 3))
 delays = st.sampled_from((0, 1_000, 5_000, 40_000))
 workers = st.sampled_from(WORKERS)
+costs = st.sampled_from((200, 0, 1_000, 7, 300_000))
 
 
 @st.composite
@@ -44,7 +47,7 @@ def options(draw: st.DrawFn) -> Options:
         attempts=draw(st.sampled_from((2, 1, 3))),
         backoff_min=draw(st.sampled_from((1_000, 0, 4_000))),
         deadline_ms=draw(st.sampled_from((0, 0, 20_000, 5 * MINUTE))),
-        extras=draw(st.sampled_from(EXTRAS)),
+        extras=(draw(st.sampled_from(EXTRAS)) + draw(st.sampled_from(TENANTS))).strip(),
     )
 
 
@@ -71,6 +74,10 @@ def has_held(machine: QueueMachine) -> bool:
 
 def has_graves(request: Request) -> bool:
     return any(sub.grave for sub in request.subs)
+
+
+def has_tenants(machine: QueueMachine) -> bool:
+    return machine.book.tenants.seq > 0
 
 
 def has_dead(machine: QueueMachine) -> bool:
@@ -384,7 +391,7 @@ class QueueMachine(RuleBasedStateMachine):
         elif request and guess == "wrong":
             missing = [(permit.k, permit.g) for permit in request.standing("queued")]
         elif guess == "old":
-            missing = [copy[1:] for copy in self.player.copies[-4:] if copy.id == name]
+            missing = [copy[1:3] for copy in self.player.copies[-4:] if copy.id == name]
         self.player.reap(name, missing=missing)
 
     @precondition(has_requests)
@@ -466,6 +473,19 @@ class QueueMachine(RuleBasedStateMachine):
     @step(n=which, priority=lanes)
     def set_priority(self, n: int, priority: int) -> None:
         self.player.call("set_priority", self.some(n), priority=priority)
+
+    @precondition(has_live)
+    @step(n=which, share=st.integers(1, 3))
+    def set_share(self, n: int, share: int) -> None:
+        name = self.among(n, lambda one: bool(one.turn))
+        self.player.call("set_share", name, share=share)
+
+    @precondition(has_tenants)
+    @step(turn=st.sampled_from(TURNS), lane=lanes, turns=st.integers(1, 9), cost=costs)
+    def charge(self, turn: str, lane: int, turns: int, cost: int) -> None:
+        """What turns have cost, in tenths of ms."""
+        self.player.flush()
+        self.player.charge(lane, turn, turns, cost)
 
     @precondition(has_dead)
     @step(n=which, count=st.integers(1, 3), twice=st.booleans(), again=st.booleans())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
-from tests.model.book import DAY_MS, Book, Copy, Logged
+from tests.model.book import DAY_MS, Book, Logged
 from tests.model.view import compare, reads
-from tests.model.words import Disagreement, agree
+from tests.model.words import PLACEHOLDER, Copy, Disagreement, agree
 from tests.support.requests import head_of, with_policy
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ IDS = ("a", "b", "c")
 T0 = 1_700_000_000_000
 KEEP_LOGGED_MS = 25 * 3_600_000
 DISPATCH = {
-    f"{{{QUEUE}}}:{name}".encode() for name in ("active", "logged", "completed", "conf", "load")
+    f"{{{QUEUE}}}:{name}".encode()
+    for name in ("active", "logged", "completed", "conf", "load", "tenants", "workers")
 }
 ROUNDS = 400
 EXPECTED = ("BADCHUNK", "NOGROUP", "ERR no such key")  # a gap, and looks at what is not there
@@ -69,6 +71,11 @@ def said(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return proof | {"done": len(done), "verdicts": verdicts}
 
 
+def word_of(copy: Copy) -> str:
+    """How a lane has it."""
+    return "@" if copy == PLACEHOLDER else copy.text
+
+
 class Player:
     """Every call goes to Redis and to the model, and both must agree on all of it."""
 
@@ -102,7 +109,7 @@ class Player:
         tokens = self.book.check_reply(name, request_id, reply, given)
         self._compare(request_id, replies[len(before) + 1 :])
         self.outbox.append((request_id, tokens))
-        self.copies += [Copy(request_id, token.k, token.g) for token in tokens]
+        self.copies += [Copy(request_id, token.k, token.g, token.turn) for token in tokens]
         if name == "acquire" and reply[0] == b"ok":
             self._remember(request_id, given, reply)
         return replies
@@ -129,7 +136,7 @@ class Player:
         for request_id, tokens in self.outbox:
             if tokens:
                 self.book.dispatch(request_id, tokens)
-                front.append(self._insertion(request_id, tokens))
+                front += self._insertions(request_id, tokens)
         self.outbox.clear()
         self.calls += 1
         replies = self.wire.ask(front + packed)
@@ -138,15 +145,21 @@ class Player:
                 raise Disagreement(f"a call failed: {reply}")
         return replies[len(front) :]
 
-    def _insertion(self, request_id: str, tokens: list[Token]) -> bytes:
+    def _insertions(self, request_id: str, tokens: list[Token]) -> list[bytes]:
+        """Tokens of a tenant come before their placeholders."""
         lanes = keys.lanes(QUEUE)
         names = [keys.delayed(QUEUE), *(lanes[token.lane] for token in tokens)]
-        flat: list[Any] = []
+        placed, flat = list[bytes](), list[Any]()
         for token in tokens:
-            text = Copy(request_id, token.k, token.g).text
-            later = [text, token.delay] if token.delay else []
-            flat += (token.lane, 0, 1, *later) if later else (token.lane, 1, 0, text)
-        return self._script("insert_tokens", names, tokens=flat)
+            copy = Copy(request_id, token.k, token.g, token.turn)
+            if token.delay:
+                flat += (token.lane, 0, 1, copy.text, token.delay)
+                continue
+            if token.turn:
+                given = {"lane": token.lane, "tokens": [copy.text]}
+                placed.append(self._script("add_turns", keys.turns(QUEUE), **given))
+            flat += (token.lane, 1, 0, word_of(copy.in_lane))
+        return [*placed, self._script("insert_tokens", names, tokens=flat)]
 
     def _remember(self, request_id: str, given: dict[str, Any], reply: list[Any]) -> None:
         if all(lease.op != given["op"] for lease in self.leases):
@@ -215,6 +228,8 @@ class Player:
     def promote(self) -> None:
         self.flush()  # what comes to wait now may be due
         agree(self.dispatch("promote", most=1000), list(self.book.promote()), "promoted, next due")
+        if self.book.tenants.seq:
+            self.compare_tenants()
 
     def retire(self, request_id: str) -> None:
         ending = [request_id, *self.book.requests[request_id].summary()]
@@ -227,12 +242,54 @@ class Player:
         self.flush()
         copy = self.book.lanes[lane].pop()
         pop = self.wire.pack("RPOP", keys.lanes(QUEUE)[lane])
+        if copy == PLACEHOLDER:
+            found = self.take_turn(lane, pop)
+            if found is None:
+                return b"stale"
+            copy, pop = found, self.wire.pack("PING")
         proof = {"op": self.new_op(), "worker": worker[0], "started": worker[1], "count": count}
         popped, reply, *_ = self.call(
             "acquire", copy.id, pop, k=copy.k, g=copy.g, shared="", allowance="", wait="", **proof
         )
-        agree(popped, copy.text.encode(), f"what comes from lane {lane}")
+        if not copy.turn:
+            agree(popped, copy.text.encode(), f"what comes from lane {lane}")
         return bytes(reply[0])
+
+    def take_turn(self, lane: int, pop: bytes) -> Copy | None:
+        """Pops a placeholder, and takes the token whose turn it is."""
+        call = self._script("take_turns", keys.turns(QUEUE), lane=lane, count=1)
+        popped, taken = self._send([pop, call])
+        agree(popped, b"@", f"what comes from lane {lane}")
+        copy = self.book.tenants.lane(lane).take()
+        agree(taken, [copy.text.encode()] if copy else [], "whose turn it is")
+        self.compare_tenants()
+        return copy
+
+    def charge(self, lane: int, turn: str, turns: int, cost: int) -> None:
+        """A worker has measured its turns."""
+        share, _, tenant = turn.partition(":")
+        call = self._script("charge_turns", keys.turns(QUEUE)[1:], rows=[lane, turn, turns, cost])
+        agree(self._send([call]), [1], "a charge")
+        self.book.tenants.lane(lane).charge(tenant, int(share), turns, cost)
+        self.compare_tenants()
+
+    def compare_tenants(self) -> None:
+        """Raises Disagreement unless the same tokens wait, and each tenant has had the same."""
+        turns, tenants = keys.turns(QUEUE)
+        looks = [("ZRANGE", turns, 0, -1), ("ZRANGE", tenants, 0, -1, "WITHSCORES")]
+        self.book.tenants.compare(*self._send([self.wire.pack(*words) for words in looks]))
+
+    def add_placeholders(self) -> None:
+        """The auditor adds those that were lost."""
+        self.flush()
+        for lane, count in self.book.missing_placeholders().items():
+            self.push(lane, [PLACEHOLDER] * count)
+
+    def push(self, lane: int, copies: list[Copy]) -> None:
+        """They come out of the lane next."""
+        words = [word_of(copy) for copy in copies]
+        self._send([self._script("push", (keys.lanes(QUEUE)[lane],), ttl=0, words=words)])
+        self.book.lanes.setdefault(lane, deque()).extend(copies)
 
     def clear(self, lanes: list[int], *, delayed: bool) -> None:
         """The dispatch slot loses lanes."""
@@ -249,7 +306,8 @@ class Player:
     def lose(self, lane: int) -> None:
         """A token is popped, and the reply lost."""
         copy = self.book.lanes[lane].pop()
-        agree(self.wire.one("RPOP", keys.lanes(QUEUE)[lane]), copy.text.encode(), "a lost token")
+        popped = self.wire.one("RPOP", keys.lanes(QUEUE)[lane])
+        agree(popped, word_of(copy).encode(), "a lost token")
 
     def drop_dead(self, request_id: str, graves: list[bytes]) -> None:
         """Bodies of dead ones are not kept any more; counts and results stay."""
@@ -295,6 +353,7 @@ class Player:
         self.flush()
         self.pass_time(max(0, *self.book.delayed.values(), self.book.now) - self.book.now)
         self.promote()
+        self.add_placeholders()
         while lanes := self.book.filled():
             word = self.take(lanes[0], 1, ("w:9", "1"))
             agree(word in (b"stale", b"ended", b"gone"), True, f"the last tokens: {word!r}")
@@ -312,6 +371,7 @@ class Player:
             if not request.has_ended:
                 self.reap(name, missing=list(self.book.lost(name)))
         self.promote()
+        self.add_placeholders()
         progress = False
         while lanes := self.book.filled():
             if self.take(lanes[0], 1000, ("w:9", "1")) == b"ok":

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.model.words import DIED, LATE, NEVER, Permit, Result, Sub, Token, agree, place, tokens_of
+from tests.model.words import (
+    DIED,
+    LATE,
+    NEVER,
+    Permit,
+    Result,
+    Sub,
+    Token,
+    agree,
+    place,
+    tokens_of,
+)
 
 if TYPE_CHECKING:
     from tests.model.words import Options
@@ -24,6 +35,7 @@ class Request:
         self.options, self.born = options, now
         self.limit, self.priority = options.limit, options.priority
         self.deadline = now + options.deadline_ms if options.deadline_ms else 0
+        self.turn = options.turn
         self.opens = NEVER if options.waits else now + options.delay_ms  # nothing starts before
         self.aged = 0  # when a permit was last hastened
         self.digest = self.chain = digest
@@ -104,7 +116,7 @@ class Request:
     def queued(self, now: int) -> list[Token]:
         """The tokens on their way that were not repeated yet; from now on they were."""
         found = sorted(
-            Token(permit.lane, permit.k, permit.g, max(0, permit.due - now))
+            Token(permit.lane, permit.k, permit.g, max(0, permit.due - now), self.turn)
             for permit in self.standing("queued")
             if permit.g > self.last_repeated
         )
@@ -141,7 +153,7 @@ class Request:
             parked = self.permits.setdefault(k, Permit(k)).state == "parked"
             agree((parked, 0 <= k < self.limit), (True, True), f"permit {k} is free")
         agree(token[:2], (self.priority if lane < 0 else lane, k), "lane and permit")
-        agree(token.delay, max(0, due - now), f"the delay of permit {k}")
+        agree(token[3:], (max(0, due - now), self.turn), f"delay and turn of permit {k}")
         agree(token.g > self.seq, True, f"generation {token.g} is above {self.seq}")
         permit = self.permits[k]
         permit.state, permit.g, permit.lane = "queued", token.g, token.lane
@@ -156,17 +168,7 @@ class Request:
             self.queue(token, k, due, now)
             self.permits[token.k].asleep = due > now
 
-    def hold(self, now: int, reply: Reply, *, ms: int) -> list[Token]:
-        """Nothing more starts for a time; what is on its way goes stale."""
-        if now + ms > self.opens:
-            self.opens = now + ms
-            self._park_awake(room=0)
-        agree([reply[0], reply[2]], [b"ok", b""], "a hold")
-        tokens = tokens_of(reply[1])
-        self.mint(now, tokens)
-        return tokens
-
-    def _park_awake(self, room: int) -> None:
+    def park_awake(self, room: int) -> None:
         """The newest tokens that have no room go stale."""
         awake = [permit for permit in self.standing("queued") if not permit.asleep]
         for permit in sorted(awake, key=lambda one: one.g)[room:]:
@@ -518,41 +520,6 @@ class Request:
         agree(reply[:2], [b"ok", b"active"], "a resume")
         tokens = tokens_of(reply[2])
         self.mint(now, tokens)
-        return tokens
-
-    def set_limit(self, now: int, reply: Reply, *, limit: int) -> list[Token]:
-        """Queued permits above the limit are parked, and the newest that have no room any more."""
-        if limit == self.limit:
-            return self.repeated(now, reply, b"ok")
-        self.limit = limit
-        for permit in self.standing("queued"):
-            if permit.k >= limit:
-                permit.park()
-        room = max(0, min(limit - len(self.held), self.ready(now)))
-        self._park_awake(room)
-        agree(reply[0], b"ok", "a new limit")
-        tokens = tokens_of(reply[1])
-        self.mint(now, tokens)
-        return tokens
-
-    def set_priority(self, now: int, reply: Reply, *, priority: int) -> list[Token]:
-        """Everything queued, and what time has made ready, is queued in the new lane."""
-        if priority == self.priority:
-            return self.repeated(now, reply, b"ok")
-        self.priority = priority
-        agree(reply[0], b"ok", "a new priority")
-        tokens = tokens_of(reply[1])
-        new = self.wanted(now)
-        moved = {permit.k: permit.due for permit in self.standing("queued")}
-        moved |= {k: due for k, due in new if k is not None}
-        free = [due for k, due in new if k is None]
-        agree(len(tokens), len(moved) + len(free), f"how many of {tokens} are queued")
-        for token in tokens:
-            known = token.k in moved
-            due = moved[token.k] if known else free.pop()
-            self.queue(token, token.k if known else None, due, now)
-            if not known or any(token.k == k for k, _ in new):
-                self.permits[token.k].asleep = due > now
         return tokens
 
     def kept(self) -> list[Sub]:

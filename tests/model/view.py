@@ -88,8 +88,9 @@ def _compare_hash(request: Request, values: dict[str, str]) -> None:
         "born": request.born,
         "ended": request.ended,
         "deadline": request.deadline,
+        "turn": request.turn,
     }
-    words = {"state", "queue", "chain", "reason"}
+    words = {"state", "queue", "chain", "reason", "turn"}
     found = {
         name: values.get(name, "") if name in words else int(values.get(name, 0))
         for name in expected
