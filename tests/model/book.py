@@ -6,7 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.model.changes import CHANGES
+from tests.model.fed import FED
 from tests.model.reference import Request
+from tests.model.schedules import Schedules
 from tests.model.tenants import Tenants
 from tests.model.words import PLACEHOLDER, Copy, Options, Token, agree
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 Reply = list[Any]
 DAY_MS = 86_400_000
+QUEUE = "req"
 
 
 class Logged(NamedTuple):
@@ -51,6 +54,7 @@ class Book:
         self.active: dict[str, float] = {}
         self.lanes: dict[int, deque[Copy]] = {}
         self.tenants = Tenants()
+        self.schedules = Schedules(QUEUE)
         self.delayed: dict[tuple[int, Copy], int] = {}
         self.log: list[Logged] = []
         self.logged: set[tuple[str, int]] = set()
@@ -86,7 +90,7 @@ class Book:
             agree(reply, [b"ended", *summary], f"{name} after the end")
         else:
             own = {what: value for what, value in given.items() if what not in ("queue", "how")}
-            change = CHANGES.get(name)
+            change = (CHANGES | FED).get(name)
             tokens: list[Token] = (
                 change(request, self.now, reply, **own)
                 if change
@@ -124,13 +128,18 @@ class Book:
         over: int,
         bodies: list[bytes],
     ) -> list[Token]:
-        former = request if request is not None and request.is_abandoned else None
+        is_repeat = request is not None and request.digest == digest
+        window = options.window_ms
+        former = None
+        if request is not None and not (is_repeat and window is not None):
+            former = request if request.may_be_followed(self.now, window) else None
         if former and former.born != over:
-            agree(reply, [b"abandoned", former.summary()], "an id whose life was abandoned")
+            agree(reply, [b"abandoned", former.summary()], "an id whose life is over")
             return []
         if request is not None and not former:
-            if request.digest != digest:
-                agree(reply, [b"conflict", request.summary()], "other content under the same id")
+            if not is_repeat:
+                word = b"conflict" if window is None else b"kept"
+                agree(reply, [word, request.summary()], "other content under the same id")
                 return []
             open_ = int(request.is_open)
             front = (b"exists", request.chunks, request.chain.encode(), open_, request.summary())
@@ -145,7 +154,8 @@ class Book:
             request.follow(former, self.now)
         request.add(self.now, bodies)
         if reply[0] == b"ok":
-            agree(reply.pop(), request.born, "when the request began")
+            agree(reply[-1], request.born, "when the request began")
+            reply = reply[:-1]
         tokens = request.conclude(self.now, reply)
         self._publish(request_id, request)
         return tokens
@@ -209,19 +219,23 @@ class Book:
             self.log.append(Logged(request_id, "lost", (0, 0, 0, 0), "gone from Redis"))
         return 1
 
-    def retire(self, request_id: str) -> int:
+    def retire(self, request_id: str, summary: Reply) -> int:
         """An ended request enters the log, once."""
-        request = self.requests[request_id]
-        if (request_id, request.born) in self.logged:
+        state, born, *counts, _, _, reason, _ = summary
+        if (request_id, born) in self.logged:
             return 0
-        self.logged.add((request_id, request.born))
+        self.logged.add((request_id, born))
         self.active.pop(request_id, None)
         self.loads.pop(request_id, None)
-        state, _, total, done, dead, cancelled, _, _, reason, _ = request.summary()
-        counts = (total, done, dead, cancelled)
-        entry = Logged(request_id, state.decode(), counts, reason.decode())
-        self.log.append(entry)
+        self.log.append(Logged(request_id, state.decode(), tuple(counts), reason.decode()))
         return 1
+
+    def drop_parts(self, request_id: str) -> None:
+        """What waits to be joined is dropped."""
+        if request_id in self.requests:
+            parts = self.requests[request_id].parts
+            parts.waiting.clear()
+            parts.dead.clear()
 
     def dispatch(self, request_id: str, tokens: list[Token]) -> None:
         """Tokens go to their lanes, or wait until they are due."""
@@ -331,7 +345,7 @@ class Book:
         """When something is to be expected, from now on."""
         found = set(self.delayed.values())
         for request in self.live.values():
-            found |= {request.deadline, request.open_until if request.is_open else 0}
+            found |= {request.deadline, request.open_until + 1 if request.is_open else 0}
             found |= {permit.deadline for permit in request.held}
             found |= {sub.due for sub in request.among("waiting")}
         return sorted(moment for moment in found if moment > self.now)

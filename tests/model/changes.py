@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from tests.model.words import NEVER, agree, tokens_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.model.reference import Reply, Request
     from tests.model.words import Token
 
@@ -30,7 +32,7 @@ def hasten(request: Request, now: int, reply: Reply) -> list[Token]:
 def open_gate(request: Request, now: int, reply: Reply) -> list[Token]:
     """The other requests have ended."""
     if request.opens == NEVER:
-        request.opens = 0
+        request.opens, request.gated = 0, False
     agree(reply[0], b"ok", "an open gate")
     tokens = tokens_of(reply[1])
     request.mint(now, tokens)
@@ -40,7 +42,7 @@ def open_gate(request: Request, now: int, reply: Reply) -> list[Token]:
 def hold(request: Request, now: int, reply: Reply, *, ms: int) -> list[Token]:
     """Nothing more starts for a time; what is on its way goes stale."""
     if now + ms > request.opens:
-        request.opens = now + ms
+        request.opens, request.gated = now + ms, True
         request.park_awake(room=0)
     agree([reply[0], reply[2]], [b"ok", b""], "a hold")
     tokens = tokens_of(reply[1])
@@ -102,7 +104,7 @@ def set_share(request: Request, now: int, reply: Reply, *, share: int) -> list[T
     return queue_all_again(request, now, tokens_of(reply[1]))
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[..., list[Token]]] = {
     "hasten": hasten,
     "open_gate": open_gate,
     "hold": hold,

@@ -6,8 +6,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fairlane.operations.flows.hand_over import hand_over
+from fairlane.operations.schedules.change import remove
+from fairlane.operations.schedules.fire import fire
 from fairlane.protocol import keys
-from tests.model.book import DAY_MS, Book, Logged
+from tests.model.acting import Acting
+from tests.model.book import DAY_MS, QUEUE, Book, Logged
 from tests.model.view import compare, reads
 from tests.model.words import PLACEHOLDER, Copy, Disagreement, agree
 from tests.support.requests import head_of, with_policy
@@ -16,7 +20,6 @@ if TYPE_CHECKING:
     from tests.model.wire import Wire
     from tests.model.words import Options, Token
 
-QUEUE = "req"
 IDS = ("a", "b", "c")
 T0 = 1_700_000_000_000
 KEEP_LOGGED_MS = 25 * 3_600_000
@@ -33,6 +36,8 @@ KEYS = {
     "loads": f"{{{QUEUE}}}:load".encode(),
     "turns": keys.turns(QUEUE)[0],
     "tenants": keys.turns(QUEUE)[1],
+    "schedules": keys.schedules(QUEUE)[0],
+    "ticks": keys.schedules(QUEUE)[1],
 }
 
 
@@ -87,7 +92,7 @@ class Player:
         self.copies: list[Copy] = []
         self.history: list[tuple[str, str, dict[str, Any]]] = []
         self.calls = self._ops = 0
-        self._packed = {name: [self.wire.pack(*words) for words in reads(name)] for name in IDS}
+        self._packed: dict[str, list[bytes]] = {}
         wire.published.clear()
         wire.one("FLUSHALL")
 
@@ -101,6 +106,8 @@ class Player:
         """A script of the request's slot, after some commands; returns all their replies."""
         self.history.append((name, request_id, given))
         names = keys.request_keys(request_id)
+        if name == "join":
+            names = (*names, keys.of_flow(request_id))
         packed = [*before, self._script(name, names, **said(name, given)), *self._look(request_id)]
         replies = self._send(packed)
         reply = replies[len(before)]
@@ -121,6 +128,8 @@ class Player:
 
     def _look(self, request_id: str) -> list[bytes]:
         check = self._script("check", keys.request_keys(request_id))
+        if request_id not in self._packed:
+            self._packed[request_id] = [self.wire.pack(*words) for words in reads(request_id)]
         return [check, *self._packed[request_id]]
 
     def _compare(self, request_id: str, replies: list[Any]) -> None:
@@ -199,31 +208,34 @@ class Player:
         reply = self.dispatch("set_max_waiting", most=most)
         agree(reply, self.book.set_max_waiting(most), "a bound")
 
-    def admit(self, request_id: str, chunk: int, count: int) -> None:
-        given = {"chunk": chunk, "count": count, "pause": 1_000}
+    def admit(self, request_id: str, chunk: int, count: int, pause: int = 1_000) -> Any:
+        given = {"chunk": chunk, "count": count, "pause": pause}
         reply = self.dispatch("admit", id=request_id, **given)
         agree(reply, self.book.admit(request_id, **given), "room")
+        return reply
 
-    def report(self, request_id: str, chunks: int, total: int, settled: int) -> None:
+    def report(self, request_id: str, chunks: int, total: int, settled: int) -> Any:
         rows = (request_id, chunks, total, settled)
         reply = self.dispatch("report_backlog", rows=rows)
         agree(reply, self.book.report(*rows), "what waits")
+        return reply
 
-    def postpone(self, request_id: str, seen: float, due: float) -> None:
+    def postpone(self, request_id: str, seen: float, due: float) -> int:
         reply = self.dispatch("reschedule_active", rows=(request_id, seen, due))
         agree(reply, self.book.postpone(request_id, seen, due), "a postponed entry")
+        return int(reply)
 
     def readmit(self, request_id: str, due: float) -> None:
         """doctor enters a request again."""
         reply = self.dispatch("restore_active", id=request_id, due=due)
         agree(reply, self.book.readmit(request_id, due), "an entry that was missing")
 
-    def drop(self, request_id: str, seen: float) -> None:
-        """The auditor takes an entry out."""
-        gone = request_id not in self.book.requests
+    def drop(self, request_id: str, seen: float, *, gone: bool) -> int:
+        """An entry is taken out; `gone`: there is no such request."""
         word = "1" if gone else "0"
         reply = self.dispatch("drop_active", id=request_id, seen=seen, gone=word, most=1000)
         agree(reply, self.book.drop(request_id, seen, gone=gone), "a dropped entry")
+        return int(reply)
 
     def promote(self) -> None:
         self.flush()  # what comes to wait now may be due
@@ -231,11 +243,13 @@ class Player:
         if self.book.tenants.seq:
             self.compare_tenants()
 
-    def retire(self, request_id: str) -> None:
-        ending = [request_id, *self.book.requests[request_id].summary()]
+    def retire(self, request_id: str, summary: list[Any] | None = None) -> int:
+        """The end of a request is logged: as it is now, or as a caller has read it."""
+        ending = self.book.requests[request_id].summary() if summary is None else summary
         kept = dict.fromkeys(("least", "longest"), KEEP_LOGGED_MS - 3_600_000)
-        reply = self.dispatch("retire", most=1000, endings=ending, **kept)
-        agree(reply, self.book.retire(request_id), "a logged end")
+        reply = self.dispatch("retire", most=1000, endings=[request_id, *ending], **kept)
+        agree(reply, self.book.retire(request_id, ending), "a logged end")
+        return int(reply)
 
     def take(self, lane: int, count: int, worker: tuple[str, str]) -> bytes:
         """The next token of a lane is popped and shown; returns the word."""
@@ -336,6 +350,9 @@ class Player:
 
     def finish(self) -> None:
         """Everything is worked off; then the accounts are settled."""
+        Acting(self, fire(QUEUE)).go_on()
+        for name in list(self.book.schedules.stored):
+            Acting(self, remove(QUEUE, name)).go_on()
         for _ in range(ROUNDS):
             if not self.book.live:
                 break
@@ -361,7 +378,7 @@ class Player:
     def _work_a_round(self) -> bool:
         """Maintenance, then every token is shown and every slice is done."""
         for name, request in list(self.book.live.items()):
-            if request.is_open:
+            if request.is_open and not request.options.feeds:
                 self.call("seal", name, chunks=request.chunks, chain=request.chain)
             if request.state == "paused":
                 self.call("resume", name)
@@ -370,6 +387,8 @@ class Player:
             self.flush()
             if not request.has_ended:
                 self.reap(name, missing=list(self.book.lost(name)))
+            if request.options.feeds:  # after the reap, as the leader does it
+                Acting(self, hand_over(name)).go_on()
         self.promote()
         self.add_placeholders()
         progress = False
@@ -407,11 +426,14 @@ class Player:
                 len(request.subs),
                 f"the account of {name}",
             )
+            made = request.parts.made
+            if made and request.state == "done":
+                agree(sorted(made), [*range(len(request.subs))], f"what {name} joins, each once")
         for name in list(self.book.active):
             self.call("abandon", name, seen=self.book.active[name], ttl=DAY_MS)
-            self.drop(name, self.book.active[name])
+            self.drop(name, self.book.active[name], gone=name not in self.book.requests)
         self._compare_log()
-        for name in IDS:
+        for name in self._packed:
             self._compare(name, self._send(self._look(name)))
         self._compare_keys()
 

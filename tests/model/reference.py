@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.model.fed import Parts
 from tests.model.words import (
     DIED,
     LATE,
@@ -46,6 +47,8 @@ class Request:
         self.was_left_open = False  # for too long: its producer has died
         self.given_up = -1  # no new life may be announced by an intent up to this
         self.last_repeated = 0  # the generation up to which tokens were repeated
+        self.has_started, self.gated = False, options.delay_ms > 0
+        self.handed, self.parts = "", Parts()  # of what other requests feed
         self.moves: dict[str, tuple[int, int]] = {}
         self.subs: list[Sub] = []
         self.permits: dict[int, Permit] = {}
@@ -62,6 +65,15 @@ class Request:
     def is_abandoned(self) -> bool:
         """It was never complete, so a new life of the id may follow."""
         return self.state == "cancelled" and self.was_left_open
+
+    def may_be_followed(self, now: int, window_ms: int | None) -> bool:
+        """Whether another life may have the id: this one is over, and the producer waits no more.
+
+        `window_ms`: it asks for no more than that it was cancelled, or began so long ago.
+        """
+        if window_ms is not None and self.has_ended:
+            return self.state == "cancelled" or now >= self.born + window_ms
+        return self.is_abandoned
 
     def follow(self, former: Request, now: int) -> None:
         """This is the next life of an id: distinct from the former one, with higher fences."""
@@ -291,6 +303,7 @@ class Request:
             self.mint(now, tokens)
             return tokens
         agree(reply[0], b"ok", "a good token")
+        self.has_started = True
         taken = self._slice(now, count, reply[4])
         self._agree_on_slice(now, reply, taken[0].attempt, taken)
         permit.fence, permit.op, permit.worker, permit.started = int(reply[1]), op, worker, started

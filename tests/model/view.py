@@ -32,6 +32,7 @@ def reads(request_id: str) -> Reads:
         ("XRANGE", results, "-", "+"),
         ("XRANGE", dead, "-", "+"),
         ("GET", few),
+        ("HGETALL", keys.of_flow(request_id)),
     ]
 
 
@@ -46,6 +47,8 @@ def compare(book: Book, request_id: str, replies: list[Any]) -> None:
         return
     _compare_hash(request, values)
     _compare_results(request, replies[8], replies[9])
+    if request.options.feeds:
+        agree(replies[11], request.parts.fields, "what waits to be joined")
     if request.has_ended:
         agree([len(one) for one in replies[1:4]], [0, 0, 0], "what is left of the permits")
         agree([replies[5], replies[7], replies[10]], [0, None, None], "what is left of the stream")
@@ -89,8 +92,9 @@ def _compare_hash(request: Request, values: dict[str, str]) -> None:
         "ended": request.ended,
         "deadline": request.deadline,
         "turn": request.turn,
+        "handed": request.handed,
     }
-    words = {"state", "queue", "chain", "reason", "turn"}
+    words = {"state", "queue", "chain", "reason", "turn", "handed"}
     found = {
         name: values.get(name, "") if name in words else int(values.get(name, 0))
         for name in expected

@@ -117,6 +117,11 @@ class Options(NamedTuple):
         return f"{self.extra('share') or 1}:{tenant}" if tenant else ""
 
     @property
+    def feeds(self) -> str:
+        """What other requests feed it with; "" = nothing."""
+        return self.extra("feed")
+
+    @property
     def window_ms(self) -> int | None:
         """How long after its beginning an ended request still has the id; None = for good."""
         unique = self.extra("unique")
