@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MINUTE, HOUR = 60_000, 3_600_000
 
+WORKERS = (("w:1", "7"), ("w:1", "8"), ("w:2", "7"))
+VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release"}
 which = st.integers(0, 99)
+workers = st.sampled_from(WORKERS)
 
 
 def pick(choices: Sequence[T], n: int) -> T:
@@ -123,3 +126,28 @@ class Base(RuleBasedStateMachine):
         """So many, no two alike."""
         self._sent += count
         return [b"b%d" % n for n in range(self._sent - count, self._sent)]
+
+    # ------------------------------------------------------------------ what several rules do
+
+    def take_one(self, n: int, count: int, worker: tuple[str, str]) -> None:
+        """A worker's way, if there is a token, and the queue is not paused as far as it knows."""
+        paused_until, rate = self.player.known.get(worker, (0, (0, 0)))
+        self.player.flush()
+        filled = self.book.filled()
+        waits = max(paused_until, self.player.waits.get(worker, 0))
+        if filled and waits <= self.book.now:
+            lane = filled[0] if n < 60 else pick(filled, n)
+            self.player.take(lane, count, worker, rate)
+
+    def give_verdicts(
+        self, lease: Lease, entries: list[bytes], chosen: str, delay: int, keep: str
+    ) -> None:
+        """A complete: the letters are the fates of the entries, again and again."""
+        fate_of = [(entry, chosen[i % len(chosen)]) for i, entry in enumerate(entries)]
+        done = [(entry, lease.attempt, b"of " + entry) for entry, fate in fate_of if fate == "d"]
+        others = [
+            (entry, lease.attempt, VERDICTS[fate], delay)
+            for entry, fate in fate_of
+            if fate in VERDICTS
+        ]
+        self.player.complete(lease, done=done, others=others, keep=keep)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.model.changes import CHANGES
 from tests.model.fed import FED
+from tests.model.queue_wide import QueueWide
 from tests.model.reference import Request
 from tests.model.schedules import Schedules
 from tests.model.tenants import Tenants
@@ -55,6 +56,7 @@ class Book:
         self.lanes: dict[int, deque[Copy]] = {}
         self.tenants = Tenants()
         self.schedules = Schedules(QUEUE)
+        self.wide = QueueWide()
         self.delayed: dict[tuple[int, Copy], int] = {}
         self.log: list[Logged] = []
         self.logged: set[tuple[str, int]] = set()
@@ -271,6 +273,13 @@ class Book:
         for lane in found:
             found[lane] -= self.lanes.get(lane, deque()).count(PLACEHOLDER)
         return {lane: count for lane, count in found.items() if count > 0}
+
+    def dues(self) -> tuple[int, int, int]:
+        """When the next entry of `active`, delayed token and tick are due; 0 = none."""
+        ticks = [one.tick for one in self.schedules.stored.values() if one.tick is not None]
+        next_ones = (self.active.values(), self.delayed.values(), ticks)
+        active, delayed, tick = (int(min(each, default=0)) for each in next_ones)
+        return active, delayed, tick
 
     def filled(self) -> list[int]:
         return sorted(lane for lane, copies in self.lanes.items() if copies)

@@ -7,17 +7,15 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition
 
-from tests.model.base import HOUR, MINUTE, has_graves, pick, step, which
+from tests.model.base import HOUR, MINUTE, has_graves, pick, step, which, workers
 from tests.model.book import DAY_MS, QUEUE
 from tests.model.operations import Operations
-from tests.model.player import IDS, Lease
+from tests.model.player import IDS
 from tests.model.words import Options
 
-WORKERS = (("w:1", "7"), ("w:1", "8"), ("w:2", "7"))
 EXTRAS = ("", "", "delay=7000", "ageing=20000", "after=end:z")
 TENANTS = ("", "", "", "\ntenant=t", "\ntenant=u\nshare=3", "\ntenant=t\nshare=2")
 TURNS = ("1:t", "3:u", "2:t")
-VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release"}
 
 sizes = st.sampled_from((5, 12, 2, 9, 1, 0))
 most = st.sampled_from((1_000, 1, 2))
@@ -27,7 +25,6 @@ fates = st.one_of(
 limits = st.integers(1, 4)
 lanes = st.sampled_from((5, 3))
 delays = st.sampled_from((0, 1_000, 5_000, 40_000))
-workers = st.sampled_from(WORKERS)
 costs = st.sampled_from((200, 0, 1_000, 7, 300_000))
 
 
@@ -139,13 +136,6 @@ class QueueMachine(Operations):
         """The next token, as a rule of the most urgent lane."""
         self.take_one(n, count, worker)
 
-    def take_one(self, n: int, count: int, worker: tuple[str, str]) -> None:
-        """A worker's way, if there is a token."""
-        self.player.flush()
-        filled = self.book.filled()
-        if filled:
-            self.player.take(filled[0] if n < 60 else pick(filled, n), count, worker)
-
     @precondition(has_tokens)
     @step(count=most, worker=workers)
     def take_all(self, count: int, worker: tuple[str, str]) -> None:
@@ -210,19 +200,6 @@ class QueueMachine(Operations):
         foreign = [entry for one in others for entry in one.entries]
         entries = [*lease.entries, *lease.entries] if twice else [*foreign, b"1-99"]
         self.give_verdicts(lease, entries, chosen, 0, keep)
-
-    def give_verdicts(
-        self, lease: Lease, entries: list[bytes], chosen: str, delay: int, keep: str
-    ) -> None:
-        """A complete: the letters are the fates of the entries, again and again."""
-        fate_of = [(entry, chosen[i % len(chosen)]) for i, entry in enumerate(entries)]
-        done = [(entry, lease.attempt, b"of " + entry) for entry, fate in fate_of if fate == "d"]
-        others = [
-            (entry, lease.attempt, VERDICTS[fate], delay)
-            for entry, fate in fate_of
-            if fate in VERDICTS
-        ]
-        self.player.complete(lease, done=done, others=others, keep=keep)
 
     @precondition(has_leases)
     @step(n=which, wrong=st.sampled_from(("", "fence", "op", "k")), extends=st.booleans())

@@ -18,9 +18,10 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
 from fairlane.options import Policy
 from tests.model.acting import Acting
-from tests.model.base import HOUR, MINUTE, Base, pick, step, which
+from tests.model.base import HOUR, MINUTE, Base, pick, step, which, workers
 from tests.model.book import QUEUE
 from tests.model.player import IDS
+from tests.model.queue_wide import ENDLESS_MS
 from tests.model.schedules import LINE
 from tests.model.words import Options, agree
 
@@ -32,6 +33,7 @@ FLOWS = ("f", "g")  # each has two children, f1 and f2, and the request f3 that 
 SCHEDULES = ("s", "t")
 WRAP = Wrap(b"[", b"]", b"null", b",")
 SHORT_MS = 10 * MINUTE  # a leader that was suspended for longer may find no tombstone any more
+RATES = ((0, 0), (1_000_000, 2), (500_000, 5), (7_000_000, 1))  # interval in µs, burst
 cuts = st.sampled_from((99, 99, 99, 1, 2, 3, 5))
 
 
@@ -48,7 +50,7 @@ def has_schedules(machine: Base) -> bool:
 
 
 class Operations(Base):
-    """Unique ids, flows and schedules."""
+    """Unique ids, flows, schedules, and the pause and the rate of the queue."""
 
     def act(self, operation: Operation[Any], steps: int = 99) -> Acting:
         """Does an operation; if it is cut off, another rule may go on with it, or none."""
@@ -133,6 +135,42 @@ class Operations(Base):
         """A leader hands over what the children have finished."""
         fed = sorted(name for name, one in self.book.requests.items() if one.options.feeds)
         self.act(hand_over(pick(fed, n)), steps)
+
+    @precondition(has_fed)
+    @step(n=which, cut=st.integers(1, 6))
+    def feed_twice(self, n: int, cut: int) -> None:
+        """Two leaders read the same, and hand it over one after the other."""
+        fed = sorted(name for name, one in self.book.requests.items() if one.options.feeds)
+        first = Acting(self.player, hand_over(pick(fed, n))).go_on(cut)
+        self.act(hand_over(pick(fed, n)))
+        first.go_on()
+
+    @precondition(has_fed)
+    @step(chosen=st.sampled_from(("d", "x", "dx", "xd")), count=st.sampled_from((1, 2)))
+    def work_for_flows(self, chosen: str, count: int) -> None:
+        """Workers take what there is; of flows they settle it."""
+        for _ in range(4):
+            self.take_one(0, count, ("w:2", "7"))
+        for lease in self.standing():
+            if lease.id.startswith(FLOWS):
+                self.give_verdicts(lease, self.owed(lease) or [], chosen, 0, "0")
+
+    # ------------------------------------------------------------------ the whole queue
+
+    @step(worker=workers)
+    def beat(self, worker: tuple[str, str]) -> None:
+        self.player.beat(worker)
+
+    @step(period=st.sampled_from((0, 0, 3_000, 20_000, ENDLESS_MS)), worker=workers)
+    def pause_queue(self, period: int, worker: tuple[str, str]) -> None:
+        """Pauses the queue for a time or without an end, or resumes it."""
+        self.player.pause_queue(period)
+        self.player.beat(worker)
+
+    @step(rate=st.sampled_from(RATES), worker=workers)
+    def rate_queue(self, rate: tuple[int, int], worker: tuple[str, str]) -> None:
+        self.player.rate_queue(*rate)
+        self.player.beat(worker)
 
     # ------------------------------------------------------------------ schedules
 

@@ -12,6 +12,7 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.protocol import keys
 from tests.model.acting import Acting
 from tests.model.book import DAY_MS, QUEUE, Book, Logged
+from tests.model.queue_wide import ENDLESS_MS, LOCK_MS, TTL_MS
 from tests.model.view import compare, reads
 from tests.model.words import PLACEHOLDER, Copy, Disagreement, agree
 from tests.support.requests import head_of, with_policy
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 IDS = ("a", "b", "c")
 T0 = 1_700_000_000_000
 KEEP_LOGGED_MS = 25 * 3_600_000
+BUCKET = keys.bucket(f"queue/{QUEUE}")
 DISPATCH = {
     f"{{{QUEUE}}}:{name}".encode()
     for name in ("active", "logged", "completed", "conf", "load", "tenants", "workers")
-}
+} | {BUCKET}
 ROUNDS = 400
+LATE_MS = 5_000  # after which another process may have the name of a worker
 EXPECTED = ("BADCHUNK", "NOGROUP", "ERR no such key")  # a gap, and looks at what is not there
 KEYS = {
     name: f"{{{QUEUE}}}:{name}".encode()
@@ -91,6 +94,8 @@ class Player:
         self.leases: list[Lease] = []
         self.copies: list[Copy] = []
         self.history: list[tuple[str, str, dict[str, Any]]] = []
+        self.known: dict[tuple[str, str], tuple[int, tuple[int, int]]] = {}  # pause and rate
+        self.waits: dict[tuple[str, str], int] = {}  # workers in the line of the rate, until when
         self.calls = self._ops = 0
         self._packed: dict[str, list[bytes]] = {}
         wire.published.clear()
@@ -251,23 +256,115 @@ class Player:
         agree(reply, self.book.retire(request_id, ending), "a logged end")
         return int(reply)
 
-    def take(self, lane: int, count: int, worker: tuple[str, str]) -> bytes:
-        """The next token of a lane is popped and shown; returns the word."""
+    def take(
+        self, lane: int, count: int, worker: tuple[str, str], rate: tuple[int, int] = (0, 0)
+    ) -> bytes:
+        """The next token of a lane is popped and shown; returns the word.
+
+        `rate`: of the queue, as the worker knows it.
+        """
         self.flush()
-        copy = self.book.lanes[lane].pop()
+        copy = word = self.book.lanes[lane].pop()
         pop = self.wire.pack("RPOP", keys.lanes(QUEUE)[lane])
+        if rate[0]:
+            agree(self._send([pop]), [word_of(copy).encode()], f"what comes from lane {lane}")
+            count = allowed = self.take_allowance(worker, rate, count)
+            if not allowed:
+                self.push(lane, [word])
+                return b"rated"
+            pop = self.wire.pack("ECHO", word_of(copy))
         if copy == PLACEHOLDER:
             found = self.take_turn(lane, pop)
             if found is None:
+                self.give_back(rate, count)
                 return b"stale"
-            copy, pop = found, self.wire.pack("PING")
+            copy, pop = found, self.wire.pack("ECHO", found.text)
         proof = {"op": self.new_op(), "worker": worker[0], "started": worker[1], "count": count}
         popped, reply, *_ = self.call(
             "acquire", copy.id, pop, k=copy.k, g=copy.g, shared="", allowance="", wait="", **proof
         )
-        if not copy.turn:
-            agree(popped, copy.text.encode(), f"what comes from lane {lane}")
+        agree(popped, copy.text.encode(), f"what comes from lane {lane}")
+        used = len(reply[4]) if reply[0] == b"ok" else 0
+        self.give_back(rate, count - used)
+        if rate[0] and rate == self.book.wide.rate:
+            self.book.wide.bucket.note(self.book.now, *rate, used)
         return bytes(reply[0])
+
+    # ------------------------------------------------------------------ pause and rate
+
+    def beat(self, worker: tuple[str, str]) -> bytes:
+        """A worker learns the pause and the rate of the queue; one that is new registers first."""
+        name, started = worker
+        wide, now = self.book.wide, self.book.now
+        given = {"id": name, "host": "h", "pid": "1", "started": started, "ttl": TTL_MS}
+        names = (keys.workers(QUEUE), keys.worker(QUEUE, name), keys.conf(QUEUE))
+        if wide.started.get(name) != started:
+            call = self._script("register_worker", names, late=LATE_MS, **given)
+            agree(self._send([call]), [wide.register(now, *worker, LATE_MS)], "a registration")
+        every = (
+            *(keys.workers(QUEUE), keys.worker(QUEUE, name), keys.active(QUEUE)),
+            *(keys.delayed(QUEUE), keys.conf(QUEUE), keys.taken(QUEUE, name)),
+            keys.schedules(QUEUE)[1],
+        )
+        given = {"id": name, "started": started, "ttl": TTL_MS, "lock_ms": LOCK_MS}
+        given |= {"holds": "", "taken_ttl": TTL_MS, "died": ""}
+        self.flush()
+        (reply,) = self._send([self._script("heartbeat", every, **given)])
+        agree(reply, wide.beat(now, *worker, self.book.dues()), f"a beat of {worker}")
+        if reply[0] == b"ok":
+            interval, burst = map(int, reply[11].split() or (0, 0))
+            self.known[worker] = reply[10], (interval, burst)
+        return bytes(reply[0])
+
+    def pause_queue(self, period: int) -> None:
+        names = (keys.conf(QUEUE),)
+        call = self._script("pause_queue", names, period=period, longest=ENDLESS_MS)
+        agree(self._send([call]), [self.book.wide.pause(self.book.now, period)], "a pause")
+
+    def rate_queue(self, interval: int, burst: int) -> None:
+        """Gives the queue a rate, or none; its bucket owes no more than the new burst."""
+        call = self._script("rate_queue", (keys.conf(QUEUE),), interval=interval, burst=burst)
+        agree(self._send([call]), [1], "a rate")
+        self.book.wide.rate = interval, burst
+        if interval:
+            agree(self._ask_bucket("refit", (interval, burst)), 1, "a bounded bucket")
+            self.book.wide.bucket.refit(self.book.now, interval, burst)
+            self._compare_bucket()
+
+    def take_allowance(self, worker: tuple[str, str], rate: tuple[int, int], want: int) -> int:
+        """A worker asks for as much as it may start; if that is nothing, it waits in the line."""
+        bucket, now = self.book.wide.bucket, self.book.now
+        has_waited = worker in self.waits
+        waited = "1" if has_waited else ""
+        reply = self._ask_bucket("take", rate, want=want, waited=waited)
+        agree(reply, [*bucket.take(now, *rate, want, has_waited=has_waited)], "an allowance")
+        if rate != self.book.wide.rate:  # the worker does not know the present rate yet
+            bucket.starts.clear()
+        self.waits.pop(worker, None)
+        if not reply[0]:
+            self.waits[worker] = now + reply[1]
+        self._compare_bucket()
+        return int(reply[0])
+
+    def give_back(self, rate: tuple[int, int], unused: int) -> None:
+        if rate[0] and unused:
+            agree(self._ask_bucket("refund", rate, unused=unused), unused, "a refund")
+            self.book.wide.bucket.refund(self.book.now, rate[0], unused)
+            self._compare_bucket()
+
+    def _ask_bucket(self, name: str, rate: tuple[int, int], **given: Any) -> Any:
+        terms = {"interval": rate[0], "burst": rate[1], "weight": 1}
+        call = self._script(name, (BUCKET,), **terms, **given)
+        # Its TTL is by Redis's own clock, and not by that of the model.
+        reply, _ = self._send([call, self.wire.pack("PERSIST", BUCKET)])
+        return reply
+
+    def _compare_bucket(self) -> None:
+        bucket = self.book.wide.bucket
+        tat, line, _ = map(int, self.wire.one("GET", BUCKET).split(b":"))
+        agree((tat, line), (bucket.tat, bucket.line), "the bucket of the queue")
+
+    # ------------------------------------------------------------------ tenants
 
     def take_turn(self, lane: int, pop: bytes) -> Copy | None:
         """Pops a placeholder, and takes the token whose turn it is."""
@@ -350,6 +447,7 @@ class Player:
 
     def finish(self) -> None:
         """Everything is worked off; then the accounts are settled."""
+        self.pause_queue(0)
         Acting(self, fire(QUEUE)).go_on()
         for name in list(self.book.schedules.stored):
             Acting(self, remove(QUEUE, name)).go_on()
