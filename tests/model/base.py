@@ -130,7 +130,7 @@ class Base(RuleBasedStateMachine):
     # ------------------------------------------------------------------ what several rules do
 
     def take_one(self, n: int, count: int, worker: tuple[str, str]) -> None:
-        """A worker's way, if there is a token, and the queue is not paused as far as it knows."""
+        """A worker's way, if there is a token, and its last beat has reported no pause."""
         paused_until, rate = self.player.known.get(worker, (0, (0, 0)))
         self.player.flush()
         filled = self.book.filled()

@@ -18,11 +18,11 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
 from fairlane.options import Policy
 from tests.model.acting import Acting
-from tests.model.base import HOUR, MINUTE, Base, pick, step, which, workers
+from tests.model.base import HOUR, MINUTE, WORKERS, Base, pick, step, which, workers
 from tests.model.book import QUEUE
 from tests.model.player import IDS
 from tests.model.queue_wide import ENDLESS_MS
-from tests.model.schedules import LINE
+from tests.model.schedules import PERIODS
 from tests.model.words import Options, agree
 
 if TYPE_CHECKING:
@@ -167,10 +167,21 @@ class Operations(Base):
         self.player.pause_queue(period)
         self.player.beat(worker)
 
-    @step(rate=st.sampled_from(RATES), worker=workers)
-    def rate_queue(self, rate: tuple[int, int], worker: tuple[str, str]) -> None:
+    @step(
+        rate=st.sampled_from(RATES),
+        count=st.sampled_from((1_000, 1, 2)),
+        ms=st.sampled_from((0, 300, 2_000)),
+    )
+    def rate_queue(self, rate: tuple[int, int], count: int, ms: int) -> None:
+        """Gives the queue a rate, or none; workers receive it, and take what it allows."""
         self.player.rate_queue(*rate)
-        self.player.beat(worker)
+        free = [name for name in IDS if name not in self.book.live]
+        if free:
+            self.submit_one(free[0], Options(priority=3, limit=4), 9, 0)
+        for worker in WORKERS[::2] * 2:
+            self.player.beat(worker)
+            self.take_one(0, count, worker)
+            self.player.pass_time(ms)
 
     # ------------------------------------------------------------------ schedules
 
@@ -178,12 +189,13 @@ class Operations(Base):
         n=which,
         missed=st.sampled_from(("all", "one", "skip")),
         most=st.integers(1, 3),
+        line=st.sampled_from(sorted(PERIODS)),
         steps=cuts,
     )
-    def put_schedule(self, n: int, missed: Any, most: int, steps: int) -> None:
-        """Adds a schedule, or gives it another policy for missed ticks."""
+    def put_schedule(self, n: int, missed: Any, most: int, line: str, steps: int) -> None:
+        """Adds a schedule, or gives it another line or policy for missed ticks."""
         definition = define(
-            cron=LINE, bodies=[b"t"], missed=missed, most=most, priority=3 + n % 3, retain_s=3_600
+            cron=line, bodies=[b"t"], missed=missed, most=most, priority=3 + n % 3, retain_s=3_600
         )
         self.act(change.put(QUEUE, pick(SCHEDULES, n), definition), steps)
 
@@ -206,6 +218,19 @@ class Operations(Base):
         if acting.is_over and not self.book.max_waiting:
             agree(acting.result.waiting, {}, "schedules whose requests were not submitted")
             agree(self.book.schedules.owed(self.book.now), {}, "what is due afterwards")
+
+    @precondition(has_schedules)
+    @step(ms=st.sampled_from((0, MINUTE, 5 * MINUTE)), cut=st.integers(1, 4))
+    def fire_twice(self, ms: int, cut: int) -> None:
+        """A leader is suspended while another one submits what is due, and then goes on."""
+        self.player.pass_time(5 * MINUTE)
+        first = Acting(self.player, fire(QUEUE)).go_on(cut)
+        self.fire_all(ms)
+        first.go_on()
+
+    def fire_all(self, ms: int) -> None:
+        self.player.pass_time(ms)
+        Acting(self.player, fire(QUEUE)).go_on()
 
 
 def outcome(former: Request | None, how: str, window_ms: int, now: int) -> type[Any]:

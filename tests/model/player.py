@@ -261,7 +261,7 @@ class Player:
     ) -> bytes:
         """The next token of a lane is popped and shown; returns the word.
 
-        `rate`: of the queue, as the worker knows it.
+        `rate`: of the queue, by the last beat of the worker.
         """
         self.flush()
         copy = word = self.book.lanes[lane].pop()

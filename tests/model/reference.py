@@ -47,7 +47,7 @@ class Request:
         self.was_left_open = False  # for too long: its producer has died
         self.given_up = -1  # no new life may be announced by an intent up to this
         self.last_repeated = 0  # the generation up to which tokens were repeated
-        self.has_started, self.gated = False, options.delay_ms > 0
+        self.has_started, self.gated = False, bool(options.delay_ms or options.waits)
         self.handed, self.parts = "", Parts()  # of what other requests feed
         self.moves: dict[str, tuple[int, int]] = {}
         self.subs: list[Sub] = []

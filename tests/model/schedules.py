@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fairlane.operations.schedules.schedule import decode, request_id
 from tests.model.words import agree
 
-LINE, PERIOD = "* * * * *", 60_000
+PERIODS = {"* * * * *": 60_000, "*/5 * * * *": 300_000}  # ms between two ticks of a line
 LATE = 10_000  # a tick that is later than this was missed
 Reply = list[Any]
 
@@ -18,6 +18,10 @@ Reply = list[Any]
 class Schedule:
     raw: bytes
     tick: int | None  # None = it is paused
+
+    @property
+    def period(self) -> int:
+        return PERIODS[decode(self.raw).cron]
 
     @property
     def digest(self) -> str:
@@ -60,7 +64,7 @@ class Schedules:
 
     def _owed(self, name: str, one: Schedule, now: int) -> list[str]:
         """Each tick that is not late gets its request; of the missed ones none, one or several."""
-        ticks = list(range(one.tick or 0, now + 1, PERIOD))
+        ticks = list(range(one.tick or 0, now + 1, one.period))
         found = [tick for tick in ticks if tick >= now - LATE]
         policy = decode(one.raw)
         if policy.missed == "all":
@@ -96,7 +100,9 @@ class Schedules:
         if one.tick != (int(expected) if expected else None):
             return [b"moved"]
         if owed is not None:
-            agree([one for one in owed.ids if one not in self.made], [], "ticks without a request")
-            agree(then, owed.read_ms // PERIOD * PERIOD + PERIOD, f"the next tick of {name}")
+            agree(
+                [tick for tick in owed.ids if tick not in self.made], [], "ticks without a request"
+            )
+            agree(then, (owed.read_ms // one.period + 1) * one.period, f"the next tick of {name}")
         one.tick = then
         return [b"ok"]
