@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlane import Flow
 from fairlane.operations.schedules.change import put
-from fairlane.operations.schedules.schedule import define
+from fairlane.operations.schedules.schedule import define, request_id
 from fairlane.protocol import keys
 from tests.chaos.check import Report, leftovers
 from tests.chaos.scenes import SETTLE_S, Scale, Scene, stage
@@ -17,14 +17,15 @@ from tests.support.teardown import _is_stray
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tests.support.servers.server_process import Server
 
 STEPS = 3
 EACH = 200  # sub-requests of a flow
 TICKS = 20  # of a schedule, all of them missed
-_MINUTE_MS = 60_000
+LIVE = ("live0", "live1", "live2")  # schedules that are due each second of the run
+_SECOND_MS, _MINUTE_MS = 1_000, 60_000
 
 
 def flows(scale: Scale, server: Server | None = None) -> Report:
@@ -45,33 +46,63 @@ def flows(scale: Scale, server: Server | None = None) -> Report:
 
 
 def schedules(scale: Scale, server: Server | None = None) -> Report:
-    """Schedules that owe many ticks: each tick has one request, whichever leaders die."""
+    """Schedules that owe many ticks, and some that are due each second: each tick runs once.
+
+    The ids that ran are compared with those of the ticks, whichever leaders die.
+    """
     with stage("schedules", scale, server=server, listens=False) as scene:
         count = max(1, scale.sub_requests // TICKS)
-        # A minute that has just begun would bring one tick more in the middle of this.
-        now = int(time.time() * 1000) // _MINUTE_MS * _MINUTE_MS
-        first = now - (TICKS + 5) * _MINUTE_MS
-        wanted: dict[str, list[bytes]] = {}
-        definition = define(cron="* * * * *", bodies=[b"0"], missed="all", most=TICKS)
-        ticks = keys.schedules(scene.queue.name)[1]
-        for number in range(count):
-            scene.queue.driver.run(put(scene.queue.name, f"s{number}", definition))
-        scene.client.zadd(ticks, {f"s{number}": first for number in range(count)})
+        wanted = _owe(scene, count)
+        firsts = _add_live(scene)
         _begin(scene)
         _hurt(scene, lambda: _ended(scene), count * TICKS)
-        _settle(scene, count * TICKS)
-        for number in range(count):
-            scene.queue.schedules.pause(f"s{number}")
-        wait_until(lambda: not leftovers(scene.client, "req"), SETTLE_S, why="all has ended")
-        for one in scene.queue.completions("0", follow=False):
-            wanted[one.id] = [b"0"]
-        report = _report(scene, wanted)
-        made = Counter(name.split(":")[1] for name in wanted)
-        for number in range(count):
-            # The ticks of the run itself are added to those that were owed.
-            if not TICKS <= made[f"s{number}"] <= TICKS + 5:
-                report.fault("lost", f"s{number} has {made[f's{number}']} requests")
-        return report
+        _settle(scene, count * TICKS, idle=False)  # those of each second go on
+        least = {name: _next_tick(scene, name) - _SECOND_MS for name in LIVE}
+        for one in scene.queue.schedules.list():
+            scene.queue.schedules.pause(one.name)
+        now = scene.queue.schedules.list()[0].now_ms
+        scene.wait(lambda: not leftovers(scene.client, "req"), why="all has ended")
+        for name, first in firsts.items():
+            wanted |= {key: [b"0"] for key in _live_ids(scene, name, first, least[name], now)}
+        live = len(wanted) - count * TICKS
+        return _report(scene, wanted).add(**{"ticks missed, of the run": (count * TICKS, live)})
+
+
+def _owe(scene: Scene, count: int) -> dict[str, list[bytes]]:
+    """Adds schedules whose ticks were all missed, some hours ago; returns what they must submit."""
+    name = scene.queue.name
+    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+    line = f"0-{TICKS - 1} {begin.hour} {begin.day} {begin.month} *"
+    definition = define(cron=line, bodies=[b"0"], missed="all", most=TICKS)
+    first = int(begin.timestamp() * 1000)
+    for number in range(count):
+        scene.queue.driver.run(put(name, f"s{number}", definition))
+    scene.client.zadd(keys.schedules(name)[1], {f"s{number}": first for number in range(count)})
+    ticks = [first + minute * _MINUTE_MS for minute in range(TICKS)]
+    ids = [request_id(name, f"s{number}", tick) for number in range(count) for tick in ticks]
+    return {key: [b"0"] for key in ids}
+
+
+def _add_live(scene: Scene) -> dict[str, int]:
+    """Adds schedules that are due each second; returns their first ticks."""
+    for name in LIVE:
+        scene.queue.schedules.add(name, cron="* * * * * *", bodies=[b"0"], missed="all")
+    return {name: _next_tick(scene, name) for name in LIVE}
+
+
+def _next_tick(scene: Scene, name: str) -> int:
+    return int(scene.client.zscore(keys.schedules(scene.queue.name)[1], name))
+
+
+def _live_ids(scene: Scene, name: str, first: int, least: int, now: int) -> list[str]:
+    """Returns the ids of all ticks from the first to the last that ran, and at least to `least`.
+
+    So a gap is a lost tick. A leader may have submitted the tick that was next at the pause.
+    """
+    ran = {one.id for one in scene.queue.completions("0", follow=False)}
+    ids = [request_id(scene.queue.name, name, tick) for tick in range(first, now + 1, _SECOND_MS)]
+    last = max((place for place, one in enumerate(ids) if one in ran), default=-1)
+    return ids[: max(last, (least - first) // _SECOND_MS) + 1]
 
 
 def _begin(scene: Scene) -> None:
@@ -97,15 +128,28 @@ def _has(progress: Callable[[], int], least: int) -> bool:
     return progress() >= least
 
 
-def _settle(scene: Scene, least: int) -> None:
+def _settle(scene: Scene, least: int, *, idle: bool = True) -> None:
+    """Waits until so many requests have ended, and with `idle` until nothing is left to do."""
+
     def holds() -> bool:
         scene.fleet.tend()
-        return _ended(scene) >= least and not leftovers(scene.client, "req")
+        return _ended(scene) >= least and not (idle and leftovers(scene.client, "req"))
 
     try:
         wait_until(holds, 2 * SETTLE_S, every=0.05, why="every request ends")
     except AssertionError as error:
         scene.check.report.fault("did not settle", error)
+
+
+def compare_ids(report: Report, log: Counter[str], wanted: Iterable[str]) -> None:
+    """Compares the ids that ended, with how often each did, with those that were wanted."""
+    for name in wanted:
+        if not log[name]:
+            report.fault("lost", f"{name} has not ended")
+        elif log[name] > 1:
+            report.fault("completions other than one", f"{name} is logged {log[name]} x")
+    for name in log.keys() - set(wanted):
+        report.fault("unexpected", f"the end of {name}")
 
 
 def _report(scene: Scene, wanted: dict[str, list[bytes]]) -> Report:
@@ -114,17 +158,15 @@ def _report(scene: Scene, wanted: dict[str, list[bytes]]) -> Report:
     scene.fleet.wait_ready()
     scene.fleet.drain()
     log = Counter(one.id for one in scene.queue.completions("0", follow=False))
-    for name, bodies in wanted.items():
-        if log[name] != 1:
-            report.fault("completions other than one", f"{name} is logged {log[name]} x")
+    compare_ids(report, log, wanted)
+    for name in wanted.keys() & log.keys():
+        bodies = wanted[name]
         found = Counter(one.body or b"" for one in scene.queue.request(name).results())
         lost, more = Counter(bodies) - found, found - Counter(bodies)
         if lost:
             report.fault("lost", f"{name}: {lost}", lost.total())
         if more:
             report.fault("counted twice", f"{name}: {more}", more.total())
-    for name in set(log) - set(wanted):
-        report.fault("unexpected", f"the end of {name}")
     for key in scene.client.scan_iter(count=1000):
         if _is_stray(scene.client, key):
             report.fault("keys left without a TTL", key)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.chaos import dependents, journal, scenes
+from tests.chaos.check import Report
 from tests.chaos.journal import BEGAN, ENDED, Execution
 from tests.chaos.overlap import over_limit
 from tests.chaos.short_run import ON_LINUX, check, small
@@ -59,6 +61,13 @@ def test_flows_are_whole_though_workers_are_killed(redis_server: Server, redis_u
 @ON_LINUX
 def test_every_tick_has_one_request_though_leaders_are_killed(redis_server: Server, redis_url: str):
     check(dependents.schedules(small(200, 2), redis_server))
+
+
+def test_the_checker_compares_the_ids_of_ticks_and_not_their_number():
+    report = Report()
+    log = Counter({"req:s:1": 1, "req:s:2": 2, "req:s:9": 1})
+    dependents.compare_ids(report, log, ["req:s:1", "req:s:2", "req:s:3", "req:s:4"])
+    assert report.wrong == {"lost": 2, "completions other than one": 1, "unexpected": 1}
 
 
 @ON_SINGLE

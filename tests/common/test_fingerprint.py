@@ -144,7 +144,7 @@ TOO_LONG = "the handler took longer than its time limit of 0.5 s"
 LIBRARY = "/usr/lib/python3.12/asyncio/tasks.py"
 STACK = f"""{TOO_LONG}
 Stack (most recent call first):
-  File "{LIBRARY}", line 520 in sleep
+  File "{LIBRARY}", line 520 in wait_for
   File "/srv/own/work.py", line 7 in wait_long
   File "/srv/own/work.py", line 99 in handle
 """
@@ -153,8 +153,8 @@ Traceback (most recent call last):
   File "/srv/own/work.py", line 99, in handle
     await wait_long()
   File "/srv/own/work.py", line 7, in wait_long
-    await asyncio.sleep(9)
-  File "{LIBRARY}", line 520, in sleep
+    await asyncio.wait_for(reply, 9)
+  File "{LIBRARY}", line 520, in wait_for
     return await future
 asyncio.exceptions.CancelledError
 """

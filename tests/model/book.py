@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.model.chores import CHORES
+from tests.model.changes import CHANGES
+from tests.model.fed import FED
+from tests.model.queue_wide import QueueWide
 from tests.model.reference import Request
-from tests.model.words import Options, Token, agree
+from tests.model.schedules import Schedules
+from tests.model.tenants import Tenants
+from tests.model.words import PLACEHOLDER, Copy, Options, Token, agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Reply = list[Any]
 DAY_MS = 86_400_000
-
-
-class Copy(NamedTuple):
-    """A token in a lane: a hint to a permit of a request."""
-
-    id: str
-    k: int
-    g: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.id}#{self.k}.{self.g}"
+QUEUE = "req"
 
 
 class Logged(NamedTuple):
@@ -61,6 +54,9 @@ class Book:
         ] = {}  # id -> the intent given up, when it is forgotten
         self.active: dict[str, float] = {}
         self.lanes: dict[int, deque[Copy]] = {}
+        self.tenants = Tenants()
+        self.schedules = Schedules(QUEUE)
+        self.wide = QueueWide()
         self.delayed: dict[tuple[int, Copy], int] = {}
         self.log: list[Logged] = []
         self.logged: set[tuple[str, int]] = set()
@@ -97,10 +93,10 @@ class Book:
         else:
             own = {what: value for what, value in given.items() if what not in ("queue", "how")}
             left_out = _left_out(request, reply) if name == "append" else None
-            chore = CHORES.get(name)
+            change = (CHANGES | FED).get(name)
             tokens: list[Token] = (
-                chore(request, self.now, reply)
-                if chore
+                change(request, self.now, reply, **own)
+                if change
                 else getattr(request, name)(self.now, reply, **own)
             )
             self._publish(request_id, request)
@@ -137,13 +133,18 @@ class Book:
         over: int,
         bodies: list[bytes],
     ) -> list[Token]:
-        former = request if request is not None and request.is_abandoned else None
+        is_repeat = request is not None and request.digest == digest
+        window = options.window_ms
+        former = None
+        if request is not None and not (is_repeat and window is not None):
+            former = request if request.may_be_followed(self.now, window) else None
         if former and former.born != over:
-            agree(reply, [b"abandoned", former.summary()], "an id whose life was abandoned")
+            agree(reply, [b"abandoned", former.summary()], "an id whose life is over")
             return []
         if request is not None and not former:
-            if request.digest != digest:
-                agree(reply, [b"conflict", request.summary()], "other content under the same id")
+            if not is_repeat:
+                word = b"conflict" if window is None else b"kept"
+                agree(reply, [word, request.summary()], "other content under the same id")
                 return []
             if (left_out := _left_out(request, reply)) is not None:
                 agree(left_out, request.keys.left_out, "how many were left out before")
@@ -162,7 +163,8 @@ class Book:
         if (left_out := _left_out(request, reply)) is not None:
             agree(left_out, request.keys.left_out, "how many are left out")
         if reply[0] == b"ok":
-            agree(reply.pop(), request.born, "when the request began")
+            agree(reply[-1], request.born, "when the request began")
+            reply = reply[:-1]
         tokens = request.conclude(self.now, reply)
         self._publish(request_id, request)
         return tokens
@@ -226,28 +228,37 @@ class Book:
             self.log.append(Logged(request_id, "lost", (0, 0, 0, 0), "gone from Redis"))
         return 1
 
-    def retire(self, request_id: str) -> int:
+    def retire(self, request_id: str, summary: Reply) -> int:
         """An ended request enters the log, once."""
-        request = self.requests[request_id]
-        if (request_id, request.born) in self.logged:
+        state, born, *counts, _, _, reason, _ = summary
+        if (request_id, born) in self.logged:
             return 0
-        self.logged.add((request_id, request.born))
+        self.logged.add((request_id, born))
         self.active.pop(request_id, None)
         self.loads.pop(request_id, None)
-        state, _, total, done, dead, cancelled, _, _, reason, _ = request.summary()
-        counts = (total, done, dead, cancelled)
-        entry = Logged(request_id, state.decode(), counts, reason.decode())
-        self.log.append(entry)
+        self.log.append(Logged(request_id, state.decode(), tuple(counts), reason.decode()))
         return 1
+
+    def drop_parts(self, request_id: str) -> None:
+        """What waits to be joined is dropped."""
+        if request_id in self.requests:
+            parts = self.requests[request_id].parts
+            parts.waiting.clear()
+            parts.dead.clear()
 
     def dispatch(self, request_id: str, tokens: list[Token]) -> None:
         """Tokens go to their lanes, or wait until they are due."""
-        for lane, k, g, delay in tokens:
-            copy = Copy(request_id, k, g)
+        for lane, k, g, delay, turn in tokens:
+            copy = Copy(request_id, k, g, turn)
             if delay > 0:
                 self.delayed[lane, copy] = self.now + delay
             else:
-                self.lanes.setdefault(lane, deque()).appendleft(copy)
+                self._put(lane, copy)
+
+    def _put(self, lane: int, copy: Copy) -> None:
+        if copy.turn:
+            self.tenants.add(lane, copy)
+        self.lanes.setdefault(lane, deque()).appendleft(copy.in_lane)
 
     def promote(self) -> tuple[int, int]:
         """What is due goes to its lane, the earliest first: how many, and the due of the next."""
@@ -257,9 +268,25 @@ class Book:
         due = [one for one in in_order if one[0] <= self.now]
         for _, _, lane, copy in due:
             del self.delayed[lane, copy]
-            self.lanes.setdefault(lane, deque()).appendleft(copy)
+            self._put(lane, copy)
         rest = in_order[len(due) :]
         return len(due), rest[0][0] if rest else 0
+
+    def missing_placeholders(self) -> dict[int, int]:
+        """Returns the lanes that have fewer placeholders than tokens of tenants, and how many."""
+        found: dict[int, int] = {}
+        for lane, _, _ in self.tenants.waiting():
+            found[lane] = found.get(lane, 0) + 1
+        for lane in found:
+            found[lane] -= self.lanes.get(lane, deque()).count(PLACEHOLDER)
+        return {lane: count for lane, count in found.items() if count > 0}
+
+    def dues(self) -> tuple[int, int, int]:
+        """When the next entry of `active`, delayed token and tick are due; 0 = none."""
+        ticks = [one.tick for one in self.schedules.stored.values() if one.tick is not None]
+        next_ones = (self.active.values(), self.delayed.values(), ticks)
+        active, delayed, tick = (int(min(each, default=0)) for each in next_ones)
+        return active, delayed, tick
 
     def filled(self) -> list[int]:
         return sorted(lane for lane, copies in self.lanes.items() if copies)
@@ -268,8 +295,10 @@ class Book:
         """The permits whose token is nowhere."""
         present = {copy for copies in self.lanes.values() for copy in copies}
         present |= {copy for _, copy in self.delayed}
-        for permit in self.requests[request_id].standing("queued"):
-            if Copy(request_id, permit.k, permit.g) not in present:
+        present |= {copy for _, _, copy in self.tenants.waiting()}
+        request = self.requests[request_id]
+        for permit in request.standing("queued"):
+            if Copy(request_id, permit.k, permit.g, request.turn) not in present:
                 yield permit.k, permit.g
 
     # ------------------------------------------------------------------ the bound on what waits
@@ -332,7 +361,7 @@ class Book:
         """When something is to be expected, from now on."""
         found = set(self.delayed.values())
         for request in self.live.values():
-            found |= {request.deadline, request.open_until if request.is_open else 0}
+            found |= {request.deadline, request.open_until + 1 if request.is_open else 0}
             found |= {permit.deadline for permit in request.held}
             found |= {sub.due for sub in request.among("waiting")}
         return sorted(moment for moment in found if moment > self.now)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition
 
-from tests.model.book import DAY_MS
-from tests.model.player import IDS, QUEUE, Lease, Player
+from tests.model.base import HOUR, MINUTE, has_graves, pick, step, which, workers
+from tests.model.book import DAY_MS, QUEUE
+from tests.model.operations import Operations
+from tests.model.player import IDS
 from tests.model.words import Options
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+EXTRAS = ("", "", "delay=7000", "ageing=20000", "after=end:z", "distinct=1")
+TENANTS = ("", "", "", "\ntenant=t", "\ntenant=u\nshare=3", "\ntenant=t\nshare=2")
+TURNS = ("1:t", "3:u", "2:t")
 
-    from tests.model.reference import Request
-    from tests.model.wire import Wire
-
-T = TypeVar("T")
-MINUTE, HOUR = 60_000, 3_600_000
-WORKERS = (("w:1", "7"), ("w:1", "8"), ("w:2", "7"))
-EXTRAS = ("", "", "", "delay=7000", "ageing=20000", "after=end:z", "distinct=1")
-VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release"}
-
-which = st.integers(0, 99)
 sizes = st.sampled_from((5, 12, 2, 9, 1, 0))
 most = st.sampled_from((1_000, 1, 2))
 fates = st.one_of(
@@ -33,7 +25,7 @@ fates = st.one_of(
 limits = st.integers(1, 4)
 lanes = st.sampled_from((5, 3))
 delays = st.sampled_from((0, 1_000, 5_000, 40_000))
-workers = st.sampled_from(WORKERS)
+costs = st.sampled_from((200, 0, 1_000, 7, 300_000))
 
 
 @st.composite
@@ -44,13 +36,8 @@ def options(draw: st.DrawFn) -> Options:
         attempts=draw(st.sampled_from((2, 1, 3))),
         backoff_min=draw(st.sampled_from((1_000, 0, 4_000))),
         deadline_ms=draw(st.sampled_from((0, 0, 20_000, 5 * MINUTE))),
-        extras=draw(st.sampled_from(EXTRAS)),
+        extras=(draw(st.sampled_from(EXTRAS)) + draw(st.sampled_from(TENANTS))).strip(),
     )
-
-
-def pick(choices: Sequence[T], n: int) -> T:
-    """One of them; the smaller the number, the newer."""
-    return choices[-1 - n % len(choices)]
 
 
 def has_tokens(machine: QueueMachine) -> bool:
@@ -69,8 +56,8 @@ def has_held(machine: QueueMachine) -> bool:
     return any(request.held for request in machine.player.book.live.values())
 
 
-def has_graves(request: Request) -> bool:
-    return any(sub.grave for sub in request.subs)
+def has_tenants(machine: QueueMachine) -> bool:
+    return machine.book.tenants.seq > 0
 
 
 def has_dead(machine: QueueMachine) -> bool:
@@ -93,77 +80,8 @@ def has_ended(machine: QueueMachine) -> bool:
     return len(machine.book.live) < len(machine.book.requests)
 
 
-def step(**arguments: Any) -> Callable[[Callable[..., None]], Any]:
-    """A rule; while it runs, and after it has failed, there is no way to the end."""
-
-    def made(function: Callable[..., None]) -> Any:
-        @wraps(function)
-        def run(machine: QueueMachine, **given: Any) -> None:
-            machine.is_whole = False
-            function(machine, **given)
-            machine.is_whole = True
-            machine.counts["steps"] = machine.counts.get("steps", 0) + 1
-
-        return rule(**arguments)(run)
-
-    return made
-
-
-class QueueMachine(RuleBasedStateMachine):
-    """One queue, three ids, two lanes, three lives of two workers."""
-
-    wire: ClassVar[Wire]
-    counts: ClassVar[dict[str, int]] = {}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.player = Player(self.wire)
-        self.book = self.player.book
-        self._sent = 0
-        self.is_whole = True
-
-    def teardown(self) -> None:
-        """What was begun comes to its end, and the accounts are right."""
-        if self.is_whole:
-            self.player.finish()
-        self.counts["calls"] = self.counts.get("calls", 0) + self.player.calls
-
-    # ------------------------------------------------------------------ who is meant
-
-    def some(self, n: int) -> str:
-        """An id: as a rule of a request that goes on."""
-        alive = sorted(self.book.live)
-        return pick(IDS if n >= 90 or not alive else alive, n)
-
-    def among(self, n: int, wanted: Callable[[Request], bool]) -> str:
-        """An id: as a rule of a request of this kind."""
-        chosen = sorted(name for name, one in self.book.live.items() if wanted(one))
-        return pick((chosen if n < 90 else []) or IDS, n)
-
-    def standing(self) -> list[Lease]:
-        return [lease for lease in self.player.leases if self.owed(lease) is not None]
-
-    def lease(self, n: int) -> Lease:
-        """A lease: as a rule one that stands."""
-        return pick((self.standing() if n < 60 else []) or self.player.leases, n)
-
-    def owed(self, lease: Lease) -> list[bytes] | None:
-        """What a lease still owes; None if it does not stand."""
-        request = self.book.requests.get(lease.id)
-        permit = request.permits.get(lease.k) if request else None
-        if request is None or permit is None or not permit.is_held_by(lease.fence, lease.op):
-            return None
-        return [sub.id for sub in request.owed_by(lease.k)]
-
-    def buried(self, n: int, count: int) -> tuple[str, list[bytes]]:
-        """A request and some that are dead, or once were."""
-        name = pick(sorted(name for name, one in self.book.requests.items() if has_graves(one)), n)
-        return name, [sub.grave for sub in self.book.requests[name].subs if sub.grave][:count]
-
-    def bodies(self, count: int) -> list[bytes]:
-        """So many, no two alike."""
-        self._sent += count
-        return [b"b%d" % n for n in range(self._sent - count, self._sent)]
+class QueueMachine(Operations):
+    """One queue, three ids and those of a flow, two lanes, three lives of two workers."""
 
     # ------------------------------------------------------------------ producers
 
@@ -176,24 +94,6 @@ class QueueMachine(RuleBasedStateMachine):
         """A new request, or other content under an id that is taken."""
         free = [name for name in IDS if name not in self.book.live]
         self.submit_one(pick((free if n < 80 else []) or IDS, n), chosen, size, open_ms)
-
-    def submit_one(self, request_id: str, chosen: Options, size: int, open_ms: int) -> None:
-        """The producer's way."""
-        self.player.call(
-            "enqueue",
-            request_id,
-            options=chosen,
-            digest=f"d{self.player.new_op()}",
-            intent=self.player.intend(request_id, 5_000),
-            open_ms=open_ms,
-            over=self.over(request_id, size),
-            bodies=self.bodies(size),
-        )
-
-    def over(self, request_id: str, chance: int) -> int:
-        """The abandoned life that a new one is to replace; 0 = the producer does not name it."""
-        former = self.book.requests.get(request_id)
-        return former.born if former and former.is_abandoned and chance % 3 else 0
 
     @step(n=which, ms=st.sampled_from((-1, 0, 1)), chosen=options(), dies=st.booleans())
     def come_late(self, n: int, ms: int, chosen: Options, dies: bool) -> None:
@@ -235,13 +135,6 @@ class QueueMachine(RuleBasedStateMachine):
     def take(self, n: int, count: int, worker: tuple[str, str]) -> None:
         """The next token, as a rule of the most urgent lane."""
         self.take_one(n, count, worker)
-
-    def take_one(self, n: int, count: int, worker: tuple[str, str]) -> None:
-        """A worker's way, if there is a token."""
-        self.player.flush()
-        filled = self.book.filled()
-        if filled:
-            self.player.take(filled[0] if n < 60 else pick(filled, n), count, worker)
 
     @precondition(has_tokens)
     @step(count=most, worker=workers)
@@ -308,19 +201,6 @@ class QueueMachine(RuleBasedStateMachine):
         entries = [*lease.entries, *lease.entries] if twice else [*foreign, b"1-99"]
         self.give_verdicts(lease, entries, chosen, 0, keep)
 
-    def give_verdicts(
-        self, lease: Lease, entries: list[bytes], chosen: str, delay: int, keep: str
-    ) -> None:
-        """A complete: the letters are the fates of the entries, again and again."""
-        fate_of = [(entry, chosen[i % len(chosen)]) for i, entry in enumerate(entries)]
-        done = [(entry, lease.attempt, b"of " + entry) for entry, fate in fate_of if fate == "d"]
-        others = [
-            (entry, lease.attempt, VERDICTS[fate], delay)
-            for entry, fate in fate_of
-            if fate in VERDICTS
-        ]
-        self.player.complete(lease, done=done, others=others, keep=keep)
-
     @precondition(has_leases)
     @step(n=which, wrong=st.sampled_from(("", "fence", "op", "k")), extends=st.booleans())
     def prove(self, n: int, wrong: str, extends: bool) -> None:
@@ -384,7 +264,7 @@ class QueueMachine(RuleBasedStateMachine):
         elif request and guess == "wrong":
             missing = [(permit.k, permit.g) for permit in request.standing("queued")]
         elif guess == "old":
-            missing = [copy[1:] for copy in self.player.copies[-4:] if copy.id == name]
+            missing = [copy[1:3] for copy in self.player.copies[-4:] if copy.id == name]
         self.player.reap(name, missing=missing)
 
     @precondition(has_requests)
@@ -427,7 +307,7 @@ class QueueMachine(RuleBasedStateMachine):
         if what == "abandon":
             self.player.call("abandon", name, seen=seen, ttl=DAY_MS)
         elif what == "drop_active":
-            self.player.drop(name, seen)
+            self.player.drop(name, seen, gone=name not in self.book.requests)
         elif what == "restore_active":
             self.player.readmit(self.some(n), self.book.now + 5_000.5)
         else:
@@ -466,6 +346,19 @@ class QueueMachine(RuleBasedStateMachine):
     @step(n=which, priority=lanes)
     def set_priority(self, n: int, priority: int) -> None:
         self.player.call("set_priority", self.some(n), priority=priority)
+
+    @precondition(has_live)
+    @step(n=which, share=st.integers(1, 3))
+    def set_share(self, n: int, share: int) -> None:
+        name = self.among(n, lambda one: bool(one.turn))
+        self.player.call("set_share", name, share=share)
+
+    @precondition(has_tenants)
+    @step(turn=st.sampled_from(TURNS), lane=lanes, turns=st.integers(1, 9), cost=costs)
+    def charge(self, turn: str, lane: int, turns: int, cost: int) -> None:
+        """What turns have cost, in tenths of ms."""
+        self.player.flush()
+        self.player.charge(lane, turn, turns, cost)
 
     @precondition(has_dead)
     @step(n=which, count=st.integers(1, 3), twice=st.booleans(), again=st.booleans())

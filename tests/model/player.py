@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fairlane.operations.flows.hand_over import hand_over
+from fairlane.operations.schedules.change import remove
+from fairlane.operations.schedules.fire import fire
 from fairlane.protocol import keys
-from tests.model.book import DAY_MS, Book, Copy, Logged
+from tests.model.acting import Acting
+from tests.model.book import DAY_MS, QUEUE, Book, Logged
 from tests.model.distinct import with_ids
+from tests.model.queue_wide import ENDLESS_MS, LOCK_MS, TTL_MS
 from tests.model.view import compare, reads
-from tests.model.words import Disagreement, agree
+from tests.model.words import PLACEHOLDER, Copy, Disagreement, agree
 from tests.support.requests import head_of, with_policy
 
 if TYPE_CHECKING:
     from tests.model.wire import Wire
     from tests.model.words import Options, Token
 
-QUEUE = "req"
 IDS = ("a", "b", "c")
 T0 = 1_700_000_000_000
 KEEP_LOGGED_MS = 25 * 3_600_000
+BUCKET = keys.bucket(f"queue/{QUEUE}")
 DISPATCH = {
-    f"{{{QUEUE}}}:{name}".encode() for name in ("active", "logged", "completed", "conf", "load")
-}
+    f"{{{QUEUE}}}:{name}".encode()
+    for name in ("active", "logged", "completed", "conf", "load", "tenants", "workers")
+} | {BUCKET}
 ROUNDS = 400
 WITH_IDS = {"enqueue", "append", "seal"}
+LATE_MS = 5_000  # after which another process may have the name of a worker
 EXPECTED = ("BADCHUNK", "NOGROUP", "ERR no such key")  # a gap, and looks at what is not there
 KEYS = {
     name: f"{{{QUEUE}}}:{name}".encode()
@@ -33,6 +41,8 @@ KEYS = {
     "loads": f"{{{QUEUE}}}:load".encode(),
     "turns": keys.turns(QUEUE)[0],
     "tenants": keys.turns(QUEUE)[1],
+    "schedules": keys.schedules(QUEUE)[0],
+    "ticks": keys.schedules(QUEUE)[1],
 }
 
 
@@ -71,6 +81,11 @@ def said(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return proof | {"done": len(done), "verdicts": verdicts}
 
 
+def word_of(copy: Copy) -> str:
+    """How a lane has it."""
+    return "@" if copy == PLACEHOLDER else copy.text
+
+
 class Player:
     """Every call goes to Redis and to the model, and both must agree on all of it."""
 
@@ -81,8 +96,10 @@ class Player:
         self.leases: list[Lease] = []
         self.copies: list[Copy] = []
         self.history: list[tuple[str, str, dict[str, Any]]] = []
+        self.known: dict[tuple[str, str], tuple[int, tuple[int, int]]] = {}  # pause and rate
+        self.waits: dict[tuple[str, str], int] = {}  # workers in the line of the rate, until when
         self.calls = self._ops = 0
-        self._packed = {name: [self.wire.pack(*words) for words in reads(name)] for name in IDS}
+        self._packed: dict[str, list[bytes]] = {}
         wire.published.clear()
         wire.one("FLUSHALL")
 
@@ -99,6 +116,8 @@ class Player:
         if name in WITH_IDS and self._is_distinct(request_id, given):
             names = (*names, keys.unique_ids(request_id))
             words |= {"bodies": with_ids(given["bodies"])} if "bodies" in given else {}
+        if name == "join":
+            names = (*names, keys.of_flow(request_id))
         packed = [*before, self._script(name, names, **words), *self._look(request_id)]
         replies = self._send(packed)
         reply = replies[len(before)]
@@ -107,7 +126,7 @@ class Player:
         tokens = self.book.check_reply(name, request_id, reply, given)
         self._compare(request_id, replies[len(before) + 1 :])
         self.outbox.append((request_id, tokens))
-        self.copies += [Copy(request_id, token.k, token.g) for token in tokens]
+        self.copies += [Copy(request_id, token.k, token.g, token.turn) for token in tokens]
         if name == "acquire" and reply[0] == b"ok":
             self._remember(request_id, given, reply)
         return replies
@@ -125,6 +144,8 @@ class Player:
 
     def _look(self, request_id: str) -> list[bytes]:
         check = self._script("check", keys.request_keys(request_id))
+        if request_id not in self._packed:
+            self._packed[request_id] = [self.wire.pack(*words) for words in reads(request_id)]
         return [check, *self._packed[request_id]]
 
     def _compare(self, request_id: str, replies: list[Any]) -> None:
@@ -140,7 +161,7 @@ class Player:
         for request_id, tokens in self.outbox:
             if tokens:
                 self.book.dispatch(request_id, tokens)
-                front.append(self._insertion(request_id, tokens))
+                front += self._insertions(request_id, tokens)
         self.outbox.clear()
         self.calls += 1
         replies = self.wire.ask(front + packed)
@@ -149,15 +170,21 @@ class Player:
                 raise Disagreement(f"a call failed: {reply}")
         return replies[len(front) :]
 
-    def _insertion(self, request_id: str, tokens: list[Token]) -> bytes:
+    def _insertions(self, request_id: str, tokens: list[Token]) -> list[bytes]:
+        """Tokens of a tenant come before their placeholders."""
         lanes = keys.lanes(QUEUE)
         names = [keys.delayed(QUEUE), *(lanes[token.lane] for token in tokens)]
-        flat: list[Any] = []
+        placed, flat = list[bytes](), list[Any]()
         for token in tokens:
-            text = Copy(request_id, token.k, token.g).text
-            later = [text, token.delay] if token.delay else []
-            flat += (token.lane, 0, 1, *later) if later else (token.lane, 1, 0, text)
-        return self._script("insert_tokens", names, tokens=flat)
+            copy = Copy(request_id, token.k, token.g, token.turn)
+            if token.delay:
+                flat += (token.lane, 0, 1, copy.text, token.delay)
+                continue
+            if token.turn:
+                given = {"lane": token.lane, "tokens": [copy.text]}
+                placed.append(self._script("add_turns", keys.turns(QUEUE), **given))
+            flat += (token.lane, 1, 0, word_of(copy.in_lane))
+        return [*placed, self._script("insert_tokens", names, tokens=flat)]
 
     def _remember(self, request_id: str, given: dict[str, Any], reply: list[Any]) -> None:
         if all(lease.op != given["op"] for lease in self.leases):
@@ -197,53 +224,194 @@ class Player:
         reply = self.dispatch("set_max_waiting", most=most)
         agree(reply, self.book.set_max_waiting(most), "a bound")
 
-    def admit(self, request_id: str, chunk: int, count: int) -> None:
-        given = {"chunk": chunk, "count": count, "pause": 1_000}
+    def admit(self, request_id: str, chunk: int, count: int, pause: int = 1_000) -> Any:
+        given = {"chunk": chunk, "count": count, "pause": pause}
         reply = self.dispatch("admit", id=request_id, **given)
         agree(reply, self.book.admit(request_id, **given), "room")
+        return reply
 
-    def report(self, request_id: str, chunks: int, total: int, settled: int) -> None:
+    def report(self, request_id: str, chunks: int, total: int, settled: int) -> Any:
         rows = (request_id, chunks, total, settled)
         reply = self.dispatch("report_backlog", rows=rows)
         agree(reply, self.book.report(*rows), "what waits")
+        return reply
 
-    def postpone(self, request_id: str, seen: float, due: float) -> None:
+    def postpone(self, request_id: str, seen: float, due: float) -> int:
         reply = self.dispatch("reschedule_active", rows=(request_id, seen, due))
         agree(reply, self.book.postpone(request_id, seen, due), "a postponed entry")
+        return int(reply)
 
     def readmit(self, request_id: str, due: float) -> None:
         """doctor enters a request again."""
         reply = self.dispatch("restore_active", id=request_id, due=due)
         agree(reply, self.book.readmit(request_id, due), "an entry that was missing")
 
-    def drop(self, request_id: str, seen: float) -> None:
-        """The auditor takes an entry out."""
-        gone = request_id not in self.book.requests
+    def drop(self, request_id: str, seen: float, *, gone: bool) -> int:
+        """An entry is taken out; `gone`: there is no such request."""
         word = "1" if gone else "0"
         reply = self.dispatch("drop_active", id=request_id, seen=seen, gone=word, most=1000)
         agree(reply, self.book.drop(request_id, seen, gone=gone), "a dropped entry")
+        return int(reply)
 
     def promote(self) -> None:
         self.flush()  # what comes to wait now may be due
         agree(self.dispatch("promote", most=1000), list(self.book.promote()), "promoted, next due")
+        if self.book.tenants.seq:
+            self.compare_tenants()
 
-    def retire(self, request_id: str) -> None:
-        ending = [request_id, *self.book.requests[request_id].summary()]
+    def retire(self, request_id: str, summary: list[Any] | None = None) -> int:
+        """The end of a request is logged: as it is now, or as a caller has read it."""
+        ending = self.book.requests[request_id].summary() if summary is None else summary
         kept = dict.fromkeys(("least", "longest"), KEEP_LOGGED_MS - 3_600_000)
-        reply = self.dispatch("retire", most=1000, endings=ending, **kept)
-        agree(reply, self.book.retire(request_id), "a logged end")
+        reply = self.dispatch("retire", most=1000, endings=[request_id, *ending], **kept)
+        agree(reply, self.book.retire(request_id, ending), "a logged end")
+        return int(reply)
 
-    def take(self, lane: int, count: int, worker: tuple[str, str]) -> bytes:
-        """The next token of a lane is popped and shown; returns the word."""
+    def take(
+        self, lane: int, count: int, worker: tuple[str, str], rate: tuple[int, int] = (0, 0)
+    ) -> bytes:
+        """The next token of a lane is popped and shown; returns the word.
+
+        `rate`: of the queue, by the last beat of the worker.
+        """
         self.flush()
-        copy = self.book.lanes[lane].pop()
+        copy = word = self.book.lanes[lane].pop()
         pop = self.wire.pack("RPOP", keys.lanes(QUEUE)[lane])
+        if rate[0]:
+            agree(self._send([pop]), [word_of(copy).encode()], f"what comes from lane {lane}")
+            count = allowed = self.take_allowance(worker, rate, count)
+            if not allowed:
+                self.push(lane, [word])
+                return b"rated"
+            pop = self.wire.pack("ECHO", word_of(copy))
+        if copy == PLACEHOLDER:
+            found = self.take_turn(lane, pop)
+            if found is None:
+                self.give_back(rate, count)
+                return b"stale"
+            copy, pop = found, self.wire.pack("ECHO", found.text)
         proof = {"op": self.new_op(), "worker": worker[0], "started": worker[1], "count": count}
         popped, reply, *_ = self.call(
             "acquire", copy.id, pop, k=copy.k, g=copy.g, shared="", allowance="", wait="", **proof
         )
         agree(popped, copy.text.encode(), f"what comes from lane {lane}")
+        used = len(reply[4]) if reply[0] == b"ok" else 0
+        self.give_back(rate, count - used)
+        if rate[0] and rate == self.book.wide.rate:
+            self.book.wide.bucket.note(self.book.now, *rate, used)
         return bytes(reply[0])
+
+    # ------------------------------------------------------------------ pause and rate
+
+    def beat(self, worker: tuple[str, str]) -> bytes:
+        """A worker learns the pause and the rate of the queue; one that is new registers first."""
+        name, started = worker
+        wide, now = self.book.wide, self.book.now
+        given = {"id": name, "host": "h", "pid": "1", "started": started, "ttl": TTL_MS}
+        names = (keys.workers(QUEUE), keys.worker(QUEUE, name), keys.conf(QUEUE))
+        if wide.started.get(name) != started:
+            call = self._script("register_worker", names, late=LATE_MS, **given)
+            agree(self._send([call]), [wide.register(now, *worker, LATE_MS)], "a registration")
+        every = (
+            *(keys.workers(QUEUE), keys.worker(QUEUE, name), keys.active(QUEUE)),
+            *(keys.delayed(QUEUE), keys.conf(QUEUE), keys.taken(QUEUE, name)),
+            keys.schedules(QUEUE)[1],
+        )
+        given = {"id": name, "started": started, "ttl": TTL_MS, "lock_ms": LOCK_MS}
+        given |= {"holds": "", "taken_ttl": TTL_MS, "died": ""}
+        self.flush()
+        (reply,) = self._send([self._script("heartbeat", every, **given)])
+        agree(reply, wide.beat(now, *worker, self.book.dues()), f"a beat of {worker}")
+        if reply[0] == b"ok":
+            interval, burst = map(int, reply[11].split() or (0, 0))
+            self.known[worker] = reply[10], (interval, burst)
+        return bytes(reply[0])
+
+    def pause_queue(self, period: int) -> None:
+        names = (keys.conf(QUEUE),)
+        call = self._script("pause_queue", names, period=period, longest=ENDLESS_MS)
+        agree(self._send([call]), [self.book.wide.pause(self.book.now, period)], "a pause")
+
+    def rate_queue(self, interval: int, burst: int) -> None:
+        """Gives the queue a rate, or none; its bucket owes no more than the new burst."""
+        call = self._script("rate_queue", (keys.conf(QUEUE),), interval=interval, burst=burst)
+        agree(self._send([call]), [1], "a rate")
+        self.book.wide.rate = interval, burst
+        if interval:
+            agree(self._ask_bucket("refit", (interval, burst)), 1, "a bounded bucket")
+            self.book.wide.bucket.refit(self.book.now, interval, burst)
+            self._compare_bucket()
+
+    def take_allowance(self, worker: tuple[str, str], rate: tuple[int, int], want: int) -> int:
+        """A worker asks for as much as it may start; if that is nothing, it waits in the line."""
+        bucket, now = self.book.wide.bucket, self.book.now
+        has_waited = worker in self.waits
+        waited = "1" if has_waited else ""
+        reply = self._ask_bucket("take", rate, want=want, waited=waited)
+        agree(reply, [*bucket.take(now, *rate, want, has_waited=has_waited)], "an allowance")
+        if rate != self.book.wide.rate:  # the worker does not know the present rate yet
+            bucket.starts.clear()
+        self.waits.pop(worker, None)
+        if not reply[0]:
+            self.waits[worker] = now + reply[1]
+        self._compare_bucket()
+        return int(reply[0])
+
+    def give_back(self, rate: tuple[int, int], unused: int) -> None:
+        if rate[0] and unused:
+            agree(self._ask_bucket("refund", rate, unused=unused), unused, "a refund")
+            self.book.wide.bucket.refund(self.book.now, rate[0], unused)
+            self._compare_bucket()
+
+    def _ask_bucket(self, name: str, rate: tuple[int, int], **given: Any) -> Any:
+        terms = {"interval": rate[0], "burst": rate[1], "weight": 1}
+        call = self._script(name, (BUCKET,), **terms, **given)
+        # Its TTL is by Redis's own clock, and not by that of the model.
+        reply, _ = self._send([call, self.wire.pack("PERSIST", BUCKET)])
+        return reply
+
+    def _compare_bucket(self) -> None:
+        bucket = self.book.wide.bucket
+        tat, line, _ = map(int, self.wire.one("GET", BUCKET).split(b":"))
+        agree((tat, line), (bucket.tat, bucket.line), "the bucket of the queue")
+
+    # ------------------------------------------------------------------ tenants
+
+    def take_turn(self, lane: int, pop: bytes) -> Copy | None:
+        """Pops a placeholder, and takes the token whose turn it is."""
+        call = self._script("take_turns", keys.turns(QUEUE), lane=lane, count=1)
+        popped, taken = self._send([pop, call])
+        agree(popped, b"@", f"what comes from lane {lane}")
+        copy = self.book.tenants.lane(lane).take()
+        agree(taken, [copy.text.encode()] if copy else [], "whose turn it is")
+        self.compare_tenants()
+        return copy
+
+    def charge(self, lane: int, turn: str, turns: int, cost: int) -> None:
+        """A worker has measured its turns."""
+        share, _, tenant = turn.partition(":")
+        call = self._script("charge_turns", keys.turns(QUEUE)[1:], rows=[lane, turn, turns, cost])
+        agree(self._send([call]), [1], "a charge")
+        self.book.tenants.lane(lane).charge(tenant, int(share), turns, cost)
+        self.compare_tenants()
+
+    def compare_tenants(self) -> None:
+        """Raises Disagreement unless the same tokens wait, and each tenant has had the same."""
+        turns, tenants = keys.turns(QUEUE)
+        looks = [("ZRANGE", turns, 0, -1), ("ZRANGE", tenants, 0, -1, "WITHSCORES")]
+        self.book.tenants.compare(*self._send([self.wire.pack(*words) for words in looks]))
+
+    def add_placeholders(self) -> None:
+        """The auditor adds those that were lost."""
+        self.flush()
+        for lane, count in self.book.missing_placeholders().items():
+            self.push(lane, [PLACEHOLDER] * count)
+
+    def push(self, lane: int, copies: list[Copy]) -> None:
+        """They come out of the lane next."""
+        words = [word_of(copy) for copy in copies]
+        self._send([self._script("push", (keys.lanes(QUEUE)[lane],), ttl=0, words=words)])
+        self.book.lanes.setdefault(lane, deque()).extend(copies)
 
     def clear(self, lanes: list[int], *, delayed: bool) -> None:
         """The dispatch slot loses lanes."""
@@ -260,7 +428,8 @@ class Player:
     def lose(self, lane: int) -> None:
         """A token is popped, and the reply lost."""
         copy = self.book.lanes[lane].pop()
-        agree(self.wire.one("RPOP", keys.lanes(QUEUE)[lane]), copy.text.encode(), "a lost token")
+        popped = self.wire.one("RPOP", keys.lanes(QUEUE)[lane])
+        agree(popped, word_of(copy).encode(), "a lost token")
 
     def drop_dead(self, request_id: str, graves: list[bytes]) -> None:
         """Bodies of dead ones are not kept any more; counts and results stay."""
@@ -289,6 +458,10 @@ class Player:
 
     def finish(self) -> None:
         """Everything is worked off; then the accounts are settled."""
+        self.pause_queue(0)
+        Acting(self, fire(QUEUE)).go_on()
+        for name in list(self.book.schedules.stored):
+            Acting(self, remove(QUEUE, name)).go_on()
         for _ in range(ROUNDS):
             if not self.book.live:
                 break
@@ -306,6 +479,7 @@ class Player:
         self.flush()
         self.pass_time(max(0, *self.book.delayed.values(), self.book.now) - self.book.now)
         self.promote()
+        self.add_placeholders()
         while lanes := self.book.filled():
             word = self.take(lanes[0], 1, ("w:9", "1"))
             agree(word in (b"stale", b"ended", b"gone"), True, f"the last tokens: {word!r}")
@@ -313,7 +487,7 @@ class Player:
     def _work_a_round(self) -> bool:
         """Maintenance, then every token is shown and every slice is done."""
         for name, request in list(self.book.live.items()):
-            if request.is_open:
+            if request.is_open and not request.options.feeds:
                 self.call("seal", name, chunks=request.chunks, chain=request.chain)
             if request.state == "paused":
                 self.call("resume", name)
@@ -322,7 +496,10 @@ class Player:
             self.flush()
             if not request.has_ended:
                 self.reap(name, missing=list(self.book.lost(name)))
+            if request.options.feeds:  # after the reap, as the leader does it
+                Acting(self, hand_over(name)).go_on()
         self.promote()
+        self.add_placeholders()
         progress = False
         while lanes := self.book.filled():
             if self.take(lanes[0], 1000, ("w:9", "1")) == b"ok":
@@ -358,11 +535,14 @@ class Player:
                 len(request.subs),
                 f"the account of {name}",
             )
+            made = request.parts.made
+            if made and request.state == "done":
+                agree(sorted(made), [*range(len(request.subs))], f"what {name} joins, each once")
         for name in list(self.book.active):
             self.call("abandon", name, seen=self.book.active[name], ttl=DAY_MS)
-            self.drop(name, self.book.active[name])
+            self.drop(name, self.book.active[name], gone=name not in self.book.requests)
         self._compare_log()
-        for name in IDS:
+        for name in self._packed:
             self._compare(name, self._send(self._look(name)))
         self._compare_keys()
 

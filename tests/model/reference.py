@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.model.distinct import Keys
+from tests.model.fed import Parts
 from tests.model.words import DIED, LATE, NEVER, Permit, Result, Sub, Token, agree, place, tokens_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Request:
         self.options, self.born = options, now
         self.limit, self.priority = options.limit, options.priority
         self.deadline = now + options.deadline_ms if options.deadline_ms else 0
+        self.turn = options.turn
         self.opens = NEVER if options.waits else now + options.delay_ms  # nothing starts before
         self.aged = 0  # when a permit was last hastened
         self.chunks, self.digest, self.chain = 1, digest, digest
@@ -35,6 +37,8 @@ class Request:
         self.was_left_open = False  # for too long: its producer has died
         self.given_up = -1  # no new life may be announced by an intent up to this
         self.last_repeated = 0  # the generation up to which tokens were repeated
+        self.has_started, self.gated = False, bool(options.delay_ms or options.waits)
+        self.handed, self.parts = "", Parts()  # of what other requests feed
         self.moves: dict[str, tuple[int, int]] = {}
         self.subs: list[Sub] = []
         self.permits: dict[int, Permit] = {}
@@ -51,6 +55,15 @@ class Request:
     def is_abandoned(self) -> bool:
         """It was never complete, so a new life of the id may follow."""
         return self.state == "cancelled" and self.was_left_open
+
+    def may_be_followed(self, now: int, window_ms: int | None) -> bool:
+        """Whether another life may have the id: this one is over, and the producer waits no more.
+
+        `window_ms`: it asks for no more than that it was cancelled, or began so long ago.
+        """
+        if window_ms is not None and self.has_ended:
+            return self.state == "cancelled" or now >= self.born + window_ms
+        return self.is_abandoned
 
     def follow(self, former: Request, now: int) -> None:
         """This is the next life of an id: distinct from the former one, with higher fences."""
@@ -105,7 +118,7 @@ class Request:
     def queued(self, now: int) -> list[Token]:
         """The tokens on their way that were not repeated yet; from now on they were."""
         found = sorted(
-            Token(permit.lane, permit.k, permit.g, max(0, permit.due - now))
+            Token(permit.lane, permit.k, permit.g, max(0, permit.due - now), self.turn)
             for permit in self.standing("queued")
             if permit.g > self.last_repeated
         )
@@ -142,7 +155,7 @@ class Request:
             parked = self.permits.setdefault(k, Permit(k)).state == "parked"
             agree((parked, 0 <= k < self.limit), (True, True), f"permit {k} is free")
         agree(token[:2], (self.priority if lane < 0 else lane, k), "lane and permit")
-        agree(token.delay, max(0, due - now), f"the delay of permit {k}")
+        agree(token[3:], (max(0, due - now), self.turn), f"delay and turn of permit {k}")
         agree(token.g > self.seq, True, f"generation {token.g} is above {self.seq}")
         permit = self.permits[k]
         permit.state, permit.g, permit.lane = "queued", token.g, token.lane
@@ -157,17 +170,7 @@ class Request:
             self.queue(token, k, due, now)
             self.permits[token.k].asleep = due > now
 
-    def hold(self, now: int, reply: Reply, *, ms: int) -> list[Token]:
-        """Nothing more starts for a time; what is on its way goes stale."""
-        if now + ms > self.opens:
-            self.opens = now + ms
-            self._park_awake(room=0)
-        agree([reply[0], reply[2]], [b"ok", b""], "a hold")
-        tokens = tokens_of(reply[1])
-        self.mint(now, tokens)
-        return tokens
-
-    def _park_awake(self, room: int) -> None:
+    def park_awake(self, room: int) -> None:
         """The newest tokens that have no room go stale."""
         awake = [permit for permit in self.standing("queued") if not permit.asleep]
         for permit in sorted(awake, key=lambda one: one.g)[room:]:
@@ -290,6 +293,9 @@ class Request:
             self.mint(now, tokens)
             return tokens
         agree(reply[0], b"ok", "a good token")
+        # A life that follows another one in the same ms begins 1 ms later than now. A lease of this
+        # ms is no sign then that it has started.
+        self.has_started |= now >= self.born
         taken = self._slice(now, count, reply[4])
         self._agree_on_slice(now, reply, taken[0].attempt, taken)
         permit.fence, permit.op, permit.worker, permit.started = int(reply[1]), op, worker, started
@@ -519,41 +525,6 @@ class Request:
         agree(reply[:2], [b"ok", b"active"], "a resume")
         tokens = tokens_of(reply[2])
         self.mint(now, tokens)
-        return tokens
-
-    def set_limit(self, now: int, reply: Reply, *, limit: int) -> list[Token]:
-        """Queued permits above the limit are parked, and the newest that have no room any more."""
-        if limit == self.limit:
-            return self.repeated(now, reply, b"ok")
-        self.limit = limit
-        for permit in self.standing("queued"):
-            if permit.k >= limit:
-                permit.park()
-        room = max(0, min(limit - len(self.held), self.ready(now)))
-        self._park_awake(room)
-        agree(reply[0], b"ok", "a new limit")
-        tokens = tokens_of(reply[1])
-        self.mint(now, tokens)
-        return tokens
-
-    def set_priority(self, now: int, reply: Reply, *, priority: int) -> list[Token]:
-        """Everything queued, and what time has made ready, is queued in the new lane."""
-        if priority == self.priority:
-            return self.repeated(now, reply, b"ok")
-        self.priority = priority
-        agree(reply[0], b"ok", "a new priority")
-        tokens = tokens_of(reply[1])
-        new = self.wanted(now)
-        moved = {permit.k: permit.due for permit in self.standing("queued")}
-        moved |= {k: due for k, due in new if k is not None}
-        free = [due for k, due in new if k is None]
-        agree(len(tokens), len(moved) + len(free), f"how many of {tokens} are queued")
-        for token in tokens:
-            known = token.k in moved
-            due = moved[token.k] if known else free.pop()
-            self.queue(token, token.k if known else None, due, now)
-            if not known or any(token.k == k for k, _ in new):
-                self.permits[token.k].asleep = due > now
         return tokens
 
     def kept(self) -> list[Sub]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from inspect import getmembers
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as with_seed
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RULE_MARKER, run_state_machine_as_test
 
 from tests.model.machine import QueueMachine
 
@@ -24,13 +25,18 @@ def play(
     examples: int = 100,
     steps: int = 50,
     phases: tuple[Phase, ...] = ALSO_SHRINK,
+    rules: tuple[str, ...] = (),
 ) -> dict[str, int]:
     """Plays so many examples of so many steps; returns what was counted.
+
+    `rules`: of only these rules; none = of all.
 
     The same seed does the same again. A failure prints the fewest steps that lead to it.
     """
     counts: dict[str, int] = {}
-    machine = type("Machine", (QueueMachine,), {"wire": wire, "counts": counts})
+    every = [name for name, one in getmembers(QueueMachine) if hasattr(one, RULE_MARKER)]
+    hidden = dict.fromkeys(name for name in every if rules and name not in rules)
+    machine = type("Machine", (QueueMachine,), hidden | {"wire": wire, "counts": counts})
     run_state_machine_as_test(
         with_seed(seed)(machine),
         settings=settings(

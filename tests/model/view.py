@@ -32,6 +32,7 @@ def reads(request_id: str) -> Reads:
         ("XRANGE", results, "-", "+"),
         ("XRANGE", dead, "-", "+"),
         ("GET", few),
+        ("HGETALL", keys.of_flow(request_id)),
         ("SCARD", keys.unique_ids(request_id)),
     ]
 
@@ -47,13 +48,15 @@ def compare(book: Book, request_id: str, replies: list[Any]) -> None:
         return
     _compare_hash(request, values)
     _compare_results(request, replies[8], replies[9])
+    if request.handed.strip("0,-"):  # else parts may be left of a former life
+        agree(replies[11], request.parts.fields, "what waits to be joined")
     if request.has_ended:
         agree([len(one) for one in replies[1:4]], [0, 0, 0], "what is left of the permits")
         agree([replies[5], replies[7], replies[10]], [0, None, None], "what is left of the stream")
         return
     if request.options.is_distinct and (request.is_open or request.chunks > 1):
         ids = len(request.subs) if request.is_open else 0
-        agree(replies[11], ids, "how many ids there are")
+        agree(replies[12], ids, "how many ids there are")
     _compare_permits(request, replies[1], values)
     leases = {int(k): int(score) for k, score in replies[2]}
     agree(leases, {permit.k: permit.deadline for permit in request.held}, "the leases")
@@ -93,8 +96,10 @@ def _compare_hash(request: Request, values: dict[str, str]) -> None:
         "ended": request.ended,
         "deadline": request.deadline,
         "left_out": request.keys.left_out,
+        "turn": request.turn,
+        "handed": request.handed,
     }
-    words = {"state", "queue", "chain", "reason"}
+    words = {"state", "queue", "chain", "reason", "turn", "handed"}
     found = {
         name: values.get(name, "") if name in words else int(values.get(name, 0))
         for name in expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tests.support.requests import POLICY
+
 LATE = b"the request's deadline passed before it could start"
 NEVER = 2**53 - 1  # when the gate of a request opens that starts after another one
 DIED = b"the worker died or let its lease expire"
@@ -27,14 +29,46 @@ class Token(NamedTuple):
     k: int
     g: int
     delay: int
+    turn: str = ""  # share and tenant
+
+
+class Copy(NamedTuple):
+    """A token in a lane: a hint to a permit of a request."""
+
+    id: str
+    k: int
+    g: int
+    turn: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.id}#{self.k}.{self.g}" + (f"@{self.turn}" if self.turn else "")
+
+    @property
+    def share(self) -> int:
+        return int(self.turn.partition(":")[0])
+
+    @property
+    def tenant(self) -> str:
+        """Returns the tenant; "" = none, so the token is in the lane itself."""
+        return self.turn.partition(":")[2]
+
+    @property
+    def in_lane(self) -> Copy:
+        """Returns what the lane holds for it: the token itself, or a placeholder."""
+        return PLACEHOLDER if self.turn else self
+
+
+PLACEHOLDER = Copy("", 0, 0)  # in a lane, for one token of a tenant
 
 
 def tokens_of(flat: list[Any]) -> list[Token]:
     """The tokens of a reply (flat lane, "k.g", delay) in the order they were minted."""
     found = []
     for lane, permit, delay in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        k, _, g = permit.partition(b".")
-        found.append(Token(int(lane), int(k), int(g), int(delay)))
+        number, _, turn = permit.partition(b"@")
+        k, _, g = number.partition(b".")
+        found.append(Token(int(lane), int(k), int(g), int(delay), turn.decode()))
     return sorted(found, key=lambda token: token.g)
 
 
@@ -55,28 +89,56 @@ class Options(NamedTuple):
     extras: str = ""
     shards: str = ""
 
+    @classmethod
+    def read(cls, queue: str, policy: str, extras: str, shards: str) -> Options:
+        """Returns what an operation of the product has sent."""
+        numbers = dict(zip(POLICY, map(int, policy.split(":")), strict=True))
+        return cls(queue=queue, extras=extras, shards=shards, **numbers)
+
     @property
     def delay_ms(self) -> int:
         """How long nothing starts."""
-        return self._extra("delay=")
+        return int(self.extra("delay") or 0)
 
     @property
     def ageing_ms(self) -> int:
         """After how long without a start it may be hastened; 0 = never."""
-        return self._extra("ageing=")
+        return int(self.extra("ageing") or 0)
 
     @property
     def waits(self) -> bool:
         """Whether it starts after another request."""
-        return self.extras.startswith("after=")
+        return bool(self.extra("after"))
 
     @property
     def is_distinct(self) -> bool:
         """Whether it takes each key once."""
-        return self.extras == "distinct=1"
+        return bool(self.extra("distinct"))
 
-    def _extra(self, name: str) -> int:
-        return int(self.extras.removeprefix(name)) if self.extras.startswith(name) else 0
+    @property
+    def turn(self) -> str:
+        """Share and tenant; "" = it names no tenant."""
+        tenant = self.extra("tenant")
+        return f"{self.extra('share') or 1}:{tenant}" if tenant else ""
+
+    @property
+    def feeds(self) -> str:
+        """What other requests feed it with; "" = nothing."""
+        return self.extra("feed")
+
+    @property
+    def window_ms(self) -> int | None:
+        """How long after its beginning an ended request still has the id; None = for good."""
+        unique = self.extra("unique")
+        return int(unique.partition(":")[0]) if unique else None
+
+    def extra(self, name: str) -> str:
+        """One of the extras; "" = it has none of this name."""
+        for line in self.extras.split("\n"):
+            found, _, value = line.partition("=")
+            if found == name:
+                return value
+        return ""
 
 
 @dataclass(slots=True)

@@ -142,11 +142,23 @@ def test_what_does_not_exist_is_gone(lane: Lane):
     assert not lane.client.exists(keys.of_flow("r1"))
 
 
+def test_a_new_life_of_the_id_joins_no_part_of_the_former_one(lane: Lane):
+    """A person has cancelled the former one alone, and its tombstone has expired."""
+    lane.start(0, limit=2, open_ms=HOUR)
+    join(lane, START, "1-0,0-0", ("1:0", b"old"), ("1:1:x", b"old"))
+    lane.request("cancel", reason="why")
+    lane.client.delete(*lane.names)
+    lane.start(0, limit=2, open_ms=HOUR)
+    assert join(lane, START, "0-0,1-0", ("2:0", b"b"))[3] == 0
+    assert waiting(lane) == {b"2:0": b"b"}
+
+
 def test_a_key_of_another_kind_is_an_error_and_nothing_is_written(fed: Lane):
+    join(fed, START, "1-0,0-0")
     fed.client.set(keys.of_flow("r1"), "text")
     before = fed.dump()
     with pytest.raises(FairlaneError, match="WRONGTYPE"):
-        join(fed, START, "1-0,0-0", ("1:0", b"a"))
+        join(fed, "1-0,0-0", "2-0,0-0", ("1:0", b"a"))
     assert fed.dump() == before
     fed.client.delete(keys.of_flow("r1"))
 

@@ -30,6 +30,9 @@ local state, chunks = open_end(since, now)
 if not state then
   return chunks
 end
+if not string.find(since, "[1-9]") then  -- this life has no part yet: those that are there are of a former one
+  redis.call("UNLINK", joins)
+end
 local bodies, kept = put_together(width, ARGV, parts, {before, between, after})
 local tokens = add_chunk(state, now, bodies, 1, "chunks", chunks + 1, "handed", upto, "open_until", now + open_ms)
 keep_parts(kept)
