@@ -55,7 +55,7 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/mypy
-	$(PYTEST) -q --numprocesses 3 --dist worksteal -m 'not server and not slow'
+	$(PYTEST) -q --numprocesses 2 --dist worksteal -m 'not server and not slow and not rest and not heavy'
 
 explore: $(VENV)/.dev $(VENV)/.server ## check every state of many small systems: about half an hour
 	$(VENV)/bin/python -m tests.explore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,12 @@ def test_a_wrong_name_is_a_type_error_with_a_hint(wrong: str, sentence: str):
 def test_a_time_that_is_no_number_is_refused(wrong: Any):
     with pytest.raises(InvalidArgument, match=r"lease_s .* a number of seconds is expected"):
         policy_of("q", lease_s=wrong)
+
+
+@pytest.mark.parametrize("wrong", [10**12, 1e299, "99999999d", timedelta.max])
+def test_a_delay_that_is_too_long_names_the_range(wrong: Any):
+    with pytest.raises(InvalidArgument, match=r"delay .* is not valid: 0 to 31,622,400 s is expec"):
+        policy_of("q", delay=wrong)
 
 
 def test_no_public_call_takes_any_keyword():

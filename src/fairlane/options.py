@@ -28,7 +28,7 @@ MAX_SHARE = 999
 MAX_AFTER = 100
 ON_DUPLICATE = ("keep", "replace", "debounce")
 _DAY_MS = 86_400_000
-_MOST_S = 1e12  # seconds, in either direction: more are no time
+_MOST_S = 1e300  # seconds, in either direction: a float has no larger number of ms
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{2} ?[!-~]*", re.IGNORECASE)
 
 

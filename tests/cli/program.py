@@ -29,7 +29,7 @@ from tests.support.servers import backends
 from tests.support.workers import has_own_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import redis
 
@@ -88,24 +88,17 @@ class Program:
 
     def __call__(self, *words: object, stdin: bytes = b"") -> Ended:
         """Run it to its end; no end is a traceback."""
-        log = os.memfd_create("stderr")
-        (given, input_end), (output_end, output) = os.pipe(), os.pipe()
-        fds = (given, output, log)
-        process = Forked(
-            "fairlane.cli:main", list(map(str, words)), env=self.env, cwd=self.folder, fds=fds
-        )
+        given, input_end = os.pipe()
+        running = Running(self, words, given)
         os.close(given)
-        os.close(output)
         with os.fdopen(input_end, "wb") as stream, contextlib.suppress(BrokenPipeError):
             stream.write(stdin)
-        with os.fdopen(output_end, "rb") as stream:
-            out = stream.read()
-        code = process.wait(END_S)
-        with os.fdopen(log, "rb") as stream:
-            stream.seek(0)
-            said = stream.read().decode()
-        assert not has_own_traceback(said), said
-        return Ended(code, out, said)
+        return running.finish()
+
+    def run(self, *words: object) -> Running:
+        """Starts it without input. Unlike `start`, it imports nothing again."""
+        with Path(os.devnull).open("rb") as nothing:
+            return Running(self, words, nothing.fileno())
 
     def words(self, *words: object) -> list[str]:
         """The command as the system wants it."""
@@ -125,6 +118,39 @@ class Program:
         path = self.folder / name
         path.write_bytes(content)
         return path
+
+
+class Running:
+    """A forked program that runs."""
+
+    def __init__(self, program: Program, words: Sequence[object], given: int) -> None:
+        """Starts it with these words, and the file descriptor of its standard input."""
+        self._log = os.memfd_create("stderr")
+        output_end, output = os.pipe()
+        self.process = Forked(
+            "fairlane.cli:main",
+            list(map(str, words)),
+            env=program.env,
+            cwd=program.folder,
+            fds=(given, output, self._log),
+        )
+        os.close(output)
+        self._out = os.fdopen(output_end, "rb")
+
+    def line(self) -> str:
+        """Waits for its next line of data."""
+        return self._out.readline().decode().strip()
+
+    def finish(self) -> Ended:
+        """Waits for its end; no end is a traceback. Returns what was not read yet."""
+        with self._out:
+            out = self._out.read()
+        code = self.process.wait(END_S)
+        with os.fdopen(self._log, "rb") as stream:
+            stream.seek(0)
+            said = stream.read().decode()
+        assert not has_own_traceback(said), said
+        return Ended(code, out, said)
 
 
 def finish(process: subprocess.Popen[bytes]) -> Ended:

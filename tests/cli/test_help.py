@@ -25,35 +25,43 @@ HEAVY = (
     *("redis", "rich", "asyncio", "starlette", "uvicorn", "multiprocessing", "pyspark", "pyarrow"),
     *("fairlane.queue", "fairlane.worker", "fairlane.spark.spark_session"),
 )
+# Each command runs in a fork of one process that has imported nothing but the command line.
 ASK = """
-import json, sys
-sys.argv[0] = "fairlane"
+import contextlib, io, json, os, sys
 from fairlane import cli
-try:
-    getattr(cli, sys.argv.pop(1))()
-except SystemExit as end:
-    print(json.dumps([end.code, sorted(sys.modules)]))
+
+def ask(entry, *words):
+    sys.argv[:] = ["fairlane", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        try:
+            getattr(cli, entry)()
+        except SystemExit as end:
+            return [end.code, "Usage:" in said.getvalue(), sorted(sys.modules)]
+
+found = []
+for given in json.loads(sys.argv[1]):
+    reader, writer = os.pipe()
+    if not os.fork():
+        with open(writer, "w") as stream:
+            json.dump(ask(*given), stream)
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as stream:
+        found.append(json.load(stream))
+    os.wait()
+print(json.dumps(found))
 """
 
 
-def modules_after(program: Program, entry: str, *words: str) -> set[str]:
+def test_help_imports_nothing_heavy(alone: Program):
+    asked = [["main"], *(["main", name] for name in COMMANDS), ["submit_main"], ["worker_main"]]
     done = subprocess.run(
-        [sys.executable, "-c", ASK, entry, *words],
-        env=program.env, capture_output=True, check=True, text=True,
+        [sys.executable, "-c", ASK, json.dumps([[*words, "--help"] for words in asked])],
+        env=alone.env, capture_output=True, check=True, text=True,
     )  # fmt: skip
-    code, modules = json.loads(done.stdout.splitlines()[-1])
-    assert code == 0
-    assert "Usage:" in done.stdout
-    return set(modules)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("main",), *(("main", name) for name in COMMANDS), ("submit_main",), ("worker_main",)],
-    ids=" ".join,
-)
-def test_help_imports_nothing_heavy(words: tuple[str, ...], alone: Program):
-    assert modules_after(alone, *words, "--help") & set(HEAVY) == set()
+    for words, (code, has_usage, modules) in zip(asked, json.loads(done.stdout), strict=True):
+        assert (code, has_usage) == (0, True), words
+        assert set(modules) & set(HEAVY) == set(), words
 
 
 def help_of(alone: Program, words: str) -> str:

@@ -148,6 +148,30 @@ def test_redis_that_is_off(words: tuple[str, ...], program: Program):
     ended.refused(5, f"Redis at {NO_SERVER} does not answer", "is it running? --redis or FAIRLANE_")
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("queue", "rate", "fast"), "rate 'fast' is not valid: write a rate such as 100/s"),
+        (("queue", "rate", "10/s", "--burst", "0"), "burst 0 is not valid"),
+        (("queue", "rate", "off", "--burst", "3"), "burst needs a rate"),
+        (("queue", "set", "--shards", "99"), "99 shards are not possible"),
+        (("queue", "pause", "--for", "soon"), "--for: 'soon' is not a duration"),
+        (("set", "x", "--rate", "fast"), "rate 'fast' is not valid"),
+        (("completions", "--since", "soon"), "--since soon is no place in the log"),
+        (("serve", "--rate", "fast"), "rate 'fast' is not valid"),
+        (("schedule", "add", "n", "61 * * * *", "--body", "x"), "cron line '61 * * * *' is not"),
+        (
+            ("schedule", "add", "n", "* * * * *", "--tz", "Mars/Base", "--body", "x"),
+            "time zone 'Mars/Base' does not exist",
+        ),
+    ],
+)
+def test_a_wrong_value_is_reported_before_redis_that_is_off(
+    words: tuple[str, ...], why: str, program: Program
+):
+    program(*words, "--redis", NO_SERVER).refused(2, why)
+
+
 def test_a_host_without_an_address_is_exit_5(program: Program):
     program("status", "--redis", "redis://absent.invalid:6379").refused(5, "does not answer")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ def server(redis_server: Any) -> Iterator[redis.Redis]:
         one.close()
 
 
+@cache
 def what_it_sends(role: str) -> Sent:
     entries = [PARTS.get(name, (f"cli.commands.{name}", "*")) for name in acl.ROLES[role].runs]
     entries += [(face, f".{name}") for name in API.get(role, ()) for face in FACES]
@@ -155,7 +157,12 @@ def sends(place: tuple[str, str]) -> bool:
 
 
 def is_operation(module: str) -> bool:
-    return module in modules("operations")
+    return module in operations()
+
+
+@cache
+def operations() -> frozenset[str]:
+    return frozenset(modules("operations"))
 
 
 # ------------------------------------------------------------------ the Lua

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-IMPORTED = ("cli", "embedded", "operations", "worker")
+IMPORTED = ("cli", "embedded", "operations", "web", "worker")
 MOST_BYTES = 200_000  # of one message
 FDS = 4  # stdin, stdout, stderr, and a socket for the process id and the exit code
 

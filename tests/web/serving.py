@@ -8,7 +8,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.cli.program import END_S, finish
+from tests.cli.program import END_S
 
 if TYPE_CHECKING:
     from tests.cli.program import Ended, Program
@@ -37,10 +37,9 @@ class Serving(contextlib.AbstractContextManager["Serving"]):
 
     def __init__(self, program: Program, *options: object) -> None:
         self.program = program
-        self.process = program.start("serve", "--port", 0, *options)
-        assert self.process.stdout
-        self.url = self.process.stdout.readline().decode().strip()
-        assert self.url.startswith("http://"), self.process.communicate()
+        self.running = program.run("serve", "--port", 0, *options)
+        self.url = self.running.line()
+        assert self.url.startswith("http://"), self.running.finish()
         self._ended: Ended | None = None
 
     def curl(self, *words: object) -> Answer:
@@ -68,14 +67,14 @@ class Serving(contextlib.AbstractContextManager["Serving"]):
     def stop(self) -> Ended:
         """Sends SIGTERM; returns what the server left."""
         if self._ended is None:
-            self.process.send_signal(signal.SIGTERM)
-            self._ended = finish(self.process)
+            self.running.process.send_signal(signal.SIGTERM)
+            self._ended = self.running.finish()
         return self._ended
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             with contextlib.suppress(Exception):
-                self.process.kill()
+                self.running.process.kill()
         ended = self.stop()
         if kind is None:
             assert ended.code == 0, ended.err

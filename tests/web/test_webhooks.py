@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,8 +82,8 @@ def test_nothing_is_missed_while_no_server_runs_or_one_is_killed(
         end_one(without_delivery, "r1")
     serving = Serving(program, PRIVATE)
     wait_until(lambda: receiver.ids == ["r1"])
-    serving.process.send_signal(signal.SIGKILL)
-    serving.process.communicate()
+    serving.running.process.kill()
+    serving.running.finish()
     program("submit", "-", "--id", "r2", stdin=b"a\n")
     program("cancel", "r2")
     with Serving(program, PRIVATE):  # it waits until the lock of the killed one is over

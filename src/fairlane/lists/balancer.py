@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_async
-from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.lists.connected import AsyncConnected, Connected
 from fairlane.operations.lists.balance import check_lists, push_shortest
-from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from fairlane.common.chunking import Bodies
 
 
-class Balancer:
+class Balancer(Connected):
     """Several lists on one Redis; any thread may use it.
 
     On one server, and in a cluster where all lists have the same hash tag, each message goes to the
@@ -25,23 +22,9 @@ class Balancer:
     no more than eight of them for each chunk of messages.
     """
 
-    def __init__(self, driver: SyncDriver, lists: Iterable[str]) -> None:
-        self.lists = check_lists(lists)
-        self._driver = driver
-
-    @classmethod
-    def from_url(
-        cls,
-        lists: Iterable[str],
-        url: str | None = None,
-        *,
-        patience_s: float = settings.PATIENCE_S,
-    ) -> Self:
-        """Returns a balancer of `lists` on the Redis at `url`; see Queue.from_url.
-
-        Raises InvalidArgument.
-        """
-        return cls(SyncDriver(resolve_url(url), patience_s=patience_s), lists)
+    @staticmethod
+    def _checked(names: Iterable[str]) -> tuple[str, ...]:
+        return check_lists(names)
 
     def push(self, message: Body) -> str:
         """Pushes one message with LPUSH; returns the list that got it.
@@ -59,38 +42,17 @@ class Balancer:
         """
         counts: dict[str, int] = {}
         for chunk in chunks(messages):
-            found = self._driver.run(push_shortest(self.lists, chunk))
+            found = self._driver.run(push_shortest(self.names, chunk))
             _add(counts, found)
         return counts
 
-    def close(self) -> None:
-        """Closes the idle connections."""
-        self._driver.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class AsyncBalancer:
+class AsyncBalancer(AsyncConnected):
     """Does what Balancer does, awaited."""
 
-    def __init__(self, driver: AsyncDriver, lists: Iterable[str]) -> None:
-        self.lists = check_lists(lists)
-        self._driver = driver
-
-    @classmethod
-    def from_url(
-        cls,
-        lists: Iterable[str],
-        url: str | None = None,
-        *,
-        patience_s: float = settings.PATIENCE_S,
-    ) -> Self:
-        """Returns a balancer of `lists` on the Redis at `url`; see Balancer.from_url."""
-        return cls(AsyncDriver(resolve_url(url), patience_s=patience_s), lists)
+    @staticmethod
+    def _checked(names: Iterable[str]) -> tuple[str, ...]:
+        return check_lists(names)
 
     async def push(self, message: Body) -> str:
         """Pushes one message; see Balancer.push."""
@@ -101,19 +63,9 @@ class AsyncBalancer:
         """Pushes messages of an ordinary or an async iterable; see Balancer.push_many."""
         counts: dict[str, int] = {}
         async for chunk in chunks_async(messages):
-            found = await self._driver.run(push_shortest(self.lists, chunk))
+            found = await self._driver.run(push_shortest(self.names, chunk))
             _add(counts, found)
         return counts
-
-    async def close(self) -> None:
-        """Closes the idle connections."""
-        await self._driver.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def _add(counts: dict[str, int], found: dict[str, int]) -> None:

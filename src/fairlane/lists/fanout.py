@@ -74,7 +74,7 @@ class Fanout:
         self._settling = Every(_SETTLE_S)
 
     def stop(self) -> None:
-        """Ends the fan-out within its pop time-out; for any thread."""
+        """Ends the fan-out within its pop timeout; for any thread."""
         self._loop.stop()
 
     def run(self, *, until_idle: bool = False) -> Counts:

@@ -119,6 +119,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(words: str, why: str, alone
 # ------------------------------------------------------------------ on a server
 
 
+@pytest.mark.server
 def test_the_lines_are_an_aclfile_that_a_server_starts_with(alone: Program):
     alone.env["FAIRLANE_PASSWORD_MONITOR"] = "seen"
     lines = alone("acl", "monitor").out
@@ -131,6 +132,7 @@ def test_the_lines_are_an_aclfile_that_a_server_starts_with(alone: Program):
                 login.set("{req}:active", 1)
 
 
+@pytest.mark.server
 def test_the_commands_are_what_redis_cli_takes(alone: Program):
     """And give a user anew: nothing it had before stays."""
     alone.env["FAIRLANE_PASSWORD_WORKER"] = "busy"
@@ -144,6 +146,7 @@ def test_the_commands_are_what_redis_cli_takes(alone: Program):
         assert "+@all" not in found["commands"]
 
 
+@pytest.mark.server
 def test_a_server_refuses_a_placeholder_as_a_password(alone: Program):
     (line,) = alone("acl", "worker", "--format", "commands").out.decode().splitlines()
     with run_server("single") as server, closing(server.client()) as client:

@@ -121,6 +121,7 @@ def test_every_check_is_one_json_value(program: Program):
         assert (check["remedy"] is None) == (check["state"] == "ok")
 
 
+@pytest.mark.server
 def test_an_unfit_server_is_reported_and_not_refused(alone: Program):
     with run_server("single", "--maxmemory-policy", "allkeys-lru") as server:
         ended = alone("doctor", "--redis", server.url)

@@ -59,13 +59,22 @@ def sent_by(*entries: Place) -> Sent:
         elif name in parsed.imports:
             todo.append(parsed.imports[name])
         elif name in parsed.names:
-            node = parsed.names[name]
-            found.scripts.update(_scripts(node))
-            found.commands.update(commands_in(node))
-            todo += _used(module, node)
+            scripts, commands, used = _read(module, name)
+            found.scripts.update(scripts)
+            found.commands.update(commands)
+            todo += used
         if module == "protocol.steps" and name in STEPS:
             found.steps.add(name)
     return found
+
+
+@cache
+def _read(module: str, name: str) -> tuple[set[str], set[str], set[Place]]:
+    """The scripts, the commands and the names in what stands at one place."""
+    parsed = _parsed(module)
+    assert parsed is not None
+    node = parsed.names[name]
+    return set(_scripts(node)), set(commands_in(node)), set(_used(module, node))
 
 
 def modules(*packages: str) -> Iterator[str]:

@@ -82,6 +82,7 @@ def test_redis_shows_memory_and_the_remedies_of_the_doctor(browser: Browser, ser
     browser.sees("What the doctor found", "persistence", "Remedy:", "Memory", "primary")
 
 
+@pytest.mark.server
 def test_an_outage_is_shown_and_ends(chromium: Browser, tmp_path: Path):
     with run_server() as server:
         program = Program(tmp_path, server.url)

@@ -36,7 +36,7 @@ def command(*, file: str, outs: tuple[str, ...], as_json: bool, redis: str | Non
     with Balancer(driver, outs) as balancer, open_source(file) as source:
         driver.check()
         counts = balancer.push_many(chain.from_iterable(source.blocks()))
-    for name in balancer.lists:
+    for name in balancer.names:
         count = counts.get(name, 0)
         if as_json:
             write_json({"list": name, "pushed": count})

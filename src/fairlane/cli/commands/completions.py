@@ -53,6 +53,8 @@ def command(
     With --follow there is no --limit behind --since. The log keeps about the last 100,000 endings.
     Exit code 1: endings behind --since may have left the log before they were read.
     """
+    if since is not None and not _PLACE.fullmatch(since):
+        _moment_ms(since, 0)  # a wrong one is reported before Redis is asked
     with open_queue(redis, queue) as opened:
         log = _Log(opened, limit, as_json=as_json)
         with log.naming_the_next_command():

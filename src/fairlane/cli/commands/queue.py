@@ -64,6 +64,7 @@ def set_(
     same command again: it chooses the shards anew.
     """
     from fairlane.operations.create.admission import MOST
+    from fairlane.operations.lease.shards import check_count
 
     if max_waiting is None and shards is None:
         raise InvalidArgument("nothing to set: name --max-waiting or --shards")
@@ -72,6 +73,8 @@ def set_(
             f"--max-waiting {max_waiting} is not valid: a whole number from 0 (no bound) "
             f"to {MOST:,} is expected"
         )
+    if shards is not None:
+        check_count(shards)
     with open_queue(redis, queue) as opened:
         if max_waiting is not None:
             opened.set_max_waiting(max_waiting)
@@ -98,8 +101,12 @@ def rate(redis: str | None, queue: str, rate: str, burst: int | None, as_json: b
     It holds for all sub-requests and all workers of the queue together. Every worker uses a change
     within a second or two. A request with a rate of its own obeys both.
     """
+    from fairlane.operations.maintenance.queue_rate import check_queue_rate
+
+    wanted = None if rate == "off" else rate
+    check_queue_rate(wanted, burst)
     with open_queue(redis, queue) as opened:
-        opened.set_rate(None if rate == "off" else rate, burst)
+        opened.set_rate(wanted, burst)
         _show(opened, as_json=as_json)
     return 0
 

@@ -53,6 +53,7 @@ def command(
     from fairlane.web.access.rates import CallRates
     from fairlane.web.server import Serving, serve
 
+    rates = None if rate is None else CallRates(rate, burst)
     path = tokens_path(tokens)
     if is_named(tokens) and not path.exists():
         raise InvalidArgument(f"{path} does not exist: fairlane token create --file {path}")
@@ -65,7 +66,6 @@ def command(
         if not has_tokens:
             note(OPEN)
 
-    rates = None if rate is None else CallRates(rate, burst)
     wanted = Serving(
         url=url_of(redis), queue=queue, host=host, port=port, tokens=path if has_tokens else None,
         visible_s=visible_s, rates=rates, hooks_to_private=webhooks_to_private,

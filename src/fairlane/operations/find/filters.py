@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{0,128}")
 
+_OLDEST_S = 10**12  # more is no age
 _NAMES = RequestFilters.__optional_keys__
 
 
@@ -109,6 +110,6 @@ def _age_ms(name: str, seconds: object) -> int | None:
     if seconds is None:
         return None
     found = ms_of(name, seconds)  # type: ignore[arg-type]  # it checks
-    if found < 0:
-        raise InvalidArgument(f"{name} {seconds!r} is not valid: an age is not negative")
+    if not 0 <= found <= _OLDEST_S * 1000:
+        raise InvalidArgument(f"{name} {seconds!r} is not valid: 0 to {_OLDEST_S:,} s is expected")
     return found

@@ -86,16 +86,21 @@ def read_shards(queue: str) -> Operation[ShardLayout]:
     return ShardLayout(Shards.of(present), Shards.of(left), int(since or 0))
 
 
-def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
-    """`count` shards on as many different primaries as there are; 0 = the queue's own lanes.
-
-    `home` returns the node of a key. Raises InvalidArgument.
-    """
+def check_count(count: int) -> None:
+    """Raises InvalidArgument unless a queue may have this many shards."""
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
         raise InvalidArgument(
             f"{count!r} shards are not possible: a whole number from 0 (the queue's own lanes) "
             f"to {MOST} is expected"
         )
+
+
+def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
+    """`count` shards on as many different primaries as there are; 0 = the queue's own lanes.
+
+    `home` returns the node of a key. Raises InvalidArgument.
+    """
+    check_count(count)
     by_node: dict[Any, list[int]] = {}
     for number in range(1, HIGHEST + 1):
         by_node.setdefault(home(keys.delayed(queue, number)), []).append(number)

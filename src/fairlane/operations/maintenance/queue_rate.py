@@ -25,16 +25,22 @@ if TYPE_CHECKING:
 _MOST_DIGITS = 11
 
 
+def check_queue_rate(rate: str | None, burst: int | None = None) -> tuple[int, int]:
+    """Returns the interval in µs and the burst; (0, 0) for no rate. Raises InvalidArgument."""
+    if rate is not None:
+        _, interval, most, _ = rate_of(rate, burst)
+        return interval, most
+    if burst is not None:
+        raise InvalidArgument("burst needs a rate: give rate, too, as 100/s")
+    return 0, 0
+
+
 def set_queue_rate(queue: str, rate: str | None, burst: int | None = None) -> Operation[None]:
     """Gives a queue this rate; None removes it. Raises InvalidArgument.
 
     The bucket may owe what a slower rate has taken; that is bounded by the new burst.
     """
-    if rate is None and burst is not None:
-        raise InvalidArgument("burst needs a rate: give rate, too, as 100/s")
-    interval, most = (0, 0)
-    if rate is not None:
-        _, interval, most, _ = rate_of(rate, burst)
+    interval, most = check_queue_rate(rate, burst)
     yield library().rate_queue((keys.conf(queue),), interval=interval, burst=most)
     if rate is not None:
         yield Batch(refit("", [rate_of_queue(queue, interval, most)]))
