@@ -46,11 +46,13 @@ class RequestPage(NamedTuple):
     """A page of requests: Progress of unfinished ones, Completion of ended ones.
 
     `after` continues behind this page; "" at the end. `now_ms` is the time of the queue's Redis.
+    `is_sorted` is False if there are more requests than one part reads: then each part is sorted.
     """
 
     requests: list[Progress | Completion]
     after: str
     now_ms: int
+    is_sorted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

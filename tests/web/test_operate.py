@@ -232,9 +232,9 @@ def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
         steps = [(one["step"], one["sources"], one["request"]["total"]) for one in found["steps"]]
         assert steps == [("fetch", [], 2), ("store", ["fetch"], 0)]
         assert serving.curl("/v1/flows/run1").json == found
-        assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": []}
+        assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": [], "after": ""}
         for name in ("most", "self", "flow"):  # also words of the library
-            assert serving.curl(f"/v1/flows?property={name}%3D5").json == {"flows": []}
+            assert serving.curl(f"/v1/flows?property={name}%3D5").json == {"flows": [], "after": ""}
         assert is_problem(serving.curl("/v1/flows?property=city"), 422, "NAME=VALUE")
         for name in ("foreign", "nothing", "a%7Bb"):
             assert is_problem(serving.curl(f"/v1/flows/{name}"), 404)

@@ -32,7 +32,7 @@ def test_a_request_goes_its_way(serving: Serving):
     assert (done.status, done.body) == (204, b"")
     assert serving.call("POST", f"/v1/taken/{receipts[0]}/done", {"result": "A"}).status == 204
     assert serving.call("POST", f"/v1/taken/{receipts[1]}/extend", {"visible_for": 60}).json == {
-        "wanted": True
+        "goes_on": True
     }
     assert serving.call("POST", f"/v1/taken/{receipts[1]}/release").status == 204
     (again,) = take(serving)

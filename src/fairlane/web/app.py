@@ -62,6 +62,7 @@ def make_app(site: Site) -> Starlette:
             yield
         finally:
             site.stopping.set()
+            site.demand.stop()
             delivering.cancel()
             await asyncio.gather(delivering, return_exceptions=True)
             await site.queue.close()

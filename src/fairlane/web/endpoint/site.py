@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fairlane import settings
 from fairlane.common import clock
+from fairlane.live.demand import SharedDemand
 from fairlane.web.endpoint.follower import Follower
 from fairlane.web.live.broadcast import Broadcast
 from fairlane.web.live.examination import Examination
@@ -84,9 +85,11 @@ class Site:
     examination: Examination = field(default_factory=Examination)
     snapshots: Recent[Snapshot] = field(init=False)
     failures: Recent[QueueErrors] = field(init=False)
+    demand: SharedDemand = field(init=False)
     live: Broadcast = field(init=False)
 
     def __post_init__(self) -> None:
         self.snapshots = Recent(self.queue.snapshot)
         self.failures = Recent(self.queue.errors, rest_s=FAILURES_REST_S)
+        self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
         self.live = Broadcast(self.snapshots.get)

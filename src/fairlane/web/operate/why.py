@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 class DemandState(msgspec.Struct):
     """How many more leases workers could take now; `wanted` also counts those that they hold.
 
-    An autoscaler divides `wanted` by the units of one worker: it needs so many workers.
+    An autoscaler divides `wanted` by the units of one worker: it needs so many workers. Of more
+    than 500 requests the answer is the last of the server's walks over all, `age_ms` old. Until the
+    first walk has ended, tokens are counted, and `is_exact` is false.
     """
 
     queue: str
@@ -31,6 +33,7 @@ class DemandState(msgspec.Struct):
     requests: int
     is_paused: bool
     is_exact: bool
+    age_ms: int
 
 
 class CauseRow(msgspec.Struct):
@@ -76,8 +79,9 @@ async def why(site: Site, call: Call) -> Response:
 
 async def demand(site: Site, _: Call) -> Response:
     """Returns how much work could start now: numbers for an autoscaler."""
-    found = await site.queue.demand()
-    return answer(DemandState(**found._asdict(), wanted=found.wanted))
+    found, age_s = await site.demand.get()
+    age_ms = round(1000 * age_s)
+    return answer(DemandState(**found._asdict(), wanted=found.wanted, age_ms=age_ms))
 
 
 def _why(found: WhyWaiting) -> Why:
