@@ -276,9 +276,25 @@ def test_the_dead_of_many_requests_run_again(queue: Queue, redis_client: redis.R
         settle_as(driver, take(driver), verdict="dead")
     put(driver, 1, "r3")
     assert change(queue, Change.requeue_dead()).changed == 2
-    assert change(queue, Change.requeue_dead(), ids=["r1"]) == ChangeReport(changed=1)
+    assert change(queue, Change.requeue_dead(), ids=["r1"]) == ChangeReport(changed=1, dead=1)
     assert len(queue.select(Change.requeue_dead(), everything=True)) == 0
     assert sorted(work_off(queue.driver)) == [b"b0"] * 3
+
+
+def test_the_dead_of_many_requests_are_counted_and_dropped(queue: Queue, redis_client: redis.Redis):
+    driver = Forgetful(queue.driver, redis_client)
+    for name, bodies in (("r1", 1), ("r2", 3)):
+        put(driver, bodies, name)
+    for _ in range(4):
+        settle_as(driver, take(driver), verdict="dead")
+    put(driver, 1, "r3")
+    selected = queue.select(Change.drop_dead(), everything=True)
+    assert (set(selected.ids), selected.dead) == ({"r1", "r2"}, 4)
+    assert queue.change(selected) == ChangeReport(changed=2, dead=4)
+    assert queue.change(selected) == ChangeReport(ended=2)
+    assert [queue.request(name).progress().dead for name in ("r1", "r2")] == [1, 3]
+    report = change(queue, Change.drop_dead(fingerprint="0" * 10), ids=["r1"])
+    assert "has no dead sub-request with fingerprint" in str(report.failed["r1"])
 
 
 def test_a_nearer_deadline_is_looked_at_in_time(queue: Queue, redis_client: redis.Redis):

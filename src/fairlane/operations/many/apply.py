@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.errors import DeadNotFound, FairlaneError, RequestEnded, RequestNotFound
+from fairlane.errors import (
+    DeadNotFound,
+    FairlaneError,
+    RequestEnded,
+    RequestExists,
+    RequestNotFound,
+)
 from fairlane.found import ENDED, ChangeReport
 from fairlane.operations.batching import call_each, run_all, run_each_or_error
 from fairlane.operations.control.change import look_by, no_tenant
-from fairlane.operations.control.requeue import requeue_dead
+from fairlane.operations.control.requeue import drop_dead, requeue_dead
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
 from fairlane.operations.many.deletion import delete_each
@@ -205,6 +211,22 @@ def _requeue(
         except (DeadNotFound, RequestEnded, RequestNotFound) as error:
             _count(report, one.id, error)
         else:
+            report.dead += count
+            _count(report, one.id, count > 0)
+
+
+def _drop(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Drops the dead of one request after the other."""
+    del queue
+    for one in chosen:
+        try:
+            count = yield from drop_dead(one.id, change.choice)
+        except (DeadNotFound, RequestExists, RequestNotFound) as error:
+            _count(report, one.id, error)
+        else:
+            report.dead += count
             _count(report, one.id, count > 0)
 
 
@@ -227,5 +249,6 @@ _KINDS = {
     "set": _set,
     "cancel": _cancel,
     "requeue_dead": _requeue,
+    "drop_dead": _drop,
     "delete": _delete,
 }
