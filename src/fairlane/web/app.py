@@ -17,7 +17,7 @@ from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
 from fairlane.web.operate import audit, bulk, failures, flows, queue, schedules, why
 from fairlane.web.scrape import endpoint as scrape
-from fairlane.web.v1 import completions, leases, requests, results, taken
+from fairlane.web.v1 import completions, follow, leases, requests, results, taken
 from fairlane.web.webhooks import endpoints as webhooks
 from fairlane.web.webhooks.deliverer import Deliverer
 
@@ -34,7 +34,13 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
     *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(*leases.ENDPOINTS, *watch.ENDPOINTS, *webhooks.ENDPOINTS, *health.ENDPOINTS),
+    *(
+        *leases.ENDPOINTS,
+        *follow.ENDPOINTS,
+        *watch.ENDPOINTS,
+        *webhooks.ENDPOINTS,
+        *health.ENDPOINTS,
+    ),
     *scrape.ENDPOINTS,
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)

@@ -74,7 +74,7 @@ class Why(msgspec.Struct):
 async def why(site: Site, call: Call) -> Response:
     """Returns what holds up a request, its place in the lanes, and an estimate of its start."""
     request, _ = await own_request(site, call)
-    return answer(_why(await request.why()))
+    return answer(why_of(await request.why()))
 
 
 async def demand(site: Site, _: Call) -> Response:
@@ -84,7 +84,8 @@ async def demand(site: Site, _: Call) -> Response:
     return answer(DemandState(**found._asdict(), wanted=found.wanted, age_ms=age_ms))
 
 
-def _why(found: WhyWaiting) -> Why:
+def why_of(found: WhyWaiting) -> Why:
+    """Returns what holds up a request as JSON has it."""
     place = found.lane_place
     is_known = place is not None and not place.is_lost
     return Why(
