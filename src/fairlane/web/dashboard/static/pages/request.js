@@ -28,7 +28,7 @@ export function mount(root, context) {
   const history = historyPanel({ id, context });
   const results = resultPanel({ id, context });
   let last = null;
-  let held = []; // the leases that are held, as of the last read
+  let leases = null; // as of the last read
   context.head(el("span", { class: "mono" }, id), "");
   root.append(problem, el("div", { class: "grid wide-first" }, progress.node, why.node), lanes.node,
     el("div", { class: "grid" }, el("div", { class: "stack" }, latency.node, results.node), el("div", { class: "stack" }, errors.node, history.node)));
@@ -52,7 +52,7 @@ export function mount(root, context) {
     const isFirst = !lanes.after();
     const found = await get(`${path}/leases`, { query: { after: lanes.after() }, signal: stop });
     setNow(found.now_ms);
-    held = found.held;
+    leases = found;
     lanes.update(last, found);
     latency.update(found.settled);
     history.update(last, isFirst && found.is_whole && (found.settled[0]?.began_ms ?? found.held[0]?.since_ms));
@@ -60,7 +60,7 @@ export function mount(root, context) {
   function tick() {
     if (!last || last.ended_ms) return;
     progress.update(last);
-    if (held.length) lanes.update(last, { held, settled: [] });
+    if (leases?.held.length) lanes.update(last, { ...leases, settled: [] });
   }
   get(path, { signal }).then((first) => {
     draw(first);

@@ -47,12 +47,16 @@ export function table({ columns, key, href, pick, pickLabel = key, caption, empt
     for (const { column, th, arrow } of headings) {
       const direction = order === column.sort ? "ascending" : order === `-${column.sort}` ? "descending" : "none";
       th.setAttribute("aria-sort", direction);
-      arrow.textContent = { ascending: "↑", descending: "↓", none: "" }[direction];
+      arrow.textContent = { ascending: "↑", descending: "↓", none: "↕" }[direction];
     }
+    for (const { tr } of rows.values()) cellsOf(tr).forEach((cell, place) => (cell.className = classOf(columns[place])));
   }
   function classOf(column) {
-    return [column.kind, { title: "title", side: "side-cell", off: "off-phone", bare: "bare" }[column.phone]].filter(Boolean).join(" ") || null;
+    const isSorted = column.sort && order.replace("-", "") === column.sort; // then a phone shows it, too
+    const phone = { title: "title", side: "side-cell", off: isSorted ? "" : "off-phone", bare: "bare" }[column.phone];
+    return [column.kind, phone].filter(Boolean).join(" ");
   }
+  const cellsOf = (tr) => [...tr.children].slice(pick ? 1 : 0);
   function make(row) {
     const name = key(row);
     const box = pick && el("input", { type: "checkbox", "aria-label": `Choose ${pickLabel(row)}`, onchange: () => choose(name, box.checked) });
@@ -67,7 +71,7 @@ export function table({ columns, key, href, pick, pickLabel = key, caption, empt
     if (text === one.text) return;
     one.text = text;
     one.row = row;
-    const cells = [...one.tr.children].slice(pick ? 1 : 0);
+    const cells = cellsOf(one.tr);
     columns.forEach((column, place) => {
       if (!cells[place].contains(document.activeElement)) show(cells[place], column.cell(row));
     });
