@@ -15,9 +15,9 @@ from fairlane.web.dashboard import files, sign_in
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.operate import audit, bulk, failures, flows, queue, schedules, why
+from fairlane.web.operate import audit, bulk, failures, flows, follow, queue, schedules, why
 from fairlane.web.scrape import endpoint as scrape
-from fairlane.web.v1 import completions, follow, leases, requests, results, taken
+from fairlane.web.v1 import completions, leases, requests, results, taken
 from fairlane.web.webhooks import endpoints as webhooks
 from fairlane.web.webhooks.deliverer import Deliverer
 
