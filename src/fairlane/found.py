@@ -46,11 +46,13 @@ class RequestPage(NamedTuple):
     """A page of requests: Progress of unfinished ones, Completion of ended ones.
 
     `after` continues behind this page; "" at the end. `now_ms` is the time of the queue's Redis.
+    `is_sorted` is False if there are more requests than one part reads: then each part is sorted.
     """
 
     requests: list[Progress | Completion]
     after: str
     now_ms: int
+    is_sorted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,14 @@ class ChangeReport:
     """What became of the requests of a change so far: `Queue.change` counts in it.
 
     `ended` had ended or were gone meanwhile, or are about to end, so nothing was changed. `failed`
-    has the error of each request that could not be changed.
+    has the error of each request that could not be changed. `dead` is how many dead sub-requests
+    were requeued or dropped.
     """
 
     changed: int = 0
     ended: int = 0
     failed: dict[str, FairlaneError] = field(default_factory=dict)
+    dead: int = 0
 
     @property
     def reached(self) -> int:

@@ -177,6 +177,11 @@ class Progress:
         """Returns how many sub-requests are neither done, dead nor cancelled."""
         return self.total - self.done - self.dead - self.cancelled
 
+    @property
+    def waiting(self) -> int:
+        """Returns how many sub-requests wait for their first delivery."""
+        return int(self.detail.get("fresh") or 0)
+
 
 @dataclass(frozen=True, slots=True)
 class DeadSubRequest:

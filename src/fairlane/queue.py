@@ -280,16 +280,18 @@ class Queue:
         return self.driver.run(overview.queue_status(self.name))
 
     def list_requests(
-        self, *, limit: int = 100, after: str = "", **wanted: Unpack[RequestFilters]
-    ) -> RequestPage:
+        self, *, limit: int = 100, after: str = "", sort: str = "",
+        **wanted: Unpack[RequestFilters],
+    ) -> RequestPage:  # fmt: skip
         """Returns a page: unfinished requests, most urgent first, then ended ones, newest first.
 
         `limit` is 1 to 1,000, `after` that of the page before. A page reads a bounded part of the
         queue: it may be empty though its `after` is not "". `wanted` are those of RequestFilters.
+        `sort` is priority, submitted, waiting or state, with - in front if it falls.
         Raises InvalidArgument, and TypeError for a wrong filter.
         """
         chosen = filters.filter_of(**wanted)
-        return self.driver.run(requests.list_requests(self.name, chosen, limit, after))
+        return self.driver.run(requests.list_requests(self.name, chosen, limit, after, sort))
 
     def select(
         self, change: Change, ids: Iterable[str] | None = None, **wanted: Unpack[RequestChoice]

@@ -78,6 +78,6 @@ def snapshot_of(
         ),
         "workers": list(workers), "took": {}, "measured": dict(stats or {}),
         "servers": ServerStates([ServerState("", "Valkey", "9.0.0", "primary", used=1 << 20)]),
-        "shards": (),
+        "shards": (), "rate": None, "max_waiting": None, "waiting": None,
     }  # fmt: skip
     return Snapshot(**(usual | given))

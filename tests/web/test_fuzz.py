@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 EXAMPLES = int(os.environ.get("FAIRLANE_FUZZ_EXAMPLES", "3"))
 SEED = 1
 # They wait, or have no end. tests/web/test_v1.py calls them.
-WAITING = ("/v1/completions", "/v1/live", "/v1/requests/{id}/results", "/v1/take")
+WAITING = (
+    *("/v1/completions", "/v1/live", "/v1/take"),
+    *("/v1/requests/{id}/live", "/v1/requests/{id}/results"),
+)
 # A schema has no rules for what a name, a rate or a cron line is: 422 is right for a wrong one.
 NOT_CHECKED = "positive_data_acceptance"
 

@@ -117,7 +117,10 @@ def test_the_number_of_series_does_not_grow_with_priorities_and_tenants(
     assert {name: set(one) for name, one in found.items()} == before
     assert set(found["fairlane_queue_waiting"]) == {(band,) for band in BANDS}
     assert found["fairlane_queue_exact"][()] == 0
-    assert found["fairlane_queue_demand"][()] == 1_010  # still exact
+    assert found["fairlane_queue_demand"][()] == 1_010
+    wait_until(lambda: serving.curl("/v1/demand").json["is_exact"], why="a walk has ended")
+    demand = serving.curl("/v1/demand").json
+    assert (demand["demand"], demand["requests"], demand["age_ms"] < 60_000) == (1_010, 1_010, True)
 
 
 @pytest.mark.rest

@@ -158,6 +158,24 @@ def test_the_dead_of_many_requests_are_requeued(serving: Serving):
     assert len(take(serving, count=9)) == 3
 
 
+def test_the_dead_of_many_requests_are_counted_and_then_dropped(serving: Serving):
+    die(serving, "r1", "bad host")
+    die(serving, "r2", "bad host", "no disk")
+    wanted = {"action": "drop_dead", "filter": {"state": ["ended"]}}
+    counted = post(serving, "/v1/bulk", **wanted, dry_run=True)
+    assert (counted["matched"], counted["dead"]) == (2, 3)
+    assert is_problem(serving.call("POST", "/v1/bulk", wanted), 422, "expected is missing")
+    (group, _) = serving.curl("/v1/errors").json["groups"]
+    one = {"action": "drop_dead", "everything": True, "fingerprints": [group["fingerprint"]]}
+    done = post(serving, "/v1/bulk", **one, expected=2)
+    assert (done["changed"], done["dead"], done["failed"]) == (2, 2, 0)
+    done = post(serving, "/v1/bulk", **wanted, expected=2)
+    assert (done["matched"], done["changed"], done["dead"]) == (1, 1, 1)
+    assert serving.curl("/v1/errors").json["groups"] == []
+    entry = serving.curl("/v1/audit?limit=1").json["entries"][0]
+    assert (entry["action"], "drop_dead" in entry["given"]) == ("POST /v1/bulk", True)
+
+
 def test_a_bulk_that_is_no_choice_is_refused(serving: Serving, redis_url: str):
     with Queue.from_url(redis_url, name="other") as queue:
         queue.submit_request(["a"], id="foreign")
@@ -232,9 +250,9 @@ def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
         steps = [(one["step"], one["sources"], one["request"]["total"]) for one in found["steps"]]
         assert steps == [("fetch", [], 2), ("store", ["fetch"], 0)]
         assert serving.curl("/v1/flows/run1").json == found
-        assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": []}
+        assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": [], "after": ""}
         for name in ("most", "self", "flow"):  # also words of the library
-            assert serving.curl(f"/v1/flows?property={name}%3D5").json == {"flows": []}
+            assert serving.curl(f"/v1/flows?property={name}%3D5").json == {"flows": [], "after": ""}
         assert is_problem(serving.curl("/v1/flows?property=city"), 422, "NAME=VALUE")
         for name in ("foreign", "nothing", "a%7Bb"):
             assert is_problem(serving.curl(f"/v1/flows/{name}"), 404)

@@ -8,6 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import pytest
+
 from fairlane.queue import Queue
 from tests.support.takers import let_expire
 from tests.support.wait import wait_until
@@ -17,6 +19,41 @@ if TYPE_CHECKING:
     import redis
 
     from tests.web.serving import Serving
+
+
+@pytest.mark.parametrize(
+    ("order", "first", "rest"),
+    [("input", ["0 a"], ["1 b", "2 c", "3 d"]), ("done", ["0 c", "1 a"], ["2 d", "3 b"])],
+)
+def test_a_stream_of_results_goes_on_at_the_next_one(
+    order: str, first: list[str], rest: list[str], serving: Serving
+):
+    """Also while the request runs, and after the second break."""
+    name = submit(serving, bodies=["a", "b", "c", "d"], limit=4)
+    taken = {one["body"]: one["receipt"] for one in take(serving, count=4)}
+    path, wants = f"/v1/requests/{name}/results?order={order}", ("-H", "Accept: text/event-stream")
+    for body in ("c", "a"):
+        serving.call("POST", f"/v1/taken/{taken[body]}/done", {"result": body})
+    with listening(serving, *wants, path) as reader:
+        assert [_result(next_event(reader)) for _ in first] == first
+    last = ("-H", f"Last-Event-ID: {first[-1][0]}")
+    with listening(serving, *wants, *last, path) as reader:
+        for body in ("d", "b"):
+            serving.call("POST", f"/v1/taken/{taken[body]}/done", {"result": body})
+        assert [_result(next_event(reader)) for _ in rest] == rest
+        assert next_event(reader)["event"] == "end"
+    for place, _ in enumerate(rest):
+        last = ("-H", f"Last-Event-ID: {rest[place][0]}")
+        with listening(serving, *wants, *last, path) as reader:
+            found = [next_event(reader) for _ in rest[place:]]
+        assert [_result(one) for one in found[:-1]] == rest[place + 1 :]
+        assert found[-1]["event"] == "end"
+    refused = serving.curl(*wants, "-H", "Last-Event-ID: x", path)
+    assert is_problem(refused, 422, "Last-Event-ID 'x' is no id of a result")
+
+
+def _result(event: dict[str, str]) -> str:
+    return f"{event['id']} {json.loads(event['data'])['body']}"
 
 
 def test_a_request_goes_its_way(serving: Serving):
@@ -32,7 +69,7 @@ def test_a_request_goes_its_way(serving: Serving):
     assert (done.status, done.body) == (204, b"")
     assert serving.call("POST", f"/v1/taken/{receipts[0]}/done", {"result": "A"}).status == 204
     assert serving.call("POST", f"/v1/taken/{receipts[1]}/extend", {"visible_for": 60}).json == {
-        "wanted": True
+        "goes_on": True
     }
     assert serving.call("POST", f"/v1/taken/{receipts[1]}/release").status == 204
     (again,) = take(serving)

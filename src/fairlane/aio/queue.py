@@ -255,11 +255,13 @@ class Queue:
         return await self.driver.run(overview.queue_status(self.name))
 
     async def list_requests(
-        self, *, limit: int = 100, after: str = "", **wanted: Unpack[RequestFilters]
-    ) -> RequestPage:
+        self, *, limit: int = 100, after: str = "", sort: str = "",
+        **wanted: Unpack[RequestFilters],
+    ) -> RequestPage:  # fmt: skip
         """Returns a page of requests; see fairlane.queue.Queue.list_requests."""
         chosen = filters.filter_of(**wanted)
-        return await self.driver.run(requests.list_requests(self.name, chosen, limit, after))
+        listing = requests.list_requests(self.name, chosen, limit, after, sort)
+        return await self.driver.run(listing)
 
     async def select(
         self, change: Change, ids: Iterable[str] | None = None, **wanted: Unpack[RequestChoice]

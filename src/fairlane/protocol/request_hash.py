@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Operation
@@ -39,7 +40,7 @@ def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
     }
     for packed, names in PACKED.items():
         if packed in stored:
-            values = stored[packed].split(_SEPARATORS.get(packed, ":"))
+            values = stored[packed].split(_separator(packed))
             found.update(zip(names, values, strict=False))
     if "digest" in found:
         found.setdefault("chain", found["digest"])
@@ -49,18 +50,22 @@ def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
 
 def hmget(request_id: str, *names: str) -> Command:
     """Returns the command that reads these fields; `parse_fields` reads its reply."""
-    return Command(b"HMGET", keys.request_hash(request_id), *_stored(names))
+    return Command(b"HMGET", keys.request_hash(request_id), *_plan(names).stored)
 
 
 def parse_fields(names: Sequence[str], reply: Sequence[bytes | None]) -> list[str]:
     """Returns the fields of hmget's reply in the order of these names; "" for a missing field."""
-    stored = {
-        name: value.decode("utf-8", "replace")
-        for name, value in zip(_stored(names), reply, strict=True)
-        if value is not None
-    }
-    found = unpacked(stored) if stored else {}
-    return [found.get(name, "") for name in names]
+    plan = _plan(tuple(names))
+    texts = ["" if value is None else value.decode("utf-8", "replace") for value in reply]
+    if plan.is_chain:  # its defaults depend on the digest
+        pairs = zip(plan.stored, texts, strict=True)
+        found = unpacked({name: text for name, text in pairs if text})
+        return [found.get(name, "") for name in names]
+    parts = {at: texts[at].split(separator) for at, separator in plan.packed}
+    return [
+        texts[at] if place < 0 else parts[at][place] if place < len(parts[at]) else ""
+        for at, place in plan.places
+    ]
 
 
 def read(request_id: str, *names: str) -> Operation[list[str]]:
@@ -69,12 +74,36 @@ def read(request_id: str, *names: str) -> Operation[list[str]]:
     return parse_fields(names, reply)
 
 
-def _stored(names: Sequence[str]) -> list[str]:
-    """Returns the stored fields to read. The digest needs the chain: both are equal at first."""
-    found = dict.fromkeys(_HOME.get(name, name) for name in names)
-    if "chain" in found or "chunks" in found:  # without a digest their defaults mean nothing
-        found["digest"] = None
-    return list(found)
+class _Plan(NamedTuple):
+    """How the fields of some names are read.
+
+    `stored` are the fields to read, `packed` those of them that numbers share, each with what
+    separates these. `places` has for each name its stored field and its place in it, -1 = alone.
+    """
+
+    stored: tuple[str, ...]
+    packed: tuple[tuple[int, str], ...]
+    places: tuple[tuple[int, int], ...]
+    is_chain: bool
+
+
+@lru_cache(maxsize=64)  # lists read thousands of requests by the same few names
+def _plan(names: tuple[str, ...]) -> _Plan:
+    stored = list(dict.fromkeys(_HOME.get(name, name) for name in names))
+    is_chain = "chain" in stored or "chunks" in stored
+    if is_chain and "digest" not in stored:  # without a digest their defaults mean nothing
+        stored.append("digest")
+    packed = ((at, _separator(name)) for at, name in enumerate(stored) if name in PACKED)
+    homes = [(name, _HOME.get(name)) for name in names]
+    places = (
+        (stored.index(home or name), PACKED[home].index(name) if home else -1)
+        for name, home in homes
+    )
+    return _Plan(tuple(stored), tuple(packed), tuple(places), is_chain)
+
+
+def _separator(packed: str) -> str:
+    return _SEPARATORS.get(packed, ":")
 
 
 def as_text(flat: Any) -> dict[str, str]:

@@ -15,7 +15,7 @@ from fairlane.web.dashboard import files, sign_in
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.operate import audit, bulk, failures, flows, queue, schedules, why
+from fairlane.web.operate import audit, bulk, failures, flows, follow, queue, schedules, why
 from fairlane.web.scrape import endpoint as scrape
 from fairlane.web.v1 import completions, leases, requests, results, taken
 from fairlane.web.webhooks import endpoints as webhooks
@@ -34,7 +34,13 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
     *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(*leases.ENDPOINTS, *watch.ENDPOINTS, *webhooks.ENDPOINTS, *health.ENDPOINTS),
+    *(
+        *leases.ENDPOINTS,
+        *follow.ENDPOINTS,
+        *watch.ENDPOINTS,
+        *webhooks.ENDPOINTS,
+        *health.ENDPOINTS,
+    ),
     *scrape.ENDPOINTS,
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)
@@ -62,6 +68,7 @@ def make_app(site: Site) -> Starlette:
             yield
         finally:
             site.stopping.set()
+            site.demand.stop()
             delivering.cancel()
             await asyncio.gather(delivering, return_exceptions=True)
             await site.queue.close()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COMMANDS = [
     *(("cancel",), ("pause",), ("resume",), ("set", "--limit", "2"), ("delete",)),
-    ("dead", "requeue", "--all"),
+    *(("dead", "requeue", "--all"), ("dead", "drop", "--all")),
 ]
 each_command = pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 
@@ -103,9 +103,24 @@ def test_the_dead_of_many_requests_are_requeued(program: Program, queue: Queue, 
     settle(redis_url, refuse)
     ended = program("dead", "requeue", "--all")
     assert ended.code == 2
-    assert "2 requests would be requeued: " in ended.err
-    assert program("dead", "requeue", "--all", "--yes").out == b"2 requests requeued\n"
+    assert "2 requests with 2 dead sub-requests would be requeued: " in ended.err
+    done = program("dead", "requeue", "--all", "--yes").out
+    assert done == b"2 requests requeued (2 dead sub-requests)\n"
     program("dead", "requeue", "--index", 0, "--yes").refused(2, "--index needs the ID of one")
+
+
+def test_the_dead_of_many_requests_are_dropped(program: Program, queue: Queue, redis_url: str):
+    submit(queue, 3, attempts=1)
+    settle(redis_url, refuse)
+    ended = program("dead", "drop", "--all")
+    assert (ended.code, ended.out) == (2, b"")
+    assert "3 requests with 3 dead sub-requests would be relieved of dead" in ended.err
+    assert program("dead", "drop", "r1", "r2", "--all").out.endswith(b" (2 dead sub-requests)\n")
+    done = json.loads(program("dead", "drop", "--all", "--yes", "--json").out)
+    assert (done["change"], done["matched"], done["dead"]) == ("drop_dead", 1, 1)
+    assert program("dead", "list").out == b""
+    assert program("dead", "drop", "--all", "--yes").code == 3
+    program("dead", "drop", "--index", 0, "--yes").refused(2, "--index needs the ID of one")
 
 
 def test_a_deadline_is_set_and_taken_away(program: Program, queue: Queue):
@@ -121,7 +136,7 @@ def test_a_deadline_is_set_and_taken_away(program: Program, queue: Queue):
 @each_command
 def test_a_command_without_a_choice_is_refused(program: Program, command: tuple[str, ...]):
     if command[0] == "dead":
-        program("dead", "requeue", "--yes").refused(2, "none is chosen: give --all")
+        program(*command[:2], "--yes").refused(2, "none is chosen: give --all")
     else:
         program(*command, "--yes").refused(2, "no request is chosen: give IDs, or filters")
 

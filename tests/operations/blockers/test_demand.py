@@ -8,8 +8,9 @@ from fairlane.found import Demand
 from fairlane.operations.blockers import demand
 from fairlane.operations.control import change
 from fairlane.protocol import keys
-from tests.support.beats import beat
-from tests.support.requests import next_slice
+from fairlane.protocol.steps import Batch, Command
+from tests.support.requests import next_slice, take_slice
+from tests.support.stepping import drive
 from tests.support.upkeep import server_ms
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Step
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
@@ -60,15 +62,33 @@ def test_stale_and_lost_tokens_do_not_matter(
     redis_client.delete(keys.lanes("req")[7])
 
 
-def test_of_very_many_requests_the_tokens_are_counted_without_stale_ones(
+def test_the_demand_of_very_many_requests_is_exact(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """Both ways count the same, because mint keeps a token for each lease that is possible."""
+    """The walk reads them a part at a time; an entry that two parts have counts once."""
     submit_all_kinds(queue, driver)
-    beat(queue, "w:1", "3 leases; 4 units 20.000/s")
-    exact = queue.demand()
-    monkeypatch.setattr(demand, "MOST_REQUESTS", 4)
-    assert queue.demand() == exact._replace(is_exact=False)
+    for kind in range(3):
+        queue.submit_many([[b"x"] * 3] * 400, limit=1 + kind)
+    monkeypatch.setattr(demand, "_PART", 10)
+    assert queue.demand() == Demand(
+        "req", sum(BY_HAND.values()) + 400 * (1 + 2 + 3), 3, 1_209, is_paused=False, is_exact=True
+    )
+
+
+def test_a_request_that_waits_costs_one_command(queue: Queue):
+    """Leases and retries are counted only of those that are at work or have failed."""
+    queue.submit_many([[b"x"] * 3] * 5, limit=2)
+    take_slice(queue.driver, count=1)
+    sent: list[object] = []
+
+    def note(step: Step) -> bool:
+        steps = step.steps if isinstance(step, Batch) else [step]
+        sent.extend(one.args[0] for one in steps if isinstance(one, Command))
+        return False
+
+    found = drive(queue.driver, demand.demand("req"), note)
+    assert (found.demand, found.held) == (9, 1)
+    assert [sent.count(name) for name in (b"HMGET", b"ZCARD")] == [5 + 1, 1]
 
 
 def test_retries_count_when_they_are_due(lane: Lane):

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import Change, aio
-from fairlane.errors import RequestLost, RequestNotEnded, RequestNotFound
+from fairlane.errors import (
+    FairlaneError,
+    RequestEnded,
+    RequestLost,
+    RequestNotEnded,
+    RequestNotFound,
+)
 from fairlane.found import ChangeReport
 from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.find.filters import RequestFilter
 from fairlane.operations.many import selection
-from fairlane.operations.many.apply import apply
+from fairlane.operations.many.apply import apply, set_one
 from fairlane.operations.many.selection import select
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -43,6 +49,38 @@ def change(queue: Queue, wanted: Change, **given: Any) -> ChangeReport:
 
 def states(queue: Queue, ids: list[str]) -> set[str]:
     return {queue.request(name).state() for name in ids}
+
+
+@pytest.mark.parametrize(
+    ("refused", "sentence"),
+    [
+        ({"share": 2}, "names no tenant"),
+        ({"weight": 2}, "has no rate"),
+        ({"deadline_s": HOUR}, "is being cancelled or past its deadline: it cannot be changed"),
+    ],
+)
+def test_of_several_values_all_are_set_or_none(
+    refused: dict[str, Any], sentence: str, queue: Queue
+):
+    request = queue.submit_request([b"x"] * 2, id="r1", limit=3, priority=5)
+    if "deadline_s" in refused:
+        assert next_slice(queue.driver, count=1) is not None
+        request.cancel("enough")
+    wanted = Change.set(limit=7, priority=1, **refused)
+    with pytest.raises(FairlaneError, match=sentence):
+        queue.driver.run(set_one("r1", wanted))
+    report = change(queue, wanted, ids=["r1"])
+    assert (report.changed, report.ended + len(report.failed)) == (0, 1)
+    found = request.progress()
+    assert (found.limit, found.priority, found.deadline_ms) == (3, 5, 0)
+
+
+def test_an_ended_or_unknown_request_is_not_set(queue: Queue):
+    queue.submit_request([b"x"], id="r1").cancel("enough")
+    with pytest.raises(RequestEnded, match=r"request r1 has ended \(cancelled\): it cannot be"):
+        queue.driver.run(set_one("r1", Change.set(limit=7)))
+    with pytest.raises(RequestNotFound, match="there is no request r2"):
+        queue.driver.run(set_one("r2", Change.set(limit=7)))
 
 
 def test_many_are_paused_resumed_set_and_cancelled(queue: Queue, monkeypatch: pytest.MonkeyPatch):
@@ -238,9 +276,25 @@ def test_the_dead_of_many_requests_run_again(queue: Queue, redis_client: redis.R
         settle_as(driver, take(driver), verdict="dead")
     put(driver, 1, "r3")
     assert change(queue, Change.requeue_dead()).changed == 2
-    assert change(queue, Change.requeue_dead(), ids=["r1"]) == ChangeReport(changed=1)
+    assert change(queue, Change.requeue_dead(), ids=["r1"]) == ChangeReport(changed=1, dead=1)
     assert len(queue.select(Change.requeue_dead(), everything=True)) == 0
     assert sorted(work_off(queue.driver)) == [b"b0"] * 3
+
+
+def test_the_dead_of_many_requests_are_counted_and_dropped(queue: Queue, redis_client: redis.Redis):
+    driver = Forgetful(queue.driver, redis_client)
+    for name, bodies in (("r1", 1), ("r2", 3)):
+        put(driver, bodies, name)
+    for _ in range(4):
+        settle_as(driver, take(driver), verdict="dead")
+    put(driver, 1, "r3")
+    selected = queue.select(Change.drop_dead(), everything=True)
+    assert (set(selected.ids), selected.dead) == ({"r1", "r2"}, 4)
+    assert queue.change(selected) == ChangeReport(changed=2, dead=4)
+    assert queue.change(selected) == ChangeReport(ended=2)
+    assert [queue.request(name).progress().dead for name in ("r1", "r2")] == [1, 3]
+    report = change(queue, Change.drop_dead(fingerprint="0" * 10), ids=["r1"])
+    assert "has no dead sub-request with fingerprint" in str(report.failed["r1"])
 
 
 def test_a_nearer_deadline_is_looked_at_in_time(queue: Queue, redis_client: redis.Redis):

@@ -50,6 +50,14 @@ def test_a_snapshot_counts_requests_by_priority(queue: Queue, driver: SyncDriver
     assert found.held_by_tenant() == {"": 2}
 
 
+def test_a_rate_of_the_queue_bounds_the_demand_of_a_snapshot(queue: Queue):
+    queue.submit_request([b"x"] * 50, limit=50)
+    queue.set_rate("30/m", 3)
+    found = queue.snapshot()
+    assert (found.demand, found.rate) == (queue.demand(), "30/m")
+    assert found.demand.demand < 50
+
+
 def test_the_demand_of_a_snapshot_is_that_of_the_queue(queue: Queue, driver: SyncDriver):
     submit_some(queue, driver)
     assert queue.snapshot().demand == queue.demand()

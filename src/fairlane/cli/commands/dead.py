@@ -12,7 +12,6 @@ from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.exit_status import children_of, dead_of, gone_words
 from fairlane.cli.options import (
     any_or_home_option,
-    home_option,
     json_option,
     open_queue,
     open_request,
@@ -143,21 +142,28 @@ def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
 
 
 @command.command("drop", short_help="Forget dead sub-requests with their bodies.")
-@click.argument("request_id", metavar="ID")
+@control_options(everything=False)
 @_choice_options
-@home_option
-@json_option
-@redis_option
 def drop(
-    request_id: str, redis: str | None, queue: str | None, fingerprints: tuple[str, ...],
-    indexes: tuple[int, ...], everything: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Forget dead sub-requests of ID with their bodies; print how many. Counts and results stay."""
+    fingerprints: tuple[str, ...], indexes: tuple[int, ...], everything: bool, **given: Any
+) -> int:
+    """Forget dead sub-requests of ID with their bodies; print how many. Counts and results stay.
+
+    Several IDs, or filters, choose many requests; without both, those of the whole queue. They are
+    counted first, and --yes is needed to drop. Exit code 2: --yes is missing; 3: none matches.
+    """
+    from fairlane import Change
+
     choice = _choose(fingerprints, indexes, everything=everything)
-    with open_request(redis, queue, request_id) as request:
+    wish = Wish.of(**given, has_default=True)
+    if not wish.only:
+        if indexes:
+            raise InvalidArgument("--index needs the ID of one request")
+        return change_many(Change.drop_dead(fingerprint=fingerprints or None), wish)
+    with open_request(wish.redis, wish.queue, wish.only) as request:
         count = request.drop_dead(fingerprint=choice.fingerprints, indexes=choice.indexes)
-    if as_json:
-        write_json({"id": request_id, "dropped": count})
+    if wish.as_json:
+        write_json({"id": wish.only, "dropped": count})
     else:
         write_line(str(count))
     return 0

@@ -29,32 +29,41 @@ if TYPE_CHECKING:
 @filter_options()
 @limit_option(50)
 @after_option
+@click.option(
+    "--sort",
+    metavar="NAME",
+    default="",
+    help="Sort by priority, submitted, waiting or state; -submitted shows the newest first.",
+)
 @queue_option
 @json_option
 @redis_option
 def command(
-    redis: str | None, queue: str, as_json: bool, limit: int, after: str,
+    redis: str | None, queue: str, as_json: bool, limit: int, after: str, sort: str,
     **wanted: Any,
 ) -> int:  # fmt: skip
     """List running requests, the most urgent first, then ended ones, the newest first.
 
     One page reads a bounded part of the queue, so it may be empty though another one follows. The
     last line names its --after. Ended requests come from the completion log, which keeps about the
-    last 100,000.
+    last 100,000. Of more than 1,000 requests --sort sorts only each part of 1,000 that is read.
     """
     filters = filters_of(wanted)
     with open_queue(redis, queue) as opened:
-        page = opened.list_requests(limit=limit, after=after, **filters)
+        page = opened.list_requests(limit=limit, after=after, sort=sort, **filters)
         if as_json:
             rows = [_fields(request) for request in page.requests]
-            write_json({"queue": queue, "requests": rows, "after": page.after or None})
+            found = {"queue": queue, "requests": rows, "after": page.after or None}
+            write_json(found | {"is_sorted": page.is_sorted})
         elif page.requests:
             _write_table(page)
         if not page.requests:
             _note_nothing(opened, page, as_json=as_json)
     if page.after and not as_json:
         more = "there may be more" if page.requests else "others were not read yet"
-        note(f"{more}: repeat the command with --after {page.after}")
+        parts = "" if page.is_sorted or not sort else "; only each part of 1,000 is sorted"
+        again = f"--sort={sort} --after {page.after}" if sort else f"--after {page.after}"
+        note(f"{more}{parts}: repeat the command with {again}")
     return 0
 
 
@@ -82,6 +91,7 @@ def _fields(request: Progress | Completion) -> dict[str, Any]:
         "done": request.done,
         "dead": request.dead,
         "cancelled": request.cancelled,
+        "waiting": request.waiting if isinstance(request, Progress) else 0,
         "held": permits[0],
         "limit": permits[1],
         "open": isinstance(request, Progress) and request.is_open,

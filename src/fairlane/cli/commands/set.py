@@ -13,7 +13,6 @@ from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from fairlane import Change
-    from fairlane.request import Request
 
 
 @click.command(
@@ -67,9 +66,10 @@ def command(
 def _set(wish: Wish, request_id: str, change: Change) -> int:
     from fairlane.cli.exit_status import summary
     from fairlane.common.text import format_duration
+    from fairlane.operations.many.apply import set_one
 
     with open_request(wish.redis, wish.queue, request_id) as request:
-        _apply(request, change)
+        request.queue.driver.run(set_one(request.id, change))
         progress = request.progress()
     if wish.as_json:
         write_json(summary(progress))
@@ -85,16 +85,3 @@ def _set(wish: Wish, request_id: str, change: Change) -> int:
         line += f", rate {', '.join(rate.words for rate in progress.rates)}"
     write_line(line)
     return 0
-
-
-def _apply(request: Request, change: Change) -> None:
-    if change.limit is not None:
-        request.set_limit(change.limit)
-    if change.priority is not None:
-        request.set_priority(change.priority)
-    if change.deadline_ms is not None:
-        request.set_deadline(change.deadline_ms / 1000)
-    if change.share is not None:
-        request.set_share(change.share)
-    if change.rate is not None or change.weight is not None:
-        request.set_rate(change.rate, change.burst, change.weight)

@@ -161,15 +161,18 @@ def _report_count(selected: Selection, wish: Wish) -> int:
         write_json(_fields(selected))
     ids = selected.ids
     more = f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else ""
+    dead = f" with {selected.dead:,} dead sub-requests" if selected.dead else ""
     note(
-        f"{_requests(len(ids))} would be {selected.change.verb}: {', '.join(ids[:_SHOWN])}{more}; "
-        "give --yes to do it"
+        f"{_requests(len(ids))}{dead} would be {selected.change.verb}: "
+        f"{', '.join(ids[:_SHOWN])}{more}; give --yes to do it"
     )
     return NOT_CONFIRMED
 
 
 def _sentence(selected: Selection, report: ChangeReport) -> str:
     parts = [f"{_requests(report.changed)} {selected.change.verb}"]
+    if report.dead:
+        parts[0] += f" ({report.dead:,} dead sub-requests)"
     if report.ended:
         parts.append(f"{report.ended:,} had ended meanwhile")
     if report.failed:
@@ -182,6 +185,7 @@ def _fields(selected: Selection) -> dict[str, Any]:
         "change": selected.change.word,
         "matched": len(selected),
         "ids": selected.ids[:_LISTED],
+        **({"dead": selected.dead} if selected.dead else {}),
     }
 
 
@@ -190,6 +194,7 @@ def _outcome(report: ChangeReport) -> dict[str, Any]:
         "changed": report.changed,
         "ended": report.ended,
         "failed": {name: str(error) for name, error in report.failed.items()},
+        **({"dead": report.dead} if report.dead else {}),
     }
 
 

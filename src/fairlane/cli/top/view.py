@@ -77,7 +77,7 @@ def summary(found: Snapshot, frames: Sequence[Frame]) -> list[str]:
     oldest = f"{span(last.oldest_ms)}  {clipped(found.oldest.id, NAME)}" if found.oldest else "-"
     late = f"  {totals.late} LATE" if totals.late else ""
     line = spark([one.rates.done or 0 for one in frames], 24)
-    calls = f"calls {last.held} of {totals.units}   wanted {count(last.demand)}"
+    calls = f"calls {last.held} of {totals.units}   wanted {count(last.held + last.demand)}"
     memory = f"memory {last.used / (1 << 20):,.0f} MiB"
     counts = f"delayed {count(last.delayed)}   dead {count(last.dead)}   {memory}"
     part = "" if found.is_exact else "   (a part of the requests)"

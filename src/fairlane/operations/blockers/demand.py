@@ -1,7 +1,8 @@
 """How much work of a queue could start now if there were workers: a signal for autoscaling.
 
-It is counted from the requests themselves, so stale and lost tokens do not matter. The cost is
-bounded: for each request three fields and one or two counts, 100 commands in a round trip.
+It is counted from the requests themselves, so stale and lost tokens do not matter. It walks over
+all unfinished requests, 1,000 in a part: one HMGET for each, and one or two counts for each that is
+at work or waits for a retry. What many ask for shares one walk (live/demand.py).
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.found import Demand
 from fairlane.operations.batching import run_all
 from fairlane.operations.blockers.facts import read_queue
-from fairlane.operations.find.waiting import count_stale, read_waiting, without_stale
-from fairlane.operations.find.workers import list_workers
-from fairlane.operations.lease.shards import read_shards
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fairlane.common.rate import Rate
     from fairlane.protocol.steps import Operation
 
-MOST_REQUESTS = 10_000  # requests that are read; if there are more, tokens are counted
+_PART = 1_000  # entries of `active` that one call reads
 FIELDS = (
     "state",
     "queue",
@@ -53,33 +52,51 @@ class _Open(NamedTuple):
 def demand(queue: str) -> Operation[Demand]:
     """Returns how many more leases workers of a queue could take now."""
     home = yield from read_queue(queue)
-    active = keys.active(queue)
-    count, names = yield Batch(
-        [Command(b"ZCARD", active), Command(b"ZRANGE", active, 0, MOST_REQUESTS - 1)]
-    )
-    if count > MOST_REQUESTS:
-        more, held = yield from _by_tokens(queue)
-    else:
-        ids = [name.decode("utf-8", "replace") for name in names]
-        more, held, count = yield from _by_requests(queue, ids, home.pause.now_ms)
-    if home.rate is not None:
-        more = min(more, home.rate.width)
+    seen, scan = set[str](), "0"
+    more = held = count = 0
+    while True:
+        cursor, flat = yield Command(b"ZSCAN", keys.active(queue), scan, b"COUNT", _PART)
+        names = dict.fromkeys(name.decode("utf-8", "replace") for name in flat[::2])
+        fresh = [name for name in names if name not in seen]  # a scan may return an entry twice
+        seen.update(fresh)
+        found = yield from _read_open(queue, fresh)
+        more += yield from more_of(found, home.pause.now_ms)
+        held += sum(one[2] for one in found)
+        count += len(found)
+        scan = cursor.decode()
+        if scan == "0":
+            break
+    more = bounded(more, home.rate)
     is_paused = home.pause.is_paused
-    return Demand(queue, 0 if is_paused else more, held, count, is_paused, count <= MOST_REQUESTS)
+    return Demand(queue, 0 if is_paused else more, held, count, is_paused, is_exact=True)
 
 
-def _by_requests(queue: str, ids: Sequence[str], now_ms: int) -> Operation[tuple[int, int, int]]:
-    """Returns the demand, the leases, and how many requests are unfinished."""
+def bounded(more: int, rate: Rate | None) -> int:
+    """Returns the demand that the rate of the queue leaves, None = it has none."""
+    return more if rate is None else min(more, rate.width)
+
+
+def _read_open(queue: str, ids: Sequence[str]) -> Operation[list[OpenFields]]:
+    """Returns the requests of this queue among `ids`; one that is gone is left out."""
     rows = yield from run_all([hmget(name, *FIELDS) for name in ids])
     found = []
     for name, row in zip(ids, rows, strict=True):
         fields = dict(zip(FIELDS, parse_fields(FIELDS, row), strict=True))
         if fields["queue"] == queue and fields["limit"]:
             found.append((name, fields))
-    counts = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name, _ in found])
-    pairs = zip(found, counts, strict=True)
-    open_ones = [(name, fields, held) for (name, fields), held in pairs]
-    return (yield from more_of(open_ones, now_ms)), sum(counts), len(found)
+    busy = [name for name, fields in found if _left(fields) > int(fields["fresh"] or 0)]
+    counts = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
+    held = dict(zip(busy, counts, strict=True))
+    return [(name, fields, held.get(name, 0)) for name, fields in found]
+
+
+def _left(fields: dict[str, str]) -> int:
+    """Returns how many sub-requests are neither done nor dead.
+
+    If all of them wait for their first delivery, no lease has any, and no retry is due.
+    """
+    total, done, dead = (int(fields[name] or 0) for name in ("total", "done", "dead"))
+    return total - done - dead
 
 
 def more_of(requests: Sequence[OpenFields], now_ms: int) -> Operation[int]:
@@ -109,15 +126,4 @@ def _open(name: str, fields: dict[str, str], held: int, now_ms: int) -> _Open | 
     room = max(0, number("limit") - held)
     if fields["rates"]:
         room = min(room, int(fields["rates"].split()[0]))
-    left = number("total") - number("done") - number("dead")
-    return _Open(name, room, number("fresh"), has_retries=left > number("fresh"))
-
-
-def _by_tokens(queue: str) -> Operation[tuple[int, int]]:
-    """Returns the tokens in the lanes without the stale ones, and what workers last reported."""
-    spread = yield from read_shards(queue)
-    tokens = yield from read_waiting(queue, spread.served)
-    stale = yield from count_stale(queue, tokens)
-    lanes, _ = without_stale(tokens.counts, stale)
-    page = yield from list_workers(queue)
-    return sum(lanes.values()), sum(one.leases for one in page.workers if one.is_alive)
+    return _Open(name, room, number("fresh"), has_retries=_left(fields) > number("fresh"))

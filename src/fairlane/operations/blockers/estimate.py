@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fairlane.operations.blockers.place import Neighbours
     from fairlane.protocol.steps import Operation
 
-MOST_REQUESTS = 1_000  # requests ahead of this one that are read
-_FIELDS = ("limit", "priority", "total", "done", "dead")
+MOST_REQUESTS = 500  # requests ahead of this one that are read
+_FIELDS = ("limit", "priority", "total", "done", "dead", "fresh")
 _SLOW_S, _SLOW = 1.0, 3.0  # a lease is slow after a second and three times the usual call
 _SLICE_S = 0.02  # the time that the work of one token takes at least
 # Causes that end at an unknown time.
@@ -75,12 +75,16 @@ def read_rivals(ids: Sequence[str]) -> Operation[dict[str, Rival]]:
     """Returns the first MOST_REQUESTS of these requests, without those that are gone."""
     names = ids[:MOST_REQUESTS]
     rows = yield from run_all([hmget(name, *_FIELDS) for name in names])
-    held = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in names])
-    found = {}
-    for name, row, count in zip(names, rows, held, strict=True):
-        limit, priority, total, done, dead = map(_number, parse_fields(_FIELDS, row))
+    found, busy = {}, []
+    for name, row in zip(names, rows, strict=True):
+        limit, priority, total, done, dead, fresh = map(_number, parse_fields(_FIELDS, row))
+        left = max(0, total - done - dead)
         if limit:
-            found[name] = Rival(limit, priority, max(0, total - done - dead), count)
+            found[name] = Rival(limit, priority, left, 0)
+            busy += [name] if left > fresh else []  # else no lease has any of it
+    counts = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
+    for name, count in zip(busy, counts, strict=True):
+        found[name] = found[name]._replace(held=count)
     return found
 
 

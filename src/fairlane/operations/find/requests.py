@@ -7,6 +7,7 @@ one HMGET, 100 in a round trip. So a page may be empty, and yet another one may 
 
 In a queue with more than MOST_READ unfinished requests the first part has the most urgent ones.
 The parts behind it walk over all unfinished requests, also those, and only each part has an order.
+Another order sorts what one part has read: all of a section if that is no larger than a part.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fairlane.operations.batching import run_all
 from fairlane.operations.control.request_state import completion
 from fairlane.operations.find import waiting
 from fairlane.operations.find.cursor import invalid_cursor, is_number, read_cursor, write_cursor
-from fairlane.operations.find.urgent import Unfinished, most_urgent, read_progress, unfinished
+from fairlane.operations.find.urgent import Order, most_urgent, read_progress, unfinished
 from fairlane.operations.lease.shards import read_shards
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
@@ -32,6 +33,7 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from fairlane.model import Progress
     from fairlane.operations.find.filters import RequestFilter
+    from fairlane.operations.find.urgent import OrderKey, Unfinished
     from fairlane.protocol.steps import Operation
 
 MOST_LISTED = 1_000  # requests of one page
@@ -39,16 +41,20 @@ _PART = 1_000  # entries of `active`, or of the log, that one call reads
 _CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
 _URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
 _LABELS = ("born", "tags", "tenant")
-_BEFORE_ALL = (-1, 0, "")
+_BEFORE_ALL = (-(1 << 62), 0, 0, "")  # sorted before each request
 _LOG_ID = re.compile(r"([0-9]{1,15}-[0-9]{1,19})?")
 
 
 class _Place(NamedTuple):
-    """A section of the list, the ZSCAN cursor in `active`, and the last thing that was listed."""
+    """A section of the list, the ZSCAN cursor in `active`, and what was listed last.
+
+    `log_id` is the entry behind which the list goes on. In the middle of a sorted part of the log
+    it is the first entry of that part.
+    """
 
     section: str
     scan: str = "0"
-    behind: tuple[int, int, str] = _BEFORE_ALL
+    behind: OrderKey = _BEFORE_ALL
     log_id: str = ""
 
 
@@ -65,7 +71,9 @@ class _Search(NamedTuple):
 
     queue: str
     wanted: RequestFilter
+    order: Order
     now_ms: int
+    is_small: bool  # one part has all unfinished requests
 
     def accepts(self, row: Unfinished) -> bool:
         """Returns True if this unfinished request is listed."""
@@ -84,26 +92,39 @@ class _Search(NamedTuple):
 
 
 def list_requests(
-    queue: str, wanted: RequestFilter, limit: int = 100, after: str = ""
+    queue: str, wanted: RequestFilter, limit: int = 100, after: str = "", sort: str = ""
 ) -> Operation[RequestPage]:
     """Returns the page behind `after` ("" = the first), at most `limit` (1 to 1,000) requests.
 
-    Raises InvalidArgument for a limit or a cursor that is not valid.
+    Raises InvalidArgument for a limit, an order or a cursor that is not valid.
     """
     check_page(limit)
-    place: _Place | None = _Place(_URGENT if wanted.wants_any(RUNNING) else _ENDED)
-    if after:
-        place = _read_place(after, queue)
-    _, time = yield Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
-    search = _Search(queue, wanted, time_ms(time))
+    order = Order.of(sort)
+    place: _Place | None = _read_place(after, queue, sort) if after else None
+    active, logged, time = yield Batch(
+        [
+            Command(b"ZCARD", keys.active(queue)),
+            Command(b"XLEN", keys.completed(queue)),
+            Command(b"TIME"),
+        ]
+    )
+    is_small = active <= waiting.MOST_READ
+    search = _Search(queue, wanted, order, time_ms(time), is_small)
+    if place is None:
+        running = _URGENT if is_small or not sort else _WALK
+        place = _Place(running if wanted.wants_any(RUNNING) else _ENDED)
     found: list[Progress | Completion] = []
     left = waiting.MOST_READ
     while place is not None and left > 0 and len(found) < limit:
         part = yield from _SECTIONS[place.section](search, place, limit - len(found))
         found += part.found
         place, left = part.next, left - part.read
+    is_sorted = (is_small or not wanted.wants_any(RUNNING)) and (
+        not sort or logged <= _PART or not wanted.wants_any(ENDED)
+    )
     rows = _without_earlier(found)
-    return RequestPage(rows, _write_place(place, queue) if place else "", search.now_ms)
+    rest = _write_place(place, queue, sort) if place else ""
+    return RequestPage(rows, rest, search.now_ms, is_sorted)
 
 
 def _without_earlier(found: list[Progress | Completion]) -> list[Progress | Completion]:
@@ -130,14 +151,12 @@ def check_page(limit: object) -> None:
 
 def _urgent(search: _Search, place: _Place, room: int) -> Operation[_Part]:
     """Lists the most urgent requests; all unfinished ones, unless there are very many."""
-    active = keys.active(search.queue)
+    most = waiting.MOST_READ if search.is_small else waiting.MOST_READ // 2
     spread = yield from read_shards(search.queue)
-    tokens = yield from waiting.read_waiting(search.queue, spread.served)
-    count, names = yield Batch(
-        [Command(b"ZCARD", active), Command(b"ZRANGE", active, 0, waiting.MOST_READ - 1)]
-    )
+    tokens = yield from waiting.read_waiting(search.queue, spread.served, most)
+    names = yield Command(b"ZRANGE", keys.active(search.queue), 0, most - 1)
     rows = yield from most_urgent(search.queue, tokens, names)
-    behind = _Place(_WALK) if count > waiting.MOST_READ else search.behind_running
+    behind = search.behind_running if search.is_small else _Place(_WALK)
     return (yield from _chosen(search, rows, place, room, behind))
 
 
@@ -155,40 +174,53 @@ def _chosen(
     search: _Search, rows: list[Unfinished], place: _Place, room: int, behind: _Place | None
 ) -> Operation[_Part]:
     """Returns the listed ones of `rows`; `behind` is where the list goes on when all are listed."""
-    listed = [row for row in rows if row[:3] > place.behind and search.accepts(row)]
+    key = search.order.key
+    listed = [row for row in rows if key(row) > place.behind and search.accepts(row)]
+    listed.sort(key=key)
     if len(listed) > room:
         listed = listed[:room]
-        behind = place._replace(behind=listed[-1][:3])
+        behind = place._replace(behind=key(listed[-1]))
     return _Part([*(yield from read_progress(listed))], behind, max(1, len(rows)))
 
 
 def _ended(search: _Search, place: _Place, room: int) -> Operation[_Part]:
-    """Lists the requests of one part of the completion log, the newest first."""
-    newer_ms = search.wanted.newer_ms
-    # No request is logged before it is submitted.
-    oldest = "-" if newer_ms is None else str(max(0, search.now_ms - newer_ms - _CLOCKS_MS))
-    newest = f"({place.log_id}" if place.log_id else "+"
-    log = keys.completed(search.queue)
-    entries = yield Command(b"XREVRANGE", log, newest, oldest, b"COUNT", _PART)
+    """Lists the requests of one part of the completion log, the newest first or in the order."""
+    entries = yield _log_part(search, place)
     ended = [completion(*entry) for entry in entries]
+    end = None if len(entries) < _PART else _Place(_ENDED, log_id=ended[-1].log_id)
+    rows, key = ended, search.order.key
+    if search.order.sort:
+        rows = sorted((one for one in ended if key(one) > place.behind), key=key)
     labels = None
     if search.wanted.reads_labels:
-        labels = yield from _labels([one for one in ended if search.accepts_ended(one)])
+        labels = yield from _labels([one for one in rows if search.accepts_ended(one)])
     found: list[Completion] = []
-    left = len(ended)
-    while left and len(found) < room:
-        one = ended[-left]
-        left -= 1
-        place = _Place(_ENDED, log_id=one.log_id)
+    for at, one in enumerate(rows):
+        if len(found) == room:
+            # The next one is for the next page, which begins behind the last one that was examined.
+            last = rows[at - 1]
+            end = _Place(_ENDED, log_id=last.log_id)
+            if search.order.sort:
+                end = _Place(_ENDED, behind=key(last), log_id=ended[0].log_id)
+            break
         if search.accepts_ended(one) and (
             labels is None or search.wanted.accepts_labels(*labels.get(one.log_id, ("", "")))
         ):
             found.append(one)
     if labels is None:
         labels = yield from _labels(found)
-    is_end = not left and len(entries) < _PART
-    rows: list[Progress | Completion] = [_with(one, *labels.get(one.log_id, ())) for one in found]
-    return _Part(rows, None if is_end else place, max(1, len(entries)))
+    listed: list[Progress | Completion] = [_with(one, *labels.get(one.log_id, ())) for one in found]
+    return _Part(listed, end, max(1, len(entries)))
+
+
+def _log_part(search: _Search, place: _Place) -> Command:
+    newer_ms = search.wanted.newer_ms
+    # No request is logged before it is submitted.
+    oldest = "-" if newer_ms is None else str(max(0, search.now_ms - newer_ms - _CLOCKS_MS))
+    newest = "+"
+    if place.log_id:
+        newest = place.log_id if place.behind != _BEFORE_ALL else f"({place.log_id}"
+    return Command(b"XREVRANGE", keys.completed(search.queue), newest, oldest, b"COUNT", _PART)
 
 
 def _labels(ended: list[Completion]) -> Operation[dict[str, tuple[str, str]]]:
@@ -212,15 +244,23 @@ _SECTIONS = {_URGENT: _urgent, _WALK: _walk, _ENDED: _ended}
 # ------------------------------------------------------------------ cursors
 
 
-def _write_place(place: _Place, queue: str) -> str:
-    return write_cursor(f"queue {queue}", *place)
+def _write_place(place: _Place, queue: str, sort: str) -> str:
+    return write_cursor(f"queue {queue}", sort, *place)
 
 
-def _read_place(cursor: str, queue: str) -> _Place:
+def _read_place(cursor: str, queue: str, sort: str) -> _Place:
     """Raises InvalidArgument."""
     match read_cursor(cursor, f"queue {queue}"):
-        case [str(section), str(scan), [int(priority), int(born), str(name)], str(log_id)] if (
-            section in _SECTIONS and is_number(scan) and _LOG_ID.fullmatch(log_id)
-        ):
-            return _Place(section, scan, (priority, born, name), log_id)
+        case [
+            str(sorted_by),
+            str(section),
+            str(scan),
+            [int(first), int(priority), int(born), str(name)],
+            str(log_id),
+        ] if section in _SECTIONS and is_number(scan) and _LOG_ID.fullmatch(log_id):
+            if sorted_by != sort:
+                raise InvalidArgument(
+                    f"the cursor is of a list with sort={sorted_by!r}, not {sort!r}: begin anew"
+                )
+            return _Place(section, scan, (first, priority, born, name), log_id)
     raise invalid_cursor(cursor)

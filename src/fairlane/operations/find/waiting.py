@@ -18,7 +18,7 @@ from fairlane.protocol.steps import Command, Operation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MOST_READ = 5_000  # tokens, and entries of `active` or of the completion log
+MOST_READ = 1_000  # tokens, and entries of `active` or of the completion log
 DELAYED = -1  # stands for a priority: tokens that are due later
 
 Place = tuple[int, int]  # a shard; a priority, or DELAYED

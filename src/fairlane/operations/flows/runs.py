@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.found import FlowProgress, StepProgress
@@ -114,17 +114,35 @@ def find_flows(
 ) -> Operation[list[tuple[str, str]]]:
     """Returns the runs with all these properties that began in this queue: (id, first state).
 
-    Unfinished ones come first, and at most `limit` (1 to 1,000). It reads a bounded part of the
-    queue, so in a queue of many thousand requests some may be missing. Raises InvalidArgument.
+    Unfinished ones come first, and at most `limit` (1 to 1,000). It reads 20 pages of the queue, so
+    in a queue of many thousand requests some may be missing. Raises InvalidArgument.
     """
-    check_page(limit)
-    tags = [f"{FLOW_TAG}:{flow}" if flow else FLOW_TAG, *property_tags(properties)]
-    wanted, after = filter_of(tags=tags), ""
-    found: dict[str, str] = {}
+    found, after = dict[str, str](), ""
     for _ in range(_PAGES):
-        page = yield from list_requests(queue, wanted, limit - len(found), after)
-        found |= {run_of(row.id): row.state for row in page.requests if row.id.endswith(".1")}
+        page = yield from flow_page(queue, properties, flow, limit - len(found), after)
+        found |= page.runs
         after = page.after
         if not after or len(found) >= limit:
             break
     return [*found.items()]
+
+
+class FlowPage(NamedTuple):
+    """Runs with the states of their first steps; `after` continues behind them, "" at the end."""
+
+    runs: dict[str, str]
+    after: str
+
+
+def flow_page(
+    queue: str, properties: Mapping[str, object], flow: str, limit: int, after: str
+) -> Operation[FlowPage]:
+    """Returns the runs with all these properties in one page of the queue's requests.
+
+    So it may have none, and yet another one may follow. Raises InvalidArgument.
+    """
+    check_page(limit)
+    tags = [f"{FLOW_TAG}:{flow}" if flow else FLOW_TAG, *property_tags(properties)]
+    page = yield from list_requests(queue, filter_of(tags=tags), limit, after)
+    firsts = (row for row in page.requests if row.id.endswith(".1"))
+    return FlowPage({run_of(row.id): row.state for row in firsts}, page.after)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.errors import DeadNotFound, FairlaneError, RequestEnded, RequestNotFound
-from fairlane.found import ChangeReport
+from fairlane.errors import (
+    DeadNotFound,
+    FairlaneError,
+    RequestEnded,
+    RequestExists,
+    RequestNotFound,
+)
+from fairlane.found import ENDED, ChangeReport
 from fairlane.operations.batching import call_each, run_all, run_each_or_error
 from fairlane.operations.control.change import look_by, no_tenant
-from fairlane.operations.control.requeue import requeue_dead
+from fairlane.operations.control.requeue import drop_dead, requeue_dead
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
 from fairlane.operations.many.deletion import delete_each
-from fairlane.operations.many.set_rate import NewRate, set_rates
+from fairlane.operations.many.selection import select_ids
+from fairlane.operations.many.set_rate import NewRate, no_rate, set_rates
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library
 
 if TYPE_CHECKING:
@@ -41,6 +48,23 @@ def apply(selection: Selection, report: ChangeReport | None = None) -> Operation
             own = yield from _same_lives(own, report)
             yield from _KINDS[selection.change.word](queue, selection.change, own, report)
     return report
+
+
+def set_one(request_id: str, change: Change) -> Operation[None]:
+    """Gives one request all values of a change, or none: see _set.
+
+    Raises InvalidArgument for a share without a tenant or a weight without a rate, RequestNotFound,
+    and RequestEnded, also if a deadline is to change while the end of the request is near.
+    """
+    report = yield from apply((yield from select_ids(change, [request_id])))
+    for error in report.failed.values():
+        raise error
+    if report.ended:
+        (state,) = yield from read(request_id, "state")
+        why = (
+            f"has ended ({state})" if state in ENDED else "is being cancelled or past its deadline"
+        )
+        raise RequestEnded(f"request {request_id} {why}: it cannot be changed")
 
 
 def _same_lives(chosen: Sequence[Chosen], report: ChangeReport) -> Operation[list[Chosen]]:
@@ -77,16 +101,20 @@ def _switch(
 def _set(
     queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
 ) -> Operation[None]:
-    """Sets one value after the other; a request that refuses one is not asked again."""
+    """Sets one value after the other, the deadline first, because only its script may refuse.
+
+    What else a request may refuse is read before anything is written. So a request gets all values
+    or none, unless it ends meanwhile or Redis fails: then a repeat sets the others.
+    """
     new = NewRate(change.rate, change.burst, change.weight)
     values: dict[str, Any] = {
-        "limit": change.limit,
-        "priority": change.priority,
         "deadline": change.deadline_ms,
         "share": change.share,
         "rate": new if new != NewRate(None) else None,
+        "limit": change.limit,
+        "priority": change.priority,
     }
-    left = _ids(chosen)
+    left = yield from _willing(change, _ids(chosen), report)
     for what, value in values.items():
         if value is None:
             continue
@@ -101,13 +129,33 @@ def _set(
                 report.failed[name] = reply
             elif reply.is_ok:
                 left.append(name)
-            elif what == "share" and reply.is_plain:
-                report.failed[name] = no_tenant(name)
             else:
                 report.ended += 1
         if what == "deadline":
             yield from look_by(queue, left, value)
     report.changed += len(left)
+
+
+def _willing(change: Change, ids: list[str], report: ChangeReport) -> Operation[list[str]]:
+    """Leaves out requests without a tenant to have a share, or without a rate to have a weight."""
+    needs_rate = change.weight is not None and change.rate is None
+    if change.share is None and not needs_rate:
+        return ids
+    names = ("born", "tenant", "rates")
+    rows = yield from run_each_or_error([hmget(name, *names) for name in ids])
+    found = []
+    for name, row in zip(ids, rows, strict=True):
+        born, tenant, rates = (
+            ("",) * 3 if isinstance(row, FairlaneError) else parse_fields(names, row)
+        )
+        # What cannot be read, or is gone, is for the script to report.
+        if born and change.share is not None and not tenant:
+            report.failed[name] = no_tenant(name)
+        elif born and needs_rate and not rates:
+            report.failed[name] = no_rate(name)
+        else:
+            found.append(name)
+    return found
 
 
 def _cancel(
@@ -163,6 +211,22 @@ def _requeue(
         except (DeadNotFound, RequestEnded, RequestNotFound) as error:
             _count(report, one.id, error)
         else:
+            report.dead += count
+            _count(report, one.id, count > 0)
+
+
+def _drop(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Drops the dead of one request after the other."""
+    del queue
+    for one in chosen:
+        try:
+            count = yield from drop_dead(one.id, change.choice)
+        except (DeadNotFound, RequestExists, RequestNotFound) as error:
+            _count(report, one.id, error)
+        else:
+            report.dead += count
             _count(report, one.id, count > 0)
 
 
@@ -185,5 +249,6 @@ _KINDS = {
     "set": _set,
     "cancel": _cancel,
     "requeue_dead": _requeue,
+    "drop_dead": _drop,
     "delete": _delete,
 }

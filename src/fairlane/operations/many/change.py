@@ -104,6 +104,13 @@ class Change:
         return cls("requeue_dead", "requeued", (*_GOING, *_KEPT), choice=choice)
 
     @classmethod
+    def drop_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
+        """Deletes the dead sub-requests of requests: all, or those with these fingerprints."""
+        choice = DeadChoice.of(fingerprint, None)
+        verb = "relieved of dead sub-requests"
+        return cls("drop_dead", verb, (*_GOING, *_KEPT), choice=choice)
+
+    @classmethod
     def delete(cls, *, cancel: bool = False) -> Change:
         """Deletes ended requests; with `cancel`, others are cancelled first."""
         running = (*_GOING, "expiring", "cancelling") if cancel else ()

@@ -44,10 +44,14 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A change, and the requests that it is for."""
+    """A change, and the requests that it is for.
+
+    `dead` is how many dead sub-requests they have, if filters chose them for a change of those.
+    """
 
     change: Change
     requests: tuple[Chosen, ...]
+    dead: int = 0
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -116,9 +120,10 @@ def select(queue: str, change: Change, wanted: RequestFilter) -> Operation[Selec
     if narrowed.wants_any(ENDED):
         yield from _ended(queue, narrowed, time_ms(time), found)
     chosen = list(found.values())
-    if change.word == "requeue_dead":
+    if change.word in {"requeue_dead", "drop_dead"}:
         counts = yield from run_all([Command(b"XLEN", keys.dead(one.id)) for one in chosen])
         chosen = [one for one, count in zip(chosen, counts, strict=True) if count]
+        return Selection(change, tuple(chosen), sum(counts))
     return Selection(change, tuple(chosen))
 
 

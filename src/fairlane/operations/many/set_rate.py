@@ -107,10 +107,15 @@ def _another(name: str, row: object, new: NewRate) -> tuple[Rate, ...]:
     if not born:
         raise not_found(name)
     if not former:
-        raise InvalidArgument(
-            f"request {name} has no rate, so its weight has no use: give rate, too, as 100/s"
-        )
+        raise no_rate(name)
     return (first._replace(weight=weight, burst=max(first.burst, weight)), *former[1:])
+
+
+def no_rate(request_id: str) -> InvalidArgument:
+    """Returns the error of a weight for a request without a rate."""
+    return InvalidArgument(
+        f"request {request_id} has no rate, so its weight has no use: give rate, too, as 100/s"
+    )
 
 
 def _refit(wanted: dict[str, tuple[Rate, ...]], replies: Replies) -> Operation[None]:

@@ -125,7 +125,8 @@ class Snapshot:
     are those of the queue. `lanes` has the priorities with a token or a request. `delayed` tokens
     are due later, `stale` ones can start nothing. `workers` are rows for `worker_totals`; `took` is
     what some of them took last, worker -> requests. `measured` is what workers have measured since
-    the first sub-request, by priority. `ended` is the length of the completion log.
+    the first sub-request, by priority. `ended` is the length of the completion log. `rate` is the
+    queue's, in words. The bound `max_waiting` and the count `waiting` are None without a bound.
     """
 
     queue: str
@@ -141,6 +142,9 @@ class Snapshot:
     requests: list[RequestSample]
     oldest: RequestSample | None
     demand: Demand
+    rate: str | None
+    max_waiting: int | None
+    waiting: int | None
     worker_totals: WorkerTotals
     workers: list[WorkerState]
     took: dict[str, list[str]]

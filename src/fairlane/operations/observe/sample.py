@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fairlane.operations.find.waiting import Waiting
     from fairlane.protocol.steps import Operation
 
+CONF = (b"paused_until", b"rate", b"max_waiting", b"waiting")
 MOST_REQUESTS = 500
 MOST_TOOK = 100  # workers whose last tokens are read
 _MOST_PART = MOST_REQUESTS // 3  # of each kind, if there are more requests
@@ -104,12 +105,12 @@ def _request(row: OpenFields) -> RequestSample:
 
 
 def count_active(queue: str) -> Batch:
-    """Returns the batch that counts unfinished and logged requests and reads the time and pause."""
+    """Returns the batch that counts requests and endings, and reads the settings and the time."""
     return Batch(
         [
             Command(b"ZCARD", keys.active(queue)),
             Command(b"XLEN", keys.completed(queue)),
-            Command(b"HGET", keys.conf(queue), b"paused_until"),
+            Command(b"HMGET", keys.conf(queue), *CONF),
             Command(b"TIME"),
         ]
     )

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.found import Demand
-from fairlane.operations.blockers.demand import more_of
+from fairlane.operations.blockers.demand import bounded, more_of
 from fairlane.operations.find.waiting import count_stale, read_waiting, without_stale
 from fairlane.operations.find.workers import list_workers
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.stats import read_stats
 from fairlane.operations.maintenance.queue_pause import QueuePause, read_until
+from fairlane.operations.maintenance.queue_rate import parse_queue_rate
 from fairlane.operations.observe.model import LaneSample, Snapshot, WorkerTotals
 from fairlane.operations.observe.sample import (
     MOST_REQUESTS,
@@ -28,6 +29,7 @@ from fairlane.protocol.server_info import time_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from fairlane.common.rate import Rate
     from fairlane.found import WorkerPage
     from fairlane.operations.observe.model import RequestSample
     from fairlane.operations.observe.sample import Sample
@@ -39,8 +41,9 @@ _MOST_TOKENS = 200
 def snapshot(queue: str) -> Operation[Snapshot]:
     """Returns how a queue stands now. Raises RedisError."""
     spread = yield from read_shards(queue)
-    unfinished, ended, until, time = yield count_active(queue)
+    unfinished, ended, (until, text, most, waits), time = yield count_active(queue)
     pause = QueuePause(read_until(until), time_ms(time))
+    rate = parse_queue_rate(queue, text)
     tokens = yield from read_waiting(queue, spread.served, _MOST_TOKENS, is_spread=True)
     stale = yield from count_stale(queue, tokens)
     lanes, delayed = without_stale(tokens.counts, stale)
@@ -50,8 +53,7 @@ def snapshot(queue: str) -> Operation[Snapshot]:
     sample = yield from read_sample(queue, tokens, took, unfinished)
     is_exact = unfinished <= MOST_REQUESTS
     demand = Demand(queue, sum(lanes.values()), totals.held, unfinished, pause.is_paused, is_exact)
-    if is_exact:
-        demand = yield from _exact(demand, sample, pause.now_ms)
+    demand = yield from _demand(demand, sample, pause.now_ms, rate)
     return Snapshot(
         queue=queue,
         now_ms=pause.now_ms,
@@ -65,7 +67,10 @@ def snapshot(queue: str) -> Operation[Snapshot]:
         stale=stale.total(),
         requests=sample.requests,
         oldest=_oldest(sample.requests, pause.now_ms),
-        demand=demand._replace(demand=0) if pause.is_paused else demand,
+        demand=demand,
+        rate=rate.words if rate is not None else None,
+        max_waiting=int(most) if most else None,
+        waiting=int(waits or 0) if most else None,
         worker_totals=totals,
         workers=page.workers,
         took=took,
@@ -75,11 +80,14 @@ def snapshot(queue: str) -> Operation[Snapshot]:
     )
 
 
-def _exact(demand: Demand, sample: Sample, now_ms: int) -> Operation[Demand]:
-    """Returns the demand of the requests that were read, which are all."""
-    more = yield from more_of(sample.fields, now_ms)
-    held = sum(one.held for one in sample.requests)
-    return demand._replace(demand=more, held=held, requests=len(sample.requests))
+def _demand(counted: Demand, sample: Sample, now_ms: int, rate: Rate | None) -> Operation[Demand]:
+    """Returns the demand: of the requests if all were read, else what was counted."""
+    found = counted
+    if found.is_exact:
+        more = yield from more_of(sample.fields, now_ms)
+        held = sum(one.held for one in sample.requests)
+        found = found._replace(demand=more, held=held, requests=len(sample.requests))
+    return found._replace(demand=0 if found.is_paused else bounded(found.demand, rate))
 
 
 def _lanes(tokens: Mapping[int, int], requests: Iterable[RequestSample]) -> list[LaneSample]:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fairlane import settings
 from fairlane.common import clock
+from fairlane.live.demand import SharedDemand
 from fairlane.web.endpoint.follower import Follower
 from fairlane.web.live.broadcast import Broadcast
 from fairlane.web.live.examination import Examination
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from fairlane.aio.queue import Queue
+    from fairlane.aio.request import Request
     from fairlane.found import QueueErrors
+    from fairlane.model import Progress
     from fairlane.operations.observe.model import Snapshot
     from fairlane.web.access.rates import CallRates
     from fairlane.web.access.tokens import TokenFile
 
 T = TypeVar("T")
 RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
+WHY_KEEP_S = 5.0  # it reads the lanes
 FAILURES_REST_S = 15.0  # it reads up to 100,000 dead sub-requests
 
 
@@ -62,6 +67,24 @@ class Recent(Generic[T]):
         self._until = -math.inf
 
 
+class Watched:
+    """A request that people watch: what is read of it once for all of them."""
+
+    def __init__(self, request: Request) -> None:
+        self.progress = Recent(request.progress)
+        self.why = Recent(request.why, keep_s=WHY_KEEP_S)
+        self.viewers = 0
+        self._settings: tuple[object, ...] = ()
+
+    def note(self, found: Progress) -> None:
+        """Lets `why` be read anew if what holds up the request may be something else now."""
+        waits = (found.held == 0, found.waiting == 0, found.opens_ms)
+        settings_now = (found.state, found.limit, found.priority, found.rates, *waits)
+        if settings_now != self._settings:
+            self._settings = settings_now
+            self.why.forget()
+
+
 @dataclass
 class Site:
     """A queue, who may call, and whether the server is stopping.
@@ -84,9 +107,24 @@ class Site:
     examination: Examination = field(default_factory=Examination)
     snapshots: Recent[Snapshot] = field(init=False)
     failures: Recent[QueueErrors] = field(init=False)
+    demand: SharedDemand = field(init=False)
     live: Broadcast = field(init=False)
+    watched: dict[str, Watched] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.snapshots = Recent(self.queue.snapshot)
         self.failures = Recent(self.queue.errors, rest_s=FAILURES_REST_S)
+        self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
         self.live = Broadcast(self.snapshots.get)
+
+    @contextlib.contextmanager
+    def watching(self, request: Request) -> Iterator[Watched]:
+        """Shares what is read of a request among those that watch it concurrently."""
+        watched = self.watched.setdefault(request.id, Watched(request))
+        watched.viewers += 1
+        try:
+            yield watched
+        finally:
+            watched.viewers -= 1
+            if not watched.viewers:
+                del self.watched[request.id]

@@ -28,6 +28,7 @@ _ALLOWED = {
     "cancel": {"reason"},
     "set": set(Changes.__struct_fields__),
     "requeue_dead": {"fingerprints"},
+    "drop_dead": {"fingerprints"},
     "delete": {"cancel_first"},
 }  # what an action takes; the others take nothing
 
@@ -36,11 +37,11 @@ class Bulk(Changes, kw_only=True, forbid_unknown_fields=True):
     """A change of the requests that `filter` accepts, of `ids`, or of `everything` in the queue.
 
     `dry_run` counts them. Without it `expected` is required: if more requests match, nothing is
-    changed. `cancel` takes `reason`, `requeue_dead` takes `fingerprints`, and `delete` takes
-    `cancel_first`. `set` takes what PATCH of a request takes.
+    changed. `cancel` takes `reason`, `requeue_dead` and `drop_dead` take `fingerprints`, and
+    `delete` takes `cancel_first`. `set` takes what PATCH of a request takes.
     """
 
-    action: Literal["cancel", "pause", "resume", "set", "requeue_dead", "delete"]
+    action: Literal["cancel", "pause", "resume", "set", "requeue_dead", "drop_dead", "delete"]
     filter: RequestFields | UnsetType = UNSET
     ids: list[str] | UnsetType = UNSET
     everything: bool = False
@@ -55,7 +56,8 @@ class BulkReport(msgspec.Struct):
     """What was chosen, and what became of it. Nothing is changed in a dry run.
 
     `ids` are the first 1,000 of `matched` requests. `ended` had ended or were gone meanwhile.
-    `errors` has a sentence for each of up to 1,000 requests that failed.
+    `errors` has a sentence for each of up to 1,000 requests that failed. `dead` is how many dead
+    sub-requests the requests have, in a dry run for a filter, or how many were requeued or dropped.
     """
 
     action: str
@@ -65,6 +67,7 @@ class BulkReport(msgspec.Struct):
     changed: int = 0
     ended: int = 0
     failed: int = 0
+    dead: int = 0
     errors: dict[str, str] = {}
 
 
@@ -78,12 +81,14 @@ async def bulk(site: Site, call: Call) -> Response:
     change = _change(given)
     selected = await _select(site, change, given)
     report = BulkReport(given.action, given.dry_run, len(selected), selected.ids[:_LISTED])
+    report.dead = selected.dead
     if given.dry_run:
         return answer(report)
     _confirm(given, selected)
     done = await site.queue.change(selected)
     site.failures.forget()
     report.changed, report.ended, report.failed = done.changed, done.ended, len(done.failed)
+    report.dead = done.dead
     report.errors = {name: str(error) for name, error in [*done.failed.items()][:_LISTED]}
     return answer(report)
 
@@ -102,8 +107,9 @@ def _change(given: Bulk) -> Change:
             return Change.cancel(**values)
         case "set":
             return Change.set(**values)
-        case "requeue_dead":
-            return Change.requeue_dead(fingerprint=values.get("fingerprints"))
+        case "requeue_dead" | "drop_dead":
+            make = Change.drop_dead if given.action == "drop_dead" else Change.requeue_dead
+            return make(fingerprint=values.get("fingerprints"))
         case "delete":
             return Change.delete(cancel=values.get("cancel_first", False))
         case "pause":

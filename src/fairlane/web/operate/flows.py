@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.flows.feed import request_of
-from fairlane.operations.flows.runs import find_flows, place_of
+from fairlane.operations.flows.runs import flow_page, place_of
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import document, query
 from fairlane.web.endpoint.route import Endpoint, answer
 from fairlane.web.endpoint.trail import trail_of
-from fairlane.web.operate.pages import Limit
+from fairlane.web.operate.pages import Paging
 from fairlane.web.v1.schemas import Cancel, RequestState, state_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fairlane.web.endpoint.site import Site
 
 
-class FlowFilters(Limit, forbid_unknown_fields=True):
+class FlowFilters(Paging, forbid_unknown_fields=True):
     """Which runs: of `flow`, with each `property`, which is NAME=VALUE and may be given again."""
 
     flow: str = ""
@@ -55,23 +56,32 @@ class FlowState(msgspec.Struct):
 
 
 class FlowList(msgspec.Struct):
-    """Runs, unfinished ones first."""
+    """Runs, unfinished ones first; `after` continues behind them, "" at the end."""
 
     flows: list[FlowState]
+    after: str
 
 
 async def find(site: Site, call: Call) -> Response:
-    """Finds the runs that have all these properties. It reads a bounded part of the queue."""
+    """Finds the runs that have all these properties, a page at a time.
+
+    A page reads a bounded part of the queue: it may have no run, and yet another one may follow.
+    """
     wanted = query(call, FlowFilters)
-    found = []
     properties = dict(map(_property, wanted.property))
-    runs = find_flows(site.queue.name, properties, wanted.flow, wanted.limit)
-    for name, _ in await site.queue.driver.run(runs):
-        try:
-            found.append(_flow(await site.queue.flows.run(name).progress()))
-        except RequestNotFound:  # its retention is over meanwhile
-            continue
-    return answer(FlowList(found))
+    queue = site.queue
+    reading = flow_page(queue.name, properties, wanted.flow, wanted.limit, wanted.after)
+    page = await queue.driver.run(reading)
+    found = await asyncio.gather(*(_kept(site, run) for run in page.runs))
+    return answer(FlowList([_flow(one) for one in found if one is not None], page.after))
+
+
+async def _kept(site: Site, run: str) -> FlowProgress | None:
+    """Returns the steps of a run; None if its retention is over meanwhile."""
+    try:
+        return await site.queue.flows.run(run).progress()
+    except RequestNotFound:
+        return None
 
 
 async def show(site: Site, call: Call) -> Response:

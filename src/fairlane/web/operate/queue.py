@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlane.operations.find.overview import queue_status
 from fairlane.operations.find.queues import list_queues
 from fairlane.operations.maintenance.queue_pause import check_period
 from fairlane.web.endpoint.reading import document, query
@@ -22,12 +21,16 @@ if TYPE_CHECKING:
     from fairlane.web.endpoint.site import Site
 
 
+_MOST_KEYS = 100_000  # keys that a page of queues looks at
+
+
 class QueueState(msgspec.Struct):
     """A queue now. `requests` have not ended, `workers` are alive, `lanes` is priority -> tokens.
 
     `delayed` tokens are due later; `ended` is how many endings the completion log keeps. The bound
     `max_waiting` and the count `waiting` are null without a bound. `paused_until` is in ms; null:
-    it is not paused, or until it is resumed.
+    it is not paused, or until it is resumed. Of more than 1,000 workers, those with the newest
+    beats are counted. The answer may be a second old; a change by this server is always in it.
     """
 
     queue: str
@@ -38,6 +41,7 @@ class QueueState(msgspec.Struct):
     ended: int
     max_waiting: int | None
     waiting: int | None
+    rate: str | None
     shards: list[int]
     paused: bool
     paused_until: int | None
@@ -113,13 +117,14 @@ class WorkerList(msgspec.Struct):
 
 async def show(site: Site, _: Call) -> Response:
     """Returns the counts of the queue now."""
-    found = await site.queue.driver.run(queue_status(site.queue.name, most=0))
+    found = await site.snapshots.get()
     return answer(
         QueueState(
-            queue=found["queue"], requests=found["more"], workers=len(found["workers"]),
-            lanes=found["lanes"], delayed=found["delayed"], ended=found["logged"],
-            max_waiting=found["max_waiting"], waiting=found["waiting"], shards=found["shards"],
-            paused=found["paused"], paused_until=found["paused_until"],
+            queue=found.queue, requests=found.unfinished, workers=found.worker_totals.alive,
+            lanes={one.priority: one.tokens for one in found.lanes if one.tokens},
+            delayed=found.delayed, ended=found.ended, max_waiting=found.max_waiting,
+            waiting=found.waiting, rate=found.rate, shards=list(found.shards),
+            paused=found.is_paused, paused_until=found.paused_until_ms,
         )
     )  # fmt: skip
 
@@ -130,6 +135,7 @@ async def pause(site: Site, call: Call) -> Response:
     check_period(given.for_s)
     trail_of(call).note(object_id=site.queue.name, given=f"for_s={given.for_s}")
     found = await site.queue.pause(for_s=given.for_s)
+    site.snapshots.forget()
     return answer(QueuePaused(site.queue.name, found.is_paused, found.until_ms))
 
 
@@ -137,13 +143,17 @@ async def resume(site: Site, call: Call) -> Response:
     """Ends the pause of the queue; fine if it is not paused."""
     trail_of(call).note(object_id=site.queue.name)
     was_paused = await site.queue.resume()
+    site.snapshots.forget()
     return answer(QueuePaused(site.queue.name, paused=False, was_paused=was_paused))
 
 
 async def queues(site: Site, call: Call) -> Response:
-    """Lists all queues on the server's Redis with their counts, a page at a time."""
+    """Lists all queues on the server's Redis with their counts, a page at a time.
+
+    A page looks at about 100,000 keys. So it may have no queue, and yet another one may follow.
+    """
     wanted = query(call, After)
-    page = await site.queue.driver.run(list_queues(wanted.after))
+    page = await site.queue.driver.run(list_queues(wanted.after, _MOST_KEYS))
     return answer(QueueList([_row(one) for one in page.queues], page.after))
 
 

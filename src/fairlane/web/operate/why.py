@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 class DemandState(msgspec.Struct):
     """How many more leases workers could take now; `wanted` also counts those that they hold.
 
-    An autoscaler divides `wanted` by the units of one worker: it needs so many workers.
+    An autoscaler divides `wanted` by the units of one worker: it needs so many workers. Of more
+    than 500 requests the answer is the last of the server's walks over all, `age_ms` old. Until the
+    first walk has ended, tokens are counted, and `is_exact` is false.
     """
 
     queue: str
@@ -31,6 +33,7 @@ class DemandState(msgspec.Struct):
     requests: int
     is_paused: bool
     is_exact: bool
+    age_ms: int
 
 
 class CauseRow(msgspec.Struct):
@@ -71,16 +74,18 @@ class Why(msgspec.Struct):
 async def why(site: Site, call: Call) -> Response:
     """Returns what holds up a request, its place in the lanes, and an estimate of its start."""
     request, _ = await own_request(site, call)
-    return answer(_why(await request.why()))
+    return answer(why_of(await request.why()))
 
 
 async def demand(site: Site, _: Call) -> Response:
     """Returns how much work could start now: numbers for an autoscaler."""
-    found = await site.queue.demand()
-    return answer(DemandState(**found._asdict(), wanted=found.wanted))
+    found, age_s = await site.demand.get()
+    age_ms = round(1000 * age_s)
+    return answer(DemandState(**found._asdict(), wanted=found.wanted, age_ms=age_ms))
 
 
-def _why(found: WhyWaiting) -> Why:
+def why_of(found: WhyWaiting) -> Why:
+    """Returns what holds up a request as JSON has it."""
     place = found.lane_place
     is_known = place is not None and not place.is_lost
     return Why(

@@ -40,9 +40,7 @@ async def metrics(site: Site, _: Request) -> Response:
     try:
         async with asyncio.timeout(_MOST_S):
             snapshot = await site.snapshots.get()
-            # A snapshot reads fewer requests than the demand, which must agree with /v1/demand.
-            demand = snapshot.demand if snapshot.is_exact else await queue.demand()
-            found = families(snapshot, demand)
+            found = families(snapshot, (await site.demand.get()).demand)
     except (TimeoutError, FairlaneError):
         found = absent(queue.name)
     registry = CollectorRegistry(auto_describe=False)

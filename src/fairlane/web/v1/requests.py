@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 from starlette.responses import Response
 
+from fairlane.operations.many.apply import set_one
 from fairlane.operations.many.change import Change
 from fairlane.web.endpoint.reading import (
     NDJSON,
@@ -62,11 +63,13 @@ async def submit(site: Site, call: Call) -> Response:
 
 
 async def list_requests(site: Site, call: Call) -> Response:
-    """Lists requests, newest first, a page at a time."""
+    """Lists requests, the most urgent first, then the newest endings, a page at a time."""
     wanted = query(call, Filters)
-    found = site.queue.list_requests(limit=wanted.limit, after=wanted.after, **wanted.given())
-    page = await found
-    return answer(RequestList([state_of(one) for one in page.requests], page.after))
+    page = await site.queue.list_requests(
+        limit=wanted.limit, after=wanted.after, sort=wanted.sort, **wanted.given()
+    )
+    rows = [state_of(one) for one in page.requests]
+    return answer(RequestList(rows, page.after, page.now_ms, page.is_sorted))
 
 
 async def show(site: Site, call: Call) -> Response:
@@ -99,7 +102,10 @@ async def resume(site: Site, call: Call) -> Response:
 
 
 async def change(site: Site, call: Call) -> Response:
-    """Sets the limit, the priority, the deadline, the rate, the weight or the share."""
+    """Sets the limit, the priority, the deadline, the rate, the weight or the share: all or none.
+
+    A request that has ended, or whose end is near, refuses.
+    """
     given = await document(call, Changes)
     wanted = {
         name: value
@@ -107,18 +113,9 @@ async def change(site: Site, call: Call) -> Response:
         if (value := getattr(given, name)) is not UNSET
     }
     trail_of(call).note(given=" ".join(f"{name}={value}" for name, value in wanted.items()))
-    Change.set(**wanted)  # it checks all values before anything is written
+    changing = Change.set(**wanted)
     request, _ = await own_request(site, call)
-    if "share" in wanted:  # first those that a request may not have: then nothing is changed
-        await request.set_share(wanted["share"])
-    if {"rate", "weight"} & wanted.keys():
-        await request.set_rate(wanted.get("rate"), wanted.get("burst"), wanted.get("weight"))
-    if "limit" in wanted:
-        await request.set_limit(wanted["limit"])
-    if "priority" in wanted:
-        await request.set_priority(wanted["priority"])
-    if "deadline_s" in wanted:
-        await request.set_deadline(wanted["deadline_s"])
+    await site.queue.driver.run(set_one(request.id, changing))
     return answer(state_of(await request.progress()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from fairlane.web.endpoint.problem import Refusal
@@ -27,26 +28,34 @@ ORDERS = ("input", "done")
 async def results(site: Site, call: Call) -> Response:
     """Returns every result, also while the request runs: NDJSON, or events if they are accepted.
 
-    An event's id is the index. In input order, Last-Event-ID continues behind that result.
+    An event's id is the index in input order, else how many results came before it. With
+    Last-Event-ID the stream continues at the next result.
     """
     order = query(call, ResultOrder).order
     if order not in ORDERS:
         raise Refusal(422, f"order {order!r} is not valid: write {' or '.join(ORDERS)}")
     request, _ = await own_request(site, call)
     after = -1
-    if order == "input" and (given := call.headers.get("last-event-id")):
-        if not given.isdecimal():
-            raise Refusal(422, f"Last-Event-ID {given!r} is no index of a result")
+    if given := call.headers.get("last-event-id"):
+        if not given.isascii() or not given.isdecimal():
+            raise Refusal(422, f"Last-Event-ID {given!r} is no id of a result")
         after = int(given)
     source = _results(request, order, after)
     if wants_events(call):
-        return event_stream(site, source, "result", lambda one: one.index)
+        places = itertools.count(after + 1)
+        by_index = order == "input"
+        return event_stream(
+            site, source, "result", lambda one: one.index if by_index else next(places)
+        )
     return line_stream(site, source)
 
 
 async def _results(request: Request, order: str, after: int) -> AsyncGenerator[ResultLine, None]:
+    """Yields the results behind the place `after`: their order never changes."""
+    place = -1
     async for found in request.results(order):
-        if found.index > after:
+        place = found.index if order == "input" else place + 1
+        if place > after:
             yield result_of(found)
 
 

@@ -101,7 +101,10 @@ class Submitted(msgspec.Struct):
 
 
 class RequestState(msgspec.Struct, kw_only=True):
-    """The counts of a request now. `held`, `limit` and `open` are 0 and false after its end."""
+    """The counts of a request now. `held`, `limit` and `open` are 0 and false after its end.
+
+    `waiting` of the sub-requests that are `left` wait for their first delivery.
+    """
 
     id: str
     state: str
@@ -111,6 +114,7 @@ class RequestState(msgspec.Struct, kw_only=True):
     dead: int
     cancelled: int
     left: int
+    waiting: int = 0
     held: int = 0
     limit: int = 0
     open: bool = False
@@ -164,14 +168,19 @@ def detail_of(found: Progress) -> RequestDetail:
     )  # fmt: skip
 
 
-_MORE: dict[str, Any] = {"held": 0, "limit": 0, "tags": (), "tenant": ""}
+_MORE: dict[str, Any] = {"waiting": 0, "held": 0, "limit": 0, "tags": (), "tenant": ""}
 
 
 class RequestList(msgspec.Struct):
-    """A page of requests; `after` continues behind it, "" at the end."""
+    """A page of requests; `after` continues behind it, "" at the end.
+
+    `is_sorted` is false if only each part of 1,000 requests is sorted, because there are more.
+    """
 
     requests: list[RequestState]
     after: str
+    now_ms: int
+    is_sorted: bool
 
 
 class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -198,10 +207,16 @@ _FILTERS = {"state": "states", "priority": "priorities", "tag": "tags", "tenant"
 
 
 class Filters(RequestFields, kw_only=True, forbid_unknown_fields=True):
-    """Which requests a list shows; states, priorities, tags and tenants may be given again."""
+    """Which requests a list shows; states, priorities, tags and tenants may be given again.
+
+    `sort` is priority, submitted, waiting or state, with - in front if it falls. Unfinished
+    requests come before ended ones in any order. Without it the most urgent one comes first, and
+    of the ended ones the newest ending.
+    """
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     after: str = ""
+    sort: str = ""
 
 
 class Changes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -340,9 +355,9 @@ class Extend(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Extended(msgspec.Struct):
-    """`wanted` is false if the request was cancelled or is past its deadline."""
+    """`goes_on` is false if the request was cancelled or is past its deadline."""
 
-    wanted: bool
+    goes_on: bool
 
 
 class Since(msgspec.Struct, forbid_unknown_fields=True):

@@ -48,7 +48,8 @@ export function mount(root, context) {
       found.groups.length === 0 && nothing("check", "Nothing has failed for good"),
       el("ul", { class: "failures" }, found.groups.map((group) => failure(group, {
         more: [" · in ", group.requests === 1 ? el("a", { href: deadHref(group.examples[0].id) }, group.examples[0].id) : counted(group.requests, "request")],
-        tools: can ? [button("Requeue", () => requeueGroup(group, () => refresh()), { kind: "small", icon: "again" })] : [],
+        tools: can ? [button("Requeue", () => changeGroup(GROUP.requeue_dead, group, () => refresh()), { kind: "small", icon: "again" }),
+          button("Drop", () => changeGroup(GROUP.drop_dead, group, () => refresh()), { kind: "small danger", icon: "trash" })] : [],
       }))),
       (found.more > 0 || found.unread > 0) && el("p", { class: "muted small" }, `${number(found.more)} more, and those of ${counted(found.unread, "request")}, were not read.`));
   }
@@ -74,17 +75,23 @@ export function mount(root, context) {
 
 const deadHref = (id) => `#/dead?request=${encodeURIComponent(id)}`;
 
-async function requeueGroup(group, after) {
-  const choice = { action: "requeue_dead", everything: true, fingerprints: [group.fingerprint] };
+const GROUP = {
+  requeue_dead: { action: "requeue_dead", title: "Let them run again?", word: "Requeue", verb: "will run again, with all attempts", done: "will run again" },
+  drop_dead: { action: "drop_dead", title: "Drop them?", word: "Drop", verb: "will be deleted with their bodies. Counts stay. This cannot be undone", done: "dropped", danger: true },
+};
+
+/** Counts the requests that have dead sub-requests, asks, and changes those of a group of failures in all of them. */
+async function changeGroup({ action, title, word, verb, done, danger = false }, group, after) {
+  const choice = { action, everything: true, fingerprints: [group.fingerprint] };
   let expected = 0;
   const effect = post("v1/bulk", { ...choice, dry_run: true }).then((report) => {
     expected = report.matched;
     return report.matched
-      ? [el("b", {}, counted(report.matched, "request")), ` with dead sub-requests: those that failed like this (about ${number(group.count)}) will run again, with all attempts.`]
+      ? { node: [el("b", {}, counted(report.matched, "request")), ` with ${counted(report.dead, "dead sub-request")}: those that failed like this (about ${number(group.count)}) ${verb}.`] }
       : { node: "No dead sub-request of it is left.", empty: true };
   });
-  const report = await ask({ title: "Let them run again?", action: "Requeue", effect, act: () => post("v1/bulk", { ...choice, expected }) });
+  const report = await ask({ title, action: word, danger, effect, act: () => post("v1/bulk", { ...choice, expected }) });
   if (!report) return;
-  toast(`${counted(report.changed, "request")} changed${report.failed ? `, ${number(report.failed)} failed: ${Object.values(report.errors)[0]}` : ""}.`, { bad: report.failed > 0 });
+  toast(`${counted(report.dead, "sub-request")} ${done}${report.failed ? `; ${counted(report.failed, "request")} had none: ${Object.values(report.errors)[0]}` : ""}.`);
   after();
 }

@@ -7,21 +7,47 @@ import { every } from "../parts/live.js";
 import { ask, toast } from "../parts/messages.js";
 import { requestHref } from "../shell/router.js";
 
+const PAGE = 50;
+const MOST_PAGES = 5; // of the server that one page of the list reads
+
 export function mount(root, context) {
   const { signal } = context;
   const problem = el("div");
   const list = el("div", { class: "stack" });
   let before = "";
   let refresh = () => {};
-  root.append(problem, list);
+  const pages = el("nav", { class: "pages", "aria-label": "Pages of the list" });
+  let starts = [""]; // cursors of the pages up to this one
+  let next = "";
+  root.append(problem, list, pages);
+
+  function drawPages(count) {
+    const turn = (where) => () => {
+      starts = where();
+      refresh();
+    };
+    show(pages, count > 0 && el("span", { class: "muted small" }, counted(count, "run")),
+      starts.length > 1 && button("Before", turn(() => starts.slice(0, -1)), { kind: "small" }),
+      next && button("Next", turn(() => [...starts, next]), { kind: "small" }));
+  }
 
   async function read(stop) {
-    const found = await get("v1/flows", { query: { limit: 50 }, signal: stop });
+    const flows = [];
+    let after = starts.at(-1);
+    for (let page = 0; page < MOST_PAGES && flows.length < PAGE; page += 1) {
+      const found = await get("v1/flows", { query: { limit: PAGE - flows.length, after }, signal: stop });
+      flows.push(...found.flows);
+      after = found.after;
+      if (!after) break;
+    }
     show(problem);
-    const now = JSON.stringify(found);
+    const now = JSON.stringify([flows, Boolean(after), starts.length]);
+    next = after;
     if (now === before) return;
     before = now;
-    show(list, found.flows.length ? found.flows.map((flow) => run(flow, context, () => refresh()))
+    drawPages(flows.length);
+    show(list, flows.length ? flows.map((flow) => run(flow, context, () => refresh()))
+      : after ? el("section", { class: "panel" }, nothing("flows", "No flow among these requests", "Next looks further."))
       : el("section", { class: "panel" }, nothing("flows", "No flow runs here", "A flow is a line of requests: each result of a step goes on to the next.")));
   }
   refresh = every(2000, read, { signal, onProblem: (error) => show(problem, notice(error.message)) });

@@ -3,7 +3,7 @@ import { get, part } from "../parts/api.js";
 import { badge, figure, meter, notice, panel, stateOf } from "../parts/bits.js";
 import { el, icon, show } from "../parts/dom.js";
 import { compact, now, number, percent, setNow, span, when } from "../parts/format.js";
-import { every } from "../parts/live.js";
+import { every, stream } from "../parts/live.js";
 import { requestHref } from "../shell/router.js";
 import { actionButtons } from "./request/actions.js";
 import { errorPanel } from "./request/errors.js";
@@ -12,9 +12,7 @@ import { lanePanel } from "./request/lanes.js";
 import { latencyPanel } from "./request/latency.js";
 import { resultPanel } from "./request/results.js";
 
-const LIVE_MS = 1000;
-const ENDED_MS = 15_000;
-const SLOW_MS = 4000; // of what changes less often
+const DRAW_MS = 1000; // leases that are held grow longer meanwhile
 const NEVER_MS = 2 ** 50; // a gate that waits for other requests opens later than this
 
 export function mount(root, context) {
@@ -25,48 +23,101 @@ export function mount(root, context) {
   const why = whyPanel();
   const lanes = lanePanel();
   const latency = latencyPanel();
-  const errors = errorPanel({ id, context, after: () => refresh() });
+  const parts = reader({ signal, onProblem });
+  const errors = errorPanel({ id, context, after: () => parts.again("errors", "history") });
   const history = historyPanel({ id, context });
   const results = resultPanel({ id, context });
   let last = null;
-  let refresh = () => {};
+  let leases = null; // as of the last read
   context.head(el("span", { class: "mono" }, id), "");
   root.append(problem, el("div", { class: "grid wide-first" }, progress.node, why.node), lanes.node,
     el("div", { class: "grid" }, el("div", { class: "stack" }, latency.node, results.node), el("div", { class: "stack" }, errors.node, history.node)));
 
-  async function read(stop) {
-    const found = await get(path, { signal: stop });
+  function onProblem(error) {
+    show(problem, notice(error.detail ?? error.message));
+  }
+  function draw(found) {
     const isNew = !last || stateOf(last) !== stateOf(found) || last.priority !== found.priority || last.limit !== found.limit;
     last = found;
     show(problem);
     if (isNew) {
       context.head([el("a", { class: "back", href: "#/requests", "aria-label": "All requests", title: "All requests" }, icon("back")), el("span", { class: "mono" }, id)],
-        badge(stateOf(found)), ...actionButtons({ request: found, context, after: () => refresh() }));
+        badge(stateOf(found)), ...actionButtons({ request: found, context, after: () => parts.again("history") }));
     }
     progress.update(found);
     why.describe(found);
     results.update(found);
+  }
+  async function readLeases(stop) {
     const isFirst = !lanes.after();
-    const leases = await get(`${path}/leases`, { query: { after: lanes.after() }, signal: stop });
-    setNow(leases.now_ms);
-    lanes.update(found, leases);
-    latency.update(leases.settled);
-    history.update(found, isFirst && leases.is_whole && (leases.settled[0]?.began_ms ?? leases.held[0]?.since_ms));
+    const found = await get(`${path}/leases`, { query: { after: lanes.after() }, signal: stop });
+    setNow(found.now_ms);
+    leases = found;
+    lanes.update(last, found);
+    latency.update(found.settled);
+    history.update(last, isFirst && found.is_whole && (found.settled[0]?.began_ms ?? found.held[0]?.since_ms));
   }
-  async function readMore(stop) {
-    if (last?.ended_ms) why.update(last, null);
-    else {
-      const found = await get(`${path}/why`, { signal: stop });
-      setNow(found.now_ms);
-      why.update(found.request, found);
-      progress.expect(found.estimate.ends_ms);
+  function tick() {
+    if (!last || last.ended_ms) return;
+    progress.update(last);
+    if (leases?.held.length) lanes.update(last, { ...leases, settled: [] });
+  }
+  get(path, { signal }).then((first) => {
+    draw(first);
+    stream(`${path}/live`, {
+      signal, onProblem,
+      on: {
+        request({ request, why: found, now_ms: at }) {
+          if (found) setNow(at);
+          draw(request);
+          why.update(request, found);
+          if (found) progress.expect(found.estimate.ends_ms);
+          parts.see("leases", [request.held, request.done, request.dead, request.cancelled, request.state], readLeases);
+          parts.see("errors", [request.dead, request.failures, request.timeouts], errors.read);
+          parts.see("history", [request.state, request.limit, request.priority, request.rates, request.deadline_ms, request.share], history.read);
+        },
+      },
+    });
+    every(DRAW_MS, tick, { signal });
+  }).catch((error) => error.name !== "AbortError" && onProblem(error));
+}
+
+/**
+ * Reads parts of the page when what they depend on has changed, one at a time: see(name, values, read) compares the
+ * values with those before, again(...names) reads in any case.
+ */
+function reader({ signal, onProblem }) {
+  const seen = new Map(); // name -> {values, read}
+  const due = new Set();
+  let running = false;
+
+  async function run() {
+    if (running) return;
+    running = true;
+    while (due.size && !signal.aborted) {
+      const [name] = due;
+      due.delete(name);
+      try {
+        await seen.get(name).read(signal);
+      } catch (error) {
+        if (error.name !== "AbortError") onProblem(error);
+      }
     }
-    await errors.read(stop);
-    await history.read(stop);
+    running = false;
   }
-  const onProblem = (error) => show(problem, notice(error.message));
-  refresh = every(() => (last?.ended_ms ? ENDED_MS : LIVE_MS), read, { signal, onProblem });
-  every(() => (last?.ended_ms ? ENDED_MS : SLOW_MS), readMore, { signal, onProblem });
+  return {
+    see(name, values, read) {
+      const text = JSON.stringify(values);
+      if (seen.get(name)?.values === text) return;
+      seen.set(name, { values: text, read });
+      due.add(name);
+      run();
+    },
+    again(...names) {
+      for (const name of names) if (seen.has(name)) due.add(name);
+      run();
+    },
+  };
 }
 
 function progressPanel() {

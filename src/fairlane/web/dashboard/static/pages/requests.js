@@ -12,12 +12,17 @@ import { FilterError, hints, parse } from "./requests/filter.js";
 
 const PAGE = 50;
 const MOST_PAGES = 5; // of the server that one page of a narrower filter reads
+const SORTS = [
+  ["", "Usual order"], ["priority", "Most urgent first"], ["-priority", "Least urgent first"], ["submitted", "Oldest first"], ["-submitted", "Newest first"],
+  ["-waiting", "Most waiting first"], ["waiting", "Fewest waiting first"], ["state", "By state"], ["-state", "By state, reversed"],
+];
 const CHIPS = [["All", ""], ["Running", "state:running"], ["Waiting", "state:waiting"], ["Paused", "state:paused"], ["Ended", "state:ended"]];
 
 export function mount(root, context) {
   const { query, signal } = context;
   let text = query.get("q") ?? "";
   let starts = query.get("after") ? ["", query.get("after")] : [""]; // cursors of the pages up to this one
+  let sort = SORTS.some(([name]) => name === query.get("sort")) ? query.get("sort") : "";
   let next = "";
   let filter = { query: {}, only: null };
   const seen = { tags: [], tenants: [] };
@@ -27,19 +32,29 @@ export function mount(root, context) {
   const chips = el("div", { class: "chips", role: "group", "aria-label": "Common filters" });
   const problem = el("div");
   const list = table({
-    caption: "Requests", key: (row) => row.id, href: (row) => requestHref(row.id), signal, columns: COLUMNS,
+    caption: "Requests", key: (row) => row.id, href: (row) => requestHref(row.id), signal, columns: COLUMNS, sorted: sort, onSort,
     pick: context.can("operate") ? (ids) => bulk.show(ids) : null,
     empty: el("div", {}, nothing("requests", "No request fits", "Change the filter, or submit one with rq-submit.")),
   });
   const pages = el("nav", { class: "pages", "aria-label": "Pages of the list" });
   const bulk = bulkBar({ context, chosen: list, filter: () => ({ text, ...filter }), after: () => refresh() });
-  root.append(el("div", { class: "stack tight" }, field.node, chips), problem, bulk.node, el("section", { class: "panel" }, list.node), pages);
+  const orders = el("select", { "aria-label": "Order", onchange: () => onSort(orders.value) }, SORTS.map(([name, words]) => el("option", { value: name }, words)));
+  orders.value = sort;
+  root.append(el("div", { class: "stack tight" }, field.node, el("div", { class: "row spread" }, chips, el("label", { class: "order" }, orders))), problem, bulk.node, el("section", { class: "panel" }, list.node), pages);
 
   function change(value) {
     if (value.trim() === text.trim() && filter.done) return;
     text = value;
     starts = [""];
     apply();
+  }
+  function onSort(wanted) {
+    sort = orders.value = wanted;
+    list.sortBy(sort);
+    starts = [""];
+    list.unpick();
+    context.setQuery({ q: text.trim(), after: "", sort });
+    refresh();
   }
   function apply() {
     try {
@@ -51,7 +66,7 @@ export function mount(root, context) {
       return;
     }
     drawChips();
-    context.setQuery({ q: text.trim(), after: starts.at(-1) });
+    context.setQuery({ q: text.trim(), after: starts.at(-1), sort });
     refresh();
   }
   function drawChips() {
@@ -59,16 +74,19 @@ export function mount(root, context) {
   }
   async function read(stop) {
     const asked = filter;
+    const order = sort;
     const rows = [];
+    let isSorted = true;
     let after = starts.at(-1);
     for (let page = 0; page < (asked.only ? MOST_PAGES : 1); page += 1) {
-      const found = await get("v1/requests", { query: { ...asked.query, limit: PAGE, after }, signal: stop });
+      const found = await get("v1/requests", { query: { ...asked.query, limit: PAGE, after, sort }, signal: stop });
       setNow(found.now_ms);
       rows.push(...(asked.only ? found.requests.filter(asked.only) : found.requests));
       after = found.after;
+      isSorted = found.is_sorted;
       if (!after || rows.length >= PAGE) break;
     }
-    if (asked !== filter) return;
+    if (asked !== filter || order !== sort) return;
     next = after;
     for (const row of rows) {
       for (const tag of row.tags) if (!seen.tags.includes(tag)) seen.tags.push(tag);
@@ -76,16 +94,16 @@ export function mount(root, context) {
     }
     show(problem);
     list.set(rows);
-    drawPages(rows.length);
+    drawPages(rows.length, isSorted);
   }
-  function drawPages(count) {
+  function drawPages(count, isSorted) {
     const turn = (where) => {
       starts = where;
       list.unpick();
-      context.setQuery({ q: text.trim(), after: starts.at(-1) });
+      context.setQuery({ q: text.trim(), after: starts.at(-1), sort });
       refresh();
     };
-    show(pages, el("span", { class: "muted small" }, `${number(count)} shown${next ? ", more follow" : ""}`),
+    show(pages, el("span", { class: "muted small" }, `${number(count)} shown${next ? ", more follow" : ""}${isSorted || !next ? "" : sort ? "; each part of 1,000 is sorted" : "; the most urgent of them first"}`),
       starts.length > 1 && button("Before", () => turn(starts.slice(0, -1)), { kind: "small" }),
       next && button("Next", () => turn([...starts, next]), { kind: "small" }));
   }
@@ -98,15 +116,16 @@ const COLUMNS = [
     label: "Request", phone: "title", kind: "wide",
     cell: (row) => [el("a", { class: "mono", href: requestHref(row.id) }, row.id), labels(row)],
   },
-  { label: "State", phone: "side", kind: "tight", cell: (row) => badge(stateOf(row)) },
-  { label: "Priority", kind: "right", phone: "off", cell: (row) => String(row.priority) },
+  { label: "State", phone: "side", kind: "tight", sort: "state", cell: (row) => badge(stateOf(row)) },
+  { label: "Priority", kind: "right", phone: "off", sort: "priority", cell: (row) => String(row.priority) },
   {
     label: "Progress", phone: "bare", kind: "progress",
     cell: (row) => el("div", { class: "progress-cell" }, meter(row), el("span", { class: "number" }, endedShare(row)), el("span", { class: "muted small number" }, `of ${compact(row.total)}`)),
   },
+  { label: "Waiting", kind: "right", phone: "off", sort: "waiting", falls: true, cell: (row) => (row.waiting ? compact(row.waiting) : el("span", { class: "muted" }, "0")) },
   { label: "Workers", kind: "right", phone: "off", cell: (row) => (row.ended_ms ? el("span", { class: "muted" }, "–") : [String(row.held), el("span", { class: "muted" }, ` / ${row.limit}`)]) },
   { label: "Dead", kind: "right", phone: "off", cell: (row) => (row.dead ? el("a", { class: "bad", href: `#/dead?request=${encodeURIComponent(row.id)}` }, compact(row.dead)) : el("span", { class: "muted" }, "0")) },
-  { label: "Submitted", kind: "right", phone: "off", cell: (row) => when(row.submitted_ms), sign: (row) => when(row.submitted_ms).textContent },
+  { label: "Submitted", kind: "right", phone: "off", sort: "submitted", cell: (row) => when(row.submitted_ms), sign: (row) => when(row.submitted_ms).textContent },
 ];
 
 function labels(row) {

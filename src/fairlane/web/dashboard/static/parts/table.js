@@ -3,19 +3,22 @@ import { el, show } from "./dom.js";
 import { onKey } from "./keys.js";
 
 /**
- * Returns {node, set(rows), picked(), unpick()}.
+ * Returns {node, set(rows), picked(), unpick(), sortBy(sorted)}.
  *
  * `columns` are {label, cell(row) -> text or node, kind, phone}. `kind` are classes of its cells: right, tight,
  * wide, words (a sentence). On a phone each row is a card: a column's `phone` is title (its first line), side (right of it), bare
  * (without its label), off (left out) or none of these (a line with its label).
  * `key(row)` names a row. `href(row)` is where it opens; then j, k and Enter move and open. With `pick`, rows
  * have boxes, and `pick(keys)` is called when the choice changes; `pickLabel(row)` names a box.
- * `caption` describes the table, `empty` is shown instead of no rows. `sortable` columns have `sort`, a name;
- * `onSort(name)` is called, and `sorted` is the name with - in front if it is descending.
+ * `caption` describes the table, `empty` is shown instead of no rows. A column with `sort`, a name, has a button
+ * that sorts; `falls`: its largest value is first. `onSort(sorted)` is called with the name, with - in front if it
+ * falls, or with "", the usual order; `sorted` is the order at first.
  */
 export function table({ columns, key, href, pick, pickLabel = key, caption, empty, signal, onSort, sorted = "" }) {
   const rows = new Map(); // key -> {row, text, tr, box}
   const chosen = new Set();
+  const headings = []; // of the columns that sort
+  let order = sorted;
   let at = null;
   const all = pick && el("input", { type: "checkbox", "aria-label": "Choose all rows of this page", onchange: pickAll });
   const body = el("tbody");
@@ -26,17 +29,34 @@ export function table({ columns, key, href, pick, pickLabel = key, caption, empt
   const node = el("div", { class: "scroll" }, frame, blank);
 
   function heading(column) {
-    const direction = sorted.replace("-", "") === column.sort && column.sort ? (sorted.startsWith("-") ? "descending" : "ascending") : null;
     const text = column.label || el("span", { class: "visually-hidden" }, column.name ?? "Actions");
-    return el("th", { scope: "col", class: column.kind, "aria-sort": direction },
-      column.sort && onSort
-        ? el("button", { type: "button", onclick: () => onSort(direction === "ascending" ? `-${column.sort}` : column.sort) },
-          text, direction && (direction === "ascending" ? "↑" : "↓"))
-        : text);
+    if (!column.sort || !onSort) return el("th", { scope: "col", class: column.kind }, text);
+    const arrow = el("span", { class: "arrow", "aria-hidden": "true" });
+    const th = el("th", { scope: "col", class: column.kind },
+      el("button", { type: "button", title: `Sort by ${column.label.toLowerCase()}`, onclick: () => turn(column) }, text, arrow));
+    headings.push({ column, th, arrow });
+    return th;
+  }
+  function turn({ sort, falls }) {
+    const orders = falls ? [`-${sort}`, sort, ""] : [sort, `-${sort}`, ""];
+    order = orders[(orders.indexOf(order) + 1) % orders.length];
+    markOrder();
+    onSort(order);
+  }
+  function markOrder() {
+    for (const { column, th, arrow } of headings) {
+      const direction = order === column.sort ? "ascending" : order === `-${column.sort}` ? "descending" : "none";
+      th.setAttribute("aria-sort", direction);
+      arrow.textContent = { ascending: "↑", descending: "↓", none: "↕" }[direction];
+    }
+    for (const { tr } of rows.values()) cellsOf(tr).forEach((cell, place) => (cell.className = classOf(columns[place])));
   }
   function classOf(column) {
-    return [column.kind, { title: "title", side: "side-cell", off: "off-phone", bare: "bare" }[column.phone]].filter(Boolean).join(" ") || null;
+    const isSorted = column.sort && order.replace("-", "") === column.sort; // then a phone shows it, too
+    const phone = { title: "title", side: "side-cell", off: isSorted ? "" : "off-phone", bare: "bare" }[column.phone];
+    return [column.kind, phone].filter(Boolean).join(" ");
   }
+  const cellsOf = (tr) => [...tr.children].slice(pick ? 1 : 0);
   function make(row) {
     const name = key(row);
     const box = pick && el("input", { type: "checkbox", "aria-label": `Choose ${pickLabel(row)}`, onchange: () => choose(name, box.checked) });
@@ -51,7 +71,7 @@ export function table({ columns, key, href, pick, pickLabel = key, caption, empt
     if (text === one.text) return;
     one.text = text;
     one.row = row;
-    const cells = [...one.tr.children].slice(pick ? 1 : 0);
+    const cells = cellsOf(one.tr);
     columns.forEach((column, place) => {
       if (!cells[place].contains(document.activeElement)) show(cells[place], column.cell(row));
     });
@@ -103,6 +123,12 @@ export function table({ columns, key, href, pick, pickLabel = key, caption, empt
     if (pick) onKey("x", "Choose the row", () => at && choose(at, !chosen.has(at)), { signal, group });
   }
 
+  function sortBy(wanted) {
+    order = wanted;
+    markOrder();
+  }
+  markOrder();
+
   function set(list) {
     const names = new Set(list.map(key));
     for (const [name, { tr }] of rows) {
@@ -135,5 +161,5 @@ export function table({ columns, key, href, pick, pickLabel = key, caption, empt
     mark();
     pick?.([]);
   }
-  return { node, set, unpick, picked: () => [...chosen] };
+  return { node, set, unpick, sortBy, picked: () => [...chosen] };
 }

@@ -35,7 +35,7 @@ export function mount(root, context) {
     el("div", { class: "grid" },
       panel("Throughput", legend(["Done", "Failed attempts"]), rate.node),
       panel("Waiting time until the handler is called", legend(["Median", "90 %", "99 %"]), waited.node),
-      panel("Demand beside capacity", legend(["Calls the workers can make", "Leases held", "Leases held and wanted"]), demand.node),
+      panel("Demand beside capacity", legend(["Calls the workers can make", "Leases held", "Leases wanted"]), demand.node),
       panel("Oldest waiting request", oldest.node)),
     panel("Most important requests", rows.node, rest));
 
@@ -45,7 +45,7 @@ export function mount(root, context) {
     show(figures, figuresOf(last, now));
     rate.update({ names: ["done", "failed"], points: frames.map((one) => [one.at_ms, one.rates.done, one.rates.failed]) });
     waited.update({ names: ["50 %", "90 %", "99 %"], points: frames.map((one) => [one.at_ms, ...(one.rates.waited_ms ?? [null, null, null])]) });
-    demand.update({ names: ["capacity", "held", "held and wanted"], points: frames.map((one) => [one.at_ms, one.units, one.held, one.held + one.demand]) });
+    demand.update({ names: ["capacity", "held", "wanted"], points: frames.map((one) => [one.at_ms, one.units, one.held, one.held + one.demand]) });
     oldest.update({ names: ["oldest"], points: frames.map((one) => [one.at_ms, one.oldest_ms]) });
     rows.set(now.requests.slice(0, 12));
     show(rest, [now.unfinished > 12 && `${number(now.unfinished)} requests are unfinished: the page Requests lists them. `, cut(now)]);
@@ -60,7 +60,7 @@ function stateOf(now, last) {
     found.push(last.demand > 0 ? notice("No worker takes from this queue: start one with rq-worker.") : badge("waiting", "No worker is here"));
   } else if (workers.late) found.push(badge("late", `${number(workers.late)} ${workers.late === 1 ? "worker is" : "workers are"} late`));
   else found.push(badge("alive", "All workers are alive"));
-  if (last.demand > last.units && workers.alive) found.push(badge("waiting", "More is wanted than the workers can take"));
+  if (last.held + last.demand > last.units && workers.alive) found.push(badge("waiting", "More is wanted than the workers can take"));
   return found;
 }
 
@@ -74,7 +74,7 @@ function figuresOf(last, now) {
     figure("Waited, median", known(rates.waited_ms, (value) => span(value[0])), rates.waited_ms ? `99 %: ${span(rates.waited_ms[2])}` : null),
     figure("Oldest waiting", now.oldest ? span(last.oldest_ms) : "–", now.oldest ? el("a", { href: requestHref(now.oldest.id) }, now.oldest.id) : null),
     figure("Workers busy", `${number(workers.busy)} of ${number(workers.alive)}`, `${number(last.held)} of ${number(workers.units)} calls`),
-    figure("Wanted", compact(last.demand), "more leases could be taken"),
+    figure("Wanted", compact(last.held + last.demand), `leases: ${compact(last.held)} held, ${compact(last.demand)} more`),
     figure("Requests", compact(now.unfinished), `${compact(now.ended)} endings kept`),
     figure("Delayed", compact(last.delayed), "tokens are due later"),
   ];

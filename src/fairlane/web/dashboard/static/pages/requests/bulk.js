@@ -11,6 +11,7 @@ const ACTIONS = {
   resume: { title: "Resume", verb: "will go on" },
   cancel: { title: "Cancel", verb: "will be cancelled: what has not ended will not run. This cannot be undone", danger: true },
   requeue_dead: { title: "Requeue dead", verb: "have dead sub-requests, which will run again with all attempts" },
+  drop_dead: { title: "Drop dead", verb: "have dead sub-requests, which will be deleted with their bodies. Counts and results stay. This cannot be undone", danger: true },
   delete: { title: "Delete", verb: "have ended, and will be deleted with their results. This cannot be undone", danger: true },
 };
 
@@ -31,7 +32,7 @@ export function bulkBar({ context, chosen, filter, after }) {
     const effect = post("v1/bulk", { action, ...wanted, ...(fields.length ? await probe(fields, body) : {}), dry_run: true }).then((report) => {
       counted_ = report.matched;
       if (!report.matched) return { node: "None of them can be changed so.", empty: true };
-      return { node: [el("b", {}, counted(report.matched, "request")), ` ${verb}.`, list(report)] };
+      return { node: [el("b", {}, counted(report.matched, "request")), report.dead > 0 && ` (${counted(report.dead, "dead sub-request")})`, ` ${verb}.`, list(report)] };
     });
     const report = await ask({
       title, effect, fields, danger, action: title,
@@ -55,7 +56,7 @@ export function bulkBar({ context, chosen, filter, after }) {
       el("span", { class: "bulk-tools" },
         button("Pause", simple("pause"), { kind: "small", icon: "pause" }), button("Resume", simple("resume"), { kind: "small", icon: "play" }),
         menu("Change", [["Limit …", set("limit")], ["Priority …", set("priority")], ["Rate …", set("rate")], ["Deadline …", set("deadline")]], "small"),
-        button("Requeue dead", simple("requeue_dead"), { kind: "small", icon: "again" }),
+        menu("Dead", [["Requeue …", simple("requeue_dead")], ["Drop …", simple("drop_dead")]], "small"),
         button("Cancel", simple("cancel"), { kind: "small danger", icon: "cross" }),
         button("Delete", simple("delete"), { kind: "small danger", icon: "trash" }),
         button("", () => chosen.unpick(), { kind: "plain small", icon: "close", label: "Choose none" })));
@@ -83,6 +84,6 @@ function list(report) {
 
 function said(report) {
   const [first] = Object.values(report.errors ?? {});
-  const parts = [`${counted(report.changed, "request")} changed`, report.ended && `${number(report.ended)} had ended`, report.failed && `${number(report.failed)} failed: ${first}`];
+  const parts = [`${counted(report.changed, "request")} changed`, report.dead > 0 && `with ${counted(report.dead, "dead sub-request")}`, report.ended && `${number(report.ended)} had ended`, report.failed && `${number(report.failed)} failed: ${first}`];
   return `${parts.filter(Boolean).join(", ")}.`;
 }
