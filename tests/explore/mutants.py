@@ -2,12 +2,14 @@
 
 A guard is an `if` whose block refuses: it returns, or it chooses a word of refusal. Each is taken
 out in turn (its condition is never true), and so is each operand of a condition, and every other
-`if`. The change must be seen by the scripts' own tests, or by the explorer in its small systems,
-or by the operations' tests. The words choose by file name; --guard, --branch and --operand by kind;
---all asks the explorer, too, when the scripts' tests have seen it already; --fast leaves out the
-operations' tests.
+`if`. A test of the scripts or of the operations must fail, or the explorer must find a violation in
+its small systems. The words choose by file name; --guard, --branch and --operand by kind; --all
+asks the explorer, too, when a test has failed already; --fast leaves out the explorer.
 
-What nothing sees is listed in EXCEPTIONS with the reason, or is a fault of this run.
+At first all of them run on the scripts as they are, and which scripts each calls is recorded. So a
+mutant is judged by those alone that call a script with the changed line.
+
+A mutant that none detects is listed in EXCEPTIONS with the reason, or is a fault of this run.
 """
 
 from __future__ import annotations
@@ -19,31 +21,40 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass, replace
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlane.protocol.scripts import library
+from fairlane.protocol.scripts import Dialect, Library, library
+from tests.explore import recorder
 from tests.explore.explorer import TooLarge, Violation
 from tests.explore.runs import explore
-from tests.explore.systems import GATE
+from tests.explore.systems import BY_NAME, GATE
 from tests.support.output import say
 from tests.support.servers import server_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 LUA_VARIABLE = "FAIRLANE_TESTS_LUA"  # read by tests/conftest.py: the folder that holds v1
 KINDS = ("guard", "branch", "operand")
-EXPLORE = "explore"
-FOLDERS = {
-    "scripts": ("tests/scripts", "tests/spark/scripts"),
-    EXPLORE: (),
-    "operations": ("tests/operations", "tests/spark/operations"),
-}
-TIMEOUT_S = 300.0  # a mutant may loop for ever
+FOLDERS = (
+    "tests/scripts",
+    "tests/spark/scripts",
+    "tests/operations",
+    "tests/spark/operations",
+)
+JOBS = 2  # so many mutants are judged concurrently
+TIMEOUT_S = (
+    1200.0  # a mutant may loop for ever; then the first test fails after 120 s, or its server hangs
+)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _OPTIONS = ("-x", "-q", "-k", "not system_redis and not cluster1", "-p", "no:cacheprovider")
 _IF = re.compile(r"^(\s*)(if|elseif) (.*) then(?=$| +--)")
 _VALUE = re.compile(r"^(\s*)(return|local \w+ =) (.*(?:==|~=|<|>).*)$")
@@ -202,64 +213,136 @@ def _split(text: str, word: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def caught_by_tests(root: Path, folder: str, word: str) -> bool:
-    """Do the tests of these folders fail on these scripts, on one kind of server?
+@dataclass(frozen=True)
+class Witness:
+    """A test, or a system of the explorer: what it costs, and what it can see."""
 
-    First those that speak most of the script.
-    """
-    found = (path for name in FOLDERS[folder] for path in (ROOT / name).rglob("test_*.py"))
-    files = sorted(found, key=lambda path: -path.read_text().count(word))
-    try:
+    name: str
+    seconds: float
+    scripts: set[str]  # those that it calls, and the files that it reads
+
+    def rank(self, word: str) -> tuple[bool, int, float]:
+        """Scripts' tests come first, then files that speak most of the script, then cheap tests."""
+        return (
+            "/operations/" in self.name,
+            -_mentions(self.name.partition("::")[0], word),
+            self.seconds,
+        )
+
+
+@cache
+def _mentions(path: str, word: str) -> int:
+    return (ROOT / path).read_text().count(word)
+
+
+class Judges:
+    """The tests and the systems that pass on the scripts as they are."""
+
+    def __init__(self, *, with_explorer: bool) -> None:
+        self.tests = passing_tests()
+        self.systems = passing_systems() if with_explorer else []
+        self._exploring = threading.Lock()  # it replaces the operations' library of this process
+
+    def judge(self, mutant: Mutant, *, by_all: bool = False) -> list[str]:
+        """Returns who sees the mutant: a test, and the explorer if no test does."""
+        with tempfile.TemporaryDirectory() as folder:
+            root = mutant.write(Path(folder))
+            changed = changed_scripts(root) | {mutant.path}
+            tests = [test for test in self.tests if test.scripts & changed]
+            word = Path(mutant.path).stem
+            seen = [failing_test(root, sorted(tests, key=lambda test: test.rank(word)))]
+            if by_all or not any(seen):
+                with self._exploring:
+                    systems = [one for one in self.systems if one.scripts & changed]
+                    seen.append(violated_system(root, systems))
+        return [who for who in seen if who]
+
+
+def changed_scripts(root: Path) -> set[str]:
+    """Returns the names of the scripts whose text differs from the product's."""
+    changed = Library(root)
+    return {
+        script.name
+        for script in library()
+        if script.sha(Dialect.SINGLE) != getattr(changed, script.name).sha(Dialect.SINGLE)
+    }
+
+
+def run_tests(
+    tests: Iterable[str], *options: str, timeout_s: float | None, variables: dict[str, str]
+) -> tuple[int, str]:
+    """Returns the exit code and the output of pytest on these tests, on one kind of server."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(tests))
+        file.flush()
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *files, *_OPTIONS],
+            [sys.executable, "-m", "pytest", *_OPTIONS, *options, f"@{file.name}"],
             cwd=ROOT,
-            env=os.environ | {LUA_VARIABLE: str(root.parent)},
-            capture_output=True,
-            timeout=TIMEOUT_S,
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return True
+    output = done.stdout.decode()
     if done.returncode not in {0, 1}:
-        raise RuntimeError(done.stdout.decode() + done.stderr.decode())
-    return done.returncode == 1
+        raise RuntimeError(output)
+    return done.returncode, output
 
 
-def caught_by_explorer(root: Path) -> str:
-    """The small system that sees a violation; "" if none does."""
+def passing_tests() -> list[Witness]:
+    """Returns the tests with the scripts that each calls; another would see every mutant."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("-p", recorder.__name__, "-n", str(JOBS))
+        code, output = run_tests(
+            FOLDERS, *options, timeout_s=None, variables={recorder.VARIABLE: folder}
+        )
+        if code:
+            raise RuntimeError(f"a test fails on the scripts as they are:\n{output}")
+        return [Witness(name, *found) for name, found in recorder.read(Path(folder)).items()]
+
+
+def failing_test(root: Path, tests: list[Witness]) -> str:
+    """Returns the first of these tests that fails on these scripts; "" if none does."""
+    if not tests:
+        return ""
+    try:
+        variables = {LUA_VARIABLE: str(root.parent)}
+        code, output = run_tests(
+            (test.name for test in tests), timeout_s=TIMEOUT_S, variables=variables
+        )
+    except subprocess.TimeoutExpired:
+        return "no end"
+    found = _FAILED.search(output)
+    return (found[1] if found else "a test") if code else ""
+
+
+def passing_systems() -> list[Witness]:
+    """Returns the small systems with the scripts that each calls."""
+    found = []
+    with server_process.run_server("single") as server:
+        for system in GATE:
+            began = time.perf_counter()
+            with recorder.recorded() as names, contextlib.suppress(TooLarge):
+                explore(server, system)
+            found.append(Witness(system.name, time.perf_counter() - began, names))
+    return found
+
+
+def violated_system(root: Path, systems: list[Witness]) -> str:
+    """Returns the first of these systems that sees a violation; "" if none does."""
+    if not systems:
+        return ""
     with server_process.run_server("single") as server:
         try:
-            for system in GATE:
+            for system in sorted(systems, key=lambda one: one.seconds):
                 with contextlib.suppress(TooLarge):
-                    explore(server, system, root, patience_s=20)
+                    explore(server, BY_NAME[system.name], root, patience_s=20)
         except Violation as found:
-            return found.system
+            return f"explore ({found.system})"
         except (TimeoutError, RuntimeError, ConnectionError) as error:
-            return f"{type(error).__name__}"
+            return f"explore ({type(error).__name__})"
     return ""
-
-
-def judge(mutant: Mutant, folders: list[str], *, by_all: bool = False) -> list[str]:
-    """Who sees the mutant: the first, or all; what is slow is asked last."""
-    seen: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        root = mutant.write(Path(folder))
-        for who in folders:
-            if seen and not by_all:
-                break
-            if who == EXPLORE:
-                system = caught_by_explorer(root)
-                seen += [f"explore ({system})"] if system else []
-            elif not seen and caught_by_tests(root, who, Path(mutant.path).stem):
-                seen.append(who)
-    return seen
-
-
-def sound(folders: list[str]) -> list[str]:
-    """Those that pass on the scripts as they are: others would see every mutant."""
-    first = next(find(library().root))
-    line = (library().root / first.path).read_text().splitlines()[first.line - 1]
-    return [who for who in folders if not judge(replace(first, text=line), [who])]
 
 
 def main() -> int:
@@ -273,21 +356,21 @@ def main() -> int:
         for mutant in find(library().root)
         if mutant.kind in kinds and (not words or any(word in mutant.path for word in words))
     ]
-    folders = sound([name for name in FOLDERS if "--fast" not in sys.argv or name != "operations"])
-    say(f"{len(chosen)} mutants; asked: {', '.join(folders)}")
-    began, missed, excused = time.perf_counter(), [], 0
-    for mutant in chosen:
-        seen = judge(mutant, folders, by_all="--all" in sys.argv)
-        why = EXCEPTIONS.get((mutant.path, mutant.gone))
-        excused += not seen and why is not None
-        if not seen and why is None:
-            missed.append(mutant)
-        say(f"{mutant.name:90} {', '.join(seen) or why or 'NOTHING'}")
+    judges = Judges(with_explorer="--fast" not in sys.argv)
+    say(f"{len(chosen)} mutants; {len(judges.tests)} tests, {len(judges.systems)} systems")
+    began = time.perf_counter()
+    count: Counter[str] = Counter()
+    with ThreadPoolExecutor(JOBS) as pool:
+        judge = partial(judges.judge, by_all="--all" in sys.argv)
+        for mutant, seen in zip(chosen, pool.map(judge, chosen), strict=True):
+            why = EXCEPTIONS.get((mutant.path, mutant.gone))
+            count["caught" if seen else "excused" if why else "missed"] += 1
+            say(f"{mutant.name:90} {', '.join(seen) or why or 'NOTHING'}")
     say(
-        f"{len(chosen)} mutants: {len(chosen) - len(missed) - excused} caught, {excused} excused, "
-        f"{len(missed)} missed, in {time.perf_counter() - began:.0f} s"
+        f"{len(chosen)} mutants: {count['caught']} caught, {count['excused']} excused, "
+        f"{count['missed']} missed, in {time.perf_counter() - began:.0f} s"
     )
-    return 1 if missed else 0
+    return 1 if count["missed"] else 0
 
 
 if __name__ == "__main__":
