@@ -23,8 +23,8 @@ local most_bytes = tonumber(ARGV[9])  -- of all names and values
 if not number or not most_names or not most_bytes or not CHANGES[how] then
   return redis.error_reply("BADARGUMENT change_shared wants a number, a change, and two bounds")
 end
-local state = load_state()
-if not state or redis.call("HEXISTS", request, "flow") == 0 then
+local state = redis.call("HEXISTS", request, "flow") == 1 and load_state()
+if not state then
   return {"gone"}
 end
 local born = string.format("%.0f", state.born)
