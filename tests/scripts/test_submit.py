@@ -284,6 +284,7 @@ def test_an_unreadable_request_among_several_is_announced_only(one: Lane):
 
 
 def test_an_unreadable_request_alone_is_its_own_error(one: Lane):
+    one.checked = False  # the check could not read the request either
     one.client.set("req:{r1}", "a key of another type")
     with pytest.raises(FairlaneError, match="WRONGTYPE"):
         submit(one, 1)
