@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
 
-# The mutation gate (tests/explore/mutants.py) runs the tests on a changed copy of the scripts.
-if changed_lua := os.environ.get("FAIRLANE_TESTS_LUA"):
-    vars(scripts)["lua_folder"] = lambda: Path(changed_lua)
+# The mutation gate (tests/explore/mutants.py) runs the tests on changed copies of the scripts.
+if "FAIRLANE_TESTS_LUA" in os.environ:
+    vars(scripts)["lua_folder"] = lambda: Path(os.environ["FAIRLANE_TESTS_LUA"])
 
 # A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP, and every
 # child inherits that. A handler ends with the exec of a child, which then has the default.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane.protocol import keys
 from fairlane.protocol.scripts import FOLDERS, library
-from tests.explore.mutants import EXCEPTIONS, Mutant, find
+from tests.explore.mutants import EXCEPTIONS, Mutant, changed_scripts, find
+from tests.explore.witnesses import ROOT, forked, recorded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +70,44 @@ def test_conditions_are_taken_apart(
     tmp_path: Path, lines: list[str], wanted: list[tuple[str, str]]
 ):
     assert [(one.kind, one.text) for one in mutants_of(tmp_path, *lines)] == wanted
+
+
+def test_a_changed_library_changes_the_scripts_that_use_its_line(tmp_path: Path):
+    (first, *_) = (one for one in find(library().root) if one.path == "lib/flows/open_end.lua")
+    assert changed_scripts(first.write(tmp_path)) == {"hand_over", "join"}
+
+
+def test_the_scripts_that_are_called_are_recorded():
+    with recorded() as names:
+        library().confirm(keys.request_keys("r1"))
+    assert names - {"request/confirm.lua"} == {"confirm"}
+    library().pause(keys.request_keys("r1"))
+    assert "pause" not in names
+
+
+def test_each_thing_has_a_process_of_its_own():
+    found = dict(forked(lambda thing: (2 * thing, os.getpid()), range(5)))
+    assert {thing: twice for thing, (twice, _) in found.items()} == {n: 2 * n for n in range(5)}
+    assert len({process for _, process in found.values()} | {os.getpid()}) == 6
+
+
+FEW = """
+import sys
+from tests.explore import mutants, witnesses
+witnesses.FOLDERS = (sys.argv.pop(1),)
+sys.exit(mutants.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "caught", "missed"), [("test_place", 3, 0), ("test_backlog", 0, 3)]
+)
+def test_a_guard_is_missed_unless_a_test_that_calls_its_script_fails(
+    file: str, caught: int, missed: int
+):
+    command = [sys.executable, "-c", FEW, f"tests/scripts/{file}.py"]
+    words = ["single_server/place", "--guard", "--fast"]
+    done = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"3 mutants: {caught} caught, 0 excused, {missed} missed" in done.stdout, done
+    assert done.returncode == bool(missed)

@@ -158,3 +158,28 @@ def test_malformed_arguments_are_refused(first: Lane, changed: dict[str, Any]):
     with first.refuses("BADARGUMENT"):
         change(first, **({"how": "set", "value": "1"} | changed))
     assert first.dump() == before
+
+
+def test_values_that_look_like_calls_stay_when_callers_are_forgotten(first: Lane):
+    change(first, "set", "n", "1:2:ok")
+    for one in range(254):
+        change(first, "set", "m", "1", caller=f"old{one}")
+    first.later(600_001)
+    change(first, "set", "m", "2", caller="new")
+    assert stored(first) == {b"v:n": b"1:2:ok", b"v:m": b"2"}
+
+
+def test_a_caller_of_long_ago_is_not_forgotten_while_there_are_few(first: Lane):
+    change(first, "set", "n", "1", caller="old", number=1_000_000)
+    first.later(600_001)
+    change(first, "set", "n", "2", caller="new")
+    assert change(first, "set", "n", "1", caller="old", number=1_000_000) == [b"ok", b""]
+    assert stored(first) == {b"v:n": b"2"}
+
+
+def test_a_state_over_its_bounds_can_be_reduced(first: Lane):
+    for name in "abc":
+        change(first, "set", name, "1")
+    assert change(first, "set", "a", "2", most_names=1) == [b"full", b""]
+    assert change(first, "drop", "a", most_names=1, most_bytes=1) == [b"ok", b""]
+    assert stored(first) == {b"v:b": b"1", b"v:c": b"1"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.errors import InvalidArgument
+from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.control.request_state import completion
 from fairlane.protocol import keys
 from tests.scripts.test_full_and_forgotten import full
@@ -323,6 +323,15 @@ def test_many_endings_are_logged_in_one_call(lane: Lane):
     assert logged == [b"r2", b"r3", b"r1", b"r1"]
     assert lane.client.zrange(ACTIVE, 0, -1) == [b"r2", b"r4"]
     assert retire(lane, ending("r3"), ending("r2")) == 0
+
+
+def test_an_ending_that_the_log_refuses_is_an_error_whatever_follows_it(lane: Lane):
+    assert retire(lane, ending("r1")) == 1
+    lane.client.set(LOG[2], "a key of another type")
+    with pytest.raises(FairlaneError, match="WRONGTYPE"):
+        retire(lane, ending("r2"), ending("r1"))
+    lane.client.delete(LOG[2])
+    assert retire(lane, ending("r2"), ending("r1")) == 1
 
 
 def test_markers_go_when_their_time_is_over(lane: Lane):

@@ -265,6 +265,17 @@ def test_a_due_retry_among_several_leases_stays_the_next_of_its_lane(one: Lane):
     assert (alone.ids, alone.attempt) == (held.ids[:1], 2)
 
 
+def test_a_repeat_has_the_same_replies_though_a_token_must_be_acquired_alone(one: Lane):
+    two, op = other(one), one.new_op()
+    held = one.begin(2, limit=1)
+    dispatch(two, two.start(1, limit=1), "r2")
+    settled = lease(held, [(entry_id, "retry", 0) for entry_id in held.ids])
+    first = exchange(one, settled, want=5, op=op)
+    again = exchange(one, settled, want=5, op=op)
+    assert again.words == first.words == ["ok", "alone"]
+    assert set(one.client.lrange(OWN, 0, -1)) == {first.tokens[1]}  # a repeat queues it again
+
+
 @pytest.mark.parametrize(
     ("limit", "shared", "expected"), [(2, "", [b"1", b"1"]), (1, "", [b""]), (1, "1", [b"1"])]
 )

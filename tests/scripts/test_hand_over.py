@@ -55,6 +55,13 @@ def test_without_news_it_only_postpones_the_end(fed: Lane):
     assert int(fed.hash()["open_until"]) == fed.now + HOUR
 
 
+def test_without_time_the_next_reap_gives_it_up(fed: Lane):
+    given = {"since": "0-0", "upto": "0-0", "open_ms": 0, "bodies": []}
+    assert fed.request("hand_over", **given) == [b"ok", [], 2]
+    fed.later(1)
+    assert fed.reap()[0] == b"ended"
+
+
 def test_what_is_sealed_gets_nothing(fed: Lane):
     give(fed, "0-0", "7-1", b"a")
     assert fed.seal(2)[0] == b"ok"

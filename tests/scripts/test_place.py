@@ -11,16 +11,18 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.support.requests import Lane
 
 QUEUES = ("a", "b", "c")
 GRACE = 5_000
 
 
-def place(lane: Lane, request: str = "r", **given: Any) -> Any:
+def place(lane: Lane, request: str = "r", among: Sequence[str] = QUEUES, **given: Any) -> Any:
     """The index of the queue and the score; None from a cluster."""
-    how = {"now": lane.now, "id": request, "grace": GRACE, "queues": QUEUES} | given
-    names = (keys.request_hash(request or "r"), *map(keys.active, QUEUES))
+    how = {"now": lane.now, "id": request, "grace": GRACE, "queues": among} | given
+    names = (keys.request_hash(request or "r"), *map(keys.active, among))
     call = lane.scripts.place(names, **how)
 
     def step() -> Any:
@@ -69,4 +71,11 @@ def test_a_request_that_exists_stays_in_its_queue(filled: Lane):
 def test_malformed(one: Lane, given: dict[str, Any]):
     with pytest.raises(InvalidArgument, match="place wants a request"):
         place(one, **given)
+    assert one.client.dbsize() == 0
+
+
+@pytest.mark.parametrize("count", [0, 101])
+def test_no_queue_and_too_many_are_refused(one: Lane, count: int):
+    with pytest.raises(InvalidArgument, match="place wants a request"):
+        place(one, among=[f"q{number}" for number in range(count)])
     assert one.client.dbsize() == 0

@@ -244,6 +244,12 @@ def test_a_wrong_guess_of_the_auditor_is_ignored(lane: Lane):
         assert reaped(lane, missing=guesses)[1] == []
 
 
+def test_a_guess_that_names_another_permit_than_the_waiting_one_is_ignored(lane: Lane):
+    (first,) = lane.start(1)
+    with lane.unchanged():
+        assert reaped(lane, missing=["7", first.g])[1] == []
+
+
 def test_a_request_open_past_its_time_is_abandoned(lane: Lane, redis_client: redis.Redis):
     lane.start(4, open_ms=HOUR)
     lane.later(HOUR)

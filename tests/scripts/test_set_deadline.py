@@ -46,16 +46,18 @@ def test_the_same_deadline_twice_is_once(lane: Lane):
     assert lane.number("deadline") == deadline
 
 
-@pytest.mark.parametrize("way", ["cancelling", "expiring", "overdue"])
+@pytest.mark.parametrize("way", ["cancelling", "expiring", "clock back", "overdue"])
 def test_a_request_whose_end_is_near_keeps_its_deadline(lane: Lane, way: str):
     lane.begin(9, deadline_ms=MINUTE, lease_ms=HOUR)
     if way == "cancelling":
         lane.cancel()
     else:
         lane.later(MINUTE)
-    if way == "expiring":
+    if way in {"expiring", "clock back"}:
         lane.reap()
         assert lane.hash()["state"] == "expiring"
+    if way == "clock back":
+        lane.now -= MINUTE
     with lane.unchanged():
         assert lane.request("set_deadline", deadline_ms=HOUR) == [b"ending"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.errors import LayoutTooNew, RedisFull
+from fairlane.errors import FairlaneError, LayoutTooNew, RedisFull
 from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
 from tests.scripts.test_full_and_forgotten import full
@@ -281,6 +281,14 @@ def test_an_unreadable_request_among_several_is_announced_only(one: Lane):
     assert [reply and reply[0] for reply in replies] == [b"ok", b"", b"ended"]
     assert one.client.zscore(ACTIVE, "r2") == one.now + GRACE
     one.client.delete("few:{r2}", "req:{r2}")
+
+
+def test_an_unreadable_request_alone_is_its_own_error(one: Lane):
+    one.checked = False  # the check could not read the request either
+    one.client.set("req:{r1}", "a key of another type")
+    with pytest.raises(FairlaneError, match="WRONGTYPE"):
+        submit(one, 1)
+    one.client.delete("req:{r1}")
 
 
 def test_more_tokens_than_one_push_may_have_are_dispatched(one: Lane):

@@ -62,7 +62,7 @@ for i, token in ipairs(tokens) do
   local claim = {op = op, worker = worker, started = started, shared = shared, share = share}
   local is_done, reply = pcall(acquire_one, now, token, claim, size_of, follow_ups)
   acquired[i] = is_done and reply or ""
-  if is_done and reply[1] == "alone" and lane_of[i] then
+  if acquired[i][1] == "alone" and lane_of[i] then
     alone[#alone + 1] = i
   end
 end

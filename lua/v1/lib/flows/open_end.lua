@@ -9,9 +9,9 @@ local MOST_SOURCES = 20
 
 -- Returns the refusal of arguments that a producer of entries must not send, or nil.
 local function feed_error(since, upto, open_ms)
-  local plain, places = string.gsub(since .. ",", ENTRY .. ",", "")
-  local _, after = string.gsub(upto .. ",", ENTRY .. ",", "")
-  if not open_ms or plain ~= "" or string.find(upto, "[^%d,-]") or places ~= after or places > MOST_SOURCES then
+  local other, places = string.gsub(since .. ",", ENTRY .. ",", "")
+  local another, after = string.gsub(upto .. ",", ENTRY .. ",", "")
+  if not open_ms or other ~= "" or another ~= "" or places ~= after or places > MOST_SOURCES then
     return redis.error_reply("BADARGUMENT two cursors of as many entries and a number for open_ms are expected")
   end
 end

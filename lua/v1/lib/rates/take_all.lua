@@ -24,9 +24,6 @@ local function take_all(now, rates, want, has_waited)
   for i, rate in ipairs(each_rate(rates)) do
     local wait
     got[i], wait = take(rate.key, now, rate, allowed, has_waited)
-    if got[i] == 0 then
-      allowed = 0
-    end
     allowed = math.min(allowed, got[i])
     if allowed == 0 then
       for j, other in ipairs(each_rate(rates)) do

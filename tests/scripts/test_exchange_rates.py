@@ -1,0 +1,54 @@
+"""exchange takes from all buckets of a request in one call, and returns what it does not use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.protocol import keys
+from tests.scripts.test_exchange import dispatch, exchange
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
+
+FIRST, SECOND, THIRD = ("= 10000 5 1", "key/b 20000 2 1", "key/c 10000 5 1")
+OWN, OTHER, LAST = keys.bucket("r1"), keys.bucket("key/b"), keys.bucket("key/c")
+
+
+def left(lane: Lane, bucket: bytes, interval: int, burst: int) -> int:
+    """Takes what a bucket has; returns how many it allowed."""
+    rate = {"interval": interval, "burst": burst, "weight": 1}
+    granted: int = lane.call("take", (bucket,), want=9, waited="", **rate)[0]
+    return granted
+
+
+@pytest.fixture
+def rated(one: Lane) -> Lane:
+    """A request with three rates, whose first token is in its lane."""
+    dispatch(one, one.start(20, limit=1, extras=f"rates=1 {FIRST} {SECOND} {THIRD}"))
+    return one
+
+
+def test_the_narrowest_bucket_decides_and_the_others_are_refunded(rated: Lane):
+    (held,) = exchange(rated, sizes={"r1": 4}).held
+    assert (held.word, len(held.ids)) == ("ok", 2)
+    assert left(rated, OTHER, 20_000, 2) == 0
+    assert left(rated, OWN, 10_000, 5) == 3
+    assert left(rated, LAST, 10_000, 5) == 3
+
+
+def test_an_empty_bucket_closes_the_gate_and_nothing_is_taken_from_the_others(rated: Lane):
+    assert left(rated, OTHER, 20_000, 2) == 2
+    (held,) = exchange(rated, sizes={"r1": 4}).held
+    assert held.word == "limited"
+    assert rated.number("opens") == rated.now + 20
+    assert left(rated, OWN, 10_000, 5) == 5
+    assert left(rated, LAST, 10_000, 5) == 5
+
+
+def test_what_a_slice_does_not_use_is_refunded(one: Lane):
+    dispatch(one, one.start(1, limit=1, extras=f"rates=1 {FIRST}"))
+    (held,) = exchange(one, sizes={"r1": 4}).held
+    assert (held.word, len(held.ids)) == ("ok", 1)
+    assert left(one, OWN, 10_000, 5) == 4
