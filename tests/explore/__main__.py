@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tests.explore.explorer import TooLarge, Violation
 from tests.explore.runs import explore
 from tests.explore.systems import (
+    BEGUN_BEFORE,
     BY_NAME,
     DELETED,
     DURABLES,
@@ -20,6 +21,10 @@ from tests.explore.systems import (
     HUGE,
     LARGE,
     MIDDLE,
+    OPENS,
+    PAUSED,
+    PROGRAMS,
+    RATES,
     REQUEUES,
     SEVERAL,
     SHARDED,
@@ -46,6 +51,11 @@ GROUPS = {
     "flows": FLOWS,
     "several": SEVERAL,
     "uniques": UNIQUES,
+    "rates": RATES,
+    "paused": PAUSED,
+    "programs": PROGRAMS,
+    "opens": OPENS,
+    "begun before": BEGUN_BEFORE,
     "huge": HUGE,
 }
 
