@@ -190,8 +190,11 @@ class Paused(Beats):
         """No one resumes a pause that has an end, but the one who has paused it."""
         wrong = super().wrong_actors(facts, actors)
         for actor in actors:
-            until = actor.result if actor.role.kind == "queue changer" else None
-            if until and until < queue_pause.ENDLESS_MS and _paused_until(facts) < until:
+            if actor.role.kind != "queue changer" or actor.result is None:
+                continue
+            last, until = actor.role.option("changes")[-1], actor.result
+            stands = until >= queue_pause.ENDLESS_MS or 0 < until <= _paused_until(facts)
+            if last[0] == "pause" and not stands:
                 wrong += (f"{actor.role.name} has paused the queue, and it is not paused",)
         return wrong
 

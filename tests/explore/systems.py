@@ -423,8 +423,6 @@ PROGRAMS = (
     System("stands in, beside one who returns", (TAKES, puller(release)), **ALONE),
     System("stands in, extends", (LONGER,), CRASH, **ALONE),
     System("stands in, extends, a lost reply", (LONGER,), LOST, **ALONE),
-    System("stands in, one of two is late", (ONCE, W1), **AMONG),
-    System("stands in, once, a lost reply", (ONCE, W1), LOST, **AMONG),
     System("stands in at a rate", (TAKES,), **AT_A_RATE),
     System("stands in at a rate, a crash", (TAKES,), CRASH, **AT_A_RATE),
     System("stands in at a rate, a lost reply", (TAKES,), LOST, **AT_A_RATE),
@@ -450,8 +448,9 @@ OPENS = (
     System("opens, leaves, a deadline", (ENDS_SOON, W1)),
     System("opens, cancel", (opener(), CANCEL)),
     System("seals what was left", (opener(), W1), **BEGUN),
-    System("seals what was left, a crash", (opener(), W1), CRASH, **BEGUN),
-    System("seals what was left, a lost reply", (opener(), W1), LOST, **BEGUN),
+    System("seals what was left, a crash", (opener(),), CRASH, **BEGUN),
+    System("seals what was left, a lost reply", (opener(),), LOST, **BEGUN),
+    System("seals what was left, a late copy", (opener(),), COPY, **BEGUN),
 )
 # What is there before is not interleaved: so these end, though their likes below do not.
 FOLLOWS: dict[str, Any] = {"before": (follower(),), "protocol": AfterDone}
@@ -466,15 +465,17 @@ BEGUN_BEFORE = (
     System("waits for another, dead", (W1,), CRASH, BAD, **FOLLOWS),
     System("waits for another, cancelled", (W1, CANCEL_FIRST), **FOLLOWS),
     System("waits for any end", (W1, CANCEL_FIRST), **ANY_END),
-    System("waits for another, two leaders", (W1,), **FOLLOWS, **TWICE),
     System("a new share", (W1, changer(("set_share", 9))), **OWNED),
-    System("a new share, a crash", (W1, changer(("set_share", 9))), CRASH, **OWNED),
     System("exchange, a new share", (ON1, changer(("set_share", 9))), **OWNED),
     System("one is fed", (W1,), **FED_SOON),
     System("one is fed, a crash", (W1,), CRASH, **FED_SOON),
 )
 HUGE = (  # only by name: most have more than three million states
     System("a queue is paused, a late copy", (BEATS, PAUSES), COPY, **WAITS),
+    System("stands in, one of two is late", (ONCE, W1), **AMONG),
+    System("stands in, once, a lost reply", (ONCE, W1), LOST, **AMONG),
+    System("waits for another, two leaders", (W1,), **FOLLOWS, **TWICE),
+    System("a new share, a crash", (W1, changer(("set_share", 9))), CRASH, **OWNED),
     System("two programs stand in", (TAKES, program(done, 9)), **ALONE),
     System("a queue's rate, two workers", (BEATS, beating_worker(2, has_waited=True)), **RATED_TWO),
     System("hand over, two leaders", (W1,), keepers=2, **FED_ONE),
@@ -534,8 +535,10 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
         "a schedule, a late copy",
         "replace, a lost reply",
         "keep, a lost reply",
-        "stands in, a crash",
+        "stands in, a lost reply",
         "stands in at a rate",
+        "a queue's rate, in line",
+        "a queue rests twice",
     )
 )
 GATE = (*QUICK, *SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see
