@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tests.explore.explorer import TooLarge, Violation
 from tests.explore.runs import explore
 from tests.explore.systems import (
+    BEGUN_BEFORE,
     BY_NAME,
     DELETED,
     DISTINCTS,
@@ -21,6 +22,10 @@ from tests.explore.systems import (
     HUGE,
     LARGE,
     MIDDLE,
+    OPENS,
+    PAUSED,
+    PROGRAMS,
+    RATES,
     REQUEUES,
     SEVERAL,
     SHARDED,
@@ -48,6 +53,11 @@ GROUPS = {
     "several": SEVERAL,
     "uniques": UNIQUES,
     "distincts": DISTINCTS,
+    "rates": RATES,
+    "paused": PAUSED,
+    "programs": PROGRAMS,
+    "opens": OPENS,
+    "begun before": BEGUN_BEFORE,
     "huge": HUGE,
 }
 

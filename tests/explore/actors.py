@@ -18,12 +18,14 @@ from fairlane.operations.flows.hand_over import hand_over, look_after_and_feed
 from fairlane.operations.lease import leases, rates, shards, tokens
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.maintenance.queue_pause import resume_queue
 from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.pull.take import Taker, exchange_tokens
 from fairlane.operations.schedules.fire import Move, fire
 from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
+from fairlane.protocol.replies import Reply
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import (
     Batch,
@@ -65,7 +67,7 @@ class StillRecord:
 
     is_draining = is_paused = False
     takes_ahead = True
-    queue_rate = None
+    queue_rate: tuple[int, int] | None = None
     deadline = 30.0  # its lease has always just begun, because its clock never moves
     unit = 0
     shards = b""
@@ -139,33 +141,38 @@ class Role:
     @property
     def may_stay_away(self) -> bool:
         """After a crash it need not come again."""
-        return self.kind in {"producer", "reviver", "follower", "flow producer"}
+        stay_away = {"reviver", "follower", "flow producer", "queue changer"}
+        return self.is_producer or self.kind in stay_away
 
     @property
     def works(self) -> bool:
         """Pops tokens."""
-        return self.kind in {"worker", "bunch worker", "puller", "program"}
+        return self.kind in {"worker", "bunch worker", "beating worker", "puller", "program"}
 
     @property
     def is_producer(self) -> bool:
         """Submits; how often it came already is its life."""
-        return self.kind == "producer"
+        return self.kind in {"producer", "opener"}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How actors of one kind begin; `again` = one that came too early tries again."""
+    """How actors of one kind begin; `again` = one that came too early tries again.
+
+    An actor is idle, and forgets what it did, at the script `rests_at`; "" = at a blocking pop.
+    """
 
     begin: Begin
     again: bool = False
+    rests_at: str = ""
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def kind(name: str, *, again: bool = False) -> Callable[[Begin], Begin]:
+def kind(name: str, *, again: bool = False, rests_at: str = "") -> Callable[[Begin], Begin]:
     def register(begin: Begin) -> Begin:
-        KINDS[name] = Kind(begin, again)
+        KINDS[name] = Kind(begin, again, rests_at)
         return begin
 
     return register
@@ -274,6 +281,7 @@ def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         "walk": _walk,
         "fire": lambda: fire(QUEUE),
         "change_shards": lambda: shards.move(QUEUE),
+        "resume queue": lambda: resume_queue(QUEUE),
         "look": lambda: registry.look_after(QUEUE),
     }
     return duties[what]()
@@ -332,7 +340,7 @@ class Actor:
         self.following: dict[Any, Actor] = {}
         self.doing = self.fence = self.result = None
         self.error = ""
-        self.is_idle = False  # a worker at its pop: what it did before is forgotten
+        self.is_idle = False  # a worker at its pop, or at its beat: what it did before is forgotten
 
 
 class Cast:
@@ -454,7 +462,9 @@ class Cast:
         one = one.step if isinstance(one, Confirm) else one
         if isinstance(one, (Command, Call)):
             actor.doing = self.world.doing(one)
-            actor.is_idle = actor.doing.pops > 0
+            rests_at = KINDS[actor.role.kind].rests_at
+            is_script = actor.doing.name == rests_at
+            actor.is_idle = is_script if rests_at else actor.doing.pops > 0
 
     def ops_of(self, role: Role, life: int) -> list[str]:
         """The ops that a worker may draw in a life: for each token, retry and exchange."""
@@ -489,8 +499,21 @@ def _scores(value: Any) -> Any:
     return _score(value)
 
 
+def _standing(reply: Reply, *, is_used: bool) -> Any:
+    """How a queue stands: what was due when it was read, unless that `is_used` up."""
+    dues = () if is_used else (reply.active_due, reply.delayed_due, reply.tick_due)
+    due = [0 < one <= reply.now for one in dues]
+    rest = (reply.shards, reply.left, reply.paused_until > 0, reply.rate)
+    return (*due, *(() if is_used else (reply.leads, reply.audits)), *rest)
+
+
 def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each kind of value
     """A value as nested tuples, without what is the same in every state."""
+    if isinstance(value, Reply) and "audits" in value.fields:
+        return _standing(value, is_used=False)
+    if isinstance(value, dict) and "standing" in value:
+        rest = {name: part for name, part in value.items() if name != "standing"}
+        return (_standing(value["standing"], is_used=True), plain(rest))
     if isinstance(value, dict):
         return tuple(
             (name, plain(_scores(part)) if name in _SCORES else plain(part))

@@ -10,7 +10,7 @@ from fairlane.operations.submit.open_request import open_request
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.explore.actors import Role, kind
-from tests.explore.groups import each
+from tests.explore.groups import each, needs_audit
 from tests.explore.protocol import REQUEST, Facts, Fairlane
 
 if TYPE_CHECKING:
@@ -62,8 +62,10 @@ class Feeds(Fairlane):
         return said, repr(said)
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Also: the leader hands over."""
+        """Also: the leader hands over, and an audit looks for the tokens of each request."""
         yield from super().errands(facts, now)
+        if needs_audit(facts, now):
+            yield "keeper audits", ("audit",)
         if facts.state == b"active" and facts.number(b"open"):
             yield "keeper feeds", ("feed",)
 

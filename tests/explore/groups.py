@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import create
@@ -71,6 +72,14 @@ class Groups(Fairlane):
         is_reached = super().is_goal
         ends = all(actor.ends for actor in actors if actor.role.kind == "group producer")
         return ends and all(is_reached(one, actors) for one in each(facts))
+
+
+def needs_audit(facts: Facts, now: int) -> bool:
+    """Returns True if an audit is of use, and not for the first request: see Fairlane.errands."""
+    own = [one.queued for one in each(facts) if one.queued and one.active]
+    is_away = not facts.lanes and not facts.due and facts.look
+    is_asked = facts.active and 0 < facts.queued < now - settings.TOKEN_GRACE_MS
+    return bool(is_away and not is_asked and own and min(own) < now - settings.TOKEN_GRACE_MS)
 
 
 def each(facts: Facts) -> Iterator[Facts]:

@@ -182,10 +182,13 @@ class Fairlane(Protocol):
         self._lanes.append((key, f"lane {key.decode()}"))
 
     def adds(self, word: Any) -> bool:
-        """A key of another request than the first."""
+        """A key of another request than the first, or a bucket."""
         found = keys.part_and_id(word) if isinstance(word, bytes) else None
         if word == keys.bucket(REQUEST):
             found = ("rate", REQUEST)
+        if word == keys.bucket(f"queue/{QUEUE}"):
+            self._names.append(("rate", ""))
+            return True
         if found is None:
             return False
         self._names.append(found)
@@ -291,7 +294,7 @@ class Fairlane(Protocol):
         if len(fences) != len(set(fences)) and not self.goes_back:
             wrong.append("two workers hold the same fence")
         for actor in actors:
-            if actor.result is not None and actor.role.kind == "producer":
+            if actor.result is not None and actor.role.is_producer:
                 wrong += self._wrong_submission(facts, actor)
         return tuple(wrong)
 
@@ -466,6 +469,15 @@ def _read_markers(raw: Any) -> tuple[Any, str]:
     return raw, repr([(name, _life(born)) for name, _, born in members])
 
 
+def _read_bucket(raw: Any) -> tuple[Any, str]:
+    """When the next sub-request may start, and when the last one in line may ask again.
+
+    No bucket here has a burst above one. So nothing depends on more than whether these have passed.
+    """
+    tat, line, _ = (-(-int(us) // 1000) for us in raw.split(b":"))
+    return raw, repr((tat, line))
+
+
 def _read_ticks(raw: Any) -> tuple[Any, str]:
     """Two ticks are distinct, whether they have passed or not."""
     pairs = zip(raw[::2], raw[1::2], strict=True)
@@ -484,6 +496,7 @@ _READERS = {
     "conf": _read_hash,
     "taken": _read_hash,
     "ticks": _read_ticks,
+    "rate": _read_bucket,
 }
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.operations.control import change
 from fairlane.operations.create.digest import Digest
@@ -19,7 +18,7 @@ from fairlane.operations.schedules.schedule import define, request_id
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.explore.actors import Role, kind
-from tests.explore.groups import Groups, each
+from tests.explore.groups import Groups, each, needs_audit
 from tests.explore.protocol import QUEUE, REQUEST, T0, Facts
 
 if TYPE_CHECKING:
@@ -44,10 +43,7 @@ class Several(Groups):
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield from super().errands(facts, now)
-        own = [one.queued for one in each(facts) if one.queued and one.active]
-        is_away = not facts.lanes and not facts.due and facts.look
-        is_asked = facts.active and 0 < facts.queued < now - settings.TOKEN_GRACE_MS
-        if is_away and not is_asked and own and min(own) < now - settings.TOKEN_GRACE_MS:
+        if needs_audit(facts, now):
             yield "keeper audits", ("audit",)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common.rate import Rate
-from fairlane.operations.pull import settle
 from tests.explore.actors import Role
 from tests.explore.deletions import DELETER, Deletions
 from tests.explore.distincts import Distincts
@@ -13,6 +12,18 @@ from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
 from tests.explore.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
 from tests.explore.groups import Groups, group_producer
+from tests.explore.opened import opener
+from tests.explore.programs import Programs, dead, done, extend_and_finish, program, release
+from tests.explore.queues import (
+    FASTER,
+    REGISTRAR,
+    SLOWLY,
+    AtOneRate,
+    Paused,
+    Rated,
+    beating_worker,
+    queue_changer,
+)
 from tests.explore.requeues import Requeues, reviver
 from tests.explore.several import (
     CANCEL_FIRST,
@@ -83,21 +94,6 @@ def worker(number: int, most: int = 1, *, one_server: bool = False) -> Role:
 def bunch_worker(number: int, *, one_server: bool = False) -> Role:
     """Takes two tokens in one pop."""
     return Role(f"w:{number}", "bunch worker", (("one_server", one_server),))
-
-
-def done(receipt: Receipt) -> Operation[None]:
-    """Settles what was taken with a result."""
-    return settle.done(receipt, b"", 0)
-
-
-def dead(receipt: Receipt) -> Operation[None]:
-    """Gives up what was taken."""
-    return settle.dead(receipt, "never", 0)
-
-
-def release(receipt: Receipt) -> Operation[None]:
-    """Returns what was taken."""
-    return settle.release(receipt, 0)
 
 
 def puller(
@@ -412,9 +408,110 @@ DISTINCTS = (
         **ODD,
     ),
     System("distinct, a worker", (producer(2, 1, distinct=True), W1), **ODD),
-    System("distinct, a worker, a lost reply", (producer(2, 1, distinct=True), W1), LOST, **ODD),
+)
+# A queue has a rate, or is paused; its workers learn that with their beats.
+BEATS, WAITED = beating_worker(), beating_worker(has_waited=True)
+AT_RATE, PAIR = queue_changer(("rate", SLOWLY)), producer(2)
+RATED: dict[str, Any] = {"before": (REGISTRAR, AT_RATE, PAIR), "protocol": AtOneRate}
+RATED_TWO: dict[str, Any] = RATED | {"before": (REGISTRAR, AT_RATE, producer(2, limit=2))}
+RATED_ONE: dict[str, Any] = {"before": (REGISTRAR, AT_RATE, producer(1)), "protocol": AtOneRate}
+NEW_RATE: dict[str, Any] = RATED | {"protocol": Rated, "keepers": 0}
+NO_RATE: dict[str, Any] = {"protocol": Rated, "before": (REGISTRAR, PAIR), "keepers": 0}
+ANOTHER, REMOVED = queue_changer(("rate", FASTER)), queue_changer(("rate", None))
+RATES = (
+    System("a queue's rate", (BEATS,), **RATED),
+    System("a queue's rate, a crash", (BEATS,), CRASH, **RATED),
+    System("a queue's rate, a lost reply", (BEATS,), LOST, **RATED),
+    System("a queue's rate, in line", (WAITED,), **(RATED | {"keepers": 0})),
+    System("a queue's rate, delayed", (BEATS,), hows=FAILS, **RATED_ONE),
+    System("a queue's rate, delayed, a crash", (BEATS,), CRASH, FAILS, **RATED_ONE),
+    System("a queue gets a rate", (BEATS, AT_RATE), **NO_RATE),
+    System("a queue's rate, another one", (BEATS, ANOTHER), **NEW_RATE),
+    System("a queue's rate is removed", (BEATS, REMOVED), **NEW_RATE),
+)
+WAITS: dict[str, Any] = {"before": (REGISTRAR, producer(1)), "protocol": Paused}
+PAUSES, STOPS = queue_changer(("pause", None), ("resume",)), queue_changer(("pause", None))
+REST, RESTS_TOO = (queue_changer(("pause", 20.0), name=name) for name in "xy")
+PAUSED = (
+    System("a queue is paused", (BEATS, PAUSES), **WAITS),
+    System("a queue is paused, a crash", (BEATS, STOPS), CRASH, **WAITS),
+    System("a queue is paused, a lost reply", (BEATS, STOPS), LOST, **WAITS),
+    System("a queue rests", (BEATS, REST), **WAITS),
+    System("a queue rests, a crash", (BEATS, REST), CRASH, **WAITS),
+    System("a queue rests twice", (BEATS, REST, RESTS_TOO), **(WAITS | {"keepers": 0})),
+)
+# Programs take from a queue without a worker, and do what is due.
+TAKES, LONGER = program(done), program(extend_and_finish)
+ONCE = program(done, once=True)
+AMONG: dict[str, Any] = {"before": (producer(1),), "protocol": Programs}
+ALONE: dict[str, Any] = AMONG | {"keepers": 0}
+TWO_WAIT: dict[str, Any] = ALONE | {"before": (producer(2),)}
+AT_A_RATE: dict[str, Any] = ALONE | {"before": (AT_RATE, producer(2))}
+PROGRAMS = (
+    System("stands in", (TAKES,), **TWO_WAIT),
+    System("stands in, a crash", (TAKES,), CRASH, **ALONE),
+    System("stands in, a lost reply", (TAKES,), LOST, **ALONE),
+    System("stands in, a late copy", (TAKES,), COPY, **ALONE),
+    System("stands in, gives up", (program(dead),), CRASH, **ALONE),
+    System("stands in, beside one who returns", (TAKES, puller(release)), **ALONE),
+    System("stands in, extends", (LONGER,), CRASH, **ALONE),
+    System("stands in, extends, a lost reply", (LONGER,), LOST, **ALONE),
+    System("stands in at a rate", (TAKES,), **AT_A_RATE),
+    System("stands in at a rate, a crash", (TAKES,), CRASH, **AT_A_RATE),
+    System("stands in at a rate, a lost reply", (TAKES,), LOST, **AT_A_RATE),
+    System("stands in, the queue gets a rate", (TAKES, AT_RATE), CRASH, **TWO_WAIT),
+    System("stands in, the rate is another", (TAKES, ANOTHER), CRASH, **AT_A_RATE),
+    System("stands in, the rate is removed", (TAKES, REMOVED), CRASH, **AT_A_RATE),
+    System("stands in, the rate is set twice", (TAKES, ANOTHER), COPY, **AT_A_RATE),
+    System("stands in, the queue is paused", (TAKES, PAUSES), **ALONE),
+    System("stands in, the queue rests", (TAKES, REST), CRASH, **ALONE),
+    System("stands in, the queue rests, a late copy", (TAKES, REST), COPY, **ALONE),
+    System("stands in, two pause the queue", (TAKES, REST, RESTS_TOO), CRASH, **ALONE),
+)
+# A request is open until its producer seals it.
+LEAVES, ENDS_SOON = opener(seals=False), opener(seals=False, deadline_ms=20_000)
+BEGUN: dict[str, Any] = {"before": (LEAVES,)}
+OPENS = (
+    System("opens", (opener(), W1)),
+    System("opens, a crash", (opener(),), CRASH),
+    System("opens, a lost reply", (opener(),), LOST),
+    System("opens, a late copy", (opener(),), COPY),
+    System("opens, no room", (opener(comings=2),), FULL),
+    System("opens, leaves", (LEAVES, W1)),
+    System("opens, leaves, a deadline", (ENDS_SOON, W1)),
+    System("opens, cancel", (opener(), CANCEL)),
+    System("seals what was left", (opener(), W1), **BEGUN),
+    System("seals what was left, a crash", (opener(),), CRASH, **BEGUN),
+    System("seals what was left, a lost reply", (opener(),), LOST, **BEGUN),
+    System("seals what was left, a late copy", (opener(),), COPY, **BEGUN),
+)
+# What is there before is not interleaved: so these end, though their likes below do not.
+FOLLOWS: dict[str, Any] = {"before": (follower(),), "protocol": AfterDone}
+ANY_END: dict[str, Any] = {"before": (follower(any_end=True),), "protocol": After}
+OWNED: dict[str, Any] = {"before": (producer(1, tenant="a"),)}
+FED_SOON: dict[str, Any] = {"before": (fed_by(*ONE),), "protocol": Feeds}
+BEGUN_BEFORE = (
+    System("waits for another", (W1,), **FOLLOWS),
+    System("waits for another, a crash", (W1,), CRASH, **FOLLOWS),
+    System("waits for another, a lost reply", (W1,), LOST, **FOLLOWS),
+    System("waits for another, a late copy", (W1,), COPY, **FOLLOWS),
+    System("waits for another, dead", (W1,), CRASH, BAD, **FOLLOWS),
+    System("waits for another, cancelled", (W1, CANCEL_FIRST), **FOLLOWS),
+    System("waits for any end", (W1, CANCEL_FIRST), **ANY_END),
+    System("a new share", (W1, changer(("set_share", 9))), **OWNED),
+    System("exchange, a new share", (ON1, changer(("set_share", 9))), **OWNED),
+    System("one is fed", (W1,), **FED_SOON),
+    System("one is fed, a crash", (W1,), CRASH, **FED_SOON),
 )
 HUGE = (  # only by name: most have more than three million states
+    System("distinct, a worker, a lost reply", (producer(2, 1, distinct=True), W1), LOST, **ODD),
+    System("a queue is paused, a late copy", (BEATS, PAUSES), COPY, **WAITS),
+    System("stands in, one of two is late", (ONCE, W1), **AMONG),
+    System("stands in, once, a lost reply", (ONCE, W1), LOST, **AMONG),
+    System("waits for another, two leaders", (W1,), **FOLLOWS, **TWICE),
+    System("a new share, a crash", (W1, changer(("set_share", 9))), CRASH, **OWNED),
+    System("two programs stand in", (TAKES, program(done, 9)), **ALONE),
+    System("a queue's rate, two workers", (BEATS, beating_worker(2, has_waited=True)), **RATED_TWO),
     System("hand over, two leaders", (W1,), keepers=2, **FED_ONE),
     System("hand over meanwhile", (W1,), **FED_LIVE),
     System("hand over meanwhile, a crash", (W1,), CRASH, **FED_LIVE),
@@ -455,7 +552,8 @@ HUGE = (  # only by name: most have more than three million states
 )
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
-    *(*SHARDED, *DURABLES, *FLOWS, *SEVERAL, *UNIQUES, *DISTINCTS, *HUGE),
+    *(*SHARDED, *DURABLES, *FLOWS, *SEVERAL, *UNIQUES, *DISTINCTS),
+    *(*RATES, *PAUSED, *PROGRAMS, *OPENS, *BEGUN_BEFORE, *HUGE),
 )
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
@@ -473,6 +571,10 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
         "keep, a lost reply",
         "distinct",
         "distinct, one server, a late copy",
+        "stands in, a lost reply",
+        "stands in at a rate",
+        "a queue's rate, in line",
+        "a queue rests twice",
     )
 )
 GATE = (*QUICK, *SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see

@@ -133,8 +133,18 @@ def test_the_explorer_sees_a_guard_taken_out(
             *("request/claim_dead.lua", "not owner or not is_final(owner)"),
             *("true", "requeue twice, overlapping"),
         ),
+        (
+            "lib/rates/bucket.lua",
+            "tat + granted * step, line)",
+            "tat, line)",
+            "a queue's rate, in line",
+        ),
+        ("dispatch/pause_queue.lua", "if period == 0 then", "if true then", "a queue rests twice"),
     ],
-    ids=["nothing is minted", "done is not counted", "withdrawn anyway", "claimed anyway"],
+    ids=[
+        *("nothing is minted", "done is not counted", "withdrawn anyway", "claimed anyway"),
+        *("nothing is taken from the bucket", "never paused"),
+    ],
 )
 def test_the_explorer_sees_a_missing_action(
     redis_server: Server,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.found import FlowProgress, StepProgress

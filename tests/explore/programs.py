@@ -1,0 +1,94 @@
+"""A program that takes where no worker lives: it does the queue's maintenance, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane.errors import ReceiptExpired
+from fairlane.operations.pull import settle
+from fairlane.operations.pull.take import Taker, take
+from fairlane.protocol import keys
+from tests.explore.actors import Role, kind
+from tests.explore.protocol import QUEUE, Facts, Fairlane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from pathlib import Path
+
+    from fairlane.operations.pull.receipt import Receipt
+    from fairlane.protocol.steps import Operation, Step
+    from tests.explore.actors import Actor
+
+TERM_S = 20.0
+
+
+class Settled(NamedTuple):
+    """What a program believes of what it took."""
+
+    is_accepted: bool
+    head: bytes  # index:status:attempt of the result that it wrote
+
+
+def done(receipt: Receipt) -> Operation[None]:
+    """Settles what was taken with a result."""
+    return settle.done(receipt, b"", 0)
+
+
+def dead(receipt: Receipt) -> Operation[None]:
+    """Gives up what was taken."""
+    return settle.dead(receipt, "never", 0)
+
+
+def release(receipt: Receipt) -> Operation[None]:
+    """Returns what was taken."""
+    return settle.release(receipt, 0)
+
+
+def extend_and_finish(receipt: Receipt) -> Operation[None]:
+    """Asks for more time, then settles with a result."""
+    yield from settle.extend_term(receipt, TERM_S)
+    yield from done(receipt)
+
+
+def program(
+    how: Callable[[Receipt], Operation[Any]], number: int = 8, *, once: bool = False
+) -> Role:
+    """Takes one sub-request after the other, or only `once`, and settles each so."""
+    return Role(f"t:{number}", "program", (("settle", how), ("once", once)))
+
+
+@kind("program", rests_at="stand_in")
+def _take(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    taker = Taker(QUEUE, lambda: role.name)
+    while True:
+        for delivery in (yield from take(taker, 1, TERM_S)):
+            # Results that differ only in how long they waited would be as many more states.
+            submitted = int(delivery.receipt.entry_id.partition(b"-")[0])
+            receipt = replace(delivery.receipt, taken_ms=submitted)
+            try:
+                yield from role.option("settle")(receipt)
+                is_accepted = True
+            except ReceiptExpired:
+                is_accepted = False
+            if role.option("once"):
+                return Settled(is_accepted, receipt.head(b"d", 0).rsplit(b":", 2)[0])
+
+
+class Programs(Fairlane):
+    """A receipt that was accepted has settled its sub-request, and one that was refused has not."""
+
+    def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
+        """Adds what a program looks at besides."""
+        super().__init__(root, in_stream=in_stream)
+        self._add("ticks", keys.schedules(QUEUE)[1])
+
+    def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
+        wrong = super().wrong_actors(facts, actors)
+        for actor in actors:
+            if actor.role.kind != "program" or actor.result is None:
+                continue
+            if actor.result.is_accepted != (actor.result.head in facts.outcomes):
+                said = "accepted" if actor.result.is_accepted else "refused"
+                wrong += (f"a receipt was {said}, and the results are {facts.outcomes}",)
+        return wrong
