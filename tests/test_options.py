@@ -148,3 +148,20 @@ def test_a_start_that_cannot_be_is_refused(given: Any, sentence: str):
 
 def test_a_deadline_behind_the_start_is_accepted():
     assert policy_of("q", run_at="2020-01-01T00:00Z", deadline_s=60).start_ms > 0
+
+
+def test_the_policy_of_the_same_options_is_made_once():
+    made = policy_of("req", priority=1, deadline_s=5)
+    assert policy_of("req", priority=1, deadline_s=5) is made
+    assert policy_of("other", priority=1, deadline_s=5) != made
+    with pytest.raises(InvalidArgument, match="priority True is not valid"):
+        policy_of("req", priority=True, deadline_s=5)
+
+
+def test_a_policy_that_depends_on_more_than_its_options_is_made_anew():
+    tags = ["one"]
+    before = policy_of("req", tags=tags)
+    tags.append("two")
+    assert (before.tags, policy_of("req", tags=tags).tags) == (("one",), ("one", "two"))
+    nonces = {policy_of("req", on_duplicate="keep", window_s=5).nonce for _ in range(2)}
+    assert len(nonces) == 2
