@@ -13,11 +13,11 @@ from mypy import api
 
 import fairlane
 from fairlane import InvalidArgument, Queue, Worker, aio, content_id, submit_request
+from fairlane.common.clock import ms_of
 from fairlane.options import (
     Policy,
     RequestOptions,
     SharedOptions,
-    ms_of,
     policy_of,
 )
 
@@ -64,6 +64,7 @@ def test_every_part_of_a_policy_has_an_option():
     parts = {name.removesuffix("_ms") for name in Policy.__slots__} - inner
     options = {name.removesuffix("_s") for name in RequestOptions.__optional_keys__}
     made_of = {"start": {"run_at"}, "rates": {"rate", "burst", "rate_key", "weight"}}
+    made_of["key"] = {"distinct"}
     assert options == {one for part in parts for one in made_of.get(part, {part})}
 
 

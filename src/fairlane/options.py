@@ -12,16 +12,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypedDict
 
 from fairlane import settings
-from fairlane.common.clock import LAST_MS, duration_s, moment_ms
+from fairlane.common.clock import LAST_MS, duration_s, moment_ms, ms_of
 from fairlane.common.rate import OWN, Rate, rate_of, rates_text
-from fairlane.common.xid import Key, packed_ids, xid
-from fairlane.errors import InvalidArgument, type_of
+from fairlane.common.xid import Key, packed_ids, read_distinct, xid
+from fairlane.errors import InvalidArgument
 from fairlane.protocol.keys import LANES, check_name, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Unpack
-
 
 MAX_LIMIT = 10_000
 MAX_TAGS = 20
@@ -29,7 +28,6 @@ MAX_SHARE = 999
 MAX_AFTER = 100
 ON_DUPLICATE = ("keep", "replace", "debounce")
 _DAY_MS = 86_400_000
-_MOST_S = 1e300  # seconds, in either direction: a float has no larger number of ms
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{2} ?[!-~]*", re.IGNORECASE)
 
 
@@ -113,9 +111,8 @@ def policy_of(queue: str, *, trace: str = "", **options: Unpack[RequestOptions])
     time. So each policy is made once if its options are all that it depends on.
     """
     if not trace and _MADE_ANEW.isdisjoint(options):
-        known: Any = options
         try:
-            return _usual_policy(queue, **known)
+            return _usual_policy(queue, **options)  # type: ignore[arg-type]  # hashed, or TypeError
         except TypeError:  # a wrong option, or one that has no hash
             pass
     return _new_policy(queue, trace, **options)
@@ -137,7 +134,7 @@ def _new_policy(queue: str, trace: str = "", **options: Unpack[RequestOptions]) 
         if name in given:
             given[name] = _names(name, given[name])
     if "distinct" in given:
-        given |= _read_distinct(given.pop("distinct"))
+        given |= read_distinct(given.pop("distinct"))
     if given.get("on_duplicate"):
         given["nonce"] = secrets.token_hex(8)
     return Policy(queue=queue, trace=trace, **given)
@@ -184,15 +181,6 @@ def _read_rate(given: dict[str, Any]) -> None:
     given["rates"] = (rate,)
 
 
-def _read_distinct(distinct: bool | Key) -> dict[str, Any]:
-    """Returns what the policy has of it: if sub-requests are distinct, and by which key."""
-    if isinstance(distinct, bool):
-        return {"distinct": distinct}
-    if callable(distinct):
-        return {"distinct": True, "key": distinct}
-    raise InvalidArgument(f"distinct is {type_of(distinct)}: give True, or a function of a body")
-
-
 def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidArgument(f"{option} {names!r} is not valid: a list of names is expected")
@@ -204,15 +192,6 @@ def id_for(policy: Policy, given: str | None) -> str:
     if given is None and policy.on_duplicate:
         raise InvalidArgument("on_duplicate needs an id: a new one has no other request")
     return new_id() if given is None else given
-
-
-def ms_of(name: str, seconds: float) -> int:
-    """Returns seconds as whole ms, at least 1 unless it is 0. Raises InvalidArgument."""
-    given: object = seconds
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not is_number or not -_MOST_S < seconds < _MOST_S:  # also refuses nan
-        raise InvalidArgument(f"{name} {seconds!r} is not valid: a number of seconds is expected")
-    return (round(seconds * 1000) or 1) if seconds else 0
 
 
 def _backoff_ms(pair: tuple[float, float]) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks
+from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
 from fairlane.operations.blockers.recent_leases import recent_leases
@@ -16,7 +17,6 @@ from fairlane.operations.control import change, completion, dead_letters, reques
 from fairlane.operations.find import failures
 from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.results import flow
-from fairlane.options import ms_of
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:

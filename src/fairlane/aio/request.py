@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
+from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
 from fairlane.operations.blockers.recent_leases import recent_leases
@@ -21,7 +22,6 @@ from fairlane.operations.control import (
 from fairlane.operations.find import failures
 from fairlane.operations.many.set_rate import set_rate
 from fairlane.operations.results import flow
-from fairlane.options import ms_of
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:

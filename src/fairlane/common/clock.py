@@ -9,6 +9,7 @@ from fairlane import settings
 from fairlane.errors import InvalidArgument
 
 LAST_MS = 253_402_300_799_000  # the end of the year 9999
+_MOST_S = 1e300  # seconds, in either direction: a float has no larger number of ms
 
 
 def wall_ms() -> int:
@@ -32,6 +33,15 @@ def duration_s(name: str, duration: str) -> float:
         return settings.duration_ms(duration) / 1000
     except InvalidArgument as error:
         raise InvalidArgument(f"{name} {error}") from None
+
+
+def ms_of(name: str, seconds: float) -> int:
+    """Returns seconds as whole ms, at least 1 unless it is 0. Raises InvalidArgument."""
+    given: object = seconds
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not is_number or not -_MOST_S < seconds < _MOST_S:  # also refuses nan
+        raise InvalidArgument(f"{name} {seconds!r} is not valid: a number of seconds is expected")
+    return (round(seconds * 1000) or 1) if seconds else 0
 
 
 def moment_ms(name: str, moment: datetime | str) -> int:

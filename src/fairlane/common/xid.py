@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import InvalidArgument, type_of
 
@@ -66,3 +66,15 @@ def _id_of(key: str | bytes) -> bytes:
             "function that distinct names"
         )
     return hashlib.blake2b(given, digest_size=_ID_BYTES).digest()
+
+
+def read_distinct(distinct: bool | Key) -> dict[str, Any]:
+    """Returns what a policy has of the option: if sub-requests are distinct, and by which key.
+
+    Raises InvalidArgument.
+    """
+    if isinstance(distinct, bool):
+        return {"distinct": distinct}
+    if callable(distinct):
+        return {"distinct": True, "key": distinct}
+    raise InvalidArgument(f"distinct is {type_of(distinct)}: give True, or a function of a body")

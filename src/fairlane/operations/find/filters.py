@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from fairlane.common.clock import ms_of
 from fairlane.errors import InvalidArgument
 from fairlane.found import ENDED, RUNNING, STATE_GROUPS, RequestFilters
-from fairlane.options import check_priority, ms_of
+from fairlane.options import check_priority
 from fairlane.protocol.keys import check_name
 
 if TYPE_CHECKING:

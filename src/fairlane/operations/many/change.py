@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fairlane.common.clock import ms_of
 from fairlane.errors import InvalidArgument
 from fairlane.found import ENDED
 from fairlane.model import DeadChoice
 from fairlane.operations.many.set_rate import NewRate, check_rate
-from fairlane.options import check_deadline, check_limit, check_priority, check_share, ms_of
+from fairlane.options import check_deadline, check_limit, check_priority, check_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

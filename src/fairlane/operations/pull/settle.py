@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.common.clock import ms_of
 from fairlane.errors import InvalidArgument, NotDurable, type_of
 from fairlane.model import Verdict
 from fairlane.operations.control.completion import parse_results
@@ -17,7 +18,6 @@ from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import complete, extend, give_back
 from fairlane.operations.pull.take import check_visible
 from fairlane.operations.submit.durability import confirm_settled
-from fairlane.options import ms_of
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 
