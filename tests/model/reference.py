@@ -293,9 +293,7 @@ class Request:
             self.mint(now, tokens)
             return tokens
         agree(reply[0], b"ok", "a good token")
-        # A life that follows another one in the same ms begins 1 ms later than now. A lease of this
-        # ms is no sign then that it has started.
-        self.has_started |= now >= self.born
+        self.has_started = True
         taken = self._slice(now, count, reply[4])
         self._agree_on_slice(now, reply, taken[0].attempt, taken)
         permit.fence, permit.op, permit.worker, permit.started = int(reply[1]), op, worker, started

@@ -103,6 +103,12 @@ def test_glance_reports_no_other_open_request(fed: Lane):
     assert fed.request("glance", queue="", grace="")[3:] == []
 
 
+def test_glance_reports_no_feed_of_what_is_sealed(lane: Lane):
+    lane.start(1, open_ms=HOUR, extras="feed=done r0 continue - 1")
+    lane.seal()
+    assert lane.request("glance", queue="", grace="")[3:] == []
+
+
 def test_glance_reports_no_feed_of_what_is_being_cancelled(lane: Lane):
     (token,) = lane.start(1, open_ms=HOUR, extras="feed=done r0 continue - 1")
     lane.take(token)

@@ -295,3 +295,21 @@ def test_more_tokens_than_one_push_may_have_are_dispatched(one: Lane):
     requests = [(f"r{n}", "d", numbered(10)) for n in range(300)]
     submit_all(one, requests, limit=10)
     assert one.client.llen("{req}:5") == 3_000
+
+
+def test_the_token_of_a_tenant_waits_for_its_turn(lane: Lane):
+    if submit(lane, 1, extras="tenant=acme") is None:
+        pytest.skip("no server of a cluster has all keys")
+    turns, _ = keys.turns(lane.queue)
+    assert lane.client.lrange(keys.lanes(lane.queue)[5], 0, -1) == [b"@"]
+    assert lane.client.zcard(turns) == 1
+
+
+def test_a_number_of_bodies_below_zero_is_refused(lane: Lane):
+    try:
+        reply = submit_contents(lane, ["r1", "r2"], ["d1", -1, 1, "a"])
+    except FairlaneError as error:
+        assert "the number of bodies" in str(error)
+        assert not lane.client.exists(*map(keys.request_hash, ("r1", "r2")))
+    else:
+        assert reply is None, "no server of a cluster has all keys"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.support.requests import HOUR
+from tests.support.requests import HOUR, toks
 
 if TYPE_CHECKING:
     from tests.support.requests import Lane
@@ -42,6 +42,15 @@ def test_a_new_life_begins_when_the_ending_of_the_former_one_is_in_the_log(lane:
     assert again(lane, over=born)[0] == b"ok"
     assert lane.number("born") > born
     assert lane.hash()["state"] == "active"
+
+
+def test_a_lease_in_the_ms_in_which_the_former_life_began_shows_a_start(lane: Lane):
+    """`debounce` reads it from the fence. The new life begins a ms later than now."""
+    end(lane)
+    _, tokens, born = again(lane, over=lane.number("born"))
+    assert born > lane.now
+    lane.take(toks(tokens)[0])
+    assert lane.number("seq") >= 1_000 * born
 
 
 def test_what_was_cancelled_is_followed_within_the_window(lane: Lane):

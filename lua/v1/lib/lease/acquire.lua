@@ -49,8 +49,9 @@ local function acquire(state, now, claim)
     save_state(state)
     return {word, tokens}
   end
-  -- Never below the clock in µs. So a fence is new even if a failover lost the last ones.
-  state.seq = math.max(state.seq + 1, 1000 * now)
+  -- Never below the clock in µs. So a fence is new even if a failover lost the last ones. Nor below `born`, which is after
+  -- `now` if a former life of the id began in this ms: so a lease shows that the request has started.
+  state.seq = math.max(state.seq + 1, 1000 * math.max(now, state.born))
   permit = {fence = string.format("%d", state.seq), g = g, op = op, started = claim.started, worker = claim.worker,
     shared = claim.shared == "1" and "1" or ""}
   -- The lease is written first: if a later command is refused, reap drops a lease without a permit and gives its slice back.
