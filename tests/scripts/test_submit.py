@@ -306,10 +306,8 @@ def test_the_token_of_a_tenant_waits_for_its_turn(lane: Lane):
 
 
 def test_a_number_of_bodies_below_zero_is_refused(lane: Lane):
-    try:
-        reply = submit_contents(lane, ["r1", "r2"], ["d1", -1, 1, "a"])
-    except FairlaneError as error:
-        assert "the number of bodies" in str(error)
-        assert not lane.client.exists(*map(keys.request_hash, ("r1", "r2")))
-    else:
-        assert reply is None, "no server of a cluster has all keys"
+    if submit(lane, 1) is None:
+        pytest.skip("no server of a cluster has all keys")
+    with pytest.raises(FairlaneError, match="the number of bodies"):
+        submit_contents(lane, ["r2", "r3"], ["d1", -1, 1, "a"])
+    assert not lane.client.exists(*map(keys.request_hash, ("r2", "r3")))
