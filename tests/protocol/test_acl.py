@@ -34,7 +34,10 @@ STEPS = {"Call": acl.CALL, "Confirm": acl.CONFIRM, "Pop": acl.POP, "Subscribe": 
 # What the library offers and no command of the command line does.
 API = {
     "producer": {"submit_many", "submit_flow", "completions", "state"},
-    "maintenance": {"submit_many", "submit_flow", "completions", "state"},
+    "maintenance": {
+        *("submit_many", "submit_flow", "completions", "state"),
+        *("set_limit", "set_priority", "set_deadline", "set_share"),  # `fairlane set` makes several
+    },
     "monitor": {"completions", "state", "snapshot", "leases"},
     "worker": {"take", "_taker"},
 }

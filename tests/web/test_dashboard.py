@@ -35,7 +35,7 @@ class Named:
     """A queue of which only the name is read."""
 
     name = "req"
-    snapshot = errors = None
+    snapshot = errors = demand = None
 
     async def close(self) -> None:
         """Closes nothing."""

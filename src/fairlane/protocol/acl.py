@@ -151,7 +151,7 @@ ROLES = {
             "claim_messages fan_out keep_service land next_forward push_shortest restart_forward"
             " settle_messages"
         ),
-        _words("blmove del exists hmget incr incrby llen lrange lrem time") | CALL,
+        _words("blmove del exists hget hmget incr incrby llen lrange lrem time") | CALL,
         any_keys=True,
     ),
     "topics": Role(

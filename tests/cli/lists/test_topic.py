@@ -221,8 +221,8 @@ def test_the_life_of_a_topic(program: Program):
     assert program("topic", "delete", "news", "--yes").out == b"deleted\n"
     assert program("topic", "list").out == b""
     gone = program("topic", "delete", "news", "--yes")
-    assert (gone.code, gone.out) == (0, b"")
-    assert "there is no topic news" in gone.err
+    assert (gone.code, gone.out) == (3, b"")
+    assert "topic news does not exist" in gone.err
 
 
 def test_a_publication_that_no_subscriber_gets_is_noted(program: Program):

@@ -27,8 +27,10 @@ _DRIVERS_OWN = acl.CONNECTION | acl.CALL  # they are used before anything else i
 _BEHIND: dict[str, tuple[Arg, ...]] = {
     **dict.fromkeys(("brpop", "decrby", "incrby", "pexpire", "xpending"), (b"x",)),
     **dict.fromkeys(
-        ("hdel", "hexists", "hget", "hmget", "lpos", "lpush", "rpush", "zrem"), (b"x",)
+        ("hdel", "hexists", "hget", "hmget", "lpos", "lpush", "rpush", "sadd", "smismember"),
+        (b"x",),
     ),
+    **dict.fromkeys(("srem", "zrem"), (b"x",)),
     **dict.fromkeys(("hscan", "xdel", "zmscore", "zscan", "zscore"), (b"0",)),
     **dict.fromkeys(("getrange", "hincrby", "hset", "lrange", "zadd"), (b"0", b"0")),
     "zrangebylex": (b"-", b"+"),
