@@ -41,6 +41,7 @@ def test_processes_are_killed(redis_server: Server, redis_url: str):
 
 @ON_SINGLE
 @pytest.mark.slow
+@pytest.mark.rest
 @ON_LINUX
 def test_processes_are_killed_while_requests_wait_for_each_other(
     redis_server: Server, redis_url: str
@@ -51,6 +52,7 @@ def test_processes_are_killed_while_requests_wait_for_each_other(
 
 @ON_SINGLE
 @pytest.mark.slow
+@pytest.mark.rest
 @ON_LINUX
 def test_flows_are_whole_though_workers_are_killed(redis_server: Server, redis_url: str):
     check(dependents.flows(small(600, 2), redis_server))
@@ -58,6 +60,7 @@ def test_flows_are_whole_though_workers_are_killed(redis_server: Server, redis_u
 
 @ON_SINGLE
 @pytest.mark.slow
+@pytest.mark.rest
 @ON_LINUX
 def test_every_tick_has_one_request_though_leaders_are_killed(redis_server: Server, redis_url: str):
     check(dependents.schedules(small(200, 2), redis_server))
@@ -91,6 +94,7 @@ def test_redis_forgets_scripts_and_cuts_its_clients(redis_server: Server, redis_
 
 @ON_SINGLE
 @pytest.mark.slow
+@pytest.mark.rest
 def test_the_wire_is_cut_in_the_middle_of_replies(redis_server: Server, redis_url: str):
     """Of what goes in, too; and replies are lost as a whole."""
     report = scenes.proxy(small(3_000, 5), redis_server, direct=0)
@@ -100,6 +104,7 @@ def test_the_wire_is_cut_in_the_middle_of_replies(redis_server: Server, redis_ur
 
 @pytest.mark.server
 @pytest.mark.slow
+@pytest.mark.rest
 def test_redis_is_killed_and_restarted():
     """Of what it had acknowledged nothing is gone, as its file is synced with every write."""
     report = scenes.always(small(2_000, 2))
@@ -117,6 +122,7 @@ def test_clocks_are_an_hour_off(redis_server: Server, redis_url: str):
 
 @ON_SINGLE
 @pytest.mark.slow
+@pytest.mark.rest
 def test_without_a_fault_nothing_runs_twice(redis_server: Server, redis_url: str):
     report = scenes.calm(small(10_000, 0), redis_server)
     check(report)

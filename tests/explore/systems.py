@@ -122,11 +122,12 @@ SMALL = (  # a few seconds: in every test run
     System("one worker", (producer(1), W1)),
     System("an empty request", (producer(),), (1, 1, 0)),
     System("a deadline", (producer(1, deadline_ms=20_000), W1)),
+    System("a delay", (producer(1, delay_ms=20_000), W1)),
+    # These take the longest: in `make test-rest`.
     System("a failing handler", (producer(1), W1), hows=FAILS),
     System("open, one server", (producer(1, 1, one_server=True), W1)),
-    System("a delay", (producer(1, delay_ms=20_000), W1)),
     System("exchange", (producer(2), ON1)),
-    System("open", (producer(1, 1), W1)),  # takes the longest: in `make test-rest`
+    System("open", (producer(1, 1), W1)),
 )
 MIDDLE = (
     System("two workers", (producer(1), W1, W2)),

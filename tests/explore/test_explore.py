@@ -32,7 +32,7 @@ pytestmark = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
         pytest.param(True, id="in a stream", marks=pytest.mark.rest),
     ],
 )
-@pytest.mark.parametrize("system", rest_but(7, zip(SMALL)), ids=lambda system: system.name)
+@pytest.mark.parametrize("system", rest_but(4, zip(SMALL)), ids=lambda system: system.name)
 def test_a_small_system_holds_in_every_state(
     redis_server: Server,
     system: System,

@@ -100,6 +100,7 @@ sys.exit(mutants.main())
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("file", "caught", "missed"), [("test_place", 3, 0), ("test_backlog", 0, 3)]
 )

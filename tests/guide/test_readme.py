@@ -37,6 +37,7 @@ def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_the_readme_installs_into_an_environment_of_its_own(tmp_path: Path):
     """As pasted, `pip` is that of the environment: the one of the system may refuse."""
     (block,) = [block for block in blocks_of(README, languages=("sh",)) if "pip" in block.text]

@@ -16,6 +16,7 @@ PAGE = ROOT / "docs" / "how-to" / "topics.md"
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 @ON_ONE_KIND
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:

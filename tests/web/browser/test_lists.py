@@ -33,6 +33,7 @@ def sort_of(browser: Browser, label: str) -> str | None:
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_requests_are_sorted_by_click_and_by_keyboard(browser: Browser, serving: Serving):
     submit(serving, "few", ["a"], priority=1)
     submit(serving, "many", ["a", "b", "c"], priority=9)
@@ -60,6 +61,7 @@ def test_requests_are_sorted_by_click_and_by_keyboard(browser: Browser, serving:
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_the_dead_of_a_failure_are_dropped_in_all_requests(browser: Browser, serving: Serving):
     for name in ("monday", "tuesday"):
         submit(serving, name, ["a", "b"])
@@ -73,6 +75,7 @@ def test_the_dead_of_a_failure_are_dropped_in_all_requests(browser: Browser, ser
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_the_page_of_a_request_makes_no_call_while_nothing_changes(
     browser: Browser, serving: Serving
 ):
