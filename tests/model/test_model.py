@@ -156,7 +156,9 @@ GUARDS = {
     "two leaders hand over the same": Guard(
         "lib/flows/open_end.lua", "cursor ~= since", "false", FLOWS
     ),
-    "a repeat is taken": Guard("lib/ids/distinct.lua", " and known[i] ~= 1", ""),
+    "a repeat is taken": Guard(
+        "lib/ids/distinct.lua", " and known[i] ~= 1", "", ("submit", "append", "repeat")
+    ),
     "a dead part that ran again is joined twice": Guard(
         "lib/flows/parts.lua", "row[own] or not row[width + 1]", "true", FLOWS
     ),
