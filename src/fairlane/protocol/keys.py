@@ -10,8 +10,12 @@ from __future__ import annotations
 import re
 import secrets
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from fairlane.errors import InvalidArgument
+from fairlane.errors import InvalidArgument, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 LANES = 100
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -46,6 +50,21 @@ def check_name(kind: str, name: str) -> str:
             f"{kind} {shown} is not valid: use 1 to 128 letters, digits and the characters _ . : -"
         )
     return name
+
+
+def check_names(
+    kind: str, names: Iterable[str], most: int, check: Callable[[str, str], str] = check_name
+) -> tuple[str, ...]:
+    """Returns 1 to `most` different names of a kind, each checked. Raises InvalidArgument."""
+    if isinstance(names, (str, bytes)):
+        raise InvalidArgument(f"{kind}s {names!r} is {type_of(names)}: a list of names is expected")
+    found = tuple(check(kind, name) for name in names)
+    if not 1 <= len(found) <= most:
+        raise InvalidArgument(f"{len(found):,} {kind}s: 1 to {most:,} are expected")
+    if len(set(found)) < len(found):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise InvalidArgument(f"{kind} {twice} is named twice: name each {kind} once")
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable, type_of
+from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.protocol import keys, list_keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, SingleServer
@@ -27,15 +27,7 @@ _MARKER_MS = 600_000  # a call is repeated for two minutes at most
 
 def check_lists(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the names of 1 to 1,000 different lists. Raises InvalidArgument."""
-    if isinstance(names, (str, bytes)):
-        raise InvalidArgument(f"lists {names!r} is {type_of(names)}: a list of names is expected")
-    found = tuple(list_keys.check_list("list", name) for name in names)
-    if not 1 <= len(found) <= MOST_LISTS:
-        raise InvalidArgument(f"{len(found):,} lists: 1 to {MOST_LISTS:,} are expected")
-    if len(set(found)) < len(found):
-        twice = next(name for name in found if found.count(name) > 1)
-        raise InvalidArgument(f"list {twice} is named twice: name each list once")
-    return found
+    return keys.check_names("list", names, MOST_LISTS, list_keys.check_list)
 
 
 def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[dict[str, int]]:

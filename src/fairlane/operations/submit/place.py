@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable, type_of
+from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.lease.tokens import drop_active
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -34,15 +34,7 @@ class Place(NamedTuple):
 
 def check_queues(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the names of 1 to 100 different queues. Raises InvalidArgument."""
-    if isinstance(names, (str, bytes)):
-        raise InvalidArgument(f"queues {names!r} is {type_of(names)}: a list of names is expected")
-    found = tuple(keys.check_name("queue", name) for name in names)
-    if not 1 <= len(found) <= MOST_QUEUES:
-        raise InvalidArgument(f"{len(found):,} queues: 1 to {MOST_QUEUES:,} are expected")
-    if len(set(found)) < len(found):
-        twice = next(name for name in found if found.count(name) > 1)
-        raise InvalidArgument(f"queue {twice} is named twice: name each queue once")
-    return found
+    return keys.check_names("queue", names, MOST_QUEUES)
 
 
 def place(names: Sequence[str], request_id: str) -> Operation[Place]:
