@@ -115,52 +115,27 @@ def _health(one: Any) -> str:
     return "working" if one.leases else "idle"
 
 
+def _falling(head: str, key: Callable[[Any], Any], shown: Callable[[Any], str]) -> Column:
+    """Returns a column of numbers; sorted by it, the largest comes first."""
+    return Column(head, key, shown, falls=True, is_number=True)
+
+
 REQUESTS = (
     Column("REQUEST", lambda one: one.id, lambda one: one.id),
     Column("PRIO", lambda one: one.priority, lambda one: str(one.priority), is_number=True),
     Column("STATE", _state, _state),
-    Column(
-        "HELD",
-        lambda one: one.held,
-        lambda one: f"{one.held}/{one.limit}",
-        falls=True,
-        is_number=True,
-    ),
-    Column(
-        "WAITING",
-        lambda one: one.waiting,
-        lambda one: count(one.waiting),
-        falls=True,
-        is_number=True,
-    ),
-    Column("DONE", lambda one: one.done, lambda one: count(one.done), falls=True, is_number=True),
-    Column("DEAD", lambda one: one.dead, lambda one: count(one.dead), falls=True, is_number=True),
+    _falling("HELD", lambda one: one.held, lambda one: f"{one.held}/{one.limit}"),
+    _falling("WAITING", lambda one: one.waiting, lambda one: count(one.waiting)),
+    _falling("DONE", lambda one: one.done, lambda one: count(one.done)),
+    _falling("DEAD", lambda one: one.dead, lambda one: count(one.dead)),
     Column("TENANT", lambda one: one.tenant, lambda one: clipped(one.tenant, 12)),
 )
 WORKERS = (
     Column("WORKER", lambda one: one.id, lambda one: one.id),
     Column("HEALTH", lambda one: not one.is_alive, _health, falls=True),
-    Column(
-        "BEAT",
-        lambda one: one.beat_age_ms,
-        lambda one: span(one.beat_age_ms),
-        falls=True,
-        is_number=True,
-    ),
-    Column(
-        "HELD",
-        lambda one: one.leases,
-        lambda one: f"{one.leases}/{one.units}",
-        falls=True,
-        is_number=True,
-    ),
-    Column(
-        "PACE",
-        lambda one: one.per_s,
-        lambda one: rate(one.per_s or None),
-        falls=True,
-        is_number=True,
-    ),
+    _falling("BEAT", lambda one: one.beat_age_ms, lambda one: span(one.beat_age_ms)),
+    _falling("HELD", lambda one: one.leases, lambda one: f"{one.leases}/{one.units}"),
+    _falling("PACE", lambda one: one.per_s, lambda one: rate(one.per_s or None)),
     Column("VERSION", lambda one: one.release, lambda one: clipped(one.release or "-", 10)),
     Column("HOST", lambda one: one.host, lambda one: clipped(one.host or "-", 14)),
 )
