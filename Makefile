@@ -70,7 +70,7 @@ compose: $(VENV)/.dev $(VENV)/.server ## test cluster-compose.yml and the Docker
 	$(VENV)/bin/python -m tests.compose
 
 bench: $(VENV)/.bench $(VENV)/.server ## measure it beside its peers: about 35 minutes; BENCH="--help" lists options
-	$(VENV)/bin/python bench/bench.py $(BENCH)
+	$(VENV)/bin/python -m bench $(BENCH)
 
 docs: $(VENV)/.docs ## build the documentation's site into build/site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet

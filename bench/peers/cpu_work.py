@@ -1,4 +1,4 @@
-"""The work of bench/executor.py: pure Python, nothing but CPU."""
+"""The work of bench/speed/executor.py: pure Python, nothing but CPU."""
 
 from __future__ import annotations
 

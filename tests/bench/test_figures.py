@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-PATH = Path(__file__).resolve().parents[2] / "bench" / "figures.py"
-spec = importlib.util.spec_from_file_location("bench_figures", PATH)
-assert spec
-assert spec.loader
-figures = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(figures)
+from bench.pages import figures
 
 
 def calls(tag: int, start: float, count: int, each: float = 1.0) -> list[list[float]]:
