@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold (CONTRIBUTING.md)."""
+"""The house rules that a program can check (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
