@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 EVERY_S = 5.0  # from the beginning of a walk to that of the next, at least
 REST = 4.0  # a pause is so many times as long as the walk before it
-ASKED_S = 60.0  # so long after the last question, walks go on
+ASKED_S = 60.0  # walks go on for so long after the last call
 OLDEST_S = 120.0  # no older result is shown
-PATIENCE_S = 0.05  # a question waits so long for the first walk
+PATIENCE_S = 0.05  # a call waits so long for the first walk
 _log = logging.getLogger(__name__)
 
 

@@ -73,7 +73,7 @@ def _find(name: str) -> tuple[Path, os.stat_result | None]:
 
 
 def _names_a_stream(path: Path) -> bool:
-    """True for /dev/stdout, /dev/fd/3, /proc/self/fd/1 and links to them.
+    """Returns True for /dev/stdout, /dev/fd/3, /proc/self/fd/1 and links to them.
 
     They may lead to a regular file: the one that standard output goes to.
     """

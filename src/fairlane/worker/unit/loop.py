@@ -152,7 +152,7 @@ def _acquire_within(
 
 
 def _wait(unit: Unit, rate: Rate, seconds: float) -> Operation[None]:
-    """Waits, but not for longer than the worker takes work and the queue has this rate."""
+    """Waits; returns earlier if the worker takes no more work, or the queue has another rate."""
     ends = clock.mono_s() + seconds
     while (left := ends - clock.mono_s()) > 0:
         if unit.record.is_draining or unit.record.is_paused or unit.queue_rate != rate:
