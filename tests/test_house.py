@@ -433,8 +433,7 @@ def test_docstrings_begin_with_a_verb_in_the_third_person():
         for path in sources(SRC)
         if not (part_of(path) == "cli" or "commands" in path.parts or path.name in KEY_NAMES)
         for node in functions_in(path)
-        if (docstring := ast.get_docstring(node))
-        and not re.match(r"\w+s\b", docstring)
+        if (docstring := ast.get_docstring(node)) and not re.match(r"\w+s\b", docstring)
     ] == []
 
 

@@ -1,7 +1,8 @@
-"""The demand of a queue for everyone who asks one server: one walk, however many ask.
+"""The demand of a queue for all callers of one server: one walk, however many call.
 
-A snapshot has the exact demand of a queue with few requests. For more, the demand is a walk over
-all of them. That is made while anyone asks, with pauses, and its last result is shown meanwhile.
+A snapshot has the exact demand of a queue with few requests. With more requests it takes a walk
+over all of them. Walks are made while there are callers, with pauses, and callers get the result of
+the last one.
 """
 
 from __future__ import annotations
