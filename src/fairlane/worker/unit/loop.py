@@ -73,7 +73,7 @@ def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Pop
     popped: Popped | None
     if unit.turns.is_one:
         *_, popped = yield Batch(steps)
-        unit.turns.came(popped)
+        unit.turns.record_pop(popped)
         return popped
     replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.SHARD_AWAY_S))
     keep_unsent(unit, outgoing, replies[:-1])
@@ -86,7 +86,7 @@ def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Pop
     if isinstance(reply, FairlaneError):
         raise reply
     popped = reply
-    unit.turns.came(popped)
+    unit.turns.record_pop(popped)
     return popped
 
 
