@@ -82,10 +82,10 @@ class Sizer:
     ) -> float:
         """Returns how long a token could keep the handler busy whose slice took `seconds`.
 
-        A slice with all of the entries it had `asked` for, while more were `waiting`, was short
-        only because other leases shared the time, or because the pace was unknown. Its token could
-        keep the handler busy for up to `most_s`. Otherwise the tokens of one large request would
-        get ever shorter slices, the more of them one pop takes.
+        A slice may be short although it got all entries that it had `asked` for, and more were
+        `waiting`: other leases shared the time, or the pace was unknown. Then its token could keep
+        the handler busy for up to `most_s`. Without this rule, the tokens of one large request
+        would get ever shorter slices, the more of them one pop takes.
         """
         if self._target <= 0 or not waiting or not 0 < asked <= count:
             return seconds
