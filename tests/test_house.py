@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold (CONTRIBUTING.md)."""
+"""The house rules that a program can check (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -103,6 +103,8 @@ TEST_LINK = re.compile(r"\[\w+\.py::\w+\]\([^)]+\)")
 FILE_NAME = re.compile(r"`([\w./]+\.(?:py|lua))`")
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/" + r"(?:home|root|Users|work)/\w")
 PRINTED = {".cfg", ".ini", ".lua", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+
+KEY_NAMES = {"keys.py", "list_keys.py"}  # their docstrings begin with the key
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -421,6 +423,17 @@ def test_public_functions_are_described():
         for path in sources(SRC)
         for node in public_in(parse(path))
         if not ast.get_docstring(node)
+    ] == []
+
+
+def test_docstrings_begin_with_a_verb_in_the_third_person():
+    """But help texts for people, and functions that return the name of a key or an option."""
+    assert [
+        f"{name_of(path)}:{node.lineno} {node.name}: {docstring.splitlines()[0]}"
+        for path in sources(SRC)
+        if not (part_of(path) == "cli" or "commands" in path.parts or path.name in KEY_NAMES)
+        for node in functions_in(path)
+        if (docstring := ast.get_docstring(node)) and not re.match(r"\w+s\b", docstring)
     ] == []
 
 

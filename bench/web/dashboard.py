@@ -194,9 +194,9 @@ def main() -> None:
         lines = measure(url)
     intro = (
         f"A queue of {REQUESTS:,} unfinished requests over {LANES} priorities, and {WORKERS:,} "
-        "workers that have beaten. The goal is an answer within 100 ms. While anyone watches, one "
-        "poller of `fairlane serve` looks once a second, for all viewers. Walks for the demand go "
-        "on for a minute after the last question, so the commands of some are counted."
+        "workers with a heartbeat. The goal is a response within 100 ms. While there are viewers, "
+        "one poller of `fairlane serve` reads once a second, for all of them. Walks for the demand "
+        "go on for a minute after the last call, so the commands of some are counted."
     )
     busy = os.getloadavg()[1]
     if busy > 2 * len(support.CORES):

@@ -200,7 +200,7 @@ def main() -> None:
             f"One `fairlane serve` process without tokens, which shares a core with its clients. "
             f"Each rate is of {calls:,} calls, the median of {runs} runs; `take + done` are two "
             "calls. The library and redis-py do the same in one thread of a program. The load "
-            f"average of the machine was {load:.0f} before: above 1, other programs slow all."
+            f"average before was {load:.0f}; above 1, other programs slow down all of them."
         ),
         "",
         "| | a second | runs |",

@@ -305,10 +305,10 @@ class RecentLeases(NamedTuple):
 class Demand(NamedTuple):
     """How much work of a queue could start now if there were workers: a signal for autoscaling.
 
-    `demand` is how many more leases workers could take: over all requests the sum of the smaller
-    one of its free permits and of its sub-requests that are ready. `held` is how many leases they
-    have. `requests` are unfinished. `is_exact` is False if there are very many requests: then
-    the tokens in the lanes are counted, and only the first of them are checked for stale ones.
+    `demand` is how many more leases workers could take: each request counts with its free permits
+    or its ready sub-requests, whichever is less. `held` is how many leases they have. `requests`
+    are unfinished. In a snapshot `is_exact` is False if there are very many requests: then the
+    tokens in the lanes are counted, and only the first of them are checked for stale ones.
     """
 
     queue: str

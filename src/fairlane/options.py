@@ -32,31 +32,36 @@ _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{2} ?[!-~]*", re.I
 
 
 class SharedOptions(TypedDict, total=False):
-    """What the requests of one call share: each keyword may be left out.
+    """The options that the requests of one call share; each may be left out.
 
-    `priority` is 0 (first) to 99. `attempts` is how often a sub-request is tried before it is dead,
-    `backoff_s` the shortest and the longest pause before another try. `lease_s` is how long a lease
-    lasts unless it is extended. `retain_s` is how long results are kept after the end. No
-    sub-request starts later than `deadline_s` after the submission. A call of the handler may take
-    `time_limit_s`; 0 means no limit for both. `durable` replicas must confirm each write.
-
-    Nothing starts in the first `delay` (seconds, a timedelta, or text such as "10m"), or before
-    `run_at` (a datetime with a zone, or ISO 8601 text with one). At most `rate` ("100/s", "30/m",
-    "5/h") sub-requests start in a time, after a pause `burst` together; each counts for `weight`.
-    Requests with the same `rate_key` share the rate. `tags` and `tenant` are names by which
-    requests are found and changed together. Tenants share the workers of a priority: each gets as
-    much time as the others, however many requests it has, or `share` times as much (1 to 999). If
-    nothing of it has started for `ageing_s`, one slice goes before all others. It starts `after`
-    the requests with these ids are done; if one of them has dead sub-requests or was cancelled, it
-    is cancelled, unless `after_any_end` is set.
-
-    `on_duplicate` is what happens if the id has another request, which runs or began less than
-    `window_s` ago: "keep" submits nothing, "replace" cancels that one, "debounce" cancels it if it
-    has not started, so that the `delay` begins anew. Without it, a repeat of the same content finds
-    the request, and other content raises RequestExists.
-
-    With `distinct`, a sub-request is left out if the request has one with the same key already. The
-    key is its `xid`, or what a function returns for its body: text, or bytes.
+    Attributes:
+        priority: 0 (first) to 99.
+        attempts: How often a sub-request is tried before it is dead.
+        backoff_s: The shortest and the longest pause before another attempt.
+        lease_s: How long a lease lasts unless it is extended.
+        retain_s: How long results are kept after the end.
+        deadline_s: No sub-request starts later than this after the submission; 0 = no limit.
+        time_limit_s: The longest time of one call of the handler; 0 = no limit.
+        durable: How many replicas must confirm each write.
+        delay: Nothing starts before: seconds, a timedelta, or text such as "10m".
+        run_at: Nothing starts before: a datetime with a zone, or ISO 8601 text with one.
+        rate: The most sub-requests that start in a time: "100/s", "30/m" or "5/h".
+        burst: How many of them may start together after a pause.
+        rate_key: Requests with the same key share the rate.
+        weight: How much each sub-request counts at the rate.
+        tags: Names by which requests are found and changed together.
+        tenant: Tenants of one priority get equal time, however many requests each has.
+        share: The tenant gets this many times as much time as a tenant with 1; 1 to 999.
+        ageing_s: If nothing has started for this time, one slice goes before all others.
+        after: Ids of requests that must be done before. If one of them has dead sub-requests or was
+            cancelled, this request is cancelled.
+        after_any_end: Any end of the requests in `after` is enough.
+        on_duplicate: What happens if another request with the id runs, or began less than
+            `window_s` ago. "keep" submits nothing, "replace" cancels it, "debounce" cancels it if
+            it has not started. Without it, other content raises RequestExists.
+        window_s: See `on_duplicate`.
+        distinct: Leaves out each sub-request whose key the request already has. The key is its
+            `xid`, or what this function returns for its body: text, or bytes.
     """
 
     priority: int
@@ -256,20 +261,12 @@ def check_deadline(deadline_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The options of a request; durations in ms. Raises InvalidArgument as Lua would.
+    """The options of a request as Redis stores them, see SharedOptions; durations are in ms.
 
-    No sub-request starts later than `deadline_ms` after the submission. `time_limit_ms` is the
-    longest that one call of the handler may take. `durable` is how many replicas must confirm a
-    write; 0 = none. `parent` is the request whose dead sub-requests these were. Nothing starts in
-    the first `delay_ms`, or before `start_ms`, a time since 1970. `rates` bound how many sub-
-    requests start. `tags` and `tenant` are names for choosing requests. A tenant gets `share` times
-    as much time as one with a share of 1. If nothing has started for `ageing_ms`, one slice goes
-    first. It starts `after` other requests are done, or have ended. `on_duplicate` is keep, replace
-    or debounce: what happens if its id has another request, which did not end or began less than
-    `window_ms` ago. A repeated call has the same `nonce`. If it is `distinct`, each sub-request
-    comes once by its `key`, which does not make two submissions differ. `flow` and `feed` are those
-    of a step of a flow, as operations/flows/feed.py writes them. `trace` is the context of the
-    producer's span; it does not make two submissions differ either.
+    `start_ms` is `run_at`, in ms since 1970. `parent` is the request whose dead sub-requests these
+    were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
+    operations/flows/feed.py writes them. `trace` is the context of the producer's span. Two
+    submissions with another `key` or `trace` are equal. Raises InvalidArgument as Lua would.
     """
 
     queue: str = settings.DEFAULT_QUEUE

@@ -137,7 +137,7 @@ class Queue:
         submit_request, and apply to all; `limit` may also be an iterable with one for each. With
         `ids`, one for each request, the call may be repeated until it succeeds. After an error, the
         error's `submitted` holds the ids that are in Redis already. An invalid request raises
-        before any request of its group of 200 is written.
+        before any request of its group of 400 is written.
         """
         return [*self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)]
 

@@ -1,5 +1,5 @@
--- refit: bounds what the bucket of a rate owes to its burst, after the rate was changed. What a slower rate has taken would
--- else close a faster one for as long. The line begins anew, and a hold of the bucket ends.
+-- refit: bounds what the bucket of a rate owes to its burst, after the rate was changed. Otherwise the debt of a slower
+-- rate would close the bucket for as long. The line begins anew, and a hold of the bucket ends.
 -- Says: = bounded
 -- @flags allow-oom
 local bucket = KEYS[1]  -- rate:{<key>}  string  <tat>:<line>:<seen> in µs

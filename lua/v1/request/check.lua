@@ -1,4 +1,4 @@
--- check: do the invariants of one request hold at this moment?
+-- check: reports the invariants of one request that do not hold at this moment.
 -- Says: = sentences
 --   sentences = empty: all hold
 -- @flags no-writes

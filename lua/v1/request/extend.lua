@@ -1,4 +1,4 @@
--- extend: the holder asks for more time.
+-- extend: gives the holder of a lease more time.
 -- Says: ok | cancelled | lost | ended | gone
 --   cancelled: extended, but asked to stop
 -- @flags allow-oom

@@ -1,5 +1,5 @@
 -- hand_over: adds what other requests have finished to an open request, and moves the cursor over it in the same call.
--- So what is handed over twice, by a repeat or by two leaders, finds that the cursor has moved.
+-- So a second hand-over of the same bodies, by a repeat or by another leader, finds that the cursor has moved.
 -- Without bodies, and if the cursor stays, it only keeps the request from being given up; with 0 for open_ms it lets
 -- the next reap give it up.
 -- Says: ok tokens chunks | moved cursor tokens chunks | closed | cancelling summary | ended summary | gone

@@ -1,4 +1,4 @@
--- hold: starts no sub-request of a request for a time. What runs goes on; then the request goes on by itself.
+-- hold: starts no sub-request of a request for a time. Calls that run are finished. Afterwards the request continues.
 -- Says: ok tokens rates | ended summary | gone
 --   tokens = the token that is due after this time; rates = see lib/gate/gate.lua, "" = none
 -- @flags allow-oom

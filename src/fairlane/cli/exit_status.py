@@ -97,9 +97,9 @@ def wait_for(request: Request, timeout: float | None) -> None:
 def naming_what_goes_on(
     request_id: str, what: str = "no longer waiting", again: str = "", resume: str = ""
 ) -> Iterator[None]:
-    """Adds to Ctrl-C and to an outage that the request goes on, and the command to continue with.
+    """Adds to the text of Ctrl-C or an outage that the request goes on, and the next command.
 
-    That is `again`, or else `fairlane wait`; after an outage it is `resume`, if that is given.
+    That command is `again`, by default `fairlane wait`; after an outage it is `resume`, if given.
     """
     again = again or f"fairlane wait {request_id}"
     try:

@@ -194,6 +194,6 @@ def timeout_s(text: str | None) -> float | None:
     found = _duration("--timeout", text, settings.duration_ms)
     if found > LONGEST_TIMEOUT_MS:
         raise InvalidArgument(
-            f"--timeout {text} is more than a year: leave it away to wait without an end"
+            f"--timeout {text} is more than a year: leave it out to wait without an end"
         )
     return found / 1000

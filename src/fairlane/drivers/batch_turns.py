@@ -39,7 +39,7 @@ class BatchTurns:
         driver, state, delays = self._driver, self._state, None
         await (first or self._turn())
         while True:
-            for index, operation in state.other_ways():
+            for index, operation in state.fallbacks():
                 try:
                     state.replies[index] = await driver.start(
                         operation, until=self.until, away_s=self._away_s
@@ -66,7 +66,7 @@ class BatchTurns:
                 for part in state.parts(home):
                     await self._send(part, sent)
             except (redis.RedisError, OSError) as error:
-                state.broke(list(range(len(state.steps))), error)
+                state.note_broken(list(range(len(state.steps))), error)
             self._calls.on_sent()
             while sent:
                 await self._receive(*sent[0])
@@ -91,7 +91,7 @@ class BatchTurns:
                 sent.append((part, lines, shared))
                 return
             line = lines.idle() or await lines.take()
-            self._state.goes_out(part.indexes)
+            self._state.note_sent(part.indexes)
             steps = (self._state.steps[index] for index in part.indexes)
             for piece in encoding.pieces(steps, self._calls.dialect, asking=part.asking):
                 await self._io.send(line, piece)
@@ -110,7 +110,7 @@ class BatchTurns:
     async def _fail(self, part: NodePart, lines: Any, line: Any, error: Exception) -> None:
         """Drops a broken connection; its steps are sent again if the server is reachable."""
         await self._driver.drop(lines, line, error)
-        self._state.broke(part.indexes, error)
+        self._state.note_broken(part.indexes, error)
         self._state.give_up_if_away(part.indexes, lines)
 
     async def _receive(self, part: NodePart, lines: Any, line: Any) -> None:

@@ -62,7 +62,7 @@ class Calls(Generic[D]):
 
     @property
     def dialect(self) -> Dialect:
-        """Returns the dialect of scripts that the servers want, as the driver detected."""
+        """Returns the dialect of scripts for these servers, as the driver detected it."""
         return self.driver.dialect or Dialect.SINGLE
 
     def call(self, step: Command | Call) -> Coroutine[Any, Any, Any]:

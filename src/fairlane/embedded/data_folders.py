@@ -38,7 +38,7 @@ class _Data:
 
 
 def _data_in(home: Path) -> list[_Data]:
-    """Return what servers have written here, the oldest version first."""
+    """Returns what servers have written here, the oldest version first."""
     found = []
     for folder in home.iterdir():
         match = _DATA_FOLDER.fullmatch(folder.name)
@@ -53,7 +53,7 @@ def _data_files(folder: Path) -> Iterator[Path]:
 
 
 def choose(home: Path) -> tuple[ServerBinary, Path]:
-    """Pick the newest server that can read the newest data, and the folder it will serve."""
+    """Picks the newest server that can read the newest data, and the folder it will serve."""
     servers = fit_servers()
     written = _data_in(home)
     newest = written[-1] if written else None
@@ -70,14 +70,14 @@ def choose(home: Path) -> tuple[ServerBinary, Path]:
 
 
 def _can_read(server: ServerBinary, data: _Data) -> bool:
-    """Return whether this server reads data of another flavour or major version."""
+    """Returns whether this server reads data of another flavour or major version."""
     if data.flavour == server.flavour:
         return data.major < server.version[0]
     return server.flavour == "valkey" and (data.major, _format(data.folder)) <= _VALKEY_READS
 
 
 def _format(folder: Path) -> int:
-    """Return the newest format of Redis's that the files in a folder have; 0 = none has any."""
+    """Returns the newest format of Redis's that the files in a folder have; 0 = none has any."""
     newest = 0
     for path in folder.rglob("*"):
         if path.is_file():
@@ -96,7 +96,7 @@ def _why_unreadable(server: ServerBinary, data: _Data) -> str:
 
 
 def _carry_over(old: Path, new: Path) -> None:
-    """Copy the data of an older server to the folder of a newer one, all of it or nothing."""
+    """Copies the data of an older server to the folder of a newer one, all of it or nothing."""
     part = new.with_name(f"{new.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     make_private(part)

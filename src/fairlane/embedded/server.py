@@ -65,7 +65,7 @@ def _connect(place: Home, timeout: float = _PROBE_TIMEOUT_S) -> redis.Redis:
 
 
 def _probe(place: Home) -> _Answer:
-    """Ask the server at this user's socket whether it is ready."""
+    """Asks the server at this user's socket whether it is ready."""
     from redis import exceptions
 
     if not place.is_ours():
@@ -83,7 +83,7 @@ def _probe(place: Home) -> _Answer:
 
 
 def _is_alive(place: Home) -> bool:
-    """Return whether a server process lives; only under the start lock."""
+    """Returns whether a server process lives; only under the start lock."""
     handle = os.open(place.alive, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,7 +95,7 @@ def _is_alive(place: Home) -> bool:
 
 
 def _answers(place: Home) -> bool:
-    """Wait until the server answers (true) or none lives (false)."""
+    """Waits until the server answers (true) or none lives (false)."""
     deadline = time.monotonic() + READY_S
     while True:
         answer = _probe(place)
@@ -118,7 +118,7 @@ def _why_no_answer(place: Home, answer: _Answer) -> str:
 
 
 def ensure(data_home: Path | None = None) -> str:
-    """Return the URL of this user's running server, starting one when none answers."""
+    """Returns the URL of this user's running server, starting one when none answers."""
     place = find_place(data_home)
     try:
         if _probe(place) is not _Answer.READY:
@@ -133,7 +133,7 @@ def ensure(data_home: Path | None = None) -> str:
 
 
 def _start(place: Home) -> None:
-    """Start a server on the newest data there is and wait until it answers."""
+    """Starts a server on the newest data there is and wait until it answers."""
     server, data = choose(place.home)
     socket = place.settle_socket()
     with contextlib.suppress(FileNotFoundError):
@@ -144,7 +144,7 @@ def _start(place: Home) -> None:
 
 
 def _launch(server: ServerBinary, place: Home, socket: Path, data: Path) -> bool:
-    """Run the server detached from this process; it inherits the alive lock."""
+    """Runs the server detached from this process; it inherits the alive lock."""
     settings = {
         "daemonize": "yes",
         "port": "0",
@@ -180,7 +180,7 @@ def _launch(server: ServerBinary, place: Home, socket: Path, data: Path) -> bool
 
 
 def _log_tail(place: Home, lines: int = 3) -> str:
-    """Return the end of the server's log as part of a sentence."""
+    """Returns the end of the server's log as part of a sentence."""
     try:
         text = place.log.read_text(errors="replace")
     except OSError:
@@ -190,7 +190,7 @@ def _log_tail(place: Home, lines: int = 3) -> str:
 
 
 def status(data_home: Path | None = None) -> ServerStatus | None:
-    """Return what the running server reports; None when none runs."""
+    """Returns what the running server reports; None when none runs."""
     from redis import exceptions
 
     place = find_place(data_home)
@@ -214,7 +214,7 @@ def status(data_home: Path | None = None) -> ServerStatus | None:
 
 
 def stop(data_home: Path | None = None) -> bool:
-    """Shut the server down with its data on disk; False if none was running."""
+    """Shuts the server down with its data on disk; False if none was running."""
     from redis import exceptions
 
     place = find_place(data_home)

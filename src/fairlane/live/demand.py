@@ -1,7 +1,8 @@
-"""The demand of a queue for everyone who asks one server: one walk, however many ask.
+"""The demand of a queue for all callers of one server: one walk, however many call.
 
-A snapshot has the exact demand of a queue with few requests. For more, the demand is a walk over
-all of them. That is made while anyone asks, with pauses, and its last result is shown meanwhile.
+A snapshot has the exact demand of a queue with few requests. With more requests it takes a walk
+over all of them. Walks are made while there are callers, with pauses, and callers get the result of
+the last one.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 EVERY_S = 5.0  # from the beginning of a walk to that of the next, at least
 REST = 4.0  # a pause is so many times as long as the walk before it
-ASKED_S = 60.0  # so long after the last question, walks go on
+ASKED_S = 60.0  # walks go on for so long after the last call
 OLDEST_S = 120.0  # no older result is shown
-PATIENCE_S = 0.05  # a question waits so long for the first walk
+PATIENCE_S = 0.05  # a call waits so long for the first walk
 _log = logging.getLogger(__name__)
 
 

@@ -1,6 +1,6 @@
-"""A frame is what one look at a queue adds to its history: rates, waiting times, counts by lane.
+"""A frame is what one read of a queue adds to its history: rates, waiting times, counts by lane.
 
-Workers send what they measured once a second. So a rate is the difference of two looks that are a
+Workers send their measurements once a second. So a rate is the difference of two reads that are a
 few seconds apart.
 """
 

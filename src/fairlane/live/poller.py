@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 KEEP_S = 300.0
-RATE_S = 5.0  # two looks that make a rate are about so far apart
-ANSWER_S = 3.0  # a look that takes longer counts as no answer
+RATE_S = 5.0  # two reads that make a rate are about so far apart
+ANSWER_S = 3.0  # a read that takes longer counts as no answer
 _log = logging.getLogger(__name__)
 
 
 class Poller:
-    """Looks at a queue while someone watches. Any number of watchers costs one look a second.
+    """Reads a queue while it has viewers. Any number of viewers costs one read a second.
 
     `frames` are the last `keep_s` seconds, `latest` is the newest snapshot. `away` is a sentence if
-    the last look failed, else ""; `is_cut_off`: because Redis did not answer. `read` makes a look.
+    the last read failed, else ""; `is_cut_off`: it failed because Redis did not answer.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Poller:
         self.frames: deque[Frame] = deque(maxlen=max(1, round(keep_s / every_s)))
         self.latest: Snapshot | None = None
         self.away, self.is_cut_off = "", False
-        self.changes = 0  # looks, and outages
+        self.changes = 0  # reads, and outages
         self._read = read
         self._totals: deque[Totals] = deque(maxlen=max(2, round(RATE_S / every_s) + 1))
         self._number = 0
@@ -57,12 +57,12 @@ class Poller:
         return self.changes
 
     def after(self, number: int) -> list[Frame]:
-        """Returns the frames behind this one, oldest first."""
+        """Returns the frames after this one, oldest first."""
         return [one for one in self.frames if one.number > number]
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncGenerator[None, None]:
-        """Looks at the queue while any watcher is in this context."""
+        """Reads the queue while any viewer is in this context."""
         self._watchers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._poll())

@@ -80,7 +80,7 @@ class InputOrder:
         self._keep([result for result in found if max(first, self.next) <= result.index <= last])
 
     def skip_gap(self) -> int:
-        """At the end, goes to the next index that has a result; returns how many it skipped.
+        """Skips to the next index that has a result, at the end; returns how many it skipped.
 
         0 = no result is left.
         """

@@ -3,7 +3,7 @@
 A script's first lines are its signature: `local fence = ARGV[3]  -- drawn at acquire` names the
 third argument `fence`. Lua runs these lines and the loader reads them, so they can't drift apart:
 `scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before any call.
-A `?` behind the name of a key, `-- ids:{id}?`, marks a last key that a call may leave away: it is
+A `?` behind the name of a key, `-- ids:{id}?`, marks a last key that a call may omit: it is
 nil then. The line `-- Says:` lists the script's replies, see replies.py.
 
 `-- @include lib/permits/mint.lua` inserts a text, each file once. Functions of it that the script

@@ -19,20 +19,32 @@ Duration = float | str  # seconds, or text such as "500ms", "30s", "5m", "24h"
 class TaskOptions(TypedDict, total=False):
     """The options of a task; each has the default of Queue.submit_request.
 
-    `priority` is 0 (first) to 99, `limit` 1 to 10,000 workers, `attempts` 1 to 100. `backoff` is
-    the shortest and the longest pause before another attempt, as "1s..5m". `time_limit` is the
-    longest time of one call. No call starts later than `deadline` after the submission. `lease` is
-    how long a lease lasts, and `retain` how long results are kept after the end. A submission for
-    which there is no room waits for up to `max_wait`. `durable` is how many replicas must confirm a
-    write.
+    A duration is a number of seconds, or text such as "500ms", "30s", "5m" or "24h".
 
-    No call starts in the first `delay`, or before `run_at`, a datetime with a zone. At most `rate`
-    ("100/s") calls start in a time, after a pause `burst` together, and each counts for `weight`.
-    All calls of the task share the rate, or those with the same `rate_key`. `tags` and `tenant` are
-    names by which requests are found and changed together. Each tenant gets `share` times as much
-    time as one with a share of 1. If nothing of a request has started for `ageing`, one slice goes
-    before all others. A request starts `after` others are done; if one has
-    dead sub-requests or was cancelled, it is cancelled, unless `after_any_end` is set.
+    Attributes:
+        priority: 0 (first) to 99.
+        limit: The most workers of one request, 1 to 10,000.
+        attempts: How often a call is tried before it is dead, 1 to 100.
+        backoff: The shortest and the longest pause before another attempt, as "1s..5m".
+        time_limit: The longest time of one call.
+        deadline: No call starts later than this after the submission.
+        lease: How long a lease lasts unless it is extended.
+        retain: How long results are kept after the end.
+        max_wait: How long a submission waits for room in a full queue.
+        durable: How many replicas must confirm each write.
+        delay: No call starts before: a duration, or a timedelta.
+        run_at: No call starts before: a datetime with a zone, or ISO 8601 text with one.
+        rate: The most calls that start in a time: "100/s", "30/m" or "5/h".
+        burst: How many of them may start together after a pause.
+        rate_key: Tasks with the same key share the rate; otherwise all calls of the task do.
+        weight: How much each call counts at the rate.
+        tags: Names by which requests are found and changed together.
+        tenant: Tenants of one priority get equal time, however many requests each has.
+        share: The tenant gets this many times as much time as a tenant with 1; 1 to 999.
+        ageing: If nothing of a request has started for this time, one slice goes before all others.
+        after: Ids of requests that must be done before. If one of them has dead sub-requests or was
+            cancelled, this request is cancelled.
+        after_any_end: Any end of the requests in `after` is enough.
     """
 
     priority: int
@@ -62,10 +74,12 @@ class TaskOptions(TypedDict, total=False):
 class RequestOptions(TaskOptions, total=False):
     """The options of one request: those of a task, and the request's `id`.
 
-    With an `id`, a repeat of the same submission adds nothing new. `on_duplicate` is what happens
-    if the id has another request, which runs or began less than `window` ago: "keep" submits
-    nothing, "replace" cancels that one, "debounce" cancels it if it has not started, so that the
-    `delay` begins anew.
+    Attributes:
+        id: The id of the request; a repeat of the same submission adds nothing new.
+        on_duplicate: What happens if another request with the id runs, or began less than `window`
+            ago. "keep" submits nothing, "replace" cancels it, "debounce" cancels it if it has not
+            started, so that the `delay` begins anew.
+        window: See `on_duplicate`.
     """
 
     id: str

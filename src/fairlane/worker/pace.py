@@ -23,9 +23,9 @@ class _Sample(NamedTuple):
 class Pace:
     """The pace of the last minute; of up to an hour if the calls are slow.
 
-    An idle unit says nothing about how quick it is. So the time in which the units held nothing
-    does not count. Both ways to measure that miss a part: a look now and then misses short leases,
-    and the sum of the calls misses the time between them. The longer one counts.
+    The time of idle units shows nothing about the pace, so only the time at work counts. There are
+    two measures of it, and each misses a part: samples miss short leases, and the sum of the calls
+    misses the time between calls. The longer one counts.
     """
 
     def __init__(self, units: int) -> None:

@@ -39,14 +39,14 @@ def test_a_queue_that_is_not_spread_is_waited_at():
         pop = turns.next(7)
         assert pop.keys == (keys.wake("req", "w:1"), *keys.lanes("req"))
         assert (pop.most, pop.seconds) == (7, settings.BLOCK_MS / 1000)
-        turns.came(came)
+        turns.record_pop(came)
 
 
 def test_a_single_shard_is_waited_at_as_well():
     """Nothing else has to be looked at."""
     turns, _ = turns_of(3)
     assert turns.next(1).keys == (keys.wake("req", "w:1", 3), *keys.lanes("req", 3))
-    turns.came(None)
+    turns.record_pop(None)
     assert turns.next(1).seconds == settings.BLOCK_MS / 1000
 
 
@@ -57,7 +57,7 @@ def test_shards_have_their_turns():
     for _ in range(9):
         shard, _ = asked(turns.next(1))
         seen.append(shard)
-        turns.came(brought(shard, 5))
+        turns.record_pop(brought(shard, 5))
     assert seen[:3] * 3 == seen
     assert sorted(seen[:3]) == list(SHARDS)
 
@@ -66,9 +66,9 @@ def test_only_what_is_as_urgent_is_taken_from_the_next_shard():
     """Strict priority, over all shards."""
     turns, _ = turns_of(*SHARDS)
     assert asked(turns.next(1))[1] == 99
-    turns.came(brought(3, 40))
+    turns.record_pop(brought(3, 40))
     assert asked(turns.next(1))[1] == 40
-    turns.came(brought(4, 7))
+    turns.record_pop(brought(4, 7))
     assert asked(turns.next(1))[1] == 7
 
 
@@ -76,12 +76,12 @@ def test_what_is_less_urgent_is_taken_after_a_round_without_success():
     """And no shard is waited at before all were asked for anything."""
     turns, _ = turns_of(*SHARDS)
     turns.next(1)
-    turns.came(brought(3, 7))
+    turns.record_pop(brought(3, 7))
     bounds = []
     for _ in range(7):
         pop = turns.next(1)
         bounds.append((asked(pop)[1], pop.seconds))
-        turns.came(None)
+        turns.record_pop(None)
     wait = settings.SHARD_BLOCK_MS / 1000
     assert bounds == [(7, 0)] * 3 + [(99, 0)] * 3 + [(99, wait)]
 
@@ -91,11 +91,11 @@ def test_an_idle_unit_waits_at_one_shard_after_the_other():
     turns, _ = turns_of(*SHARDS)
     for _ in SHARDS:
         turns.next(1)
-        turns.came(None)
+        turns.record_pop(None)
     pops = []
     for _ in range(3):
         pops.append(turns.next(1))
-        turns.came(None)
+        turns.record_pop(None)
     assert sorted(asked(pop)[0] for pop in pops) == list(SHARDS)
     assert {pop.keys[0] for pop in pops} == {keys.wake("req", "w:1", shard) for shard in SHARDS}
     assert all(pop.seconds == settings.SHARD_BLOCK_MS / 1000 for pop in pops)
@@ -123,7 +123,7 @@ def test_no_rhythm_leaves_a_shard_out(shards: tuple[int, ...], ahead: int):
     seen = []
     for _ in range(12):
         seen.append(asked(turns.next(1))[0])
-        turns.came(brought(seen[-1], 6))
+        turns.record_pop(brought(seen[-1], 6))
         seen += [asked(turns.ahead(keys.lane("req", 306), 5))[0] for _ in range(ahead)]
     some = [set(seen[at : at + len(shards)]) for at in range(len(seen) - len(shards))]
     assert all(part == set(shards) for part in some)
@@ -134,7 +134,7 @@ def test_a_change_is_noticed_at_the_next_pop(left: tuple[int, ...]):
     """The reply to a heartbeat names the shards."""
     turns, board = turns_of(*left)
     turns.next(1)
-    turns.came(None)
+    turns.record_pop(None)
     board.spread((7, 8))
     assert asked(turns.next(1))[0] in {7, 8}
 
@@ -143,7 +143,7 @@ def test_a_wake_does_not_narrow_what_is_taken():
     """It is no token."""
     turns, _ = turns_of(*SHARDS)
     turns.next(1)
-    turns.came(Popped(keys.wake("req", "w:1", 3), [b"wake"]))
+    turns.record_pop(Popped(keys.wake("req", "w:1", 3), [b"wake"]))
     assert asked(turns.next(1))[1] == 99
 
 

@@ -1,4 +1,4 @@
--- Whether a request needs reap.
+-- Decides whether a request needs reap.
 -- @include lib/core/state.lua
 -- @include lib/permits/first_permit.lua
 -- @include lib/permits/mint.lua

@@ -20,8 +20,8 @@ local function enqueue_error(new)
   return entry_error(new.first, new.last)
 end
 
--- Returns true if a new life may replace the id's last one: that was abandoned; or it ended, and the producer asks for no
--- more than that it was cancelled or began so long ago. The new life needs higher fences, and a later `born`, because the log
+-- Returns true if a new life may replace the id's last one, which must have ended: it was abandoned; or, with `unique`, it
+-- was cancelled or began at least that long ago. The new life needs higher fences, and a later `born`, because the log
 -- distinguishes endings by `born`.
 local function may_follow(state, new, now)
   if not state or not is_ended(state) then

@@ -1,7 +1,7 @@
--- The tokens of requests that name a tenant. They wait in `turns`; their lane has a placeholder for each. Who pops a
--- placeholder takes the token whose turn it is: of the tenant that has had the least time for its share of this lane, the
--- oldest token. So a tenant with many requests gets no more time than a tenant with one. A placeholder too many finds no
--- token; for one too few the auditor adds another.
+-- The tokens of requests that name a tenant. They wait in `turns`; their lane has a placeholder for each. A unit that pops
+-- a placeholder takes the oldest token of the tenant that has had the least time for its share of this lane. So a tenant
+-- with many requests gets no more time than a tenant with one. A surplus placeholder finds no token; the auditor adds a
+-- missing one.
 -- @include lib/dispatch/tenants.lua
 local PLACEHOLDER = "@"
 local KEPT = 100000  -- an idle tenant is forgotten when the lane's clock is so far ahead of it

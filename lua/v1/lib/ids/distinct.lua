@@ -30,8 +30,8 @@ local function new_ones(ids, own, list, first)
   return wanted, new
 end
 
--- Writes new ids, which stay for `ttl` ms, and returns what add(...) returns. If it is refused, they go again, because a
--- repeat would take them for added.
+-- Writes new ids, which stay for `ttl` ms, and returns what add(...) returns. If add is refused, the ids are removed,
+-- because a repeat would take them for added.
 local function with_ids(ids, new, ttl, add, ...)
   redis.call("PEXPIRE", ids, ttl)  -- first, because nothing is written if this is refused
   if #new > 0 then

@@ -1,6 +1,6 @@
 -- The bucket of a rate: a generic cell rate algorithm (GCRA), kept as "<tat>:<line>:<seen>" in µs with a TTL. `tat` is
--- the theoretical arrival time of the next sub-request. Who finds no room waits in line: `line` is when the last one that
--- waits may ask again. So a thousand requests that share a bucket do not all ask whenever there is room for one.
+-- the theoretical arrival time of the next sub-request. A caller without room waits in line: `line` is when the last one
+-- in it may ask again. So a thousand requests that share a bucket do not all ask whenever there is room for one.
 -- `seen` is the time of the last change. If the clock goes back, the other two go back with it.
 -- A rate has an interval (µs between two sub-requests), a burst (how many may come together), and a weight: how many
 -- each sub-request counts for.
@@ -13,7 +13,7 @@ local function read_bucket(bucket, clock)
 end
 
 local function write_bucket(bucket, clock, tat, line)
-  line = math.min(line, clock + 1000 * LONGEST_WAIT)  -- who waits longer asks before; else who left would still be waited for
+  line = math.min(line, clock + 1000 * LONGEST_WAIT)  -- else a caller that left would block the line for longer
   local rest = math.ceil((math.max(tat, line) - clock) / 1000) + 1000
   redis.call("SET", bucket, string.format("%d:%d:%d", tat, line, clock), "PX", string.format("%d", rest))
 end

@@ -204,7 +204,7 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
         )
         note_unknown(queue)
     if found["more"]:
-        note(f"{found['more']:,} more requests were not looked at")
+        note(f"{found['more']:,} more requests were not read")
 
 
 def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:

@@ -15,8 +15,8 @@ from fairlane.cli.output import write_json, write_line
 def command(redis: str | None, queue: str, as_json: bool) -> int:
     """Print how many more leases workers could take from a queue now, as a signal for autoscaling.
 
-    That is the sum over all requests of the smaller one of free permits and ready sub-requests.
-    What is paused, delayed, cancelled or kept by a rate does not count, nor do stale tokens. With
+    Each request counts with its free permits or its ready sub-requests, whichever is less. Requests
+    that are paused, delayed, cancelled or held up by a rate do not count, nor do stale tokens. With
     --json, `held` is how many leases workers have, and `wanted` the sum of both.
     """
     with open_queue(redis, queue) as opened:

@@ -82,8 +82,8 @@ def show(
 ) -> int:  # fmt: skip
     """Draw the run ID: each step below the one whose results it gets.
 
-    A step that gets the dead of another one stands below it, too, with the word `dead`; one that
-    joins children stands below their parent. What the steps share follows.
+    A step that gets the dead sub-requests of another step is below that one, with the word `dead`.
+    A step that joins children is below their parent. The shared state of the run follows.
     """
     with open_queue(redis, queue) as opened:
         found = opened.flows.run(run).progress()

@@ -46,7 +46,7 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
     elif not page.after:
         note("no queue was used on this Redis yet; --redis URL names another one")
     if page.after:
-        note(f"not all keys were looked at: repeat the command with --after {page.after}")
+        note(f"not all keys were read: repeat the command with --after {page.after}")
     return 0
 
 

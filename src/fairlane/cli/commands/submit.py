@@ -112,7 +112,7 @@ def command(
             "--out needs --format lines: ask for each request's results with fairlane results ID"
         )
     if once and wish.id is not None:
-        raise InvalidArgument("--once makes the id of the content: leave --id away, or --once")
+        raise InvalidArgument("--once makes the id from the content: leave out --id or --once")
     from fairlane.cli.submission.input_lines import open_source
 
     end_like_interrupt()

@@ -161,7 +161,7 @@ def _write(messages: list[TopicMessage], *, as_json: bool) -> None:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @redis_option
 def ack(name: str, subscriber: str, ids: tuple[str, ...], redis: str | None) -> int:
-    """Acknowledge messages, so that they are not delivered again; print how many it were."""
+    """Acknowledge messages, so that they are not delivered again; print how many there were."""
     with _open(redis, name) as topic:
         write_line(str(topic.ack(subscriber, ids)))
     return 0

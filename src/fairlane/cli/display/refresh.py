@@ -13,14 +13,14 @@ from fairlane.common import clock
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-EVERY_S = 1.0  # between two looks, at least
-_REST = 9  # a look that takes long is followed by a pause so many times as long
+EVERY_S = 1.0  # between two reads, at least
+_REST = 9  # a read that takes long is followed by a pause so many times as long
 _CLEAR, _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[2J", "\x1b[H", "\x1b[K", "\x1b[J"
 _CUT_LINES, _WRAP_LINES = "\x1b[?7l", "\x1b[?7h"
 
 
 class Frame(NamedTuple):
-    """One look: the lines of the view, one line that says the same, and what marks a change.
+    """One read: the lines of the view, one line with the same facts, and a mark that changes.
 
     After the last one nothing changes any more.
     """

@@ -103,7 +103,7 @@ def watch(request: Request, timeout: float | None) -> None:
 
 
 class _Watching:
-    """Looks at a request until it ends, and goes on after an outage of Redis."""
+    """Reads a request until it ends, and continues after an outage of Redis."""
 
     def __init__(self, request_id: str, view: View, timeout: float | None, place: str) -> None:
         self._id, self._view, self._timeout, self._place = request_id, view, timeout, place
@@ -114,7 +114,7 @@ class _Watching:
         self._born = 0  # distinguishes the request from a later one with the same id
 
     def follow(self) -> Operation[None]:
-        """Looks until the end. An outage that lasts for longer than PATIENCE_S is raised."""
+        """Reads until the end. An outage that lasts for longer than PATIENCE_S is raised."""
         from fairlane.errors import RedisUnreachable
         from fairlane.protocol.steps import Pause
 
@@ -125,7 +125,7 @@ class _Watching:
                 yield Pause(self._away(error))
 
     def _look(self) -> Operation[None]:
-        """Subscribes, then looks: the end is seen immediately, and a lost message costs a look.
+        """Subscribes, then reads the state: so the end is seen immediately, or at the next read.
 
         Raises WaitTimeout, RequestNotFound, RequestLost.
         """

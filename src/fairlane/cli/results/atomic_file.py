@@ -1,7 +1,8 @@
 """The file of `--out` or `--svg`: it appears complete, or not at all.
 
-It is written as a hidden file with a name of its own beside the final one and renamed at the end,
-so that nothing half done is taken for whole and two commands with the same --out share nothing.
+It is written as a hidden file beside the final one, and renamed at the end. So no reader takes an
+incomplete file for a complete one. The hidden name is unique, so two commands with the same --out
+share nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _find(name: str) -> tuple[Path, os.stat_result | None]:
 
 
 def _names_a_stream(path: Path) -> bool:
-    """True for /dev/stdout, /dev/fd/3, /proc/self/fd/1 and links to them.
+    """Returns True for /dev/stdout, /dev/fd/3, /proc/self/fd/1 and links to them.
 
     They may lead to a regular file: the one that standard output goes to.
     """

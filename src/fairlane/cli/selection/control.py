@@ -33,7 +33,7 @@ CODES = (
 
 
 def control_options(priority: str = "--priority", *, everything: bool = True) -> Callable[[F], F]:
-    """The arguments and options of a command that changes one request or many."""
+    """Returns the arguments and options of a command that changes one request or many."""
     all_option = click.option(
         "--all", "everything", is_flag=True, help="All requests of the queue."
     )
@@ -49,7 +49,7 @@ def control_options(priority: str = "--priority", *, everything: bool = True) ->
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a person asked for: the requests, and what else the options of control_options give."""
+    """The requests that a person chose, and the other values of control_options."""
 
     redis: str | None
     queue: str | None

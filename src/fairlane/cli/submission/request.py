@@ -45,7 +45,7 @@ class SubmitOptions:
 
     @property
     def ndjson(self) -> bool:
-        """True when the results go to a file of JSON lines."""
+        """Returns True if the results go to a file of JSON lines."""
         return self.out is not None and self.out.endswith(NDJSON)
 
 

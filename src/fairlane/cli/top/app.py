@@ -142,7 +142,7 @@ class Top(App[None]):
             table.move_cursor(row=min(at, len(cells) - 1), animate=False)
 
     def action_pause(self) -> None:
-        """Holds the view, or lets it go on; the history is read all the same."""
+        """Stops the view or continues it; the history is read meanwhile."""
         self._is_paused = not self._is_paused
         if not self._is_paused:
             self._look()

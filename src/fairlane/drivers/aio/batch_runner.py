@@ -48,7 +48,7 @@ class BatchRunner(BatchTurns):
         steps = self._state.steps
         key = None if self._driver.servers.is_one else slot_map.key_of(steps[0])
         part = NodePart(key, [*range(len(steps))])
-        self._state.goes_out(part.indexes)
+        self._state.note_sent(part.indexes)
         return await self.run(self._settle(part, *target, replies))
 
     async def _abandon(self, line: Any) -> None:
@@ -65,7 +65,7 @@ class BatchRunner(BatchTurns):
         if packed is None:
             return None
         shared = lines.shared or await lines.share()
-        self._state.goes_out(part.indexes)
+        self._state.note_sent(part.indexes)
         return shared, shared.ask(packed, len(part.indexes))
 
     async def _receive(self, part: NodePart, lines: ServerConnections, line: Any) -> None:
@@ -90,7 +90,7 @@ class BatchRunner(BatchTurns):
         state, refusal = self._state, None
         if isinstance(replies, Exception):
             refusal = replies
-            state.broke(part.indexes, replies)
+            state.note_broken(part.indexes, replies)
         else:
             for index, reply in zip(part.indexes, replies, strict=True):
                 result = await self._result(reply, state.steps[index], part, lines)

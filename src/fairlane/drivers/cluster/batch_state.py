@@ -106,7 +106,7 @@ class BatchState:
             self._apart.append(index)
             del self._left[index]
 
-    def broke(self, indexes: list[int], error: Exception) -> None:
+    def note_broken(self, indexes: list[int], error: Exception) -> None:
         """Notes that the connection broke, or was not made, before these steps were answered."""
         for index in indexes:
             if index in self._left:
@@ -129,7 +129,7 @@ class BatchState:
             self.replies[index] = self._noted(server.away_error(), index in self._sent)
             del self._left[index]
 
-    def goes_out(self, indexes: list[int]) -> None:
+    def note_sent(self, indexes: list[int]) -> None:
         """Notes that steps are sent now: a node that hangs may perform them later."""
         if self._away_s is not None:
             self._sent.update(indexes)
@@ -139,7 +139,7 @@ class BatchState:
             error.was_sent = bool(was_sent)
         return error
 
-    def other_ways(self) -> Iterator[tuple[int, Operation[Any]]]:
+    def fallbacks(self) -> Iterator[tuple[int, Operation[Any]]]:
         """Yields each step whose slot is being moved, and the operation to run in its place.
 
         Their results go into `replies`. The next turn follows without a pause, even if these

@@ -1,4 +1,4 @@
-"""Maps errors of Redis and of redis-py to errors of ours, and finds those that may pass."""
+"""Maps errors of Redis and of redis-py to our errors, and detects the temporary ones."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def translate(
 ) -> FairlaneError:
     """Returns our error, which says what happened, where, and what to do.
 
-    `is_replica`: the URL names a replica, so that a refused write is not a failover's doing. `step`
-    is what was refused, if that is known.
+    `is_replica`: the URL names a replica, so no failover has caused a refused write. `step` is the
+    refused call, if it is known.
     """
     text = full_text(error)
     code = text.split(" ", 1)[0]

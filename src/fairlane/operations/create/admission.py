@@ -1,8 +1,8 @@
-"""The bound on what waits in a queue: setting it, asking for room, following the work.
+"""The bound on what waits in a queue: sets it, gets room for chunks, and counts settled work.
 
-Counting costs nothing while there is no bound. With one, each chunk asks for room in the dispatch
-slot before it is written. The counts of settled sub-requests are in the requests' own slots. The
-leading worker reports them now and then, and a producer that is refused recounts first.
+Without a bound this costs nothing. With one, each chunk gets room in the dispatch slot before it is
+written. The counts of settled sub-requests are in the requests' own slots. The leading worker
+reports them now and then, and a producer that is refused recounts first.
 """
 
 from __future__ import annotations

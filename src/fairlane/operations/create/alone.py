@@ -149,9 +149,9 @@ def find_born(new: NewRequest) -> Operation[int]:
 
 
 def _ask(new: NewRequest, room: Admission, over: int) -> Operation[None]:
-    """Asks for room for the first chunk; an empty one or a repeat of what is there needs none.
+    """Gets room for the first chunk; an empty chunk, or a repeat of an existing one, needs none.
 
-    With `over` only an abandoned life is there, and the new one needs room.
+    With `over` only an abandoned life exists, and the new one needs room.
     """
     if not new.bodies:
         return

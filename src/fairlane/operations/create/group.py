@@ -2,8 +2,8 @@
 
 Where one server has all keys, one script does the three steps for many requests. Elsewhere a group
 takes three round trips: all requests are announced, then all are enqueued, then all are followed
-up. What does not go smoothly goes on alone: the id exists, Redis is full, or the queue has a bound.
-The order of the steps is always the same, so a crash anywhere heals in the same way.
+up. A request continues alone if its id exists, Redis is full, or the queue has a bound. The order
+of the steps is always the same, so a crash at any step heals in the same way.
 """
 
 from __future__ import annotations

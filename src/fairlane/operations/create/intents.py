@@ -1,7 +1,8 @@
-"""Intents: what stands in `active` for a request that is about to be written.
+"""Intents: the entries of `active` for requests that are about to be written.
 
-An intent is a whole number, the moment at which the auditor looks for the request. The score of a
-request that was seen to exist bears a fraction: no auditor that gave an intent up takes it out.
+The score of an intent is a whole number, the moment at which the auditor looks for the request. The
+score of a request that exists has a fraction. So an auditor that gave up an intent cannot remove
+the entry of a request that exists.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Intent(NamedTuple):
-    """What stands in `active` for a request that is about to be written, and what stood there."""
+    """The score in `active` of a request that is about to be written, and the score before it."""
 
     score: int
     before: str  # the score as Redis wrote it; "0" = none
@@ -45,8 +46,8 @@ def announce(
 def grace_ms(policy: Policy) -> int:
     """Returns for how many ms the auditor leaves an intent alone.
 
-    The auditor's first look is no later than what it must then do: the deadline, the end of the
-    ageing, the start after other requests. Each look costs calls, so there is a least time.
+    The auditor's first check must not be later than its first duty: the deadline, the end of the
+    ageing, the start after other requests. Each check costs calls, so there is a least time.
     """
     grace = settings.INTENT_GRACE_MS
     least = grace // 5
@@ -66,15 +67,14 @@ def read_intents(ids: Sequence[str], shards: bytes, scores: list[Any]) -> list[I
 
 
 def seen_to_exist(due_ms: int) -> str:
-    """Returns the score in `active` of a request that was seen to exist; if it goes, it is lost."""
+    """Returns the score in `active` of a request that exists; if it vanishes, it is lost."""
     return f"{due_ms}.5"
 
 
 def withdraw(queue: str, request_id: str, intent: Intent) -> Call:
-    """Takes an intent back: the auditor looks when it would have looked, or not at all.
+    """Takes an intent back: the entry gets its former score, or is removed if it had none.
 
-    An entry that was moved since stays as it is: it is a newer intent, whose request may exist
-    already.
+    An entry that has another score by now stays: it is a newer intent, whose request may exist.
     """
     if intent.before != "0":
         return reschedule_active(queue, [request_id, intent.score, intent.before])
@@ -82,10 +82,10 @@ def withdraw(queue: str, request_id: str, intent: Intent) -> Call:
 
 
 def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Call | None:
-    """Returns the step that undoes an intent for a request of this queue that was there already.
+    """Returns the step that undoes an intent for a request of this queue that existed already.
 
-    The auditor looks when it would have looked, and the entry is marked, because the request
-    exists. None = the entry was missing and the intent makes up for it.
+    The entry gets its former score, with the mark of a request that exists. None = the entry was
+    missing, and the intent replaces it.
     """
     if is_over:
         return withdraw(queue, request_id, intent)

@@ -32,7 +32,7 @@ class NewRequest:
 
     `open_ms` is how long an open request may go without a chunk; 0 = it is sealed. `room` waits for
     room, None = as its group does. `created` and `born` (ms, the life of the id) are set by create.
-    With `takes_back` an error of its caller takes an incomplete request back.
+    With `takes_back` an error of its caller withdraws an incomplete request.
     """
 
     id: str

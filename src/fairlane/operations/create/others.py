@@ -1,4 +1,4 @@
-"""Other requests that matter to a new one: one under its id, and those that it starts after."""
+"""Other requests that a new one depends on: one with its id, and those that it starts after."""
 
 from __future__ import annotations
 

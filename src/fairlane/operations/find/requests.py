@@ -1,13 +1,13 @@
 """The requests of a queue in bounded pages: first unfinished ones, then ended ones.
 
 The most urgent of the unfinished ones comes first. The ended ones come from the completion log, the
-newest first. A page reads at most MOST_READ
-tokens and MOST_READ entries of `active` and of the log; each unfinished request among them costs
-one HMGET, 100 in a round trip. So a page may be empty, and yet another one may follow.
+newest first. A page reads at most MOST_READ tokens and MOST_READ entries of `active` and of the
+log; each unfinished request among them costs one HMGET, 100 in a round trip. So a page may be
+empty, and yet another one may follow.
 
-In a queue with more than MOST_READ unfinished requests the first part has the most urgent ones.
-The parts behind it walk over all unfinished requests, also those, and only each part has an order.
-Another order sorts what one part has read: all of a section if that is no larger than a part.
+In a queue with more than MOST_READ unfinished requests, the first part has the most urgent ones.
+The next parts walk over all unfinished requests, also those of the first, and each part is sorted
+on its own. Any other order also sorts within one part, which may be a whole section.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class Flow:
         return followed or one.on_dead not in {STOP, CONTINUE}
 
     def _check_followed(self) -> None:
-        """Raises InvalidArgument for options that mean nothing, or not enough, at their place."""
+        """Raises InvalidArgument for options without effect, or too small, for their step."""
         for one in self.steps:
             where = f"step {one.name} of flow {self.name}"
             if self._is_read(one):

@@ -47,9 +47,9 @@ class HandedOver(NamedTuple):
 def hand_over(request_id: str) -> Operation[HandedOver]:
     """Adds to a step's request what the earlier steps have finished; seals it after the last.
 
-    If an earlier step was cancelled, or has dead sub-requests and stops the flow, the steps of the
-    flow are cancelled; so they are if an earlier step that this one has read is gone. If it was
-    never there, as its producer died before it, the request is given up after a day.
+    The steps of the flow are cancelled if an earlier step was cancelled, has dead sub-requests and
+    stops the flow, or vanished after this step had read it. If it never existed, because its
+    producer died before, the request is given up after a day.
     """
     found = dict(zip(_FIELDS, (yield from read(request_id, *_FIELDS)), strict=True))
     feed = Feed.parse(found["feed"])

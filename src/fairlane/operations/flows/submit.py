@@ -1,6 +1,6 @@
 """Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
 
-So who sees the first step finds the others. If the producer dies before, nothing feeds the open
+So a reader of the first step finds the others. If the producer dies before, nothing feeds the open
 ones, and a leader gives them up after a day.
 """
 

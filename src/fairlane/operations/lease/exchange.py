@@ -60,12 +60,12 @@ def exchange(
     shared: bool = False,
     sizes: Sequence[tuple[str, int]] = (),
 ) -> SingleServer:
-    """The call that settles leases, pops up to `want` tokens of these lanes and acquires them.
+    """Returns the call that settles leases, pops up to `want` tokens and acquires with them.
 
-    `lanes` starts with the most urgent one. `sizes`: how many sub-requests a slice of these
-    requests may have; 1 for any other. Requests with a size share the time of their sizes. Ops
-    of a unit grow. With the op of an earlier exchange, and nothing else, the call returns what
-    that one acquired; if that one arrives later, it acquires nothing.
+    `lanes` are popped from, the most urgent one first. `sizes`: how many sub-requests a slice of
+    these requests may have; 1 for any other. Requests with a size share the time of their sizes.
+    Ops of a unit grow. With the op of an earlier exchange, and nothing else, the call returns the
+    leases of the earlier one. If the earlier one arrives later, it acquires nothing.
     """
     args: list[Arg] = [
         b"", settings.MARKER_LEAST_MS, settings.MARKER_MS, settings.LOG_ENTRIES, unit.place, op,

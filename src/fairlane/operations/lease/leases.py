@@ -1,6 +1,6 @@
-"""A worker's way: pop a token -> acquire -> handle -> complete -> dispatch what comes back.
+"""A worker's calls: pop a token -> acquire -> handle -> complete -> dispatch the returned tokens.
 
-Or, if one server has all keys: handle -> exchange (exchange.py) -> handle.
+If one server has all keys: handle -> exchange (exchange.py) -> handle.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Ops:
         os.register_at_fork(after_in_child=self.renew)
 
     def renew(self) -> None:
-        """In a process that was forked: other bits than its parent's."""
+        """Draws other bits than the parent's, in a process that was forked."""
         self._prefix = secrets.token_hex(11).encode()
         self._numbers = count()
 
     def draw(self) -> bytes:
-        """One that was never drawn before."""
+        """Returns an op that was never drawn before."""
         return b"%b%010x" % (self._prefix, next(self._numbers))
 
 
@@ -93,10 +93,11 @@ def acquire_call(
     token: Token, worker: str, started: str, count: int, op: bytes, *, shared: bool = False,
     allowance: Allowance | None = None,
 ) -> Call:  # fmt: skip
-    """The call that acquires; `shared`: with others by one unit, where no death is charged.
+    """Returns the call that acquires; `shared`: with others by one unit, where no death is charged.
 
-    A retry's must be: then it says "alone", and the token stays valid. A request with rates needs
-    an `allowance`: without one it says "rated", and the token stays valid, too.
+    The death of a retry must be charged: the reply to a shared call is then "alone", and the token
+    stays valid. A request with rates needs an `allowance`: without one the reply is "rated", and
+    the token stays valid, too.
     """
     script = signed(library(), "acquire", _ACQUIRE)
     is_shared = b"1" if shared else b""
@@ -143,7 +144,7 @@ class LeaseProof(Protocol):
 def complete(
     held: LeaseProof, ids: list[bytes], results: list[Arg], verdicts: list[Verdict], *, keep: bool
 ) -> Call:
-    """The call that settles entries of a slice.
+    """Returns the call that settles entries of a slice.
 
     `ids` are the done ones, `results` their (head, body) pairs, flat. Without `keep` the others
     go back, not begun.
@@ -161,9 +162,10 @@ def give_back(
     *,
     is_unbegun: bool = False,
 ) -> Call:
-    """The call that returns a lease with all it owes, uncharged: what runs now is done again.
+    """Returns the call that gives a lease back, uncharged: its entries are delivered again.
 
-    But for the entries with a verdict. What is known to be `is_unbegun` need not come back alone.
+    Entries with a verdict are settled by it. If the others are known to be `is_unbegun`, they need
+    not be delivered alone.
     """
     how = b"u" if is_unbegun else b"0"
     return _complete(request_id, (k, fence, op), [], [], verdicts, how)
@@ -191,7 +193,7 @@ def words_of(verdicts: Sequence[Verdict]) -> list[Arg]:
 
 
 def extend(request_id: str, k: str, fence: str, op: str, term_ms: int | None = None) -> Call:
-    """The call that asks for more time: ok | cancelled | lost | ended | gone.
+    """Returns the call that asks for more time: ok | cancelled | lost | ended | gone.
 
     The lease lasts `term_ms` from then on; None = as long as the request's leases do.
     """
@@ -210,9 +212,9 @@ def reap(
     how: str = "",
     missing: list[str] | None = None,
 ) -> Call:
-    """The call that takes leases back: expired ones, a dead worker's, or the one named.
+    """Returns the call that takes leases back: expired ones, a dead worker's, or the one named.
 
-    `how` its process ended becomes the error of what is charged; "" = not known.
+    `how` the process ended becomes the error of the charged entries; "" = not known.
     """
     return library().reap(
         keys.request_keys(request_id),

@@ -1,8 +1,8 @@
 """Asks Redis, before any work is taken, whether this user may do all that a worker does.
 
-Each command is sent in a form that changes nothing, as Redis looks at the right to it first. That
-needs no right of its own, unlike ACL DRYRUN, works on every version, and finds what rename-command
-has taken away, too.
+Each command is sent in a form that changes nothing, because Redis checks the right first. Unlike
+ACL DRYRUN, that needs no further right and works on every version. It also finds commands that
+rename-command has removed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def check_rights(queue: str, worker: str) -> Operation[None]:
 
 
 def _info() -> Operation[dict[str, str]]:
-    """What the first node that answers reports of itself."""
+    """Returns the INFO of the first node that answers."""
     error: RedisUnreachable | None = None
     for node in (yield Nodes()):
         try:
@@ -80,7 +80,7 @@ def _info() -> Operation[dict[str, str]]:
 
 
 def commands(info: Mapping[str, str]) -> set[str]:
-    """What a worker sends to a server of this INFO, as an ACL names it."""
+    """Returns the commands that a worker sends to a server of this INFO, as an ACL names them."""
     role, server = acl.ROLES["worker"], acl.version(info["redis_version"])
     found = set(role.commands)
     for name in role.scripts:
@@ -89,7 +89,7 @@ def commands(info: Mapping[str, str]) -> set[str]:
 
 
 def harmless(name: str, key: bytes) -> Command:
-    """A command in a form that changes nothing but is looked at as any other.
+    """Returns a command in a form that changes nothing, and whose right is checked all the same.
 
     `key` holds an empty string.
     """

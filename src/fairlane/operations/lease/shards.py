@@ -1,8 +1,8 @@
 """One queue over several primaries: its lanes may be spread over shards, each in a slot of its own.
 
-The limit stays where it was, with the request; only its tokens go to the shards in turn. A request
-keeps its shards from its submission on, so that the lane of every token stands in its permit.
-When the shards of a queue are changed, those it had are served until every request has been moved.
+The limit stays with the request; only its tokens go to the shards in turn. A request keeps the
+shards of its submission, so each permit holds the lane of its token. When the shards of a queue are
+changed, the former ones are served until every request has been moved.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Shards(NamedTuple):
 
     @classmethod
     def of(cls, text: bytes | str) -> Shards:
-        """From the text that scripts know them by: numbers with commas between them.
+        """Reads the text that scripts use: numbers with commas between them.
 
-        What is none of this release's is passed over.
+        Numbers that this release does not use are skipped.
         """
         shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         parts = [part for part in shown.split(",") if part.isdecimal() and int(part) <= HIGHEST]
@@ -49,11 +49,11 @@ class Shards(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What `of` reads."""
+        """Returns the text that `of` reads."""
         return ",".join(map(str, self.numbers))
 
     def turned(self, request_id: str) -> str:
-        """As text, beginning with another one for each request, so that single permits spread."""
+        """Returns the text, rotated by the request's id, so that single permits spread."""
         if not self.numbers:
             return ""
         first = crc32(request_id.encode()) % len(self.numbers)
@@ -69,18 +69,18 @@ class ShardLayout(NamedTuple):
 
     @property
     def served(self) -> tuple[int, ...]:
-        """The numbers of all that may have tokens."""
+        """Returns the numbers of all that may have tokens."""
         return served(self.present.text, self.left.text)
 
 
 def served(present: bytes | str, left: bytes | str) -> tuple[int, ...]:
-    """The numbers of all shards that may have tokens, from the texts of both; (0,) as a rule."""
+    """Returns the numbers of all shards that may have tokens; usually (0,), the own lanes."""
     numbers = Shards.of(present).numbers or (0,)
     return tuple(dict.fromkeys(numbers + Shards.of(left).numbers))
 
 
 def read_shards(queue: str) -> Operation[ShardLayout]:
-    """The shards of a queue now."""
+    """Returns the shards of a queue now."""
     found = yield Command(b"HMGET", keys.conf(queue), b"shards", b"left", b"shards_since")
     present, left, since = (value or b"" for value in found)
     return ShardLayout(Shards.of(present), Shards.of(left), int(since or 0))
@@ -96,7 +96,7 @@ def check_count(count: int) -> None:
 
 
 def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
-    """`count` shards on as many different primaries as there are; 0 = the queue's own lanes.
+    """Returns `count` shards, on as many primaries as possible; 0 = the queue's own lanes.
 
     `home` returns the node of a key. Raises InvalidArgument.
     """
@@ -111,7 +111,7 @@ def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
 
 
 def set_shards(queue: str, shards: Shards) -> Operation[ShardLayout]:
-    """Spreads a queue: new requests immediately, those that are there by `move`."""
+    """Spreads a queue: new requests immediately, existing ones by `move`."""
     return (yield from _set(queue, shards.text))
 
 
@@ -124,9 +124,9 @@ def _set(queue: str, text: str, since: str = "") -> Operation[ShardLayout]:
 def move(queue: str) -> Operation[int]:
     """Moves the tokens of requests that still use shards which are left; returns how many requests.
 
-    Those shards are forgotten when no request uses them any more, and no producer is on its way
-    that may have learnt of them. A request whose node is away may use them: it is moved later.
-    Safe to run twice, and concurrently.
+    A left shard is forgotten when no request uses it, and no producer that read it still submits.
+    A request on an unreachable node may use it, and is moved later. Safe to run twice, and
+    concurrently.
     """
     spread = yield from read_shards(queue)
     if not spread.left.numbers:
@@ -194,7 +194,7 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
 
 
 def _may_be_moved_later(error: FairlaneError) -> bool:
-    """False for damage, which doctor reports; True when the node is away or a right is missing."""
+    """Returns True if a node is away or a right is missing, False for damage (see doctor)."""
     is_refused = any(words in str(error) for words in _NO_RIGHT)
     return is_refused or isinstance(error, RedisUnreachable)
 

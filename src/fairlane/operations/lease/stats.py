@@ -29,7 +29,7 @@ class Measured:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def parts(self) -> list[tuple[str, Distribution]]:
-        """The distributions by name."""
+        """Returns the distributions by name."""
         return [("waited", self.waited), ("ran", self.ran)]
 
 
@@ -40,7 +40,7 @@ def tally(
     ran: Mapping[int, int],
     counts: Mapping[str, int],
 ) -> list[Call]:
-    """The calls that add measurements: value -> how often, in ms and in microseconds."""
+    """Returns the calls that add measurements: value -> how often, in ms and in microseconds."""
     fields: dict[str, int] = {
         f"{priority}:{name}": count for name, count in counts.items() if count
     }
@@ -68,7 +68,7 @@ def tally_timeout(queue: str, request_id: str) -> Operation[None]:
 
 
 def read_stats(queue: str) -> Operation[dict[int, Measured]]:
-    """Priority -> what was measured; only priorities that were."""
+    """Returns priority -> what was measured, without priorities that have no measurement."""
     flat = yield Command(b"HGETALL", keys.stats(queue))
     found: dict[int, Measured] = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):  # up to 13,000 fields
@@ -93,12 +93,12 @@ def _set(measured: Measured, what: list[str], value: int) -> None:
 
 
 def forget_stats(queue: str) -> Operation[Any]:
-    """Begins anew: all that was measured so far goes."""
+    """Deletes all measurements of the queue."""
     return (yield Command(b"DEL", keys.stats(queue)))
 
 
 def all_of(found: Mapping[int, Measured]) -> Measured:
-    """The queue as a whole."""
+    """Returns the queue as a whole."""
     whole = Measured()
     for one in found.values():
         whole.waited.merge([one.waited])

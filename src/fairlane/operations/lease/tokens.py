@@ -1,4 +1,4 @@
-"""Tokens on their way: what a script's reply asks to dispatch, and what a pop brought back."""
+"""Tokens: dispatches those of a script's reply to their lanes, and pops them again."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _MOST_ENDINGS = 80
 
 
 def insert(queue: str, request_id: str, tokens: list[Any]) -> list[Call]:
-    """The calls that dispatch the tokens of one request, as mint returned them."""
+    """Returns the calls that dispatch the tokens of one request, as mint returned them."""
     return insert_all(queue, [(request_id, tokens)]) if tokens else []
 
 
 def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
-    """The calls that dispatch the tokens of many requests: as few as a bounded size allows."""
+    """Returns the calls that dispatch the tokens of many requests, few calls of bounded size."""
     calls: list[Call] = []
     parts: dict[bytes, Part] = {}  # by lane
     placed: dict[bytes, list[Arg]] = {}  # by lane: tokens that wait among those of their tenant
@@ -64,7 +64,7 @@ def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
 
 
 def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call]:
-    """A call for each shard."""
+    """Returns a call for each shard."""
     shards: dict[int, dict[int, Part]] = {}
     for number, part in parts.items():
         shard, lane = divmod(int(number), keys.LANES)
@@ -113,12 +113,12 @@ def push(key: bytes, words: Sequence[Arg], ttl_ms: int = 0) -> list[Call]:
 
 
 def retire(queue: str, request_id: str, summary: Sequence[Any]) -> Call:
-    """The call that moves an ended request from `active` into the completion log."""
+    """Returns the call that moves an ended request from `active` into the completion log."""
     return retire_all(queue, [(request_id, summary)])[0]
 
 
 def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call]:
-    """The calls that move ended requests from `active` into the completion log."""
+    """Returns the calls that move ended requests from `active` into the completion log."""
     endings = [(request_id, Summary._make(summary)) for request_id, summary in ended]
     parts = [endings[at : at + _MOST_ENDINGS] for at in range(0, len(endings), _MOST_ENDINGS)]
     names = (keys.active(queue), keys.logged(queue), keys.completed(queue), *keys.bound(queue))
@@ -140,7 +140,7 @@ def marker_ms(retain_ms: int) -> int:
 
 
 def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call:
-    """The call that takes an entry out of `active` while its score is still `seen`.
+    """Returns the call that takes an entry out of `active` while its score is still `seen`.
 
     `gone`: there is no such request; if there was one, that is logged as `lost`.
     """
@@ -163,7 +163,7 @@ def reschedule_active(queue: str, rows: list[Arg]) -> Call:
 
 @lru_cache(maxsize=1024)
 def pop(queue: str, block_ms: int, worker: str | None = None, most: int = 1, shard: int = 0) -> Pop:
-    """The blocking pop of up to `most` tokens of one lane, the most urgent that has any.
+    """Returns the blocking pop of up to `most` tokens of one lane, the most urgent that has any.
 
     `worker` may be woken from it.
     """
@@ -173,12 +173,12 @@ def pop(queue: str, block_ms: int, worker: str | None = None, most: int = 1, sha
 
 @lru_cache(maxsize=4096)
 def pop_ahead(queue: str, lane: int, most: int, shard: int = 0) -> Pop:
-    """The pop of what is there now, of this priority or a more urgent one."""
+    """Returns the pop of what is there now, of this priority or a more urgent one."""
     return Pop(keys.lanes(queue, shard)[: lane + 1], 0, most)
 
 
 def parse(raw: bytes) -> Token | None:
-    """`<id>#<k>.<g>`, perhaps with `@<turn>`, as a Token; None for what no release wrote."""
+    """Reads `<id>#<k>.<g>`, perhaps with `@<turn>`; None for what no release wrote."""
     request_id, _, permit = raw.partition(b"#")
     number, _, turn = permit.partition(b"@")
     k, _, g = number.partition(b".")

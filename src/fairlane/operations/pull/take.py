@@ -50,7 +50,7 @@ class Delivery(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What one look at the lanes has brought, and the first error that some of it had.
+    """What one round over the lanes has brought, and its first error.
 
     `wait_s`: the rate of the queue allows more after so long; 0 = it is not used up.
     """
@@ -185,7 +185,7 @@ def exchange_tokens(
 def _allowed(popped: Popped, rate: Rate) -> Operation[tuple[list[bytes], float]]:
     """Returns the tokens that may be used now, and how long the others wait, in their lane.
 
-    A program may look again after any time, so it does not stand in line.
+    A program may try again after any time, so it takes no place in the bucket's line.
     """
     allowed, wait_ms = yield from rates.take([rate], len(popped.tokens), waits=rates.Waits.NEVER)
     words, rest = popped.tokens[:allowed], popped.tokens[allowed:]

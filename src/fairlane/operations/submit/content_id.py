@@ -19,7 +19,7 @@ ID_DIGITS = 40  # hex: 160 bits of SHA-256
 
 
 class ContentId:
-    """An id made of what a request is: its options, and its bodies however they come in chunks.
+    """An id made of a request's options and its bodies, however the bodies are cut into chunks.
 
     Options at their defaults are not part of it, so a release with more options makes the same ids.
     """
@@ -40,7 +40,7 @@ class ContentId:
 
     @property
     def id(self) -> str:
-        """The id of all that was added."""
+        """Returns the id of all that was added."""
         return self._hash.hexdigest()[:ID_DIGITS]
 
 
@@ -50,10 +50,10 @@ def content_id(
     queue: str = settings.DEFAULT_QUEUE,
     **options: Unpack[RequestOptions],
 ) -> str:
-    """The id that this content has: 40 hex digits, the same for the same bodies and options.
+    """Returns the id of this content: 40 hex digits, the same for the same bodies and options.
 
-    `options` are those of Queue.submit_request. Submitted under this id, a content is
-    one request however often it comes, until its retention is over. Raises InvalidArgument.
+    `options` are those of Queue.submit_request. Submitted under this id, the same content is one
+    request however often it is submitted, until its retention is over. Raises InvalidArgument.
     """
     digest = ContentId(policy_of(queue, **options))
     for chunk in chunks(bodies):

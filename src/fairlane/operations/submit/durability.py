@@ -1,8 +1,8 @@
-"""Durability: what was written is acknowledged when enough replicas have it.
+"""Durability: a write is acknowledged when enough replicas have it.
 
-The server's replication offset is one for all keys, so one confirmed write covers everything that
-this server acknowledged before it. What lies in another slot of a cluster (`active`, lanes, the
-completion log) needs no confirmation: it is made again from the request (doctor, auditor).
+A server has one replication offset for all keys, so one confirmed write covers everything that this
+server acknowledged before. Keys in another slot of a cluster (`active`, lanes, the completion log)
+need no confirmation, because doctor and auditor make them again from the request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def count_online(info: bytes | str) -> int:
 
 
 def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[None]:
-    """What was submitted is on the replicas; `chain` is the digest of all of it.
+    """Confirms that a submission is on the replicas; `chain` is the digest of all of it.
 
     Raises NotDurable, RequestLost when a failover took some of it before, and RequestEnded when it
     was cancelled before.
@@ -67,7 +67,7 @@ def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[
 
 
 def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
-    """The end that was seen is on the replicas; False when a failover took it back before.
+    """Confirms that an end is on the replicas; returns False if a failover took it back before.
 
     Returns True immediately for a request with durable=0. Raises NotDurable.
     """
@@ -87,10 +87,10 @@ def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
 
 
 def confirm_settled(call: Call, request_id: str, replicas: int) -> Operation[tuple[list[Any], str]]:
-    """Settles entries of a slice and has it confirmed: (its reply, what is not).
+    """Settles entries of a slice and confirms that; returns the reply, and what is not confirmed.
 
-    The second is "" when everything is. Only `ok` says that this very call wrote; behind `already`
-    and `ended` another write is confirmed.
+    The second is "" if all is confirmed. Only after `ok` has this call written. After `already` and
+    `ended` another write is confirmed.
     """
     found: Confirmed = yield Confirm(call, replicas)
     settled: list[Any] = found.reply

@@ -45,12 +45,12 @@ class Collected(NamedTuple, Generic[Rest]):
 
 
 class Many:
-    """Collects small requests of one queue into groups; every operation it returns is to be run.
+    """Collects small requests of one queue into groups; every operation it returns must be run.
 
-    The requests share a policy but for that of `add`. `submitted` are the ids of those that
-    are in Redis, in their order; when it does not answer any more, at least these are. A refusal of
-    one request does not keep the rest of its group from its end, and is raised behind it; when
-    Redis or the queue is full, nothing more is begun.
+    The requests share a policy, unless `add` gets another. `submitted` are the ids of the requests
+    in Redis, in their order. If Redis stops answering, at least these were written. If one request
+    is refused, the rest of its group is submitted, and then the error is raised. When Redis or the
+    queue is full, nothing more is begun.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class Many:
         trace: str = "",
         **options: Unpack[SharedOptions],
     ) -> Many:
-        """Returns the one for these options; `limit` is that of all, or has one for each."""
+        """Returns a collector for these options; `limit` is one for all requests, or for each."""
         if isinstance(limit, Iterable):
             return cls(policy_of(queue, trace=trace, **options), max_wait_s, ids, limit)
         return cls(policy_of(queue, trace=trace, limit=limit, **options), max_wait_s, ids)
 
-    # ------------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------------ requests of the caller
 
     def collect(self, bodies: Iterable[Body]) -> Collected[Iterator[Chunk]]:
-        """Returns the next request. Raises InvalidArgument, which says which request it is."""
+        """Returns the next request. Raises InvalidArgument, whose text names the request."""
         request_id = self._name()
         try:
             return Collected(request_id, self._policy(), *split(bodies))
@@ -163,7 +163,7 @@ class Many:
             error.add_note(f"{len(self.submitted):,} requests were submitted before")
             raise
 
-    # ------------------------------------------------------------------ what goes out
+    # ------------------------------------------------------------------ groups for Redis
 
     def step(self, taken: Collected[Any]) -> Operation[None] | None:
         """Takes a request; returns what is to be run now with `taken.rest`, or None."""
@@ -246,7 +246,7 @@ class Many:
 
 
 def checked_requests(requests: Iterable[B]) -> Iterable[B]:
-    """`requests` itself. Raises InvalidArgument for what is no iterable of requests."""
+    """Returns `requests` itself. Raises InvalidArgument for what is no iterable of requests."""
     given: object = requests
     if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
         raise InvalidArgument(
@@ -257,7 +257,7 @@ def checked_requests(requests: Iterable[B]) -> Iterable[B]:
 
 
 async def each_request(requests: Iterable[B] | AsyncIterable[B]) -> AsyncIterator[B]:
-    """The requests of an async iterable (or an ordinary one). Raises InvalidArgument."""
+    """Returns the requests of an async iterable (or an ordinary one). Raises InvalidArgument."""
     if isinstance(requests, AsyncIterable):
         async for bodies in requests:
             yield bodies

@@ -28,12 +28,12 @@ def submit(
 ) -> Operation[int]:
     """Submits the caller's chunks as one request; returns how many sub-requests it has.
 
-    Repeatable: with the same id and content it resumes or finds the request as it is, and an
-    abandoned request is submitted anew. A chunk for which Redis or the queue has no room is tried
-    again for `max_wait_s` seconds. Raises RequestExists, RequestEnded (it was cancelled, before or
-    meanwhile), RequestLost, RedisFull and QueueFull (nothing is left of it); with policy.durable
-    also RedisUnfit (not so many replicas: nothing was written) and NotDurable (it goes on). Without
-    `takes_back` an incomplete request stays open for a repeat.
+    Idempotent: with the same id and content it resumes or finds the request, and an abandoned
+    request is submitted anew. A chunk for which Redis or the queue has no room is tried again for
+    `max_wait_s` seconds. Raises RequestExists, RequestEnded (it was cancelled, before or
+    meanwhile), RequestLost, RedisFull and QueueFull (nothing is left of it). With policy.durable it
+    also raises RedisUnfit (too few replicas: nothing was written) and NotDurable (the request goes
+    on). Without `takes_back` an incomplete request stays open for a repeat.
     """
     room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
     new = NewRequest(request_id, policy, Digest(policy), [], room=room, takes_back=takes_back)

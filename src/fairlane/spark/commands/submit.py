@@ -81,7 +81,7 @@ def command(
     from fairlane.protocol.keys import check_name, new_id
 
     if key is not None and xid is not None:
-        raise InvalidArgument("--key makes the ids of its column: leave --id away, or --key")
+        raise InvalidArgument("--key takes the ids from its column: leave out --id or --key")
     check_priority(chosen["priority"])
     check_limit(chosen["limit"])
     check_name("queue", chosen["queue"])
@@ -120,7 +120,7 @@ def _options(
 ) -> dict[str, str]:  # fmt: skip
     """Returns the sink's options. Raises InvalidArgument for a column that does not exist."""
     if body is not None and body_format is not None:
-        raise InvalidArgument("--body names one column, --body-format takes all: leave one away")
+        raise InvalidArgument("--body names one column, --body-format takes all: leave one out")
     from fairlane.spark.sink.plan import column_of
 
     for name, column in (("--body", body), ("--key", key), ("--id-column", id_column)):

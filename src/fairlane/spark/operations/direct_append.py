@@ -67,7 +67,7 @@ def begin_live(
 
 
 def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> Operation[None]:
-    """Before a request is begun, records its owner, and its id for an abort."""
+    """Records a request's owner, and its id for an abort, before the request is begun."""
     notes = [claim(request_id, txn)]
     if is_noted:
         begun = keys.begun(txn.name)

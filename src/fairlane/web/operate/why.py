@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class DemandState(msgspec.Struct):
     """How many more leases workers could take now; `wanted` also counts those that they hold.
 
-    An autoscaler divides `wanted` by the units of one worker: it needs so many workers. Of more
-    than 500 requests the answer is the last of the server's walks over all, `age_ms` old. Until the
-    first walk has ended, tokens are counted, and `is_exact` is false.
+    Divide `wanted` by the units of one worker to get the number of workers. With more than 500
+    requests these are the numbers of the server's last walk over all of them, `age_ms` old. Until
+    the first walk has ended, tokens are counted, and `is_exact` is false.
     """
 
     queue: str

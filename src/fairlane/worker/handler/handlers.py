@@ -43,7 +43,8 @@ class _NoRecord:
 class Lifespan:
     """What runs once in each process of a worker: before its first call, and after its last.
 
-    An async handler's process calls `astart` and `astop` in its event loop, others the other two.
+    The process of an async handler calls `astart` and `astop` in its event loop, any other process
+    calls `start` and `stop`.
     """
 
     start: Callable[[], None]
@@ -291,7 +292,7 @@ def _place(error: BaseException) -> str:
 
 
 def print_json(body: bytes, context: Context) -> bytes:
-    """The default handler: prints the sub-request as an object, one line of JSON, and returns it.
+    """Prints the sub-request as an object, one line of JSON, and returns it: the default handler.
 
     Keys: request, index, attempt, and body (or body_base64 if it is not UTF-8).
     """

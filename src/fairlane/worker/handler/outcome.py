@@ -306,7 +306,7 @@ def _is_caller(module: dict[str, Any]) -> bool:
 def _others(
     trace: TracebackType | None, frames: list[traceback.FrameSummary]
 ) -> list[traceback.FrameSummary]:
-    """The frames but those of this package's exceptions, when they refuse what they are given."""
+    """Returns the frames without those of this package's exceptions, which refuse bad arguments."""
     modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(trace)]
     if len(modules) != len(frames):
         return frames

@@ -226,7 +226,7 @@ class Runner:
     # too long.
 
     def _limit_s(self, taken: Slice) -> float:
-        """The smaller of the handler's and the request's limits; 0 = there is none."""
+        """Returns the smaller of the handler's and the request's limits; 0 = there is none."""
         own, asked = self.shape.time_limit_s, taken.time_limit_ms / 1000
         return min(own, asked) if own and asked else own or asked
 

@@ -51,7 +51,7 @@ class LaneRotation:
         return found[: keys.number_of(last) % keys.LANES + 1] if last else found
 
     def next(self, most: int) -> Pop:
-        """Returns the next pop, of up to `most` tokens; pass its reply to `came`."""
+        """Returns the next pop, of up to `most` tokens; pass its reply to `record_pop`."""
         self._look()
         shards = self._shards
         if len(shards) == 1:
@@ -62,7 +62,7 @@ class LaneRotation:
             return tokens.pop_ahead(self._queue, self._bound, most, shard)
         return tokens.pop(self._queue, settings.SHARD_BLOCK_MS, self._worker, most, shard)
 
-    def came(self, popped: Popped | None) -> None:
+    def record_pop(self, popped: Popped | None) -> None:
         """Notes what the last pop returned."""
         if len(self._shards) == 1:
             return
@@ -90,7 +90,7 @@ class LaneRotation:
         long as a pop would wait.
         """
         is_vain = self._misses >= len(self._shards)
-        self.came(None)
+        self.record_pop(None)
         return settings.SHARD_BLOCK_MS / 1000 if is_vain else 0.0
 
     def _look(self) -> None:

@@ -123,10 +123,11 @@ def acquire(
     unit: Unit, raw: list[bytes], returned: FollowUps, share: float,
     *, shared: bool, most: int = settings.SLICE_MOST,
 ) -> Operation[Acquired]:  # fmt: skip
-    """Acquires leases with these tokens; sends what there is to dispatch before them.
+    """Acquires leases with these tokens; `returned` is dispatched before.
 
     `share` of a slice's time is what the tokens should take; each slice has at most `most`.
-    `shared`: the unit will hold several leases. Other words are skipped. Raises errors of Redis.
+    `shared`: the unit will hold several leases. Words that are no tokens are skipped. Raises errors
+    of Redis.
     """
     if turns.PLACEHOLDER in raw:
         yield from dispatch(unit, returned)  # before anything can fail

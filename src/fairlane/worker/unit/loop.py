@@ -73,7 +73,7 @@ def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Pop
     popped: Popped | None
     if unit.turns.is_one:
         *_, popped = yield Batch(steps)
-        unit.turns.came(popped)
+        unit.turns.record_pop(popped)
         return popped
     replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.SHARD_AWAY_S))
     keep_unsent(unit, outgoing, replies[:-1])
@@ -86,7 +86,7 @@ def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Pop
     if isinstance(reply, FairlaneError):
         raise reply
     popped = reply
-    unit.turns.came(popped)
+    unit.turns.record_pop(popped)
     return popped
 
 
@@ -152,7 +152,7 @@ def _acquire_within(
 
 
 def _wait(unit: Unit, rate: Rate, seconds: float) -> Operation[None]:
-    """Waits, but not for longer than the worker takes work and the queue has this rate."""
+    """Waits; returns earlier if the worker takes no more work, or the queue has another rate."""
     ends = clock.mono_s() + seconds
     while (left := ends - clock.mono_s()) > 0:
         if unit.record.is_draining or unit.record.is_paused or unit.queue_rate != rate:

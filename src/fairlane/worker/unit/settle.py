@@ -185,13 +185,13 @@ def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[
     return call.reply(raw)
 
 
-# ------------------------------------------------------------------ what it teaches
+# ------------------------------------------------------------------ measurements
 
 
 def note_handled(unit: Unit, done: list[Lease]) -> Operation[None]:
-    """Learns from leases whose turn is over, and holds requests whose handlers have asked for it.
+    """Measures leases whose turn is over, and holds requests whose handlers have asked for it.
 
-    Before the leases are settled, because that would mint tokens for what is to wait.
+    It must run before the leases are settled, because that mints tokens of requests to be held.
     """
     _observe(unit, done)
     for lease in done:
@@ -212,9 +212,9 @@ def _hold(unit: Unit, request_id: str, ms: int) -> Operation[None]:
 
 
 def _observe(unit: Unit, done: list[Lease]) -> None:
-    """Learns sizes from leases whose turn is over, before they are settled.
+    """Measures leases whose turn is over, before they are settled, to size the next slices.
 
-    A lease that goes on is not over yet, and one that was not begun teaches nothing.
+    A lease that goes on is not over yet, and a lease that was not begun has no measurement.
     """
     count = size = 0
     seconds = 0.0
@@ -247,7 +247,7 @@ def _observe_settled(unit: Unit, lease: Lease, reply: Reply) -> None:
 
 
 def count_up(unit: Unit, runs: list[Run], slices: int) -> None:
-    """Counts what runs came to, for the board and the queue."""
+    """Counts the outcomes of runs, for the board and the queue."""
     counts = dict.fromkeys(("done", "failed", "retries", "rejected", "timeouts", "lost", "dead"), 0)
     seconds = 0.0
     measured: dict[int, list[Any]] = {}

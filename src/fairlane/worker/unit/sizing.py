@@ -39,7 +39,7 @@ class Sizer:
     # Sub-requests of a slice.
 
     def has_measured(self, request_id: str) -> bool:
-        """True when this request was measured."""
+        """Returns True if this request was measured."""
         return request_id in self._requests
 
     def entries(self, request_id: str, share: float = 1.0) -> int:
@@ -82,9 +82,10 @@ class Sizer:
     ) -> float:
         """Returns how long a token could keep the handler busy whose slice took `seconds`.
 
-        A slice of all it had `asked` for, while more were `waiting`, was short because others
-        shared the time, or for want of experience: it could go on for `most_s`. Else tokens of one
-        large request would get ever shorter slices, the more of them one pop takes.
+        A slice may be short although it got all entries that it had `asked` for, and more were
+        `waiting`: other leases shared the time, or the pace was unknown. Then its token could keep
+        the handler busy for up to `most_s`. Without this rule, the tokens of one large request
+        would get ever shorter slices, the more of them one pop takes.
         """
         if self._target <= 0 or not waiting or not 0 < asked <= count:
             return seconds
@@ -115,7 +116,7 @@ class Sizer:
 
     @property
     def is_quick(self) -> bool:
-        """True when the last tokens took the handler less than a slice's time each."""
+        """Returns True if the last tokens took the handler less than a slice's time each."""
         return 0 <= self._token_s < self.slice_s
 
     def observe_tokens(self, count: int, seconds: float, size: int = 0) -> None:
@@ -128,5 +129,5 @@ class Sizer:
 
 
 def _average(before: float, now: float) -> float:
-    """Returns the moving average. What is more counts in full: so no size is too large twice."""
+    """Returns the moving average; a longer time counts in full, so no size is too large twice."""
     return now if now >= before else _WEIGHT * now + (1 - _WEIGHT) * before

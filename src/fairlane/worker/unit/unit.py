@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Unit:
     """One thread or task of a worker, which holds one lease or several.
 
-    `spare` is where more leases than one stand. `is_alone`: no other unit is in its process, so it
-    may acquire while it handles. `has_one_server`: as far as is known, one server has all keys.
+    `spare` are the records of further leases. `is_alone`: no other unit is in its process, so it
+    may prefetch. `has_one_server`: as far as is known, one server has all keys.
     `on_delay` is called with the ms for which tokens were delayed.
     """
 
@@ -55,24 +55,24 @@ class Unit:
     def share(self) -> float:
         """Returns the part of a slice's time that one pop should take.
 
-        Half of it where other leases are acquired meanwhile.
+        It is half if the unit prefetches.
         """
         return 0.5 if self.is_alone else 1.0
 
     @property
     def token_s(self) -> float:
-        """How long a token of a large request should keep the handler busy.
+        """Returns how long a token of a large request should keep the handler busy.
 
-        As long as a slice; a quarter of it where others are fetched meanwhile.
+        It is a slice's time, or a quarter of that if the unit prefetches.
         """
         return self.sizer.slice_s / (4 if self.is_alone else 1)
 
     def note(self, raw: Iterable[bytes]) -> list[Command]:
         """Returns the commands that note in the dispatch slot which tokens were taken.
 
-        They are sent before the tokens are shown: if the whole worker dies, another worker finds
-        there what to take back. There are two notes, because one bunch is fetched while the one
-        before is handled. The key has a TTL from the first note on, and beats renew it.
+        They are sent before the tokens are shown: if the whole worker dies, another worker reads
+        there what to take back. There are two notes, because the next leases are fetched while the
+        present ones are handled. The key has a TTL from the first note on, and beats renew it.
         """
         taken = keys.taken(self.queue, self.worker)
         place = b"%d.%d" % (self.record.unit, self._notes % 2)
@@ -90,5 +90,5 @@ class Unit:
 
     @property
     def is_holding(self) -> bool:
-        """True while it holds a lease."""
+        """Returns True while the unit holds a lease."""
         return self.record.is_holding or any(record.is_holding for record in self.spare)
