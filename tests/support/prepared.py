@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,6 +105,7 @@ def main(fd: int) -> None:
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if found.name != "fairlane.cli.main":  # would hide the function of this name
                 importlib.import_module(found.name)
+    gc.freeze()  # a collection in a program would write to, and so copy, all that it shares
     with socket.socket(fileno=fd) as line:
         while message := socket.recv_fds(line, MOST_BYTES, FDS):
             text, fds, *_ = message
@@ -150,7 +153,27 @@ def _be_program(given: dict, fds: list[int]) -> None:
     sys.argv[:] = given["argv"]
     random.seed()
     module, _, name = given["call"].partition(":")
-    sys.exit(getattr(importlib.import_module(module), name)())
+    try:
+        status = getattr(importlib.import_module(module), name)()
+    except SystemExit as end:
+        status = end.code
+    if threading.active_count() == 1 and isinstance(status, int | None):
+        _end(status or 0)
+    sys.exit(status)
+
+
+def _end(code: int) -> None:
+    """Ends as `sys.exit` does, but leaves the objects: most are shared, and would be copied first.
+
+    Returns if the streams cannot be flushed; then `sys.exit` reports that. A program with another
+    thread does not come here, because such a thread could disturb the usual end.
+    """
+    atexit._run_exitfuncs()
+    gc.collect()  # reports what was left behind
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":
