@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = ("cli", "embedded", "operations", "web", "worker")
+LAZY = (  # what programs import when they connect or serve, in a third of a second
+    *("anyio._backends._asyncio", "encodings.idna", "httpcore2", "httpx2", "truststore"),
+    *("uvicorn.lifespan.on", "uvicorn.protocols.http.auto"),
+)
 MOST_BYTES = 200_000  # of one message
 FDS = 4  # stdin, stdout, stderr, and a socket for the process id and the exit code
 
@@ -100,11 +104,7 @@ def _forker() -> socket.socket:
 
 def main(fd: int) -> None:
     """Forks until the tests end. Every program returns from here as well."""
-    for folder in IMPORTED:
-        package = importlib.import_module(f"fairlane.{folder}")
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if found.name != "fairlane.cli.main":  # would hide the function of this name
-                importlib.import_module(found.name)
+    _import_all()
     gc.freeze()  # a collection in a program would write to, and so copy, all that it shares
     with socket.socket(fileno=fd) as line:
         while message := socket.recv_fds(line, MOST_BYTES, FDS):
@@ -124,6 +124,16 @@ def main(fd: int) -> None:
         _be_program(json.loads(text), fds)
     else:
         _report(pid, fds)
+
+
+def _import_all() -> None:
+    for folder in IMPORTED:
+        package = importlib.import_module(f"fairlane.{folder}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if found.name != "fairlane.cli.main":  # would hide the function of this name
+                importlib.import_module(found.name)
+    for name in LAZY:
+        importlib.import_module(name)
 
 
 def _report(pid: int, fds: list[int]) -> None:
