@@ -138,7 +138,7 @@ def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Imports a share of the modules before all of them are collected."""
-    import_share(session.config.args)
+    import_share(session.config.args, session.config.getoption("ignore") or ())
     return (yield)
 
 
