@@ -180,7 +180,7 @@ def _end(code: int) -> None:
     """
     atexit._run_exitfuncs()
     gc.collect()  # reports what was left behind
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
