@@ -36,8 +36,8 @@ demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark write requ
 	$(VENV)/bin/python samples/spark_pipeline/pipeline.py
 
 test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests
-	$(call run_tests,--numprocesses 6 --dist worksteal -m 'not rest and not heavy and not spark')
-	$(call run_tests,tests/spark --numprocesses 2 --dist worksteal -m 'spark and not rest and not heavy')
+	$(call run_tests,--ignore tests/spark --numprocesses 6 --dist worksteal -m 'not rest and not heavy')
+	$(call run_tests,tests/spark --numprocesses 2 --dist worksteal -m 'not rest and not heavy')
 
 test-rest: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## what `make test` leaves out and a merge requires
 	$(call run_tests,--numprocesses 3 --dist worksteal -m 'rest and not heavy')

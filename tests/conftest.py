@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import signal
 import threading
@@ -137,8 +138,13 @@ def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Imports a share of the modules before all of them are collected."""
-    import_share(session.config.args)
+    import_share(session.config.args, session.config.getoption("ignore") or ())
     return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the collected tests out of garbage collections, and so of the memory of forks."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -108,3 +108,10 @@ def test_the_processes_of_a_run_import_each_module_once_between_them():
     shares = [share_of(modules, env) for env in names]
     assert sorted(path for share in shares for path in share) == modules
     assert share_of(modules, {}) == []
+
+
+def test_an_ignored_folder_is_not_imported():
+    folder = ROOT / "tests"
+    left = modules_in([str(folder)], [str(folder / "spark")])
+    assert {path.relative_to(folder).parts[0] for path in left} >= {"cli", "test_support.py"}
+    assert not [path for path in left if path.is_relative_to(folder / "spark")]

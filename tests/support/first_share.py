@@ -21,22 +21,24 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def import_share(places: Sequence[str]) -> None:
-    """Imports this process's share of the test modules in these files and folders.
+def import_share(places: Sequence[str], ignored: Sequence[str]) -> None:
+    """Imports this process's share of the test modules in these folders, less the ignored ones.
 
     What cannot be imported is left to the collection, which reports it.
     """
-    for path in share_of(modules_in(places), os.environ):
+    for path in share_of(modules_in(places, ignored), os.environ):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         with contextlib.suppress(Exception, pytest.skip.Exception):
             importlib.import_module(name)
 
 
-def modules_in(places: Sequence[str]) -> list[Path]:
+def modules_in(places: Sequence[str], ignored: Sequence[str] = ()) -> list[Path]:
     """Returns the test modules in these folders of the project, in a fixed order."""
+    without = [Path(place).resolve() for place in ignored]
     folders = [Path(place).resolve() for place in places]
     inner = [folder for folder in folders if folder.is_dir() and folder.is_relative_to(ROOT)]
-    return sorted({path for folder in inner for path in folder.rglob("test_*.py")})
+    found = {path for folder in inner for path in folder.rglob("test_*.py")}
+    return sorted(path for path in found if not any(map(path.is_relative_to, without)))
 
 
 def share_of(paths: list[Path], env: os._Environ[str] | dict[str, str]) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = ("cli", "embedded", "operations", "web", "worker")
+LAZY = (  # what programs import when they connect or serve, in a third of a second
+    *("anyio._backends._asyncio", "encodings.idna", "httpcore2", "httpx2", "truststore"),
+    *("uvicorn.lifespan.on", "uvicorn.protocols.http.auto"),
+)
 MOST_BYTES = 200_000  # of one message
 FDS = 4  # stdin, stdout, stderr, and a socket for the process id and the exit code
 
@@ -98,11 +104,8 @@ def _forker() -> socket.socket:
 
 def main(fd: int) -> None:
     """Forks until the tests end. Every program returns from here as well."""
-    for folder in IMPORTED:
-        package = importlib.import_module(f"fairlane.{folder}")
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if found.name != "fairlane.cli.main":  # would hide the function of this name
-                importlib.import_module(found.name)
+    _import_all()
+    gc.freeze()  # a collection in a program would write to, and so copy, all that it shares
     with socket.socket(fileno=fd) as line:
         while message := socket.recv_fds(line, MOST_BYTES, FDS):
             text, fds, *_ = message
@@ -121,6 +124,16 @@ def main(fd: int) -> None:
         _be_program(json.loads(text), fds)
     else:
         _report(pid, fds)
+
+
+def _import_all() -> None:
+    for folder in IMPORTED:
+        package = importlib.import_module(f"fairlane.{folder}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if found.name != "fairlane.cli.main":  # would hide the function of this name
+                importlib.import_module(found.name)
+    for name in LAZY:
+        importlib.import_module(name)
 
 
 def _report(pid: int, fds: list[int]) -> None:
@@ -150,7 +163,27 @@ def _be_program(given: dict, fds: list[int]) -> None:
     sys.argv[:] = given["argv"]
     random.seed()
     module, _, name = given["call"].partition(":")
-    sys.exit(getattr(importlib.import_module(module), name)())
+    try:
+        status = getattr(importlib.import_module(module), name)()
+    except SystemExit as end:
+        status = end.code
+    if threading.active_count() == 1 and isinstance(status, int | None):
+        _end(status or 0)
+    sys.exit(status)
+
+
+def _end(code: int) -> None:
+    """Ends as `sys.exit` does, but leaves the objects: most are shared, and would be copied first.
+
+    Returns if the streams cannot be flushed; then `sys.exit` reports that. A program with another
+    thread does not come here, because such a thread could disturb the usual end.
+    """
+    atexit._run_exitfuncs()
+    gc.collect()  # reports what was left behind
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+LONGEST_S = 0.025  # of the pauses that grow
 
 
 def wait_until(
     predicate: Callable[[], T], timeout: float = 10.0, *, every: float = 0.005, why: str = ""
 ) -> T:
-    """Returns the predicate's first true answer; raises AssertionError after the timeout."""
+    """Returns the predicate's first true answer; raises AssertionError after the timeout.
+
+    Short pauses grow up to LONGEST_S, because a long wait would otherwise keep a core busy.
+    """
     clock = threading.Event()
     deadline = time.monotonic() + timeout
     while not (answer := predicate()):
@@ -24,4 +28,5 @@ def wait_until(
             message = f"not within {timeout:g} s: {what}"
             raise AssertionError(message)
         clock.wait(every)
+        every = max(every, min(1.2 * every, LONGEST_S))
     return answer

@@ -40,7 +40,6 @@ from fairlane.protocol.steps import Command
 from fairlane.tasks.executor import call_stream
 from fairlane.tasks.executor.call_stream import Pace
 from fairlane.testing import run_tasks
-from tests.cli.program import finish
 from tests.support.requests import once
 from tests.support.wait import wait_until
 
@@ -94,12 +93,12 @@ def tasks(app: App) -> dict[str, Any]:
 def worker(app: App, program: Program) -> Iterator[Callable[[], None]]:
     """A worker of CODE; calling it opens the gate of `slow`."""
     program.file(CODE, "thecode.py")
-    started = program.start("worker", "--app", "thecode:app", "--concurrency", "4")
+    running = program.run("worker", "--app", "thecode:app", "--concurrency", "4")
     wait_until(lambda: app.queue.status()["workers"], 20)
     yield (program.folder / "go").touch
     (program.folder / "go").touch()
-    started.send_signal(signal.SIGTERM)
-    ended = finish(started)
+    running.process.send_signal(signal.SIGTERM)
+    ended = running.finish()
     assert ended.code == 0, ended.err
 
 
