@@ -1,1 +1,1 @@
-"""What the tests share: servers, waiting, the checks at every test's end."""
+"""Helpers that several test folders share: servers, waiting, workers, checks after each test."""

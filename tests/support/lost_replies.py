@@ -177,7 +177,7 @@ def lose_tokens(driver: Any) -> None:
 
 
 def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
-    """All that a caller can see once the work is done; before that, everything is whole."""
+    """Returns all that a caller can see after the work; first checks that everything is whole."""
     driver: Any = Forgetful(plain, client)
     ids = [key.decode()[5:-1] for key in client.scan_iter("req:{*}")]
     for request_id in ids:
@@ -222,7 +222,7 @@ def lists_of(client: Any) -> dict[bytes, Any]:
 
 
 def topic_of(client: Any, driver: SyncDriver) -> Any:
-    """The counts of the topic t, and how far its subscribers are; None = it is not there."""
+    """Returns the counts of the topic t and its subscribers' positions; None without a topic."""
     if not client.exists(*keys.topic("t")):
         return None
     state = driver.run(read_topic("t"))

@@ -146,7 +146,7 @@ def dead(entry_id: bytes, error: str = "bad port", attempt: int = 1) -> Verdict:
 def settlement(
     held: Held, done: list[bytes], others: list[tuple[bytes, str, int]], reason: str = ""
 ) -> list[Any]:
-    """What a worker says of a slice: what is done, its results, and a verdict on each other one.
+    """Returns a worker's settlement of a slice: the results of what is done, verdicts on the rest.
 
     `reason` is why sub-requests are released.
     """
@@ -545,7 +545,7 @@ def pop_token(driver: SyncDriver, queue: str = "req") -> Token | None:
 
 
 def take_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Slice | None:
-    """A slice of the most urgent token that is not stale; what it brings is dispatched."""
+    """Returns a slice of the most urgent token that is not stale; dispatches what it returns."""
     while (token := pop_token(driver, queue)) is not None:
         reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
         for call in follow_up(queue, (token.request_id, reply)):

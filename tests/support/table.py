@@ -1,4 +1,4 @@
-"""The table of back ends at the end of a run: what ran where, and what did not, and why."""
+"""The table of back ends at the end of a run: what ran on each, and what is missing and why."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class FakeServer:
 
 @contextlib.contextmanager
 def fake_servers(count: int) -> Iterator[list[FakeServer]]:
-    """So many; each answers 1 to everything. The first of several serves all slots."""
+    """Yields such servers; each answers 1 to everything. The first of several serves all slots."""
     made = [FakeServer() for _ in range(count)]
     for server in made if count > 1 else ():
         server.slots = [(16_383, made[0])]

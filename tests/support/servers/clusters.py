@@ -319,7 +319,7 @@ class Cluster:
         return moved
 
     def begin_move(self, slot: int, target: Node) -> bool:
-        """From now on the source says ASK for keys it does not have. False: it is there already."""
+        """Begins a move: the source answers ASK for keys it lacks. False if already moved."""
         source = self.owner(slot)
         if source is target:
             return False
@@ -351,7 +351,7 @@ class Cluster:
         return moved
 
     def finish_move(self, slot: int) -> None:
-        """The target owns the slot for every live primary; the source must be empty."""
+        """Makes the target the slot's owner for every live primary; the source must be empty."""
         source, target = self._moves.pop(slot)
         others = [node for node in self.live() if node not in (source, target)]
         for node in (target, source, *others):
@@ -398,7 +398,7 @@ def node_is_primary(node: Node) -> bool:
 
 
 def _has_owner(node: Node, slot: int, owner: Node) -> bool:
-    """Returns True if this node has that owner of the slot, and the cluster is whole for it."""
+    """Returns True if the slot has that owner for this node, and all slots are served there."""
     view = View.read(node.ask("CLUSTER", "NODES"))
     return view.slots[slot] == owner.id and "cluster_state:ok" in node.ask("CLUSTER", "INFO")
 
