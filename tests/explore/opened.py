@@ -1,4 +1,4 @@
-"""An open request: its producer adds chunks to it, and seals it, or goes away."""
+"""Explores an open request: its producer adds chunks, and seals it or abandons it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small systems that are explored: who acts, and which faults may happen."""
+"""The small systems that are explored: their actors, and the faults that may happen."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def bunch_worker(number: int, *, one_server: bool = False) -> Role:
 def puller(
     how: Callable[[Receipt], Operation[Any]], visible_ms: int = 20_000, number: int = 8
 ) -> Role:
-    """A program that takes each sub-request for so long, and settles it so."""
+    """Takes each sub-request for so long, and settles it this way."""
     return Role(f"t:{number}", "puller", (("settle", how), ("visible_ms", visible_ms)))
 
 
@@ -361,7 +361,7 @@ SEVERAL = (
 
 # Two producers of one id, of which one counts.
 def duplicates(how: str, delay_ms: int = 0) -> tuple[Role, Role]:
-    """Two producers of other content under one id."""
+    """Submits other content under the same id, by two producers."""
     given: dict[str, Any] = {"on_duplicate": how, "delay_ms": delay_ms}
     return producer(1, **given), producer(2, name="q", **given)
 

@@ -81,7 +81,7 @@ class Node:
         self.stopped = False
 
     def answers(self) -> bool:
-        """This very process takes commands; False if it has ended, or while it loads."""
+        """Returns whether this very process takes commands; False if it ended, or is loading."""
         with contextlib.suppress(redis.RedisError):
             return bool(self.control.info("server")["process_id"] == self.pid)
         return False
@@ -166,7 +166,7 @@ class Cluster:
         return [node for node in self.nodes if node.is_live]
 
     def primaries(self) -> list[Node]:
-        """Who serves slots now, as most of the live nodes see it; in the order of `nodes`."""
+        """Returns the nodes that serve slots, as most live nodes see it, in `nodes`' order."""
         owners = self.view().owners()
         return [node for node in self.nodes if node.id in owners]
 
