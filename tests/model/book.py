@@ -273,7 +273,7 @@ class Book:
         return len(due), rest[0][0] if rest else 0
 
     def missing_placeholders(self) -> dict[int, int]:
-        """Returns the lanes that have fewer placeholders than tokens of tenants, and how many."""
+        """Returns the lanes with fewer placeholders than tenants' tokens, and how many lack."""
         found: dict[int, int] = {}
         for lane, _, _ in self.tenants.waiting():
             found[lane] = found.get(lane, 0) + 1

@@ -1,1 +1,1 @@
-"""What people do with requests."""
+"""Tests what people do with requests."""

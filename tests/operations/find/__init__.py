@@ -1,1 +1,1 @@
-"""What a person looks for: requests, workers, queues and failures."""
+"""Tests the lists for people: requests, workers, queues and failures."""

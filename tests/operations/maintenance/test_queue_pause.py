@@ -1,4 +1,4 @@
-"""The pause of a queue through the library, blocking and asyncio."""
+"""Tests the pause of a queue by the blocking and the asyncio API."""
 
 from __future__ import annotations
 
