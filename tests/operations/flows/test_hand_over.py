@@ -64,7 +64,7 @@ def test_what_is_handed_over_twice_is_there_once(plain: Any):
 
 
 def test_two_leaders_hand_over_what_is_there_once(plain: Any):
-    """The second one reads, then the first one does all of it, then the second one goes on."""
+    """The second leader reads, the first one hands over everything, then the second continues."""
     start(plain, TWO_STEPS)
     work(plain, *[""] * 4)
     late = hand_over(SECOND)

@@ -1,4 +1,4 @@
-"""A queue over shards: where tokens go, how what waits is moved, when a shard is forgotten."""
+"""Tests a queue of several shards: where tokens go, how requests move, when shards end."""
 
 from __future__ import annotations
 
