@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Actor:
-    """One driver of either kind, which lives from one operation to the next."""
+    """A driver, blocking or asyncio, that lives from one operation to the next."""
 
     def __init__(self, kind: str, *servers: FakeServer, patience_s: float = 20) -> None:
         scheme = "redis" if servers[0].slots is None else "redis+cluster"

@@ -1,4 +1,4 @@
-"""Workers that only beat: a record in the registry, as a running worker has."""
+"""Registers workers that only send heartbeats, as a running worker does."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def beat(queue: Queue, name: str, holds: str = HOLDS) -> None:
 
 
 def make_older(client: redis.Redis, queue: Queue, name: str, by_ms: int) -> None:
-    """Makes the last beat of a worker older."""
+    """Moves the last heartbeat of a worker into the past."""
     client.zincrby(keys.workers(queue.name), -by_ms, name)

@@ -1,4 +1,4 @@
-"""Requests with dead sub-requests."""
+"""Makes requests that have dead sub-requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def refuse(
     driver: SyncDriver, held: Slice, is_bad: Callable[[bytes], bool], error: str = "bad port"
 ) -> None:
-    """Settle a slice: what is bad is dead, the rest is done."""
+    """Settles a slice: `bad` bodies die, all others are done."""
     ids: list[bytes] = []
     pairs: list[Any] = []
     verdicts: list[Verdict] = []
@@ -39,13 +39,13 @@ def refuse(
 def work_badly(
     driver: SyncDriver, is_bad: Callable[[bytes], bool] = lambda _: True, error: str = "bad port"
 ) -> None:
-    """Work until no token is left."""
+    """Works until no token is left."""
     while (held := take_slice(driver)) is not None:
         refuse(driver, held, is_bad, error)
 
 
 def ended(queue: Queue, bodies: Iterable[bytes] = (b"a", b"b", b"c"), **options: Any) -> Request:
-    """A request r1 that ended with all of its sub-requests dead."""
+    """Yields a request r1 that ended with all of its sub-requests dead."""
     request = queue.submit_request(bodies, id="r1", **options)
     work_badly(queue.driver)
     assert request.state() == "done"
@@ -53,7 +53,7 @@ def ended(queue: Queue, bodies: Iterable[bytes] = (b"a", b"b", b"c"), **options:
 
 
 def running(queue: Queue, count: int = 3) -> tuple[Request, Slice]:
-    """A request r1 with the first of its sub-requests dead and the others held."""
+    """Yields a request r1 whose first sub-request is dead, while the others are leased."""
     request = queue.submit_request(numbered(count), id="r1", limit=1)
     held = next_slice(queue.driver)
     queue.driver.run(once(leases.complete(held, [], [], [dead(held.entries[0][0])], keep=True)))

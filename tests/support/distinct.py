@@ -1,4 +1,4 @@
-"""A request that takes each id once: the calls of its scripts, and the set of ids."""
+"""Calls the scripts of a request that takes each id once, and reads its set of ids."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Distinct:
         return self.call("seal", chunks=stored.get("chunks", 1), chain=stored.get("chain", ""))
 
     def known(self) -> int:
-        """Returns how many ids are kept."""
+        """Returns how many ids the set holds."""
         count: Any = self.lane.client.scard(self.ids)
         return int(count)
 
 
 def with_ids(bodies: list[bytes] | int) -> list[bytes]:
-    """Returns bodies, and behind them the text of their ids."""
+    """Returns bodies, followed by the text of their ids."""
     chosen = numbered(bodies) if isinstance(bodies, int) else bodies
     return [*chosen, packed_ids(chosen, xid)]

@@ -1,4 +1,4 @@
-"""One operation by the blocking driver or by the asyncio one: a driver of its own, closed after."""
+"""Runs one operation by a blocking or an asyncio driver of its own, and closes the driver."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(
     timeout_s: float = settings.SOCKET_TIMEOUT_S,
     handle: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """One operation. `handle` blocks; for the asyncio driver it runs in a thread."""
+    """Runs one operation. `handle` blocks; the asyncio driver runs it in a thread."""
     if kind == "sync":
         with contextlib.closing(
             SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""The connection that all tasks share, to a server that says what a test wants."""
+"""Fake servers and helpers for tests of the multiplexed connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIDDLE, LAST = 8_000, 16_383
 
 
 class Says:
-    """Answers ECHO with its word; what is held back waits for `go`."""
+    """Answers ECHO with its word; a held reply waits for `go`."""
 
     def __init__(self, hold: bytes = b"") -> None:
         self.hold = hold
@@ -35,7 +35,7 @@ class Says:
 
 @asynccontextmanager
 async def connected(*servers: FakeServer, **options: Any) -> AsyncIterator[AsyncDriver]:
-    """A driver that has a shared line to each of them already."""
+    """Returns a driver that already has a multiplexed connection to each server."""
     scheme = "redis" if servers[0].slots is None else "redis+cluster"
     url = f"{scheme}://" + ",".join(f"127.0.0.1:{one.port}" for one in servers)
     driver = AsyncDriver(url, **{"patience_s": 20} | options)
@@ -47,13 +47,13 @@ async def connected(*servers: FakeServer, **options: Any) -> AsyncIterator[Async
 
 
 async def echo(driver: AsyncDriver, *words: bytes) -> Any:
-    """One call, or a batch of them; a fake answers each with its word."""
+    """Sends one call, or a batch of calls; a fake server answers each with its word."""
     steps = [Command(b"ECHO", word) for word in words]
     return await driver.run(once(steps[0] if len(steps) == 1 else Batch(steps)))
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    """Let the other tasks run until something holds; the test's own timeout is its end."""
+    """Lets the other tasks run until a condition holds; the timeout of the test ends the wait."""
     while not holds():  # noqa: ASYNC110  the server has no event to wait for
         await asyncio.sleep(0)
 
@@ -78,7 +78,7 @@ def shared_by(driver: AsyncDriver) -> Any:
 
 
 def watched(driver: AsyncDriver) -> Writes:
-    """What goes over the shared line from now on."""
+    """Records what is sent over the multiplexed connection from now on."""
     shared = shared_by(driver)
     writes = shared._transport = Writes(shared._transport)
     return writes
@@ -89,7 +89,7 @@ def is_closed(shared: Any) -> bool:
 
 
 def cut_once(server: FakeServer) -> Callable[[list[bytes]], Any]:
-    """Ends the connection instead of an answer."""
+    """Closes the connection instead of sending a reply."""
 
     def cut(_: list[bytes]) -> Any:
         server.say = Says()

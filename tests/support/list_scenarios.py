@@ -1,4 +1,4 @@
-"""What is done with plain lists and topics, for the tests in which replies are lost."""
+"""Scenarios with plain lists and topics, for the tests in which replies are lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.requests import numbered
 
 
 def fans_out(driver: Any) -> None:
-    """Messages to two lists, tracked by a service that begins and ends."""
+    """Sends messages to two lists, tracked by a service that begins and ends."""
     space = Namespace("{lists}")
     names = [f"{{lists}}:{name}" for name in ("in", "pending", "a", "b")]
     route = Route(names[0], names[1], tuple(names[2:]))
@@ -33,7 +33,7 @@ def fans_out(driver: Any) -> None:
 
 
 def forwards(driver: Any) -> None:
-    """Two forwarders in turn, to another list; then the target has forgotten what it had."""
+    """Runs two forwarders in turn; then the target list has forgotten what it had."""
     source, target = "{lists}:from", "{lists}:to"
     driver.client.lpush(source, "one", "two")
     landed = None
@@ -60,14 +60,14 @@ def balances(driver: Any) -> None:
 
 
 def places(driver: Any) -> None:
-    """A request in the shortest queue, and one that is withdrawn."""
+    """Adds a request to the shortest queue, and withdraws another one."""
     found = driver.run(place(["req"], "placed"))
     Queue(driver, found.queue).submit_request(numbered(1), id="placed")
     driver.run(withdraw(driver.run(place(["req"], "withdrawn")), "withdrawn"))
 
 
 def publishes(driver: Any) -> None:
-    """To two subscribers, of which one acknowledges what it takes, and one goes."""
+    """Publishes to two subscribers: one acknowledges its messages, the other one is removed."""
     for name in ("a", "b", "c"):
         driver.run(subscribers.subscribe("t", name, "first"))
     driver.run(publish.publish("t", numbered(3)))

@@ -1,4 +1,4 @@
-"""Scenarios whose replies are lost: a driver that loses them, and what comes of it."""
+"""Plays scenarios with a driver that loses replies, and compares the outcomes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=Tru
 
 @dataclass
 class Forgetful:
-    """A driver that loses replies: number `lose`, or every one (0), or none (-1)."""
+    """A driver that loses replies: number `lose`, every one (0), or none (-1)."""
 
     driver: SyncDriver
     client: Any
@@ -95,7 +95,7 @@ def put(driver: Any, bodies: int = 4, name: str = "r1", **options: Any) -> None:
 
 
 def pop(driver: Any) -> Token | None:
-    """The most urgent token, if there is one and its reply was not lost."""
+    """Returns the most urgent token, if there is one and its reply was not lost."""
     lanes = [lane for shard in (0, 3, 7) for lane in keys.lanes("req", shard)]  # as in `spreads`
     counts = driver.do(Batch([Command(b"LLEN", lane) for lane in lanes]))
     lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
@@ -106,7 +106,7 @@ def pop(driver: Any) -> Token | None:
 
 
 def slice_of_a_token(driver: Any, count: int) -> Slice | None:
-    """A slice, if there is a token that is good for one."""
+    """Returns a slice, if there is a token that is valid for one."""
     while (token := pop(driver)) is not None:
         held: Slice | None
         reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
@@ -117,7 +117,7 @@ def slice_of_a_token(driver: Any, count: int) -> Slice | None:
 
 
 def take(driver: Any, count: int = 1) -> Slice:
-    """A slice, whatever becomes of tokens on the way to it."""
+    """Returns a slice, even if tokens are lost before."""
     for _ in range(10):
         held = slice_of_a_token(driver, count)
         if held is not None:
@@ -127,7 +127,7 @@ def take(driver: Any, count: int = 1) -> Slice:
 
 
 def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -> bytes:
-    """Settle all of it as done, or with a verdict; dispatch what comes back."""
+    """Settles all of a slice as done, or with a verdict; dispatches the tokens that return."""
     ids = [entry_id for entry_id, _ in held.entries]
     heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
     pairs: list[Any] = [part for head in heads for part in (head, b"result")]
@@ -148,7 +148,7 @@ def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -
 
 
 def heal(driver: Any) -> None:
-    """What maintenance does sooner or later."""
+    """Runs what maintenance does sooner or later."""
     for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
         due = 1 + score % 1  # a fraction says that it was seen to exist
         driver.client.zadd(keys.active("req"), {name: due})
@@ -158,7 +158,7 @@ def heal(driver: Any) -> None:
 
 
 def work_on(driver: Any) -> None:
-    """To the end of every request."""
+    """Works until every request has ended."""
     for _ in range(20):
         while (held := slice_of_a_token(driver, 1000)) is not None:
             settle(driver, held)
@@ -212,7 +212,7 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
 
 
 def lists_of(client: Any) -> dict[bytes, Any]:
-    """What a person's lists have; of ids, which are drawn anew, only how many."""
+    """Returns the contents of the user's lists; for ids, which are random, only their number."""
     found = {}
     for key in sorted(client.scan_iter("{lists}:*")):
         if client.type(key) == b"list":
@@ -231,13 +231,13 @@ def topic_of(client: Any, driver: SyncDriver) -> Any:
 
 
 def known(request_id: str) -> str:
-    """One of our ids, or a new one, which depends on when something died."""
+    """Returns a known id, or marks it as new, because new ids depend on when a process died."""
     is_ours = request_id in {"r1", "r2", "r3"} or request_id.startswith("f.")
     return request_id if is_ours else "new"
 
 
 def part_and_id(key: bytes) -> tuple[str, str]:
-    """Which key of which request."""
+    """Returns which key of which request this is."""
     found = keys.part_and_id(key)
     if found is None:
         staging = keys.beside(key)
@@ -247,7 +247,7 @@ def part_and_id(key: bytes) -> tuple[str, str]:
 
 
 def seen_of(driver: Any, client: Any, request_id: str) -> Any:
-    """The counts and results of one request; each result once."""
+    """Returns the counts and results of one request; each result may occur once."""
     if not client.exists(keys.request_hash(request_id)):
         return None
     seen = driver.run(request_state.progress(request_id))
@@ -260,7 +260,7 @@ def seen_of(driver: Any, client: Any, request_id: str) -> Any:
 
 
 def play(scenario: Scenario, driver: Any, client: Any, lose: int) -> Forgetful:
-    """The scenario on an empty server, with these replies lost."""
+    """Plays the scenario on an empty server and loses these replies."""
     client.flushall()
     forgetful = Forgetful(driver, client, lose)
     scenario(forgetful)

@@ -1,4 +1,4 @@
-"""The functions of lua/v1/lib on an interpreter of their own, with a small Redis of dicts."""
+"""Runs the functions of lua/v1/lib in a Lua interpreter, on a small Redis made of dicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ local redis = {
 
 
 class FakeRedis:
-    """Hashes and sorted sets, as the lib functions use them; counts the calls."""
+    """A Redis of hashes and sorted sets, for the functions of the lib; it counts the calls."""
 
     def __init__(self, runtime: Any) -> None:
         self.table = runtime.table_from
@@ -73,14 +73,14 @@ class FakeRedis:
 
 
 def as_text(value: Any) -> str:
-    """As Redis stores what Lua gives it."""
+    """Returns a value as Redis stores what Lua gives it."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
 
 
 class Lib:
-    """Some files of lua/v1/lib, their local functions as attributes."""
+    """Some files of lua/v1/lib, with their local functions as attributes."""
 
     def __init__(self, files: Sequence[str], functions: Sequence[str]) -> None:
         from lupa.lua51 import LuaRuntime

@@ -1,4 +1,4 @@
-"""Lines that a program of the tests prints."""
+"""Prints lines of a test program so that a reader of its pipe gets them immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of which `make test` runs some, and `make test-rest` the others."""
+"""Splits test parameters: `make test` runs some of them, and `make test-rest` the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in processes of their own, forked from one process that has imported the product.
+"""Forks test programs from one process that has imported the product.
 
 So a program starts in some milliseconds. As a program (`python -m tests.support.prepared FD`)
 this is that one process.

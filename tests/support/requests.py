@@ -1,4 +1,4 @@
-"""Requests driven script by script: each call names its moment, and is followed by `check`."""
+"""Drives requests script by script: each call has an explicit time, and `check` runs after it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ HOUR = 3_600_000
 
 
 def stored(client: redis.Redis, request_id: str) -> dict[str, str]:
-    """A request's hash, as text, each packed number under its own name."""
+    """Returns a request's hash as text, with each packed number under its own name."""
     found: Any = client.hgetall(keys.request_hash(request_id))
     return unpacked({name.decode(): value.decode() for name, value in found.items()})
 
 
 def waiting_bodies(client: redis.Redis, request_id: str) -> list[bytes]:
-    """The bodies of a request from which nothing was taken, wherever they wait."""
+    """Returns the bodies of a request from which nothing was taken, wherever they are stored."""
     stream, *_, few = keys.request_keys(request_id)
     text: Any = client.get(few)
     if text is None:
@@ -63,7 +63,7 @@ def change_number(client: redis.Redis, request_id: str, name: str, value: object
 
 
 def permits_of(client: Any, request_id: str) -> dict[str, str]:
-    """The fields of tok:{id}, with the one that the first permit would have."""
+    """Returns the fields of tok:{id}, including the one that the first permit would have."""
     values, key = stored(client, request_id), keys.permits(request_id)
     fields = {k.decode(): text.decode() for k, text in client.hgetall(key).items()}
     if (values.get("seq"), values.get("queued")) == ("1", "1"):
@@ -82,7 +82,7 @@ class Tok(NamedTuple):
 
 
 def toks(flat: list[Any]) -> list[Tok]:
-    """The tokens of a reply: flat lane, "k.g", delay."""
+    """Returns the tokens of a reply: flat lane, "k.g", delay."""
     found = []
     for lane, permit, delay in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
         k, g = permit.decode().split(".")
@@ -92,7 +92,7 @@ def toks(flat: list[Any]) -> list[Tok]:
 
 @dataclass
 class Held:
-    """What acquire answered, and all that proves the lease."""
+    """The reply of acquire, and all fields that prove the lease."""
 
     word: str
     k: str
@@ -117,7 +117,7 @@ class Held:
 
 
 def agree(script: Script, raw: Any) -> None:
-    """Fails when a reply of a script is not one that its header names."""
+    """Fails if a reply of a script is not one that the script's header names."""
     if script.replies.is_plain:
         assert not (isinstance(raw, list) and raw and isinstance(raw[0], str)), raw
         return
@@ -129,17 +129,17 @@ def agree(script: Script, raw: Any) -> None:
 
 
 def once(step: Step) -> Operation[Any]:
-    """An operation of one step."""
+    """Yields an operation of one step."""
     return (yield step)
 
 
 def head_of(entry_id: bytes, status: str = "d", attempt: int = 1) -> str:
-    """The head of one result, as a worker writes it."""
+    """Returns the head of one result, as a worker writes it."""
     return f"{entry_id.rpartition(b'-')[2].decode()}:{status}:{attempt}:0:0"
 
 
 def dead(entry_id: bytes, error: str = "bad port", attempt: int = 1) -> Verdict:
-    """The verdict that kills a sub-request."""
+    """Returns the verdict that makes a sub-request dead."""
     return Verdict(entry_id, "dead", 0, head_of(entry_id, "x", attempt).encode(), error)
 
 
@@ -167,7 +167,7 @@ POLICY = (  # in the order of lua/v1/lib/create/policy.lua
 
 
 def with_policy(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of enqueue or submit, with the numbers of the policy as its text."""
+    """Returns the arguments of enqueue or submit, with the policy's numbers encoded as text."""
     rest = {name: value for name, value in given.items() if name not in POLICY}
     return {"policy": ":".join(str(given[name]) for name in POLICY)} | rest
 
@@ -194,7 +194,7 @@ class Lane:
     # ------------------------------------------------------------------ plumbing
 
     def call(self, name: str, names: tuple[bytes, ...] | list[bytes], **given: Any) -> Any:
-        """Run any script; `now` is the lane's unless given."""
+        """Runs any script; `now` is the lane's unless given."""
         script = getattr(self.scripts, name)
         if "now" in script.params:
             given.setdefault("now", self.now)
@@ -203,27 +203,27 @@ class Lane:
         return reply
 
     def request(self, name: str, **given: Any) -> list[Any]:
-        """Run a script of the request's slot, then check the request."""
+        """Runs a script of the request's slot, then checks the request."""
         reply: list[Any] = self.call(name, self.names, **given)
         if self.checked:
             assert self.check() == [], f"after {name} said {reply[:1]!r}"
         return reply
 
     def check(self, now: int | None = None) -> list[str]:
-        """What the script `check` finds broken."""
+        """Returns what the script `check` reports as broken."""
         found = self.call("check", self.names, now=self.now if now is None else now)
         return [sentence.decode() for sentence in found]
 
     def run(self, operation: Operation[Any], source: Iterator[Any] | None = None) -> Any:
-        """Run any operation."""
+        """Runs any operation."""
         return self.driver.run(operation, source)
 
     def is_whole(self) -> bool:
-        """Return True if the invariants of the request hold now."""
+        """Returns True if the invariants of the request hold now."""
         return not self.call("check", self.names, now="")
 
     def raw(self, *words: Any) -> Any:
-        """Run any command; the reply is as Redis sent it."""
+        """Runs any command; the reply is as Redis sent it."""
         return self.driver.run(once(Command(*words)))
 
     def later(self, ms: int) -> None:
@@ -236,7 +236,7 @@ class Lane:
     # ------------------------------------------------------------------ the request's scripts
 
     def enqueue(self, bodies: list[bytes] | int, **options: Any) -> list[Any]:
-        """Create the request; a number stands for so many bodies b0, b1, ..."""
+        """Creates the request; a number means that many bodies b0, b1, ..."""
         given: dict[str, Any] = {
             "queue": self.queue,
             "priority": 5,
@@ -271,7 +271,7 @@ class Lane:
         return self.request("append", chunk=chunk, bodies=chosen, **given)
 
     def seal(self, chunks: int = 1, chain: str | None = None) -> list[Any]:
-        """Seal the request; by default its producer sent what is stored."""
+        """Seals the request; by default its producer sent exactly what is stored."""
         own = self.hash().get("chain", "")
         return self.request("seal", chunks=chunks, chain=chain or own)
 
@@ -287,7 +287,7 @@ class Lane:
         allowance: int | str = "",
         wait: int | str = "",
     ) -> Held:
-        """Show a token."""
+        """Calls acquire with a token."""
         op = op or self.new_op()
         reply = self.request(
             "acquire", k=token.k, g=token.g, op=op, worker=worker, started=started, count=count,
@@ -331,7 +331,7 @@ class Lane:
         reason: str = "",
         **changed: Any,
     ) -> list[Any]:
-        """Settle a slice: all of it done, or what is named."""
+        """Settles a slice: all of it done, or what is named."""
         if done is None:
             done = [] if others else held.ids
         given = {
@@ -371,22 +371,22 @@ class Lane:
     def requeue(
         self, ids: list[bytes] | list[str] | None = None, *, op: str | None = None
     ) -> list[Any]:
-        """Let dead sub-requests wait again, by default all of them."""
+        """Requeues dead sub-requests, by default all of them."""
         chosen = self.dead_ids() if ids is None else ids
         return self.request("requeue_dead", op=op or self.new_op(), ids=chosen)
 
     def list_dead(self, after: bytes | str = "", count: int | str = 1000) -> list[list[Any]]:
-        """One page of the dead sub-requests without their bodies."""
+        """Returns one page of the dead sub-requests without their bodies."""
         return self.request("list_dead", after=after, count=count)
 
     def abandon(self, seen: int | str, ttl: int | str = HOUR) -> list[Any]:
-        """Mark an intent without a request."""
+        """Marks an intent that has no request."""
         return self.request("abandon", seen=seen, ttl=ttl)
 
     # ------------------------------------------------------------------ what is stored
 
     def hash(self) -> dict[str, str]:
-        """The request's hash, as text, each packed number under its own name."""
+        """Returns the request's hash as text, with each packed number under its own name."""
         return stored(self.client, self.id)
 
     def change(self, name: str, value: object) -> None:
@@ -399,12 +399,12 @@ class Lane:
         return permits_of(self.client, self.id)
 
     def pending(self) -> dict[str, int]:
-        """Consumer -> how many entries it has pending."""
+        """Returns, for each consumer, how many entries it has pending."""
         found = self.client.xinfo_consumers(self.names[0], self.names[0])
         return {row["name"].decode(): row["pending"] for row in found}
 
     def results(self) -> dict[int, tuple[str, int, bytes]]:
-        """Index -> (status, attempt, body) of `out`; a second result of an index fails."""
+        """Returns index -> (status, attempt, body) of `out`; a second result of an index fails."""
         found: dict[int, tuple[str, int, bytes]] = {}
         reply = self.raw("XRANGE", self.names[6], "-", "+")
         for _, fields in reply:
@@ -415,16 +415,16 @@ class Lane:
         return found
 
     def dead(self) -> list[dict[str, str]]:
-        """The dead sub-requests, as text."""
+        """Returns the dead sub-requests as text."""
         found = self.client.xrange(self.names[7])
         return [{n.decode(): v.decode() for n, v in fields.items()} for _, fields in found]
 
     def dead_ids(self) -> list[bytes]:
-        """Where they stand in the stream of the dead."""
+        """Returns the positions of the dead sub-requests in their stream."""
         return [entry_id for entry_id, _ in self.client.xrange(self.names[7])]
 
     def dump(self) -> dict[bytes, tuple[bytes, bool]]:
-        """All that is stored, to be compared: key -> (content, has it a TTL).
+        """Returns all that is stored, to be compared: key -> (content, whether it has a TTL).
 
         Which tokens were repeated is left out: a repeat notes that, and changes nothing else.
         """
@@ -437,7 +437,7 @@ class Lane:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Fails unless all that is stored afterwards is what was stored before."""
+        """Fails unless the call leaves everything that is stored as it was."""
         before = self.dump()
         yield
         assert self.dump() == before
@@ -450,12 +450,12 @@ class Lane:
 
 
 def numbered(count: int) -> list[bytes]:
-    """Bodies b0, b1, ..."""
+    """Returns bodies b0, b1, ..."""
     return [b"b%d" % i for i in range(count)]
 
 
 def dump(client: redis.Redis) -> dict[bytes, tuple[bytes, bool]]:
-    """All that is stored: key -> (content, has it a TTL)."""
+    """Returns all that is stored: key -> (content, whether it has a TTL)."""
     found = {}
     for key in client.scan_iter(count=1000):
         found[key] = (client.dump(key) or b"", client.pttl(key) != -1)
@@ -463,7 +463,7 @@ def dump(client: redis.Redis) -> dict[bytes, tuple[bytes, bool]]:
 
 
 def is_sharded(client: Any) -> bool:
-    """Are ends published on sharded channels here?"""
+    """Returns whether ends are published on sharded channels here."""
     return Dialect.of(client.info("server")) is Dialect.CLUSTER
 
 
@@ -473,13 +473,13 @@ def listeners(client: Any, channel: str) -> int:
 
 
 def publish(client: Any, channel: str, text: str) -> None:
-    """As a script would, on this kind of server."""
+    """Publishes as a script does on this kind of server."""
     (client.spublish if is_sharded(client) else client.publish)(channel, text)
 
 
 @contextlib.contextmanager
 def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[bytes]]]:
-    """Listen to a channel; the call returns all that was published until now."""
+    """Listens to a channel; the yielded call returns all that was published until then."""
     sharded = is_sharded(client)
     with contextlib.closing(client.pubsub()) as ear:
         get = getattr(ear, "get_sharded_message", ear.get_message)
@@ -511,7 +511,7 @@ def cut(
     *,
     across: bool = False,
 ) -> bool:
-    """Run the operation's first steps, then drop it as a crash would; True if it had ended.
+    """Runs the operation's first steps, then drops it as a crash does; True if it had ended.
 
     `across`: what a script can do in several slots it does; otherwise it goes as in a cluster.
     """
@@ -533,7 +533,7 @@ def cut(
 
 
 def pop_token(driver: SyncDriver, queue: str = "req") -> Token | None:
-    """The most urgent token of a queue, without waiting."""
+    """Returns the most urgent token of a queue, without waiting."""
     lanes = keys.lanes(queue)
     counts = driver.run(once(Batch([Command(b"LLEN", lane) for lane in lanes])))
     lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
@@ -556,14 +556,14 @@ def take_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Sli
 
 
 def next_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Slice:
-    """The same where there must be one."""
+    """Returns the next slice; fails if there is none."""
     held = take_slice(driver, queue, count)
     assert held is not None
     return held
 
 
 def settle(driver: SyncDriver, held: Slice, queue: str = "req", answer: bytes = b"done ") -> bytes:
-    """Settle all of a slice as done; an ended request is logged. Returns the reply's word."""
+    """Settles all of a slice as done; logs an ended request. Returns the reply's word."""
     pairs: list[Any] = []
     for entry_id, (_, body) in held.entries:
         index = entry_id.rpartition(b"-")[2]
@@ -576,13 +576,13 @@ def settle(driver: SyncDriver, held: Slice, queue: str = "req", answer: bytes = 
 
 
 def insert(driver: SyncDriver, queue: str, request_id: str, flat: list[Any]) -> None:
-    """Dispatch what mint returned."""
+    """Dispatches the tokens that mint returned."""
     for call in tokens.insert(queue, request_id, flat):
         driver.run(once(call))
 
 
 def work_off(driver: SyncDriver, queue: str = "req", count: int = 1000) -> list[bytes]:
-    """Work until no token is left; returns the bodies in the order of their delivery."""
+    """Works until no token is left; returns the bodies in the order of their delivery."""
     seen = []
     while (held := take_slice(driver, queue, count)) is not None:
         seen += [body for _, (_, body) in held.entries]

@@ -1,4 +1,4 @@
-"""TLS with an authority of the tests' own, and users: an admin for the tests, one for the product.
+"""Makes a test authority for TLS, and users: an admin for the tests, one for the product.
 
 Both are what a server is started with and what a client needs; the default user is off.
 """
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ADMIN, ADMIN_PASSWORD = "admin", "for_the_tests"
-USER, PASSWORD = "fairlane", "p@ss/w:rd?%"  # all that a URL must not take for its own
-# Who a test is: it submits, works, repairs and looks. It may not load a script: a deployer does.
+USER, PASSWORD = "fairlane", "p@ss/w:rd?%"  # characters that a URL must quote
+# What the product's user may do: submit, work, repair and read. Only a deployer may load scripts.
 ROLES = "producer+worker+maintenance+lists+topics"
 _ADMIN_USER = ["--user", ADMIN, "on", f">{ADMIN_PASSWORD}", "~*", "&*", "+@all"]
 _ADMIN_USER += ["--user", "default", "off"]
@@ -29,29 +29,29 @@ NO_OPENSSL = "no openssl found: certificates can't be made"
 
 @dataclass(frozen=True)
 class Security:
-    """The files, and the rules of the product's user."""
+    """The files of the certificates, and the rules of the product's user."""
 
     folder: Path
     rules: tuple[str, ...]
 
     @property
     def authority(self) -> Path:
-        """Who signed: what a client must know."""
+        """The certificate of the authority, which a client needs."""
         return self.folder / "ca.crt"
 
     @property
     def credentials(self) -> str:
-        """The product's user, as in a URL."""
+        """The name and password of the product's user, as in a URL."""
         return f"{USER}:{quote(PASSWORD, safe='')}@"
 
     @property
     def admin_credentials(self) -> str:
-        """Who may everything, likewise."""
+        """The name and password of the admin, as in a URL."""
         return f"{ADMIN}:{ADMIN_PASSWORD}@"
 
     @property
     def query(self) -> str:
-        """What a URL says about certificates."""
+        """The query of a URL that names the certificates."""
         return f"?ssl_ca_certs={quote(str(self.authority))}"
 
     @property
@@ -76,23 +76,23 @@ class Security:
         return words
 
     def user_options(self) -> list[str]:
-        """What gives a server its users."""
+        """Returns the options that give a server its users."""
         words = [*_ADMIN_USER, "--user", USER, "on", f">{PASSWORD}", *self.rules]
         return [*words, "--masteruser", ADMIN, "--masterauth", ADMIN_PASSWORD]
 
     def options(self, port: int) -> list[str]:
-        """Both, for a server at this port."""
+        """Returns the options for TLS and for users, for a server at this port."""
         return [*self.tls_options(port), *self.user_options()]
 
     def sentinel_options(self, port: int) -> list[str]:
-        """Both, for a sentinel; the product has no user there but the admin."""
+        """Returns the options for TLS and for users of a sentinel; its only user is the admin."""
         return [*self.tls_options(port), *_ADMIN_USER]
 
 
 def make_security(
     folder: Path, version: tuple[int, ...] = acl.USUAL, names: str = "IP:127.0.0.1,DNS:localhost"
 ) -> Security:
-    """Make an authority, and certificates of a server and a client in its name.
+    """Makes an authority, and certificates of a server and a client in its name.
 
     Raises LookupError without openssl, and without a server that speaks TLS.
     """
@@ -112,7 +112,7 @@ def make_security(
 
 
 def why_not() -> str | None:
-    """The sentence that says why TLS can't be tested here; None when it can."""
+    """Returns why TLS can't be tested here; None if it can."""
     if shutil.which("openssl") is None:
         return NO_OPENSSL
     try:
@@ -130,7 +130,7 @@ def _openssl(folder: Path, *words: str) -> None:
 
 
 def load_scripts(client: Any) -> None:
-    """Be the deployer: the product's user may not load what it runs."""
+    """Loads the scripts as a deployer: the product's user may only run them."""
     dialect = Dialect.of(client.info())
     scripts = list(library())
     there = client.script_exists(*(script.sha(dialect) for script in scripts))

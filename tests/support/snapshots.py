@@ -1,4 +1,4 @@
-"""Snapshots of a queue that no Redis made."""
+"""Makes snapshots of a queue by hand, without Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations driven step by step: cut off behind one, or watched at each."""
+"""Drives operations step by step: cut off after a step, or observed at each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
-    """Runs so many steps, and drops the reply to the last one; True: it was over."""
+    """Runs so many steps, and drops the reply to the last one; True if the operation had ended."""
     try:
         step = next(operation)
         for _ in range(steps - 1):
@@ -28,7 +28,7 @@ def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
 
 
 def cut_off_after(driver: SyncDriver, operation: Operation[Any], script: str) -> None:
-    """Runs an operation up to and with the first step that calls this script, and ends it there."""
+    """Runs an operation up to and including the first step that calls this script."""
     step = next(operation)
     while not any(call.script.name == script for call in _calls_of(step)):
         step = operation.send(driver.run(once(step)))
@@ -37,7 +37,7 @@ def cut_off_after(driver: SyncDriver, operation: Operation[Any], script: str) ->
 
 
 def script_of(step: Any) -> str:
-    """The script that a step calls; "" = it calls none."""
+    """Returns the script that a step calls; "" if it calls none."""
     call = step.step if isinstance(step, SingleServer) else step
     return str(getattr(getattr(call, "script", None), "name", ""))
 
@@ -48,7 +48,7 @@ def _calls_of(step: Step) -> list[Call]:
 
 
 def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], bool]) -> Any:
-    """Runs it to its end, but for the steps of which `see` says that it has dealt with them."""
+    """Runs an operation to its end, except the steps that `see` reports as handled."""
     reply: Any = None
     while True:
         try:
@@ -74,5 +74,5 @@ def apart(operation: Operation[Any]) -> Operation[Any]:
             reply = yield step
         except GeneratorExit:
             raise
-        except BaseException as failure:  # noqa: BLE001  it is the operation's to answer
+        except BaseException as failure:  # noqa: BLE001  the operation handles it
             error = failure

@@ -27,14 +27,14 @@ class Row:
 
 
 def kind_of(item: pytest.Item) -> str | None:
-    """The back end that a test runs on; None for one that needs none, or brings its own."""
+    """Returns the back end that a test runs on; None if it needs none, or brings its own."""
     callspec = getattr(item, "callspec", None)
     kind = callspec.params.get("redis_server") if callspec else None
     return str(kind) if kind is not None else None
 
 
 def lines(stats: Mapping[str, Iterable[Any]]) -> list[str]:
-    """The table, from what the terminal's reporter has collected."""
+    """Returns the table's lines, from what the terminal's reporter has collected."""
     rows: dict[str, Row] = defaultdict(Row)
     for outcome, counted in _COUNTED_AS.items():
         for report in stats.get(outcome, ()):
@@ -67,7 +67,7 @@ def _reason(report: Any) -> str:
 
 
 def drawn(rows: list[tuple[str, ...]]) -> list[str]:
-    """Aligned columns; the last one as long as it is."""
+    """Returns aligned columns; the last one is as long as its text."""
     every = [HEAD, *rows]
     widths = [max(len(row[i]) for row in every) for i in range(len(HEAD) - 1)]
     found = []

@@ -1,4 +1,4 @@
-"""Requests that are taken by the test itself, and leases that end without a wait."""
+"""Takes sub-requests in the test itself, and expires leases without a wait."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ HOUR = 3_600
 
 
 def bodies_of(taken: list[Taken]) -> list[bytes | None]:
-    """The bodies in the order they were taken."""
+    """Returns the bodies in the order they were taken."""
     return [one.body for one in taken]
 
 
 def take_one(queue: Queue, **options: Any) -> Taken:
-    """The only sub-request that there is to take."""
+    """Takes the only sub-request that waits."""
     (taken,) = queue.take(2, **options)
     return taken
 
 
 def let_expire(client: Any, request_id: str) -> None:
-    """All leases of the request have expired, and its check is due."""
+    """Expires all leases of the request, so that its check is due."""
     leases = keys.leases(request_id)
     for k in client.zrange(leases, 0, -1):
         client.zadd(leases, {k: 1})
@@ -34,7 +34,7 @@ def let_expire(client: Any, request_id: str) -> None:
 
 
 def take_again(queue: Queue, client: Any, taken: Taken, **options: Any) -> Taken:
-    """The same sub-request, taken again after its lease has expired."""
+    """Takes the same sub-request again after its lease has expired."""
     let_expire(client, taken.id)
     again = take_one(queue, **options)
     assert (again.id, again.index) == (taken.id, taken.index)
@@ -42,7 +42,7 @@ def take_again(queue: Queue, client: Any, taken: Taken, **options: Any) -> Taken
 
 
 def main() -> int:
-    """Be a program that takes sub-requests until it is killed, and settles half of them.
+    """Takes sub-requests until it is killed, and settles half of them, as a program.
 
     The words are the URL and how long each sub-request is held, in seconds.
     """

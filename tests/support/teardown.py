@@ -12,14 +12,14 @@ _DISPATCH = re.compile(
     rb"\{[^{}]+\}:(?:active|audit|hooked|hooks|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|turns|tenants|[0-9]{1,2})"
 )
 _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few):(\{[^{}]+\})")
-_OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a person
+_OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a user
 _TOPIC = re.compile(rb"topic:\{[^{}]+\}(?::conf)?")  # with its own retention
 _ENDED = (b"done", b"cancelled")
 _LASTS = -1
 
 
 def check_world(client: redis.Redis) -> None:
-    """Assert that no key is left forever but the dispatch slot's and those of live requests."""
+    """Asserts that no key is kept forever except the dispatch slot's and those of live requests."""
     for key in client.scan_iter(match=b"{*}:load"):
         _check_load(client, key, key[: key.index(b"}") + 1])
     stray = [key for key in client.scan_iter(count=1000) if _is_stray(client, key)]
@@ -27,7 +27,7 @@ def check_world(client: redis.Redis) -> None:
 
 
 def _check_load(client: Any, key: bytes, tag: bytes) -> None:
-    """Assert that only what is in `active` counts as waiting, and that the sum is right."""
+    """Asserts that only what is in `active` counts as waiting, and that the sum is right."""
     loads: dict[bytes, bytes] = client.hgetall(key)
     counted = set(loads) - set(client.zrange(tag + b":active", 0, -1))
     assert not counted, f"{key!r} counts requests that are not in `active`: {counted}"

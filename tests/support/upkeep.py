@@ -1,4 +1,4 @@
-"""What maintenance finds in a queue, and its operations watched step by step."""
+"""Reads what maintenance finds in a queue, and watches its operations step by step."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STEPS = 200  # more than any of these operations may take
 
 
 def server_ms(client: Any) -> int:
-    """The server's own clock, which the operations go by."""
+    """Returns the server's own clock, which the operations use."""
     seconds, micros = client.time()
     return int(seconds) * 1000 + int(micros) // 1000
 
 
 def name_of(step: Step) -> str:
-    """A script's name, a command, or the same of a batch and how many."""
+    """Returns a script's name, a command, or the same of a batch with its size."""
     match step:
         case Call():
             return str(step.script.name)
@@ -48,7 +48,7 @@ def watch(
     operation: Operation[Any],
     meanwhile: Callable[[str], object] = lambda _: None,
 ) -> tuple[Any, list[str]]:
-    """The result of an operation and its steps; `meanwhile` is called before each."""
+    """Returns the result of an operation and its steps; `meanwhile` is called before each."""
     steps: list[str] = []
     reply: Any = None
     try:
@@ -63,7 +63,7 @@ def watch(
 
 
 def queued(lane: Lane) -> dict[str, tuple[str, int, int]]:
-    """Permit -> (g, lane, due) of those that wait."""
+    """Returns permit -> (g, lane, due) of the queued permits."""
     found = {}
     for k, text in lane.permits().items():
         if text.startswith("q:"):
@@ -73,20 +73,20 @@ def queued(lane: Lane) -> dict[str, tuple[str, int, int]]:
 
 
 def suspects(lane: Lane) -> list[Suspect]:
-    """Every permit that waits."""
+    """Returns every queued permit, as if it were suspect."""
     return [Suspect(lane.id, k, g, number) for k, (g, number, _) in queued(lane).items()]
 
 
 def token(suspect: Suspect | Tok, request_id: str = "r1") -> bytes:
-    """What stands in a lane."""
+    """Returns the token as it stands in a lane."""
     return f"{request_id}#{suspect.k}.{suspect.g}".encode()
 
 
 def expected(lane: Lane) -> list[bytes]:
-    """The tokens that should be on their way."""
+    """Returns the tokens that should be queued."""
     return sorted(token(one) for one in suspects(lane))
 
 
 def standing(client: Any) -> list[bytes]:
-    """The tokens in the lane."""
+    """Returns the tokens in the lane."""
     return sorted(client.lrange(HOME, 0, -1))

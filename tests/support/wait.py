@@ -1,4 +1,4 @@
-"""Waiting for a condition, the only way a test may wait."""
+"""Waits for a condition, which is the only way a test may wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 def wait_until(
     predicate: Callable[[], T], timeout: float = 10.0, *, every: float = 0.005, why: str = ""
 ) -> T:
-    """Return the predicate's first true answer; an AssertionError after the timeout."""
+    """Returns the predicate's first true answer; raises AssertionError after the timeout."""
     clock = threading.Event()
     deadline = time.monotonic() + timeout
     while not (answer := predicate()):

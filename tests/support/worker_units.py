@@ -1,4 +1,4 @@
-"""Units of a worker step by step and without Redis: a test gives every reply by hand."""
+"""Drives units of a worker step by step, without Redis: a test gives every reply by hand."""
 
 from __future__ import annotations
 

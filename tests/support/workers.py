@@ -1,4 +1,4 @@
-"""Workers in processes of their own: started, watched, hurt, and always ended by their own pid."""
+"""Starts, watches and kills workers in processes of their own, always by their own process id."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Folder:
 
     @classmethod
     def of_handler(cls) -> Folder:
-        """In a handler: its test's folder."""
+        """Returns its test's folder, in a handler."""
         return cls(Path(os.environ[FOLDER]))
 
     def note(self, *words: object) -> None:
-        """Append one line; whole, also when many processes do."""
+        """Appends one line; the line stays whole, also if many processes append."""
         line = " ".join(map(str, words)) + "\n"
         file = os.open(self.path / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -60,23 +60,23 @@ class Folder:
         return [line.split(" ") for line in text.splitlines()]
 
     def noted(self, first: str) -> list[list[str]]:
-        """What follows in the lines that begin with this word."""
+        """Returns the rest of the lines that begin with this word."""
         return [rest for word, *rest in self.notes() if word == first]
 
     def wait_noted(self, first: str, count: int = 1) -> list[list[str]]:
-        """The same, as soon as there are so many."""
+        """Returns the same as soon as there are so many."""
         wait_until(lambda: len(self.noted(first)) >= count, END_S, why=f"{count} x {first!r} noted")
         return self.noted(first)
 
     def open_gate(self, name: str = "gate") -> None:
-        """Let those who wait at this gate go on."""
+        """Opens a gate: the handlers that wait at it continue."""
         (self.path / name).touch()
 
     def is_open(self, name: str = "gate") -> bool:
         return (self.path / name).exists()
 
     def pass_gate(self, name: str = "gate") -> None:
-        """In a handler: wait until the test opens the gate."""
+        """Waits, in a handler, until the test opens the gate."""
         wait_until(lambda: self.is_open(name), 2 * END_S, why=f"gate {name!r} opens")
 
 
@@ -90,7 +90,7 @@ class Running:
     client: Any  # a raw redis.Redis: its types allow for decoded replies, which ours are not
     folder: Folder
     name: str = ""
-    hurt: bool = False  # killed on purpose: its exit code says nothing
+    hurt: bool = False  # killed on purpose: its exit code means nothing
 
     @property
     def pid(self) -> int:
@@ -98,7 +98,7 @@ class Running:
 
     @property
     def id(self) -> str:
-        """Its name in the registry, as soon as it is there."""
+        """Its name in the registry, as soon as the worker is registered."""
         if not self.name:
             self.name = wait_until(self._find, END_S, why="the worker registers")
         return self.name
@@ -112,13 +112,13 @@ class Running:
         return ""
 
     def health(self) -> dict[str, Any]:
-        """What its port says now."""
+        """The present report of its health port."""
         with urllib.request.urlopen(f"http://{self.id}/healthz", timeout=END_S) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 
     def wait_health(self, **expected: Any) -> dict[str, Any]:
-        """The report, as soon as it says all of this."""
+        """Returns the health report as soon as it has all of these values."""
         report: dict[str, Any] = {}
 
         def holds() -> bool:
@@ -132,21 +132,21 @@ class Running:
         return self.log.read_text()
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the supervisor alone."""
+        """Signals the supervisor alone."""
         self.hurt |= number == signal.SIGKILL
         self.process.send_signal(number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """Signal the supervisor and its children: each is in a process group of its own."""
+        """Signals the supervisor and its children: each is in a process group of its own."""
         for pid in [self.pid, *children_of(self.pid)]:
             os.kill(pid, number)
 
     def wait(self) -> int:
-        """Its exit code, as soon as it has ended."""
+        """Returns the exit code as soon as the process has ended."""
         return self.process.wait(END_S)
 
     def stop(self) -> None:
-        """Let it drain, and expect that it ends well; without mercy when it does not."""
+        """Drains the worker and expects exit code 0; kills it if it does not end."""
         try:
             if self.process.poll() is None:
                 self.send(signal.SIGTERM)
@@ -158,7 +158,7 @@ class Running:
         assert self.hurt or code == 0, f"exit {code}:\n{self.said()}"
 
     def end(self) -> None:
-        """End it now, if it still runs; its children end with it."""
+        """Kills it if it still runs; its children end with it."""
         if self.process.poll() is None:
             self.hurt = True
             self.process.kill()
@@ -175,7 +175,7 @@ class Workers:
     running: list[Running] = field(default_factory=list)
 
     def start(self, handler: str, **options: Any) -> Running:
-        """A worker with a handler of tests/worker/handlers.py; options as Worker and run.
+        """Starts a worker with a handler of tests/worker/handlers.py; options as Worker and run.
 
         With `audit_s` it audits as rarely as that.
         """
@@ -191,7 +191,7 @@ class Workers:
         return made
 
     def run(self, handler: str, **options: Any) -> Running:
-        """A worker until idle; returns when it has ended well."""
+        """Runs a worker until idle; returns when it has ended well."""
         made = self.start(handler, until_idle=True, **options)
         assert made.wait() == 0, made.said()
         return made
@@ -208,7 +208,7 @@ class Workers:
 
 
 def has_own_traceback(said: str) -> bool:
-    """Returns True if a log holds a traceback, but for those of a handler that raised."""
+    """Returns True if a log holds a traceback, other than those of a handler that raised."""
     lines = said.splitlines()
     return any(
         "Traceback (most recent call last)" in line and " at attempt " not in before + line
@@ -218,7 +218,7 @@ def has_own_traceback(said: str) -> bool:
 
 @contextlib.contextmanager
 def workers_of(queue: Queue, client: redis.Redis, path: Path) -> Iterator[Workers]:
-    """Workers that have all drained at the end, and are gone whatever happened."""
+    """Yields workers: at the end all must drain, and all are ended even if the test fails."""
     made = Workers(queue, client, Folder(path))
     try:
         yield made
@@ -232,7 +232,7 @@ def workers_of(queue: Queue, client: redis.Redis, path: Path) -> Iterator[Worker
 
 
 def check_requests(queue: Queue, client: redis.Redis) -> None:
-    """Assert that every request is whole, nothing is held and no worker is registered."""
+    """Asserts that every request is whole, nothing is leased and no worker is registered."""
     for key in client.scan_iter("req:{*}", count=1000):
         request_id = key.decode()[5:-1]
         assert broken(queue, request_id) == [], request_id
@@ -241,7 +241,7 @@ def check_requests(queue: Queue, client: redis.Redis) -> None:
 
 
 def broken(queue: Queue, request_id: str) -> list[str]:
-    """What the script `check` finds in a request now."""
+    """Returns what the script `check` now finds in a request."""
     found = queue.driver.run(once(library().check(keys.request_keys(request_id))))
     return [sentence.decode() for sentence in found]
 
@@ -277,7 +277,7 @@ def is_alive(pid: int) -> bool:
 
 
 def main() -> int:
-    """Be a worker: the words are the URL, the handler and the options."""
+    """Runs a worker: the words are the URL, the handler and the options."""
     import logging
 
     from fairlane import settings

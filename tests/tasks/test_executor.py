@@ -1,4 +1,4 @@
-"""An executor: its futures behave as those of concurrent.futures, and its calls run on workers."""
+"""Tests the executor: futures behave as in concurrent.futures, and calls run on workers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def slow(n: int, ctx: Context) -> str:
 
 
 def double(n: int) -> int:
-    """Stands for a function of another module."""
+    """Replaces a function of another module."""
     return n * 2
 
 

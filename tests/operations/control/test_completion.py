@@ -306,7 +306,7 @@ def test_progress_counts_what_is_held_done_and_left(queue: Queue):
     assert (now.done, now.left, now.held, now.ended, now.state) == (5, 0, 0, True, "done")
 
 
-def test_holders_names_who_works_on_it(queue: Queue):
+def test_holders_returns_the_workers_of_a_request(queue: Queue):
     queue.submit_request(numbered(5), id="r1", limit=2)
     held = next_slice(queue.driver, count=2)
     (row,) = queue.driver.run(request_state.holders("r1"))

@@ -1,1 +1,1 @@
-"""Fake servers, and networks that can be cut."""
+"""Fake servers, and networks whose links can be cut."""

@@ -1,4 +1,4 @@
-"""Servers that say what a test wants: what no real one can be brought to say when it is wanted."""
+"""Fake servers that send the replies a test chooses, when a real server cannot be made to."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ INFO = b"redis_version:%b\r\nredis_mode:%b\r\nmaxmemory_policy:noeviction\r\n"
 
 
 class Refusal(str):
-    """An error for an answer: its code and what it says."""
+    """An error reply: its code and its text."""
 
     __slots__ = ()
 
 
 def resp(reply: Any) -> bytes:
-    """A reply as a server writes it; a str is a status."""
+    """Encodes a reply as a server writes it; a str is a status."""
     match reply:
         case None:
             return b"$-1\r\n"
@@ -40,7 +40,7 @@ def resp(reply: Any) -> bytes:
 
 
 class FakeServer:
-    """Listens at 127.0.0.1, on a connection with a thread each; `say` answers a command.
+    """Listens at 127.0.0.1, with a thread for each connection; `say` answers a command.
 
     What `say` raises cuts the connection. The words a driver begins with are answered here, as is
     who serves which slots: `slots`, pairs of the last slot and the server, in order.

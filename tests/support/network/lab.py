@@ -1,4 +1,4 @@
-"""A network of the tests' own: namespaces on a bridge, whose links are cut one way or both.
+"""A test network: namespaces on a bridge, whose links are cut one way or both.
 
 Each place of a lab is a network namespace with an address of its own; a process, or a thread, is
 in one of them. A cut is like a broken wire: packets are sent to a hardware address that
@@ -45,7 +45,7 @@ _labs = count()
 
 
 def _ip(*words: str, lines: Iterable[str] = ()) -> str:
-    """The program ip; `lines` are many of its commands in one call. Raises CalledProcessError."""
+    """Runs the program ip; `lines` are many commands in one call. Raises CalledProcessError."""
     given = "".join(f"{line}\n" for line in lines)
     words = (*words, "-batch", "-") if given else words
     done = subprocess.run(["ip", *words], input=given, capture_output=True, text=True, check=False)
@@ -57,7 +57,7 @@ def _ip(*words: str, lines: Iterable[str] = ()) -> str:
 
 
 def why_not() -> str:
-    """The sentence that says why there can be no lab here; "" when there can."""
+    """Returns why a lab is not possible here; "" if it is possible."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's, and this is {sys.platform}"
     if shutil.which("ip") is None:
@@ -92,11 +92,11 @@ class Place:
 
     @property
     def before(self) -> list[str]:
-        """What a command line begins with that is to run there."""
+        """Returns the words that begin a command line which runs in this place."""
         return ["ip", "netns", "exec", self.space] if self.space else []
 
     def enter(self) -> None:
-        """This thread is there from now on; what it connects to, it connects to from there."""
+        """Moves this thread into the place: from now on it connects from there."""
         libc = ctypes.CDLL(None, use_errno=True)
         with (NAMED / self.space).open("rb") as space:
             if libc.setns(space.fileno(), _CLONE_NEWNET):
@@ -108,7 +108,7 @@ class Place:
 
 @dataclass
 class Lab:
-    """Places that reach each other, but for what is cut."""
+    """Places that reach each other, except where links are cut."""
 
     tag: str
     places: dict[str, Place] = field(default_factory=dict)
@@ -125,14 +125,14 @@ class Lab:
         self._set(some, others, "both", is_cut=False)
 
     def unplug(self, name: str) -> None:
-        """The cable of a place is pulled."""
+        """Cuts all links of a place, as if its cable were pulled."""
         _ip("-n", self.hub, "link", "set", self[name].device, "down")
 
     def plug(self, name: str) -> None:
         _ip("-n", self.hub, "link", "set", self[name].device, "up")
 
     def others(self, some: Iterable[str]) -> list[str]:
-        """Every place but these and this machine itself, which watches."""
+        """Returns every place except these and this machine itself, which observes."""
         return [name for name in self.places if name not in {*some, "here"}]
 
     def reaches(self, receiver: str, sender: str) -> bool:
@@ -145,7 +145,7 @@ class Lab:
         return False
 
     def _ear(self, name: str) -> socket.socket:
-        """A socket for single packets; it stays where it was made."""
+        """Opens a socket for single packets; it stays in the place where it was made."""
         place = self[name]
 
         def make() -> socket.socket:
@@ -171,7 +171,7 @@ class Lab:
             self[name].run_ip(lines=[text.format(device=_device(self[name])) for text in commands])
 
     def _neighbour(self, name: str, *, is_cut: bool) -> str:
-        """The command that says where packets for a place go."""
+        """Returns the command that sets where packets for a place are sent."""
         place = self[name]
         mac = _NO_MAC if is_cut else place.mac
         return f"neigh replace {place.host} lladdr {mac} dev {{device}} nud permanent"
@@ -183,7 +183,7 @@ def _device(place: Place) -> str:
 
 @contextlib.contextmanager
 def make_lab(names: Sequence[str]) -> Iterator[Lab]:
-    """A lab of these places; this machine itself is "here" and reaches all of them."""
+    """Makes a lab of these places; this machine itself is "here" and reaches all of them."""
     _forget_the_dead()
     number = next(_labs)
     tag = f"{_PREFIX}{os.getpid():x}{chr(97 + number % 26)}"
@@ -205,7 +205,7 @@ def make_lab(names: Sequence[str]) -> Iterator[Lab]:
 
 
 def _connect(lab: Lab, place: Place) -> None:
-    """A cable from the place to the bridge."""
+    """Connects the place to the bridge."""
     if place.space:
         _ip("netns", "add", place.space)
     inside, outside = _device(place), f"{place.device}h" if not place.space else place.device
@@ -223,7 +223,7 @@ def _connect(lab: Lab, place: Place) -> None:
 
 
 def _forget_the_dead() -> None:
-    """What a run that was killed has left."""
+    """Removes the namespaces that a killed run has left."""
     for space in _spaces():
         pid = space[len(_PREFIX) :].partition("-")[0][:-1]
         with contextlib.suppress(ValueError):
@@ -239,7 +239,7 @@ def _spaces() -> list[str]:
 
 
 def _remove(tag: str) -> None:
-    """The namespaces of a lab; with the hub's goes every cable."""
+    """Removes the namespaces of a lab; with the namespace of the bridge, every cable is removed."""
     for space in _spaces():
         if space.partition("-")[0] == tag:
             _ip("netns", "del", space)

@@ -1,4 +1,4 @@
-"""What code sends to Redis, read from its source: which scripts, which commands.
+"""Finds which scripts and commands code sends to Redis, read from its source.
 
 It starts at some functions and classes and follows every name they use, through the modules of the
 package. So it finds what may be sent in the rarest of cases, and rather too much than too little: a
@@ -33,7 +33,7 @@ _RAW = re.compile(rb"\$\d+\r\n([A-Z]+)\r\n")
 
 
 class Sent(NamedTuple):
-    """Names of scripts, commands as an ACL names them, names of steps, and where that stands."""
+    """What code sends: script names, ACL names of commands, step names, and where they occur."""
 
     scripts: set[str]
     commands: set[str]
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
 
 
 def sent_by(*entries: Place) -> Sent:
-    """What the functions and classes named may send, and what they use."""
+    """Returns what these functions and classes may send, and what they use."""
     found = Sent(set(), set(), set(), set())
     todo = list(entries)
     while todo:
@@ -70,7 +70,7 @@ def sent_by(*entries: Place) -> Sent:
 
 @cache
 def _read(module: str, name: str) -> tuple[set[str], set[str], set[Place]]:
-    """The scripts, the commands and the names in what stands at one place."""
+    """Returns the scripts, the commands and the names in one definition."""
     parsed = _parsed(module)
     assert parsed is not None
     node = parsed.names[name]
@@ -78,7 +78,7 @@ def _read(module: str, name: str) -> tuple[set[str], set[str], set[Place]]:
 
 
 def modules(*packages: str) -> Iterator[str]:
-    """The modules of these folders, as `sent_by` wants them."""
+    """Returns the modules of these folders, in the form that `sent_by` takes."""
     for package in packages:
         for path in sorted((SRC / package).rglob("*.py")):
             if path.stem != "__init__":
@@ -86,14 +86,14 @@ def modules(*packages: str) -> Iterator[str]:
 
 
 def tree_of(module: str) -> ast.Module:
-    """The source of a module, without its annotations."""
+    """Returns the syntax tree of a module, without its annotations."""
     parsed = _parsed(module)
     assert parsed is not None, module
     return parsed.tree
 
 
 def used_by(module: str) -> set[Place]:
-    """What a module names, of others and its own."""
+    """Returns the names that a module uses, of other modules and its own."""
     return set(_used(module, tree_of(module)))
 
 
@@ -107,7 +107,7 @@ class _Parsed(NamedTuple):
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes annotations out: a type that is named is not used."""
+    """Removes annotations: a type that is only named is not used."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None
@@ -175,7 +175,7 @@ def _used(module: str, node: ast.AST) -> Iterator[Place]:
 
 
 def _scripts(node: ast.AST) -> Iterator[str]:
-    """`library().acquire`, and `something(library(), "acquire", ...)`."""
+    """Finds `library().acquire`, and `something(library(), "acquire", ...)`."""
     for one in ast.walk(node):
         if isinstance(one, ast.Attribute) and one.attr != "load" and _is_library(one.value):
             yield one.attr
@@ -189,7 +189,7 @@ def _is_library(node: ast.AST) -> bool:
 
 
 def commands_in(node: ast.AST) -> Iterator[str]:
-    """The first words in capitals of a call or a tuple: `Command(b"HGET", ...)`."""
+    """Finds the first words in capitals of a call or a tuple: `Command(b"HGET", ...)`."""
     for one in ast.walk(node):
         if isinstance(one, ast.Constant) and isinstance(one.value, bytes):
             yield from (word.decode().lower() for word in _RAW.findall(one.value))
@@ -208,7 +208,7 @@ def _command(words: list[str]) -> Iterator[str]:
 
 
 def _spoken(call: ast.Call) -> list[str]:
-    """The words of `line.send_command("CLUSTER", "SLOTS")`."""
+    """Finds the words of `line.send_command("CLUSTER", "SLOTS")`."""
     is_sent = isinstance(call.func, ast.Attribute) and call.func.attr == "send_command"
     return [*_texts(call.args, str)] if is_sent else []
 

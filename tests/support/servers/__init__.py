@@ -1,1 +1,1 @@
-"""Servers for tests: one, clusters, Sentinel, containers."""
+"""Starts the servers of the tests: single servers, clusters, Sentinels and containers."""

@@ -1,4 +1,4 @@
-"""The back ends on which the same tests run: which there are here, and how each is started.
+"""The kinds of server that tests run on: which are available, and how each is started.
 
 A test runs on USUAL: two kinds that differ in the program and in the topology. `make test` runs
 most tests on one of them, `make test-rest` on the other (`is_other_kind`).
@@ -49,25 +49,25 @@ PATIENT_MS = 10_000  # longer than any test keeps a server busy: no failover hap
 
 
 class Backend(Protocol):
-    """What a test needs of whatever it runs on."""
+    """What a test needs from any kind of server."""
 
     @property
     def kind(self) -> str:
-        """One of USUAL and OTHERS."""
+        """Its name in USUAL or OTHERS."""
 
     @property
     def url(self) -> str:
-        """What a user of Fairlane would name."""
+        """The URL that a user of Fairlane would pass."""
 
     def client(self) -> Any:
-        """Make a raw client that reaches every key: bytes in and out, no retries of its own."""
+        """Makes a raw client that reaches every key: bytes in and out, no retries of its own."""
 
 
 class EveryNode(redis.RedisCluster):
-    """A client that speaks with every primary where redis-py speaks with one."""
+    """A client that sends to every primary where redis-py sends to one."""
 
     def execute_command(self, *args: Any, **given: Any) -> Any:
-        """As on one server: what the nodes say is put together."""
+        """Merges the replies of the nodes into one, as a single server would send it."""
         name = " ".join(str(word).upper() for word in args[:2])
         together = next((TOGETHER[begin] for begin in TOGETHER if name.startswith(begin)), None)
         if together is None or given.get("target_nodes") is not None:
@@ -81,7 +81,7 @@ class EveryNode(redis.RedisCluster):
         )
 
     def close(self) -> None:
-        """Close the connections to every node: redis-py leaves some to the garbage collector."""
+        """Closes the connections to every node: redis-py leaves some to the garbage collector."""
         for node in self.get_nodes():
             if node.redis_connection is not None:
                 node.redis_connection.connection_pool.disconnect()
@@ -93,12 +93,12 @@ def _first(replies: list[Any]) -> Any:
 
 
 def _listeners(replies: list[Any]) -> list[tuple[bytes, int]]:
-    """Pairs of a channel and a count."""
+    """Returns pairs of a channel and a count."""
     return [(pairs[0][0], sum(count for _, count in pairs)) for pairs in zip(*replies, strict=True)]
 
 
 def _added(infos: list[dict[str, Any]]) -> dict[str, Any]:
-    """INFO of several nodes as if of one: what is counted is added up."""
+    """Merges the INFO of several nodes: counts are added up."""
     whole: dict[str, Any] = {}
     for info in infos:
         for name, value in info.items():
@@ -127,7 +127,7 @@ TOGETHER: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def at(client: Any, key: bytes) -> Any:
-    """The client of the one server that has this key."""
+    """Returns a client of the one server that has this key."""
     if isinstance(client, redis.RedisCluster):
         return client.get_redis_connection(client.get_node_from_key(key))
     return client
@@ -135,14 +135,14 @@ def at(client: Any, key: bytes) -> Any:
 
 @dataclass(frozen=True)
 class OnCluster:
-    """Three primaries, each with a replica."""
+    """A cluster of three primaries, each with a replica."""
 
     cluster: clusters.Cluster
     kind: str = "cluster3"
 
     @property
     def url(self) -> str:
-        """All nodes."""
+        """The URL with all nodes."""
         return self.cluster.url
 
     def client(self) -> Any:
@@ -160,7 +160,7 @@ class OnSentinel:
 
     @property
     def url(self) -> str:
-        """The sentinels, and how they call the master."""
+        """The URL with the sentinels, and their name for the master."""
         return self.guarded.url
 
     def client(self) -> redis.Redis:
@@ -169,7 +169,7 @@ class OnSentinel:
 
 
 def chosen() -> tuple[str, ...]:
-    """The kinds to run on."""
+    """Returns the kinds to run on."""
     named = os.environ.get(VARIABLE, "").replace(",", " ").split()
     if unknown := set(named) - set(USUAL) - set(OTHERS):
         raise ValueError(f"{VARIABLE}: no such back end: {', '.join(sorted(unknown))}")
@@ -178,7 +178,7 @@ def chosen() -> tuple[str, ...]:
 
 @cache
 def takes(kind: str, path: Path) -> bool:
-    """Return True if the tests of this file run on that kind when it is named."""
+    """Returns True if the tests of this file run on that kind when it is named."""
     return any(path.is_relative_to(TESTS / name) for name in FOLDERS.get(kind, EVERYTHING))
 
 
@@ -209,7 +209,7 @@ def use_one(metafunc: pytest.Metafunc) -> None:
 
 
 def every() -> list[Any]:
-    """Every chosen kind, as parameters; the second of USUAL is left to `make test-rest`."""
+    """Returns every chosen kind as parameters; the second of USUAL is left to `make test-rest`."""
     later = () if is_named() else USUAL[1:]
     return [
         pytest.param(kind, marks=pytest.mark.rest if kind in later else ()) for kind in chosen()
@@ -222,7 +222,7 @@ def is_named() -> bool:
 
 
 def why_not(kind: str) -> str | None:
-    """The sentence that says why a kind can't run here; None when it can."""
+    """Returns why a kind can't run here; None if it can."""
     if kind == "tls_acl":
         return security.why_not()
     if kind == "container":
@@ -235,7 +235,7 @@ def why_not(kind: str) -> str | None:
 
 
 def name_of(kind: str) -> str:
-    """What runs there, with its version."""
+    """Returns the program that runs there, with its version."""
     if kind == "container":
         return containers.image()
     return str(
@@ -244,13 +244,13 @@ def name_of(kind: str) -> str:
 
 
 def make_ready(backend: Backend, client: Any) -> None:
-    """Be the deployer again, where the product's user may not load what it runs."""
+    """Loads the scripts as a deployer, where the product's user may not load them."""
     if backend.kind == "tls_acl":
         load_scripts(client)
 
 
 def admin_url(backend: Backend) -> str:
-    """The URL for tests that send commands which are no part of any role."""
+    """Returns the URL for tests that send commands which no role may send."""
     if isinstance(backend, server_process.Server) and backend.security:
         known = backend.security
         return backend.url.replace(known.credentials, known.admin_credentials)
@@ -259,7 +259,7 @@ def admin_url(backend: Backend) -> str:
 
 @contextlib.contextmanager
 def run_backend(kind: str) -> Iterator[Backend]:
-    """Run a back end. Raises LookupError when it turns out that there is none here."""
+    """Runs a back end. Raises LookupError if there is none here."""
     with RUN.get(kind, server_process.run_server)(kind) as made:
         yield made
 
@@ -278,7 +278,7 @@ def _sentinel(_: str) -> Iterator[Backend]:
 
 @contextlib.contextmanager
 def _tls_acl(kind: str) -> Iterator[Backend]:
-    """The product's user has the least rights; `make_ready` loads its scripts."""
+    """Gives the product's user the least rights; `make_ready` loads its scripts."""
     with tempfile.TemporaryDirectory(prefix="fl-t-") as folder:
         made = make_security(Path(folder))
         with server_process.run_server(kind, security=made) as server:

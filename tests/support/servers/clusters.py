@@ -1,4 +1,4 @@
-"""A real cluster of local redis-server processes: failed over, resharded and hurt by the tests.
+"""A real cluster of local redis-server processes, which tests kill, fail over and reshard.
 
 The nodes find their roles, their slots and each other in the `nodes.conf` that is written before
 they start. So it forms in the two seconds that a node of a cluster waits before it takes writes.
@@ -49,7 +49,7 @@ MANUAL_S = 5.5  # for so long a node tries what CLUSTER FAILOVER asks for
 
 @dataclass(eq=False)
 class Node:
-    """One process of the cluster, whichever its role is now."""
+    """One process of the cluster, in whatever role it now has."""
 
     id: str
     port: int
@@ -62,21 +62,21 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """The process that runs now, or ran last."""
+        """The process id of the present or the last process."""
         return self.process.pid
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address where the node listens."""
         return self.host, self.port
 
     @property
     def is_live(self) -> bool:
-        """It runs, and no test stopped it."""
+        """True if the process runs and no test stopped it."""
         return self.process.poll() is None and not self.stopped
 
     def start(self) -> None:
-        """A process in the node's folder."""
+        """Starts a process in the node's folder."""
         self.process = server_process.spawn(self.words, self.folder / "server.log")
         self.stopped = False
 
@@ -87,7 +87,7 @@ class Node:
         return False
 
     def client(self, timeout_s: float = ANSWER_S) -> redis.Redis:
-        """A raw client of this node: bytes in and out, no retries, no redirections."""
+        """Makes a raw client of this node: bytes in and out, no retries, no redirections."""
         return redis.Redis(
             host=self.host,
             port=self.port,
@@ -98,16 +98,16 @@ class Node:
 
     @cached_property
     def control(self) -> Any:
-        """The client of commands to the cluster; any thread may use it."""
+        """The client for commands to the cluster; any thread may use it."""
         return self.client()
 
     def ask(self, *words: Any) -> Any:
-        """One command's reply as redis-py returns it, but text is a str."""
+        """Returns one command's reply as redis-py does, but text is a str."""
         reply = self.control.execute_command(*words)
         return reply.decode() if isinstance(reply, bytes) else reply
 
     def log(self) -> str:
-        """What it said."""
+        """Returns the node's log."""
         return (self.folder / "server.log").read_text(errors="replace")
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Node:
 
 
 class View(NamedTuple):
-    """Who serves what, as one node sees it; by the nodes' ids."""
+    """Which node serves which slots, as one node sees it; by the nodes' ids."""
 
     slots: tuple[str, ...]  # slot -> its primary; NO_NODE where there is none
     primaries: frozenset[tuple[str, str]]  # (replica, its primary)
@@ -123,7 +123,7 @@ class View(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> View:
-        """The reply to CLUSTER NODES."""
+        """Parses the reply to CLUSTER NODES."""
         slots, primaries, failing = [NO_NODE] * SLOTS, set(), set()
         for line in text.splitlines():
             node, _, flags, primary, _, _, _, _, *ranges = line.split()
@@ -139,13 +139,13 @@ class View(NamedTuple):
         return cls(tuple(slots), frozenset(primaries), frozenset(failing))
 
     def owners(self) -> dict[str, int]:
-        """Each primary that serves slots -> how many."""
+        """Returns, for each primary that serves slots, how many."""
         return {node: count for node, count in Counter(self.slots).items() if node != NO_NODE}
 
 
 @dataclass
 class Cluster:
-    """The processes, and what the cluster says of them now."""
+    """The processes, and the present state of the cluster."""
 
     nodes: list[Node]
     security: Security | None = None
@@ -153,16 +153,16 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """The URL a user of Fairlane would name."""
+        """The URL that a user of Fairlane would pass."""
         hosts = ",".join(f"{node.host}:{node.port}" for node in self.nodes)
         if self.security:
             return f"rediss+cluster://{self.security.credentials}{hosts}{self.security.query}"
         return f"redis+cluster://{hosts}"
 
-    # ------------------------------------------------------------------ who is who
+    # ------------------------------------------------------------------ roles
 
     def live(self) -> list[Node]:
-        """The nodes that run and are not stopped."""
+        """Returns the nodes that run and are not stopped."""
         return [node for node in self.nodes if node.is_live]
 
     def primaries(self) -> list[Node]:
@@ -171,33 +171,33 @@ class Cluster:
         return [node for node in self.nodes if node.id in owners]
 
     def replicas_of(self, primary: Node) -> list[Node]:
-        """Who follows this primary; the live ones first."""
+        """Returns the replicas of this primary; the live ones first."""
         pairs = self.view().primaries
         found = [node for node in self.nodes if (node.id, primary.id) in pairs]
         return sorted(found, key=lambda node: not node.is_live)
 
     def replica_of(self, primary: Node) -> Node:
-        """A replica of this primary. Raises LookupError when it has none."""
+        """Returns a replica of this primary. Raises LookupError if it has none."""
         for found in self.replicas_of(primary):
             return found
         raise LookupError(f"{primary} has no replica")
 
     def primary_of(self, replica: Node) -> Node:
-        """Whom this replica follows. Raises LookupError when it is none."""
+        """Returns the primary that this replica follows. Raises LookupError if it is no replica."""
         for node, primary in self.view().primaries:
             if node == replica.id:
                 return self._node(primary)
         raise LookupError(f"{replica} is no replica")
 
     def owner(self, place: str | bytes | int) -> Node:
-        """The primary of a key or a slot. Raises LookupError when no node serves it."""
+        """Returns the primary of a key or a slot. Raises LookupError if no node serves it."""
         found = self.view().slots[slot_of(place)]
         if found == NO_NODE:
             raise LookupError(f"no node serves the slot of {place!r}")
         return self._node(found)
 
     def view(self) -> View:
-        """How most of the live nodes see the cluster."""
+        """Returns the cluster as most of the live nodes see it."""
         return Counter(self._views()).most_common(1)[0][0]
 
     def _views(self) -> list[View]:
@@ -212,26 +212,26 @@ class Cluster:
     def _node(self, node_id: str) -> Node:
         return next(node for node in self.nodes if node.id == node_id)
 
-    # ------------------------------------------------------------------ hurt and healed
+    # ------------------------------------------------------------------ damage and repair
 
     def kill(self, node: Node) -> None:
-        """End it without warning."""
+        """Kills the node without warning."""
         node.process.kill()
         node.process.wait()
         node.stopped = False
 
     def stop(self, node: Node) -> None:
-        """It answers no client, and its connections stay."""
+        """Stops the process: it answers no client, and its connections stay open."""
         node.stopped = True
         node.process.send_signal(signal.SIGSTOP)
 
     def cont(self, node: Node) -> None:
-        """It goes on."""
+        """Continues the stopped process."""
         node.process.send_signal(signal.SIGCONT)
         node.stopped = False
 
     def restart(self, node: Node) -> None:
-        """Run it again in its own folder; returns when it answers.
+        """Starts the node again in its own folder; returns when it answers.
 
         Without an append-only file it comes back empty.
         """
@@ -240,7 +240,7 @@ class Cluster:
         wait_until(node.answers, OK_S, why=f"{node} answers again")
 
     def failover(self, replica: Node, how: str = "") -> None:
-        """Let this replica take its primary's place; `how` may be FORCE or TAKEOVER.
+        """Makes this replica take its primary's place; `how` may be FORCE or TAKEOVER.
 
         Returns when the live nodes agree about it.
         """
@@ -262,7 +262,7 @@ class Cluster:
         self.wait_ok()
 
     def wait_ok(self, timeout: float = OK_S) -> None:
-        """Return when every slot is served by a live node, and every live node says the same.
+        """Returns when every slot is served by a live node, and all live nodes agree.
 
         Also, every live replica has a link to its primary. When the source of a move died in the
         middle, this needs the move to be made again: until then a target of Redis, but not of
@@ -294,7 +294,7 @@ class Cluster:
         )
 
     def describe(self) -> str:
-        """How each node sees the cluster, for a failed test."""
+        """Returns how each node sees the cluster, for a failed test."""
         found = []
         for node in self.nodes:
             try:
@@ -307,7 +307,7 @@ class Cluster:
     # ------------------------------------------------------------------ resharding
 
     def move_slot(self, slot: int, target: Node) -> int:
-        """Move a slot with all its keys to another primary; returns how many keys moved.
+        """Moves a slot with all its keys to another primary; returns how many keys moved.
 
         When it was cut off by a failover, it may be called again, with the primary that holds
         what was moved already.
@@ -337,7 +337,7 @@ class Cluster:
         return True
 
     def move_keys(self, slot: int, most: int | None = None) -> int:
-        """Move the keys of a slot whose move has begun, or at most so many; returns how many."""
+        """Moves the keys of a slot whose move has begun, or at most so many; returns how many."""
         source, target = self._moves[slot]
         moved = 0
         while most is None or moved < most:
@@ -360,7 +360,7 @@ class Cluster:
         wait_until(lambda: self._all_know(slot, target), OK_S, why=f"slot {slot} is at {target}")
 
     def undo_move(self, slot: int) -> None:
-        """The slot stays where it is, and what was moved comes back.
+        """Undoes a move: the slot stays at the source, and the moved keys return there.
 
         Until it is back, the source takes it for missing: nothing else may be at work.
         """
@@ -377,7 +377,7 @@ class Cluster:
     # ------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """End every process, by its id."""
+        """Ends every process, by its id."""
         for node in self.nodes:
             if hasattr(node, "process"):
                 node.process.kill()
@@ -386,14 +386,14 @@ class Cluster:
 
 
 def slot_of(place: str | bytes | int) -> int:
-    """The hash slot of a key; a number is one already."""
+    """Returns the hash slot of a key; a number is a slot already."""
     if isinstance(place, int):
         return place
     return key_slot(place if isinstance(place, bytes) else place.encode())
 
 
 def node_is_primary(node: Node) -> bool:
-    """Returns True if the node takes itself for a primary."""
+    """Returns True if the node reports that it is a primary."""
     return bool(node.ask("ROLE")[0] == b"master")
 
 
@@ -404,7 +404,7 @@ def _has_owner(node: Node, slot: int, owner: Node) -> bool:
 
 
 def _plays_its_part(node: Node, owners: set[str]) -> bool:
-    """A primary says so itself; a replica has its link to a primary."""
+    """Returns whether a node works in its role: a replica must have its link to a primary."""
     try:
         role = node.ask("ROLE")
     except redis.RedisError:
@@ -415,7 +415,7 @@ def _plays_its_part(node: Node, owners: set[str]) -> bool:
 
 
 def _login(node: Node) -> list[str]:
-    """What MIGRATE needs to log in at the target: all nodes have the same users."""
+    """Returns the credentials that MIGRATE needs at the target: all nodes have the same users."""
     if "password" not in node.access:
         return []
     return ["AUTH2", node.access.get("username", "default"), node.access["password"]]
@@ -431,7 +431,7 @@ def run_cluster(
     binary: ServerBinary | None = None,
     security: Security | None = None,
 ) -> Iterator[Cluster]:
-    """A cluster, ready for writes; more options are those of redis-server, for every node.
+    """Runs a cluster, ready for writes; more options are those of redis-server, for every node.
 
     There are `replicas` in all: the first follows the first primary, and so on around. With
     `security` (see make_security) the nodes and their clients speak TLS and have users.
@@ -456,7 +456,7 @@ def _start(
     binary: ServerBinary,
     security: Security | None,
 ) -> Cluster:
-    """Start all nodes; at other ports when these were taken."""
+    """Starts all nodes; at other ports if these are in use."""
     for turn in range(TRIES):
         nodes = []
         for port in server_process.free_ports(primaries + replicas):
@@ -479,7 +479,7 @@ def _start(
 
 
 def start_all(nodes: list[Node], primaries: int, binary: ServerBinary) -> None:
-    """Nodes that know each other, the first as primaries; returns when each answers or ended."""
+    """Starts linked nodes, the first ones as primaries; returns when each answers or has ended."""
     has_shards = binary.version >= SHARDS_SINCE
     for node in nodes:
         text = _known(nodes, node, primaries, has_shards=has_shards)
@@ -494,7 +494,7 @@ def _settled(nodes: list[Node]) -> bool:
 
 
 def _known(nodes: list[Node], own: Node, primaries: int, *, has_shards: bool) -> str:
-    """The `nodes.conf` of one node: the place of each."""
+    """Returns the `nodes.conf` of one node: the address of each node."""
     lines = []
     for i, node in enumerate(nodes):
         flags = "master" if i < primaries else "slave"

@@ -1,4 +1,4 @@
-"""One Redis in a container, on machines where a container engine runs.
+"""Runs one Redis in a container, on machines where a container engine runs.
 
     if reason := no_engine():
         pytest.skip(reason)
@@ -40,7 +40,7 @@ SOCKET = "unix:///var/run/docker.sock"
 
 @dataclass(frozen=True)
 class Container:
-    """A running container, with the words of `servers.Server` that don't need its process."""
+    """A running container, with those attributes of `servers.Server` that need no process."""
 
     id: str
     port: int
@@ -48,23 +48,23 @@ class Container:
 
     @property
     def url(self) -> str:
-        """The URL a user of Fairlane would name."""
+        """The URL that a user of Fairlane would pass."""
         return f"redis://{HOST}:{self.port}"
 
     node_url = url
 
     def client(self) -> redis.Redis:
-        """Make a raw client: bytes in and out, and no retries of its own."""
+        """Makes a raw client: bytes in and out, and no retries of its own."""
         return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), socket_timeout=30)
 
 
 def image() -> str:
-    """Return the name of the image that the containers run."""
+    """Returns the name of the image that the containers run."""
     return os.environ.get(IMAGE) or OFFICIAL
 
 
 def no_engine() -> str | None:
-    """Return why no container can be run here; None where one can. No image is pulled for it."""
+    """Returns why no container can be run here; None where one can. Pulls no image for it."""
     if importlib.util.find_spec("testcontainers") is None:
         return "testcontainers is not installed: the extra `dev` brings it"
     url = os.environ.get("DOCKER_HOST") or SOCKET
@@ -95,7 +95,7 @@ def _connect(url: SplitResult) -> socket.socket:
 
 @contextlib.contextmanager
 def run_redis(*options: str) -> Iterator[Container]:
-    """Run a Redis that keeps nothing; more options are those of redis-server.
+    """Runs a Redis that keeps nothing; more options are those of redis-server.
 
     Raises LookupError when the image is neither here nor to be had.
     """
@@ -127,7 +127,7 @@ def _answers(server: Container) -> bool:
 
 
 def _do_without_its_own_reaper() -> None:
-    """Leave the container that removes containers out: it is one more image to pull.
+    """Turns off the library's container that removes containers: it is one more image to pull.
 
     `run_redis` removes what it made. Only a run that is ended by `kill -9` leaves one behind.
     """

@@ -1,4 +1,4 @@
-"""A primary and its replicas: real servers that are stopped, killed and promoted by the tests."""
+"""A primary and its replica: real servers that tests stop, kill and promote."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Pair:
     replica: server_process.Server
 
     def freeze(self) -> None:
-        """The replica answers no client, and its connections stay."""
+        """Stops the replica: it answers no client, and its connections stay open."""
         self.replica.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """The replica goes on."""
+        """Continues the replica."""
         self.replica.process.send_signal(signal.SIGCONT)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """The replica is stopped until the end of the block."""
+        """Stops the replica until the end of the block."""
         self.freeze()
         try:
             yield
@@ -43,7 +43,7 @@ class Pair:
             self.thaw()
 
     def fail_over(self) -> None:
-        """The primary is killed without warning, the replica takes its place."""
+        """Kills the primary without warning and promotes the replica."""
         self.primary.process.kill()
         self.primary.process.wait()
         with contextlib.closing(self.replica.client()) as client:
@@ -53,7 +53,7 @@ class Pair:
 
 @contextlib.contextmanager
 def run_pair(kind: str = "single", *options: str) -> Iterator[Pair]:
-    """Both servers, in step; more options are those of redis-server."""
+    """Runs both servers, in step; more options are those of redis-server."""
     quick = ("--repl-diskless-sync-delay", "0", *options)
     with contextlib.ExitStack() as later:
         primary = later.enter_context(server_process.run_server(kind, *quick))

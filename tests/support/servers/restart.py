@@ -1,4 +1,4 @@
-"""A server that is killed and started again on its own data."""
+"""Kills a server and starts it again on its own data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AOF = ("--appendonly", "yes", "--appendfsync")
 def killed_and_started_again(
     server: server_process.Server, options: tuple[str, ...]
 ) -> Iterator[server_process.Server]:
-    """The same server on the same folder and port, after a kill -9."""
+    """Starts the same server on the same folder and port, after a kill -9."""
     server.process.kill()
     server.process.wait()
     process = server_process._spawn(server.kind, server.binary, server.folder, server.port, options)

@@ -1,4 +1,4 @@
-"""A master, its replica and the sentinels that watch them: real processes."""
+"""A master, its replica and the sentinels that watch them, as real processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Guarded:
 
     @property
     def url(self) -> str:
-        """What a user of Fairlane would name."""
+        """The URL that a user of Fairlane would pass."""
         hosts = ",".join(f"{HOST}:{port}" for port in self.ports)
         known = self.first.security
         if known is None:
@@ -51,7 +51,7 @@ class Guarded:
         return int(found["port"]) if found["flags"] == "master" else 0
 
     def see_each_other(self) -> bool:
-        """Every sentinel has a healthy replica, and all other sentinels."""
+        """Returns whether every sentinel has a healthy replica and all other sentinels."""
         for sentinel in self.sentinels:
             replicas = sentinel.sentinel_slaves(NAME)
             well = [one for one in replicas if one["flags"] in ("slave", b"slave")]
@@ -69,14 +69,14 @@ class Guarded:
             client.replicaof(HOST, self.second.port)
 
     def kill_the_master(self) -> None:
-        """No process listens at its port any more."""
+        """Kills the master: no process listens at its port any more."""
         self.wait_for_the_copy()
         self.first.process.kill()
         self.first.process.wait()
         self.wait_for_the_other()
 
     def wait_for_the_copy(self) -> None:
-        """The replica has all that was written; a failover takes what it has not."""
+        """Waits until the replica has all that was written; a failover loses what it lacks."""
         with (
             contextlib.closing(self.first.client()) as first,
             contextlib.closing(self.second.client()) as second,
@@ -88,7 +88,7 @@ class Guarded:
             )
 
     def wait_for_the_other(self) -> None:
-        """The sentinel names the former replica, which takes writes."""
+        """Waits until the sentinel names the former replica, and that takes writes."""
         with contextlib.closing(self.second.client()) as client:
             wait_until(
                 lambda: self.master() == self.second.port and client.role()[0] == b"master",
@@ -101,7 +101,7 @@ class Guarded:
 def run_guarded(
     sentinels: int = 1, *, down_after_ms: int = 500, security: Security | None = None
 ) -> Iterator[Guarded]:
-    """Both servers and their sentinels, in sight of each other."""
+    """Runs both servers and their sentinels, which have found each other."""
     with contextlib.ExitStack() as later:
         run = partial(server_process.run_server, "single", security=security)
         first = later.enter_context(run())
@@ -126,7 +126,7 @@ def run_guarded(
 
 @contextlib.contextmanager
 def _watching(master: Server, quorum: int, down_after_ms: int) -> Iterator[int]:
-    """A sentinel in a folder of its own; yields its port."""
+    """Runs a sentinel in a folder of its own; yields its port."""
     (port,) = server_process.free_ports(1)
     with tempfile.TemporaryDirectory(prefix="fl-s-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

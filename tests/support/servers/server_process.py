@@ -1,4 +1,4 @@
-"""Private Redis servers for the tests: no persistence, and no life after the test run.
+"""Runs private Redis servers for the tests: without persistence, ended with the test run.
 
 Each listens on 127.0.0.1 at a port of its own, and on a unix socket in a temporary folder.
 """
@@ -63,7 +63,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The URL a user of Fairlane would name."""
+        """The URL that a user of Fairlane would pass."""
         if self.security:
             known = self.security
             return f"rediss://{known.credentials}{HOST}:{self.port}{known.query}"
@@ -77,16 +77,16 @@ class Server:
 
     @property
     def socket_url(self) -> str:
-        """The same node by its unix socket."""
+        """The URL of the same node by its unix socket."""
         return f"unix://{self.folder}/redis.sock"
 
     @property
     def pid(self) -> int:
-        """The server's own process."""
+        """The server's own process id."""
         return self.process.pid
 
     def client(self) -> redis.Redis:
-        """Make a raw client: bytes in and out, and no retries of its own."""
+        """Makes a raw client: bytes in and out, and no retries of its own."""
         access = self.security.access if self.security else {}
         return redis.Redis(
             host=HOST, port=self.port, retry=Retry(NoBackoff(), 0), socket_timeout=30, **access
@@ -100,7 +100,7 @@ def run_server(
     binary: ServerBinary | None = None,
     security: Security | None = None,
 ) -> Iterator[Server]:
-    """Run a server of one kind; more options are those of redis-server."""
+    """Runs a server of one kind; more options are those of redis-server."""
     binary = binary or (find_secure() if security else program_of(kind))
     # A child that rewrites the file outlives its server for a moment, and writes.
     with tempfile.TemporaryDirectory(prefix="fl-", ignore_cleanup_errors=True) as folder:
@@ -115,7 +115,7 @@ def run_server(
 
 
 def program_of(kind: str) -> ServerBinary:
-    """Return the program of this kind: `cluster1` prefers the system's Redis.
+    """Returns the program of this kind: `cluster1` prefers the system's Redis.
 
     Raises LookupError if a kind has no program here.
     """
@@ -132,7 +132,7 @@ def program_of(kind: str) -> ServerBinary:
 
 
 def skip_unless_there(kind: str) -> None:
-    """Skip a test whose server program is not to be had."""
+    """Skips a test whose server program is not installed."""
     try:
         program_of(kind)
     except LookupError as missing:
@@ -140,21 +140,21 @@ def skip_unless_there(kind: str) -> None:
 
 
 def find_system_redis() -> ServerBinary | None:
-    """Return the Redis of this system, if there is one that is new enough."""
+    """Returns the Redis of this system, if there is one that is new enough."""
     path = shutil.which("redis-server")
     found = identify(Path(path)) if path else None
     return found if found is not None and found.flavour == "redis" else None
 
 
 def find_bundled() -> ServerBinary | None:
-    """Return the server that the extra `embedded` brings, if it is installed."""
+    """Returns the server that the extra `embedded` brings, if it is installed."""
     paths = (folder / "valkey-server" for folder in bundled_folders())
     return next((found for path in paths if (found := identify(path)) is not None), None)
 
 
 @cache
 def find_secure() -> ServerBinary:
-    """Return the newest server program that was built with TLS.
+    """Returns the newest server program that was built with TLS.
 
     Raises LookupError where there is none.
     """
@@ -173,7 +173,7 @@ def _start(
     options: tuple[str, ...],
     security: Security | None,
 ) -> Server:
-    """Start the server; with another port when this one was taken."""
+    """Starts the server; at another port if this one is in use."""
     for _ in range(TRIES):
         port = _free_port()
         given = (*(security.options(port) if security else ()), *options)
@@ -200,7 +200,7 @@ def _spawn(
 
 
 def server_words(binary: ServerBinary, folder: Path, port: int, *options: str) -> list[str]:
-    """The command line of a server that keeps nothing."""
+    """Returns the command line of a server that keeps nothing."""
     words = [str(binary.path), "--port", str(port), "--bind", HOST, "--dir", str(folder)]
     words += ["--unixsocket", str(folder / "redis.sock"), "--unixsocketperm", "700"]
     words += ["--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"]
@@ -208,13 +208,13 @@ def server_words(binary: ServerBinary, folder: Path, port: int, *options: str) -
 
 
 def node_words(binary: ServerBinary, folder: Path, port: int, *options: str) -> list[str]:
-    """The command line of a node of a cluster."""
+    """Returns the command line of a node of a cluster."""
     own = ("--cluster-enabled", "yes", "--cluster-announce-ip", HOST)
     return server_words(binary, folder, port, *own, *options)
 
 
 def spawn(words: list[str], log_path: Path) -> subprocess.Popen[bytes]:
-    """Start a process that ends with this one; what it says goes to the end of a file."""
+    """Starts a process that ends with this one; its output is appended to a file."""
     with log_path.open("ab") as log:
         return subprocess.Popen(
             words,
@@ -226,13 +226,13 @@ def spawn(words: list[str], log_path: Path) -> subprocess.Popen[bytes]:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel end this process when the test run dies, however it dies."""
+    """Makes the kernel end this process when the test run dies, however it dies."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _state(server: Server) -> str:
-    """Say "up" or "ended"; nothing while it is neither."""
+    """Returns "up" or "ended"; nothing while it is neither."""
     if server.process.poll() is not None:
         return "ended"
     with contextlib.closing(server.client()) as client, contextlib.suppress(redis.RedisError):
@@ -246,7 +246,7 @@ def _free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free, as are the cluster bus's ports that belong to them."""
+    """Returns free ports whose ports for the cluster bus are free, too."""
     found: list[int] = []
     while len(found) < count:
         port = random.choice(PORTS)
@@ -271,7 +271,7 @@ def _can_bind(caller: socket.socket, port: int) -> bool:
 
 
 def _form_cluster(server: Server) -> None:
-    """Give all hash slots to the one node and wait until it serves them."""
+    """Gives all hash slots to the one node and waits until it serves them."""
     with contextlib.closing(server.client()) as client:
         if server.binary.version >= (7, 0, 0):
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS - 1)

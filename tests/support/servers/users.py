@@ -1,4 +1,4 @@
-"""The users that `fairlane acl` prints, on whatever the tests run on."""
+"""Makes the users that `fairlane acl` prints, on any kind of server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.security import load_scripts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PASSWORD = "open:%2F@sesame"  # what a URL must quote
+PASSWORD = "open:%2F@sesame"  # characters that a URL must quote
 QUOTED = "open%3A%252F%40sesame"
-# What is tried and done without; redis-py introduces itself to every server.
+# Commands that may be refused without harm; redis-py introduces itself to every server.
 TRIED = acl.WITHHELD | {"client", "client|setinfo", "config"}
 
 
 def servers_of(backend: Any) -> list[redis.Redis]:
-    """A raw client of every server of a back end, replicas and all; the first is a primary."""
+    """Returns a raw client of every server, replicas included; the first is a primary."""
     if hasattr(backend, "cluster"):
         return [node.client() for node in backend.cluster.nodes]
     if hasattr(backend, "guarded"):
@@ -31,7 +31,7 @@ def servers_of(backend: Any) -> list[redis.Redis]:
 
 @dataclass
 class Users:
-    """Users on these servers: every server of a deployment has users of its own."""
+    """The users of these servers: every server of a deployment has users of its own."""
 
     url: str
     servers: list[redis.Redis]
@@ -39,7 +39,7 @@ class Users:
     names: set[str] = field(default_factory=set)
 
     def add(self, role: str, *more: str) -> str:
-        """Makes a user, and forgets what was refused before; returns the URL it logs in with.
+        """Makes a user, and clears what was refused before; returns the URL it logs in with.
 
         `more` are rules besides those of its role.
         """
@@ -54,7 +54,7 @@ class Users:
         return f"{scheme}://{name}:{QUOTED}@{rest.rpartition('@')[2]}"
 
     def login(self, role: str) -> redis.Redis:
-        """A raw client of the first server, as the user of a role."""
+        """Returns a raw client of the first server, as the user of a role."""
         self.add(role)
         pool = self.servers[0].connection_pool
         own = {"username": PREFIX + role, "password": PASSWORD}
@@ -63,7 +63,7 @@ class Users:
         return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **kwargs))
 
     def refused(self) -> set[str]:
-        """What users were refused since, but for what they can do without: `user: command`."""
+        """Returns what users were refused since, except optional commands: `user: command`."""
         rows = [row for one in self.servers for row in one.execute_command("ACL", "LOG", 128)]
         found = [dict(zip(row[::2], row[1::2], strict=True)) for row in map(_flat, rows)]
         return {
@@ -73,7 +73,7 @@ class Users:
         }
 
     def remove(self) -> None:
-        """They are gone, and the scripts are there again for who can't load them."""
+        """Removes the users, and loads the scripts again for users who can't load them."""
         for server in self.servers:
             server.execute_command("ACL", "DELUSER", *self.names, "norights")
             load_scripts(server)
@@ -81,12 +81,12 @@ class Users:
 
 
 def version_of(server: redis.Redis) -> tuple[int, ...]:
-    """The version by which the rules are chosen."""
+    """Returns the version by which the rules are chosen."""
     return acl.version(server.info("server")["redis_version"])
 
 
 def forget_scripts(servers: Iterable[redis.Redis]) -> None:
-    """As after a restart."""
+    """Makes the servers forget the scripts, as after a restart."""
     for server in servers:
         server.execute_command("SCRIPT", "FLUSH")
 
