@@ -162,7 +162,7 @@ def test_a_move_may_be_undone(cluster: Cluster):
 def answer_of(node: Node, key: str) -> str:
     try:
         found = node.ask("EXISTS", key)
-    except redis.exceptions.MovedError:  # a kind of AskError, says redis-py
+    except redis.exceptions.MovedError:  # redis-py derives it from AskError
         return "MOVED"
     except redis.exceptions.AskError:
         return "ASK"

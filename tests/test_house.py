@@ -1,4 +1,4 @@
-"""Tests the house rules of CONTRIBUTING.md that a machine can check."""
+"""The house rules that a program can check (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 OPTIONS = ("--cluster-require-full-coverage", "no")
 LEASE_MS = 10_000
 LEAST_SHARE = 0.8  # of the throughput elsewhere before
-LATE_MS = 3_000.0  # 95 % of the retries elsewhere begin sooner after they are due: a beat is 1 s
+LATE_MS = 3_000.0  # 95 % of the retries elsewhere begin sooner: a heartbeat is 1 s
 NOTICED_S = 10.0  # from the death until every unit has left what it held there
 _WARM_S = 5.0
 _BEFORE_S = 60.0  # at most
@@ -45,7 +45,7 @@ _NS = 1_000_000_000
 
 
 def long_or_flaky(rng: random.Random) -> Plan:
-    """Most take 0.1 s each; some fail at first, and are the most urgent ones."""
+    """Returns requests that take 0.1 s each; some fail at first, and are the most urgent ones."""
     kind = rng.choices("lef", (60, 20, 20))[0]
     priority = 0 if kind == "f" else rng.choice((5, 5, 9))
     return Plan(kind, rng.randint(1, 5 if kind == "f" else 20), rng.randint(1, 4), priority)

@@ -56,7 +56,7 @@ def schedules(scale: Scale, server: Server | None = None) -> Report:
         firsts = _add_live(scene)
         _begin(scene)
         _hurt(scene, lambda: _ended(scene), count * TICKS)
-        _settle(scene, count * TICKS, idle=False)  # those of each second go on
+        _settle(scene, count * TICKS, idle=False)  # those of each second continue
         least = {name: _next_tick(scene, name) - _SECOND_MS for name in LIVE}
         for one in scene.queue.schedules.list():
             scene.queue.schedules.pause(one.name)

@@ -1,6 +1,6 @@
 """Records what handlers really did: when each execution began and ended, in each process.
 
-A record is written by one call to the system before the handler goes on, so it outlives a kill -9
+A record is written by one system call before the handler continues, so it survives a kill -9
 of its process. The moments are CLOCK_MONOTONIC's, which all processes of a machine share.
 """
 

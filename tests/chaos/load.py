@@ -126,7 +126,7 @@ class Load:
     requests: dict[int, Submitted] = field(default_factory=dict)
     logged: dict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
     forgotten: set[int] = field(default_factory=set)  # acknowledged, and gone after a restart
-    lost: set[int] = field(default_factory=set)  # ... and the log says so
+    lost: set[int] = field(default_factory=set)  # ... and the log has their loss
     fresh: deque[tuple[int, int]] = field(default_factory=deque)  # acknowledged: number, submitter
     problems: list[str] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)  # submissions, by the error they met

@@ -49,11 +49,11 @@ NEAR, FAR = "c0", "c1"  # the clients: with most of the nodes, and on the side t
 _FAR_SUBMITTER = 3
 _FIRST_EAGER = 1_000_000
 _MOST_EAGER = 300  # a cut
-_FAR_PATIENCE_S = 1.0  # it goes on to the next one when a node is out of its reach
+_FAR_PATIENCE_S = 1.0  # it tries the next one if a node is out of reach
 
 
 class Wire(NamedTuple):
-    """The cut links of one fault: kind, who from whom, which ways."""
+    """The cut links of one fault: its kind, the places on both sides, and the directions."""
 
     kind: str
     some: list[str]

@@ -243,7 +243,7 @@ WIRE = ("cut", "reply", "request", "lose", "stall 1", "reply", "lose", "delay 0.
 def proxy(scale: Scale, server: Server | None = None, *, direct: int = 2) -> Report:
     """Cuts, halves and stalls the connections of all producers and most workers.
 
-    One stall in nine is longer than the lease of 3 s: those on a wire of their own go on meanwhile.
+    One stall in nine exceeds the lease of 3 s: workers with a connection of their own continue.
     """
     with stage(
         "proxy", scale, server=server, proxied=lambda place: place >= direct or place < 0

@@ -4,7 +4,7 @@ Then the Dockerfile's image is built, and a worker in it works off a request.
 
 Takes the container engine that runs here, else installs and starts a private one, which needs
 root and Debian's packages. Prints what it does and what it sees. Exit: 0 all good, or nothing was
-done because there is no engine (it says so); 1 anything else.
+done because there is no engine (which is printed); 1 anything else.
 """
 
 from __future__ import annotations

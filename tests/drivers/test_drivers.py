@@ -257,7 +257,7 @@ def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
 
 
 @both
-def test_each_primary_can_be_asked_by_name(kind: str, redis_url: str, lane: Lane):
+def test_each_primary_can_be_called_by_name(kind: str, redis_url: str, lane: Lane):
     def ask() -> Any:
         nodes = yield Nodes()
         found = []

@@ -159,7 +159,7 @@ class Role:
 class Kind:
     """How actors of one kind begin; `again` = an actor that came too early tries again.
 
-    An actor is idle, and forgets what it did, at the script `rests_at`; "" = at a blocking pop.
+    An actor is idle, and its past is dropped, at the script `rests_at`; "" = at a blocking pop.
     """
 
     begin: Begin

@@ -61,7 +61,7 @@ class System:
     faults: tuple[int, ...] = ()  # kinds of Faults
     hows: tuple[str, ...] = ("all done",)
     extends: bool = False  # workers ask for more time
-    keepers: int = 1  # how many actors look after the queue concurrently
+    keepers: int = 1  # how many actors check the queue concurrently
     passes: bool = True  # whether time passes
     before: tuple[Role, ...] = ()  # they act first, in turn; the exploration begins then
     protocol: type[Fairlane] | None = None  # the invariants; None = the product's usual ones
@@ -186,7 +186,7 @@ class Explorer:
             raise TooLarge(f"{self.system.name} has more than {self.system.most:,} states")
         self._parents.append(parent)
         self._labels.append(self._label_of.setdefault(label, len(self._label_of)))
-        # Where time does not pass the auditor looks at nothing.
+        # If time does not pass, the auditor checks nothing.
         is_over = not self.system.passes and all(actor.ends for actor in state.actors)
         self._goals.append(is_over or self.protocol.is_goal(state.stand.facts, state.actors))
         return number, True

@@ -68,7 +68,7 @@ class Groups(Fairlane):
         )
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """Every request reached its goal, and no creation is under way."""
+        """Returns True if every request reached its goal, and no creation is under way."""
         is_reached = super().is_goal
         ends = all(actor.ends for actor in actors if actor.role.kind == "group producer")
         return ends and all(is_reached(one, actors) for one in each(facts))

@@ -7,7 +7,7 @@ its small systems. The words choose by file name; --guard, --branch and --operan
 asks the explorer, too, when a test has failed already; --fast leaves out the explorer.
 
 At first all of them run on the scripts as they are, and which scripts each calls is recorded. So a
-mutant is judged by those alone that call a script with the changed line.
+mutant is judged only by those that call a script with the changed line.
 
 A mutant that none detects is listed in EXCEPTIONS with the reason, or is a fault of this run.
 """
@@ -214,7 +214,7 @@ class Judges:
         return list(self._collected.run(names, on=True))
 
     def judge(self, mutant: Mutant, *, by_all: bool = False) -> list[str]:
-        """Returns who detects the mutant: a test, and the explorer if no test does."""
+        """Returns what detects the mutant: a test, or the explorer if no test does."""
         with tempfile.TemporaryDirectory() as folder:
             root = mutant.write(Path(folder))
             changed = changed_scripts(root) | {mutant.path}

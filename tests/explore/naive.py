@@ -1,7 +1,7 @@
 """Explores the naive protocol that Fairlane grew from: the explorer must see it fail.
 
 A producer creates the stream and the counter, then pushes `limit` tokens; a worker pops a token,
-reads one sub-request, works, lowers the counter, pushes the token back; who lowers it to 0 destroys
+reads one sub-request, works, lowers the counter, pushes the token back; the last one destroys
 everything and signals. What a dead worker held is put into the stream again by any worker.
 Nothing expires, nothing can be repeated: each fault of the model breaks another promise.
 

@@ -23,7 +23,7 @@ _RENAMED = re.compile(
     rf"\bS(?P<score>{_TIME}(?:\.5)?)\b"  # a score of `active`: it is compared with others
     rf"|\b(?P<entry>{_TIME}-\d+)\b"  # of a stream: distinct, and its number counts
     rf"|\b(?P<time>{_TIME})\b"
-    r"|\b(?P<second>1[67]\d{8})\b"  # what TIME said
+    r"|\b(?P<second>1[67]\d{8})\b"  # the reply of TIME
     # A generation, a fence or an op: compared for equality, never ordered.
     rf"|\b(?P<name>7\d{{6}}|{_TIME}\d{{3}}|[0-9a-f]{{32}})\b"
 )

@@ -40,7 +40,7 @@ class Facts(NamedTuple):
     outcomes: tuple[bytes, ...]  # index:status:attempt of each result
     dead: int
     log: tuple[tuple[bytes, bytes], ...]  # born and state of the endings logged
-    active: float  # when to look at the request next; 0 = it is not listed
+    active: float  # when to check the request next; 0 = it is not listed
     look: float  # ... and at the first of all
     queued: int  # since when the first token is on its way, and due; 0 = none
     due: int  # of the first delayed token; 0 = none
@@ -324,7 +324,7 @@ class Fairlane(Protocol):
         if facts.due and facts.due <= now:
             yield "keeper promotes", ("promote", *self.due_shards(facts))
         # An audit is of use once a token has been on its way for a grace and is in no lane: it is
-        # lost, or in the hands of a worker, which is a wrong guess.
+        # lost, or popped by a worker, which is a wrong guess.
         is_away = not facts.lanes and not facts.due
         if facts.active and is_away and 0 < facts.queued < now - settings.TOKEN_GRACE_MS:
             yield "keeper audits", ("audit",)

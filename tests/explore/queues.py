@@ -61,7 +61,7 @@ def _work_by_beats(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 def _one_round(unit: Unit, record: BeatRecord, beaten: int) -> Generator[Step, Any, None]:
     """Serves until the unit would pop again. Each result names when its sub-request started.
 
-    But for 0 where time has passed since the beat: then its allowance may be of an earlier moment.
+    It names 0 if time has passed since the heartbeat, whose allowance may then be older.
     """
     serving = loop.serve(unit)
     step: Any = next(serving)

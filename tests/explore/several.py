@@ -172,7 +172,7 @@ class Ticks(Several):
             yield "keeper fires", ("fire",)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """No tick is left this year, and each request is there, and looked after until its end."""
+        """Returns True if no tick is left this year, and each request is there and has ended."""
         if not 0 < _tick_of(facts) < TICKS[-1] + 1:
             has_worker = any(actor.role.works for actor in actors)
             return all(actor.ends for actor in actors if not actor.role.works) and all(

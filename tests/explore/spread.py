@@ -46,7 +46,7 @@ class Spread(Fairlane):
                 self.add_lane(keys.lanes(QUEUE, shard)[lane])
 
     def pops(self, facts: Facts, most: int) -> Iterator[tuple[bytes, Command]]:
-        """The most urgent lane of each shard that holds a token."""
+        """Yields the most urgent lane of each shard that holds a token."""
         for shard in served(facts):
             here = [lane for lane in facts.lanes if lane in keys.lanes(QUEUE, shard)]
             if here:

@@ -66,7 +66,7 @@ def producer(
 ) -> Role:
     """Submits chunks of so many sub-requests each; `one_server` if one server has all keys.
 
-    Its source `breaks` after them. A submission that is refused comes again, `comings` in all.
+    Its source `breaks` after them. A refused submission is repeated, `comings` times in all.
     """
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
     flags = {"one_server": one_server, "breaks": breaks, "comings": comings, "durable": durable}
@@ -218,7 +218,7 @@ LARGE = (
     System("both exchange", (producer(2), ON1, ON2)),
     System("one exchanges, and one", (producer(2, limit=2), ON1, W2)),
 )
-# Two producers of one id, and one whose submission was given up.
+# Two producers of one id, and one whose submission was abandoned.
 VANISHES = frozenset({"RequestLost", "RequestExists"})  # another one took it back, or began anew
 P, BREAKS = producer(1, 1), producer(1, 1, name="q", breaks=True)
 BREAKS_SOON = producer(1, name="q", breaks=True)  # a second chunk, and a worker: too many states

@@ -1,7 +1,7 @@
 """A small queue on a real Redis as a value, which is saved, restored, and read in canonical form.
 
 Generators can't be copied and a server can't be branched. So what Redis holds at one moment is a
-`Stand`: for every key its dump and what it says. The server is moved from one stand to the next by
+`Stand`: the dump and the content of every key. The server is moved from one stand to the next by
 restoring the keys that differ; a step runs, the keys it may have written are read and put back.
 Interleavings repeat the same step on the same stand again and again: each is run once.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.explore.protocol import Protocol
 
 _DAY_MS = 86_400_000
-# KEYS that a step may have written, ARGV: dump and "1" if it has a TTL. Says what changed: index,
+# KEYS that a step may have written, ARGV: dump and "1" if it has a TTL. Returns changes: index,
 # dump, TTL, and what the key holds; then all is as before.
 _TAKE = """
 local function read(key)
@@ -277,7 +277,7 @@ class World:
     def run(self, wanted: dict[Stand, tuple[set[int], set[tuple[Doing, int]]]]) -> None:
         """Runs all of these in one round trip: checks of a stand at moments, and steps from it.
 
-        What comes of them is remembered by the stands.
+        The stands cache the results.
         """
         packed: list[bytes] = []
         reads: list[tuple[int, Stand, Any]] = []  # where its reply stands, and what it is of

@@ -1,7 +1,7 @@
 """Plays the product's operations step by step: each may stop anywhere, or be interleaved.
 
 Each script that an operation calls goes to Redis and to the model, as all other calls do. Tokens
-wait in the player's outbox, so the calls that dispatch them are left out.
+wait in the player's outbox. So the calls that dispatch them are left out.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Book:
         self.requests: dict[str, Request] = {}
         self.abandoned: dict[
             str, tuple[int, int]
-        ] = {}  # id -> the intent given up, when it is forgotten
+        ] = {}  # id -> the abandoned intent, when it is forgotten
         self.active: dict[str, float] = {}
         self.lanes: dict[int, deque[Copy]] = {}
         self.tenants = Tenants()

@@ -272,7 +272,7 @@ class Player:
     ) -> bytes:
         """Pops the next token of a lane and acquires with it; returns the word.
 
-        `rate`: of the queue, by the last beat of the worker.
+        `rate`: that of the queue, by the last heartbeat of the worker.
         """
         self.flush()
         copy = word = self.book.lanes[lane].pop()

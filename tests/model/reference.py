@@ -59,7 +59,7 @@ class Request:
     def may_be_followed(self, now: int, window_ms: int | None) -> bool:
         """Returns whether another life may have the id: this one is over, and its producer is gone.
 
-        `window_ms`: it asks for no more than that it was cancelled, or began so long ago.
+        `window_ms`: it is enough that this one was cancelled, or began so long ago.
         """
         if window_ms is not None and self.has_ended:
             return self.state == "cancelled" or now >= self.born + window_ms

@@ -124,7 +124,7 @@ def is_refused_by_the_bound(driver: Any) -> None:
         put(driver, 1, "r2")
     with contextlib.suppress(FairlaneError):
         driver.run(submit("r3", Policy()), iter(TWO))
-    heal(driver)  # an intent may be left, which stands for nothing
+    heal(driver)  # an intent without a request may be left
 
 
 def takes_back_a_stream(driver: Any) -> None:

@@ -29,7 +29,7 @@ def test_a_paused_request_starts_nothing_and_goes_on_after_resume(lane: Lane):
     assert all(lane.take(token).ids for token in toks(more))
 
 
-def test_what_is_held_while_paused_ends_as_ever(lane: Lane):
+def test_what_is_leased_while_paused_ends_as_usual(lane: Lane):
     held = lane.begin(9)
     lane.pause()
     assert lane.extend(held) == "ok"

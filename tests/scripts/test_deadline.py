@@ -49,7 +49,7 @@ def test_what_is_past_its_deadline_is_not_paused(lane: Lane):
     assert lane.pause() == [b"ok", b"paused", []]
 
 
-def test_a_moment_before_the_deadline_all_is_as_ever(lane: Lane):
+def test_a_moment_before_the_deadline_nothing_has_changed(lane: Lane):
     (token,) = lane.start(2, limit=1, deadline_ms=60_000)
     lane.later(59_000)
     assert lane.reap() == [b"ok", 1_000, []]

@@ -163,7 +163,7 @@ def overdue(lane: Lane) -> Callable[[], Any]:
 
 
 def started(name: str, act: str, *args: Any, size: int = MANY, **given: Any) -> Any:
-    """A request that has just been submitted, and one call of it."""
+    """Yields a request that has just been submitted, and one call of it."""
 
     def prepare(lane: Lane) -> Callable[[], Any]:
         lane.start(size, open_ms=2 * HOUR if act in {"append", "seal"} else 0)

@@ -174,7 +174,7 @@ def test_an_intent_that_was_given_up_is_late(one: Lane):
 @pytest.mark.parametrize(
     ("name", "value", "expected"), [("max_waiting", 7, [7, b""]), ("shards", "0,1", [0, b"0,1"])]
 )
-def test_where_more_is_to_be_asked_it_announces_only(
+def test_with_a_bound_or_shards_it_announces_only(
     one: Lane, name: str, value: Any, expected: list[Any]
 ):
     """A bound needs room, and shards need a choice: the producer continues from the intent."""

@@ -150,7 +150,7 @@ def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -
 def heal(driver: Any) -> None:
     """Runs what maintenance does sooner or later."""
     for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
-        due = 1 + score % 1  # a fraction says that it was seen to exist
+        due = 1 + score % 1  # a fraction marks that it was seen to exist
         driver.client.zadd(keys.active("req"), {name: due})
     driver.run(look_after_and_feed("req"))
     driver.run(registry.promote("req"))

@@ -426,7 +426,7 @@ class Lane:
     def dump(self) -> dict[bytes, tuple[bytes, bool]]:
         """Returns all that is stored, to be compared: key -> (content, whether it has a TTL).
 
-        Which tokens were repeated is left out: a repeat notes that, and changes nothing else.
+        The repeated tokens are left out: a repeat notes them, and changes nothing else.
         """
         found, key = dump(self.client), self.names[2]
         if key in found:
@@ -513,7 +513,7 @@ def cut(
 ) -> bool:
     """Runs the operation's first steps, then drops it as a crash does; True if it had ended.
 
-    `across`: what a script can do in several slots it does; otherwise it goes as in a cluster.
+    `across`: scripts for several slots run; otherwise the steps are those of a cluster.
     """
     source = iter(bodies)
     reply: Any = None

@@ -217,7 +217,7 @@ def test_a_cancelled_request_ends_its_futures(app: App, tasks: dict[str, Any]):
     app.queue.request(request.id).cancel("by a test")
     with pytest.raises(TaskCancelled):
         future.result(20)
-    again = executor.submit(tasks["double"], 2)  # the executor goes on
+    again = executor.submit(tasks["double"], 2)  # the executor continues
     run_until_done(app, again)
     executor.shutdown()
     assert again.result(20) == 4

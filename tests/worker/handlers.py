@@ -154,7 +154,7 @@ def until_cancelled(body: bytes, context: Context) -> bytes:
 def deaf(body: bytes, context: Context) -> str:
     """Holds the interpreter lock, in C, for as many ms as the body names; returns for how long.
 
-    PyDLL does not let go of the lock during the call, as CDLL would: no other thread of this
+    PyDLL does not release the lock during the call, as CDLL does: no other thread of this
     process runs meanwhile, which the second thread proves.
     """
     folder = Folder.of_handler()

@@ -64,7 +64,7 @@ def program(*before: str) -> str:
 
 
 def test_two_processes_of_one_machine_are_at_one_place():
-    """It begins with the hostname, for people."""
+    """The identity begins with the hostname, which people read."""
     assert program() == whereabouts()
     assert hostname_of(whereabouts()) == socket.gethostname()
 

@@ -1,1 +1,1 @@
-"""Tests the output for people."""
+"""Tests the output on terminals."""

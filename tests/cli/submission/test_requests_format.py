@@ -146,7 +146,7 @@ class Interrupted(io.BytesIO):
 
 
 @pytest.mark.usefixtures("redis_server")
-def test_ctrl_c_while_redis_hangs_asks_for_none_of_the_others(monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_while_redis_hangs_sends_none_of_the_others(monkeypatch: pytest.MonkeyPatch):
     """There is one short try in all: a sent request may be there or not."""
     monkeypatch.setattr("fairlane.settings.ASK_S", 0.05)
     monkeypatch.setattr("fairlane.cli.submission.input_lines.BLOCK", 4 * (GROUP + 7))

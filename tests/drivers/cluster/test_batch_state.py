@@ -73,7 +73,7 @@ def test_a_sound_connection_stays_when_a_slot_has_moved(
 
 @both
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_primary_that_is_cut_off_is_asked_last(
+def test_a_primary_that_is_cut_off_is_called_last(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer], *, is_named: bool
 ):
     """It reports that it serves all slots, and that the cluster is down; the others are right."""

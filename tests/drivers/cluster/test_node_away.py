@@ -52,7 +52,7 @@ def refuse(_: list[bytes]) -> Any:
 
 
 def both_gets(**options: Any) -> Batch:
-    """One step for each of the two nodes."""
+    """Returns one step for each of the two nodes."""
     steps = [Command(b"GET", HERE), Command(b"GET", THERE)]
     return Batch(steps, lenient=True, away_s=AWAY_S, **options)
 
@@ -186,7 +186,7 @@ def test_a_replica_that_took_over_is_found(
     assert actor.run(once(both_gets())) == [1, 1]
 
 
-def test_a_single_server_is_waited_for_as_ever(kind: str, act: Callable[..., Actor]):
+def test_a_single_server_is_waited_for(kind: str, act: Callable[..., Actor]):
     with fake_servers(1) as (server,):
         began = time.monotonic()
         server.say = lambda words: 2 if time.monotonic() > began + 3 * AWAY_S else cut(words)

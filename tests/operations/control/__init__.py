@@ -1,1 +1,1 @@
-"""Tests what people do with requests."""
+"""Tests control of requests: change, cancel, wait, and dead letters."""

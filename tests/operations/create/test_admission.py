@@ -398,7 +398,7 @@ def test_the_same_again_after_a_recount_counts_once(queue: Queue):
     assert waiting(queue) == 2
 
 
-def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue):
+def test_without_a_bound_a_recount_reads_the_bound_only(queue: Queue):
     """The leader recounts after each check of requests."""
     queue.submit_request(numbered(3), id="r1")
     assert watch(queue.driver, admission.recount("req"))[1] == ["HGET"]

@@ -38,7 +38,7 @@ def refused(
 ) -> tuple[Any, list[str]]:
     """Runs an operation on a server that is full when this script is called, so many times.
 
-    `is_lost`: an earlier try had gone well, but its reply was lost. Returns the result, and the
+    `is_lost`: an earlier try succeeded, but its reply was lost. Returns the result, and the
     names of the steps since the refusal.
     """
     reply: Any = None

@@ -438,7 +438,7 @@ def test_the_hourly_walk_only_rebuilds(lane: Lane):
         assert steps == ["Nodes", "SCAN", "TIME", *of_requests]
 
 
-def test_an_idle_hourly_walk_asks_for_keys_only(lane: Lane):
+def test_an_idle_hourly_walk_reads_keys_only(lane: Lane):
     assert watch(lane.driver, Walk("req", thorough=False).page())[1] == ["Nodes", "SCAN"]
 
 

@@ -1,1 +1,1 @@
-"""Tests the lists for people: requests, workers, queues and failures."""
+"""Tests the lists of requests, workers, queues and failures."""

@@ -306,7 +306,7 @@ def test_a_shard_that_fails_does_not_keep_others_from_promotion(
         redis_client.delete(name)
 
 
-def test_without_a_change_a_move_asks_no_request(driver: SyncDriver):
+def test_without_a_change_a_move_reads_no_request(driver: SyncDriver):
     """The maintenance of an ordinary queue costs nothing more."""
     assert driver.run(shards.move("req")) == 0
 

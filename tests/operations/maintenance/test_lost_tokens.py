@@ -68,7 +68,7 @@ def test_tokens_that_stand_somewhere_are_left(old: Lane):
     old.client.delete(DELAYED)
 
 
-def test_nothing_suspected_asks_nothing(driver: SyncDriver):
+def test_without_suspects_nothing_is_read(driver: SyncDriver):
     assert watch(driver, remint_lost("req", [])) == (0, [])
 
 
@@ -109,7 +109,7 @@ def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane):
     assert pop_token(old.driver) is None
 
 
-def test_few_tokens_are_asked_for_one_by_one(old: Lane):
+def test_few_tokens_are_looked_up_one_by_one(old: Lane):
     insert(old.driver, "req", "r1", old.enqueue(20, limit=20)[1])
     asked = remint_lost("req", suspects(old))
     assert watch(old.driver, asked) == (0, ["HMGET", "20 ZSCORE", "20 LPOS"])

@@ -247,7 +247,7 @@ def test_a_time_that_is_longer_than_the_requests_lease_counts(queue: Queue, redi
     request = queue.post("a", lease_s=1)
     taken = take_one(queue, visible_for=HOUR)
     redis_client.zadd(keys.active("req"), {request.id: 1.5})
-    assert queue.take() == []  # it looks at the request, and finds nothing that has expired
+    assert queue.take() == []  # it checks the request, and finds nothing that has expired
     left_ms = redis_client.zscore(keys.leases(request.id), "0") - redis_client.time()[0] * 1000
     assert 1000 * (HOUR - MINUTE_S) < left_ms <= 1000 * (HOUR + 1)
     taken.done()

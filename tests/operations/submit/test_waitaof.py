@@ -96,7 +96,7 @@ def test_a_file_turned_off_meanwhile_confirms_nothing(kind: str, shared: Pair, c
 
 
 @both
-def test_a_server_without_the_file_is_not_asked(kind: str, shared: Pair, client: Any):
+def test_a_server_without_the_file_gets_no_waitaof(kind: str, shared: Pair, client: Any):
     client.config_set("appendonly", "no")
     confirm = Confirm(Command(b"SET", b"{r1}:x", b"1", b"PX", 60_000), 1)
     assert run(kind, shared.primary.url, once(confirm), patience_s=20) == (b"OK", 1, True)

@@ -147,7 +147,7 @@ def test_another_thread_cancels_a_fleet_immediately(
     wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="both work")
     workers = workers_of(redis_client)
     assert all(workers)
-    spark.sparkContext.cancelJobsWithTag(tag_of("nightly"))  # as docs/spark.md says
+    spark.sparkContext.cancelJobsWithTag(tag_of("nightly"))  # as in docs/spark.md
     fleet.join(END_S)
     assert "cancelled" in str(fleet.error)
     assert request.wait(END_S) == "done"

@@ -88,9 +88,9 @@ def failing(batches: Iterator[Any], how: str) -> Iterator[Any]:
 class Crashing(FairlaneSource):
     """The format "crashing": its commit ends after some steps, by the option `crash`.
 
-    `exit:<n>`: the process is gone behind n steps; `raise:<n>`: an error is raised there.
+    `exit:<n>`: the process ends after n steps; `raise:<n>`: an error is raised there.
     `task:first`, `task:always` and `task:kill:<pid>`: see `failing`. `kill:<n>:<pid>`: that
-    process is killed behind n steps, and the commit goes on.
+    process is killed after n steps, and the commit continues.
     """
 
     @classmethod

@@ -42,8 +42,8 @@ def resp(reply: Any) -> bytes:
 class FakeServer:
     """Listens at 127.0.0.1, with a thread for each connection; `say` answers a command.
 
-    What `say` raises cuts the connection. The words a driver begins with are answered here, as is
-    who serves which slots: `slots`, pairs of the last slot and the server, in order.
+    If `say` raises an error, the connection is cut. A driver's first commands are answered here,
+    as are those about slots: `slots` has pairs of the last slot and the server, in order.
     """
 
     def __init__(self, say: Answer = lambda _: 1, version: str = "7.0.15", port: int = 0) -> None:

@@ -233,7 +233,7 @@ class Cluster:
     def restart(self, node: Node) -> None:
         """Starts the node again in its own folder; returns when it answers.
 
-        Without an append-only file it comes back empty.
+        Without an append-only file it is empty then.
         """
         self.kill(node)
         node.start()
@@ -362,7 +362,7 @@ class Cluster:
     def undo_move(self, slot: int) -> None:
         """Undoes a move: the slot stays at the source, and the moved keys return there.
 
-        Until it is back, the source takes it for missing: nothing else may be at work.
+        Until then it is missing for the source: nothing else may be at work.
         """
         source, target = self._moves.pop(slot)
         source.ask("CLUSTER", "SETSLOT", slot, "STABLE")
@@ -393,7 +393,7 @@ def slot_of(place: str | bytes | int) -> int:
 
 
 def node_is_primary(node: Node) -> bool:
-    """Returns True if the node reports that it is a primary."""
+    """Returns True if the node reports itself as a primary."""
     return bool(node.ask("ROLE")[0] == b"master")
 
 

@@ -37,7 +37,7 @@ def beats_of(client: Any, worker: Running) -> bytes:
 
 
 def wait_beats(client: Any, worker: Running, count: int = 2) -> None:
-    """Returns after so many further beats of the worker."""
+    """Waits for so many further heartbeats of the worker."""
     seen: set[bytes] = set()
 
     def has_beaten() -> bool:
@@ -50,7 +50,7 @@ def wait_beats(client: Any, worker: Running, count: int = 2) -> None:
 def test_a_lease_that_runs_ends_in_a_paused_queue_and_nothing_follows(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
-    """Submissions go on, and after the resume all is done."""
+    """Submissions continue, and after the resume all is done."""
     request = queue.submit_request([b"a"] * 6, limit=1)
     worker = workers.start("hold", slice_s=0)
     folder.wait_noted("began")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("still_clock")
 
 
 def boom(body: bytes) -> bytes:
-    """A handler that fails."""
+    """Fails at every body."""
     raise ValueError(f"bad {body.decode()}")
 
 

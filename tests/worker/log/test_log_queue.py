@@ -197,7 +197,7 @@ def test_a_stream_that_cannot_be_flushed_delays_no_fork(monkeypatch: pytest.Monk
 
 
 def record_of(text: str) -> logging.LogRecord:
-    """A record of the worker's log."""
+    """Returns a record of the worker's log."""
     return LOG.makeRecord(LOG.name, logging.INFO, "", 0, text, (), None)
 
 

@@ -240,7 +240,7 @@ def test_our_loopback_proves_nothing_about_a_worker_elsewhere(name: str, part: i
     assert refuses(Late(f"{name}:1", "7", HERE)) is True
 
 
-def test_another_machines_port_is_asked_by_its_address(monkeypatch: pytest.MonkeyPatch):
+def test_another_machines_port_is_tried_by_its_address(monkeypatch: pytest.MonkeyPatch):
     """An address that is not a loopback means the same everywhere."""
     asked = []
 

@@ -45,7 +45,7 @@ def leader(
     return beat
 
 
-def test_an_idle_leader_walks_every_hour_and_asks_nothing_else(
+def test_an_idle_leader_walks_every_hour_and_sends_nothing_else(
     slow: SlowDriver, leader: Callable[[float], None]
 ):
     """The first walk is an hour after it began to lead."""
@@ -113,7 +113,7 @@ def test_a_new_primary_is_followed_by_a_walk_and_an_audit(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_primaries_are_asked_for_again_and_again(
+def test_the_primaries_are_read_again_and_again(
     quick: SlowDriver, upkeep: Maintenance, now: list[float], fails: bool
 ):
     """They are read above all after a failed check, which a failover may have caused."""

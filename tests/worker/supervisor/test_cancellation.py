@@ -280,7 +280,7 @@ def test_the_count_is_read_about_twice_a_second(asked: Any):
     assert 20 <= driver.reads <= 26
 
 
-def test_a_redis_that_is_away_is_asked_again_later(asked: Any):
+def test_an_unreachable_redis_is_read_again_later(asked: Any):
     """The extensions of leases must not wait for it."""
     driver, ask = asked
     driver.count = RedisUnreachable("no answer")

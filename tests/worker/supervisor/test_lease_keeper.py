@@ -80,7 +80,7 @@ def test_all_leases_are_extended_in_one_round_trip(now: list[float]):
     assert driver.trips == [["a1", "b1", "a2", "b2", "a3"]]
 
 
-def test_nothing_is_asked_before_a_third_of_the_lease_is_used_up(now: list[float]):
+def test_nothing_is_sent_before_a_third_of_the_lease_is_used_up(now: list[float]):
     """Not even an empty round trip is made."""
     driver = Counting()
     assert extend_all(driver, ["a1", "a2"], now, 109.9) == [130.0] * 2

@@ -105,7 +105,7 @@ def popped(queue: Queue) -> Token:
 
 
 @pytest.mark.parametrize("reached", [True, False], ids=["executed", "never sent"])
-def test_what_a_dead_process_asked_for_goes_back(
+def test_the_lease_of_an_unanswered_acquire_of_a_dead_process_is_released(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
 ):
     """The lease returns uncharged, if it was granted; the token, if no acquire used it."""
@@ -195,7 +195,7 @@ def test_what_cannot_be_put_back_is_left_to_the_leader(
     }
 
 
-# ------------------------------------------------------------------ given up
+# ------------------------------------------------------------------ abandoned acquires
 
 
 @pytest.mark.parametrize("executed", ["before", "after", "never"])
@@ -227,7 +227,7 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     queue.driver.run(_ended(taken))
 
 
-def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Queue):
+def test_tokens_of_requests_that_ended_or_are_gone_are_not_repeated(queue: Queue):
     """Another worker holds the permit, or the request is over: the record is free then."""
     request = queue.submit_request([b"x"], limit=1)
     board = LeaseBoard(3)
@@ -244,7 +244,7 @@ def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Qu
     ("error", "stays"),
     [(RedisUnreachable("no answer"), True), (NodeAway("away"), True), (RedisUnfit("bad"), False)],
 )
-def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
+def test_an_acquire_that_was_given_up_is_repeated_until_it_is_answered(
     error: Exception, now: list[float], *, stays: bool
 ):
     """It does so once a second at most."""

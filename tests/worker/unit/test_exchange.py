@@ -139,7 +139,7 @@ def test_the_exchange_is_on_the_board_until_its_reply_was_read():
     assert unit.record.pending_acquire() is None
 
 
-def test_a_cluster_is_asked_once():
+def test_a_cluster_gets_exchange_once():
     """No server of it has all keys: from then on, the steps are single ones."""
     unit = one_server()
     loop, _ = asked(unit)
@@ -181,7 +181,7 @@ def test_without_a_lease_the_unit_waits_at_its_pop(word: bytes, acquired: Any, f
 
 
 def test_what_the_script_left_is_dispatched_before_the_next_handler():
-    """Tokens that are due later, and an ending that the log refused."""
+    """They are tokens that are due later, and an end that the log refused."""
     loop, _ = asked(one_server())
     left, unlogged = [b"r1", b"5", b"1.4", 250], [b"r1", SUMMARY]
     step = loop.send(

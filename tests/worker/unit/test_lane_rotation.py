@@ -154,7 +154,7 @@ def test_a_shard_that_does_not_answer_is_passed_over():
     assert sorted(seen) == list(SHARDS)
 
 
-def test_shards_that_do_not_answer_are_asked_in_turn_with_a_pause_after_a_round():
+def test_shards_that_do_not_answer_are_popped_in_turn_with_a_pause_after_a_round():
     """The pause is as long as a pop waits: units must not spin while all shards are away."""
     turns, _ = turns_of(*SHARDS)
     pauses = []

@@ -328,7 +328,7 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_no_lease_waits_for_it(
 ):
     """Finished results are settled, the leases behind it are released, and then it continues.
 
-    If one of them cannot be given back, that costs no result of the slice.
+    If one of them cannot be released, no result of the slice is lost.
     """
     unit = quick_unit()
     now = [0]

@@ -44,7 +44,7 @@ def popped(unit: Unit, *raw: bytes) -> tuple[Any, Any]:
 
 
 def test_a_token_is_noted_in_the_round_trip_that_shows_it():
-    """The note goes first, and its key gets a TTL with it."""
+    """The note is written first, and its key gets a TTL with it."""
     _, step = popped(unit_of_its_own(), b"r1#0.3")
     assert names_of(step) == ["HSET", "PEXPIRE", "acquire"]
     assert list(notes(step)) == [
