@@ -1,1 +1,1 @@
-"""The tests, a package so that they can share their support."""
+"""The tests: a package, so that they share their support."""

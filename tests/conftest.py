@@ -1,4 +1,4 @@
-"""Fixtures: real servers, a clean database before every test, a checked one after it."""
+"""Fixtures: real servers, with a clean database before each test and a check after it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if is_main and (
 # redis-py reads the metadata of its package again for every connection.
 vars(redis.utils)["get_lib_version"] = functools.cache(redis.utils.get_lib_version)
 
-# A loaded machine is no reason to fail.
+# a loaded machine is no reason to fail
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
@@ -76,7 +76,7 @@ def server_of_kind() -> Iterator[Callable[[str], backends.Backend]]:
 
 @pytest.fixture(scope="session", params=backends.chosen())
 def redis_server(request: pytest.FixtureRequest, server_of_kind: Callable[[str], Any]) -> Any:
-    """A private back end of each kind: a Server, but for some kinds."""
+    """Yields a private back end of each kind: most are a Server."""
     if reason := backends.why_not(request.param):
         pytest.skip(reason)
     try:
@@ -112,7 +112,7 @@ def driver(redis_url: str) -> Iterator[SyncDriver]:
 
 @pytest.fixture
 def queue(driver: SyncDriver) -> Queue:
-    """The blocking face of the queue `req`."""
+    """The queue `req` with the blocking API."""
     return Queue(driver)
 
 
@@ -172,12 +172,12 @@ def _names_its_kind(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let the report say on which back end the test ran."""
+    """Adds to the report on which back end the test ran."""
     item.user_properties.append((table.PROPERTY, table.kind_of(item)))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What ran on which back end, where they were chosen."""
+    """Prints what ran on which back end, if kinds were chosen."""
     if backends.is_named():
         for line in table.lines(terminalreporter.stats):
             terminalreporter.write_line(line)

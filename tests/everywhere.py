@@ -1,4 +1,4 @@
-"""`python -m tests.everywhere [BACK END]...`: the same tests on every back end to be had here.
+"""Runs the tests on every available back end: `python -m tests.everywhere [BACK END]...`.
 
 By default on all that `make test` leaves out. Ends with a table of what ran where, and of what did
 not, and why. Exit: that of pytest. A container needs an engine that is installed here.
@@ -26,7 +26,7 @@ PROCESSES = "2"
 
 
 def main(named: list[str]) -> int:
-    """Get what can be got, then run pytest once."""
+    """Installs what can be installed, then runs pytest once."""
     kinds = named or list(backends.OTHERS)
     if unknown := set(kinds) - set(backends.OTHERS) - set(backends.USUAL):
         sys.stderr.write(f"no such back end: {', '.join(sorted(unknown))}\n")
@@ -39,7 +39,7 @@ def main(named: list[str]) -> int:
 
 
 def tests_on(kinds: list[str], env: Mapping[str, str]) -> int:
-    """The exit code of one run on all of these."""
+    """Returns the exit code of one run on all of these."""
     words = [
         sys.executable,
         "-m",
@@ -53,7 +53,7 @@ def tests_on(kinds: list[str], env: Mapping[str, str]) -> int:
     words += [str(ROOT / "tests" / folder) for folder in backends.EVERYTHING]
     env = {**env, backends.VARIABLE: ",".join(kinds)}
     code = subprocess.run(words, cwd=ROOT, env=env, check=False).returncode
-    if code == 1:  # thousands of real processes on a busy machine: a fault fails by itself, too
+    if code == 1:  # thousands of real processes on a busy machine: a real fault fails alone, too
         say("what failed, once more and by itself:")
         words += ["--last-failed", "--numprocesses", "1"]
         code = subprocess.run(words, cwd=ROOT, env=env, check=False).returncode
@@ -62,7 +62,7 @@ def tests_on(kinds: list[str], env: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def engine() -> Iterator[Mapping[str, str]]:
-    """The environment in which the tests find an engine; as it is, if none is installed."""
+    """Yields the environment in which the tests find an engine; unchanged if none is installed."""
     with contextlib.ExitStack() as later:
         env: Mapping[str, str] = os.environ
         if containers.no_engine() and shutil.which("docker") is None:
@@ -77,7 +77,7 @@ def engine() -> Iterator[Mapping[str, str]]:
 
 
 def say(text: str) -> None:
-    """Prints what is done, before the tests print."""
+    """Prints a step, before the tests print."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

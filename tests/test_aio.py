@@ -1,4 +1,4 @@
-"""The asyncio face does what the blocking one does."""
+"""Tests that the asyncio API does what the blocking one does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(redis_url: str) -> Callable[[Callable[[Queue], Awaitable[Any]]], Any]:
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    """Let the other tasks run until something holds; the test's own timeout is its end."""
+    """Lets the other tasks run until a condition holds; the test's own timeout ends it."""
     while not holds():  # noqa: ASYNC110  the server sends no event
         await asyncio.sleep(0)
 
@@ -87,7 +87,7 @@ def test_results_time_out(run: Callable):
     run(body)
 
 
-def test_a_request_goes_all_the_way(run: Callable, driver: SyncDriver, lane: Lane):
+def test_a_request_is_submitted_worked_off_and_read(run: Callable, driver: SyncDriver, lane: Lane):
     async def body(queue: Queue) -> None:
         request = await queue.submit_request(bodies(2500), id="r1")
         assert (await request.progress()).total == 2500
@@ -103,8 +103,8 @@ def test_a_request_goes_all_the_way(run: Callable, driver: SyncDriver, lane: Lan
     run(body)
 
 
-def test_both_faces_submit_the_same_request(run: Callable, driver: SyncDriver):
-    """What one began the other resumes: the digest is the same."""
+def test_both_apis_submit_the_same_request(run: Callable, driver: SyncDriver):
+    """Each resumes what the other began, because the digest is the same."""
     from fairlane.queue import Queue as BlockingQueue
 
     BlockingQueue(driver).submit_request(numbered(1500), id="r1")
@@ -181,7 +181,7 @@ def test_wait_raises_what_went_wrong(run: Callable, lane: Lane):
 
 
 def test_wait_survives_a_broken_subscription(run: Callable, driver: SyncDriver, lane: Lane):
-    """The connection is killed: it subscribes anew and reads the state again."""
+    """The connection is killed: it subscribes again and reads the state again."""
 
     async def body(queue: Queue) -> str:
         request = await queue.submit_request(numbered(3), id="r1")
@@ -223,7 +223,7 @@ def test_the_log_cancel_and_status(run: Callable):
     run(body)
 
 
-def test_both_faces_find_the_same(run: Callable, driver: SyncDriver):
+def test_both_apis_find_the_same(run: Callable, driver: SyncDriver):
     blocking = BlockingQueue(driver)
     blocking.submit_request(numbered(2), id="r1")
     blocking.submit_request([b"x"], id="over").cancel("enough")

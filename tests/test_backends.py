@@ -1,4 +1,4 @@
-"""Which back ends are chosen, and the table that says what ran there."""
+"""Tests the choice of back ends, and the table of what ran there."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def program(name: str, flavour: str = "redis", major: int = 7) -> Any:
 
 
 def test_the_systems_redis_is_the_second_program_of_two(monkeypatch: pytest.MonkeyPatch):
-    """Else a system without the extra would run everything on it twice."""
+    """Otherwise a system without the extra would run everything on it twice."""
     monkeypatch.setattr(server_process, "find_system_redis", lambda: program("redis"))
     monkeypatch.setattr(server_process, "find_server", lambda: program("redis"))
     assert backends.why_not("system_redis") == server_process.ONLY_ONE
@@ -115,7 +115,7 @@ def test_the_systems_redis_is_the_second_program_of_two(monkeypatch: pytest.Monk
     assert backends.why_not("system_redis") == server_process.NO_SYSTEM_REDIS
 
 
-def test_without_a_server_that_speaks_tls_its_tests_say_so(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_server_for_tls_its_tests_give_the_reason(monkeypatch: pytest.MonkeyPatch):
     def none() -> Any:
         raise LookupError(server_process.NO_TLS)
 

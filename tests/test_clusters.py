@@ -1,4 +1,4 @@
-"""The tests' own cluster does what its name says."""
+"""Tests the support for clusters: failover, restarts, and slots that move."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def formed() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(formed: Cluster) -> Cluster:
-    """It is whole again, and empty, whatever the last test did to it."""
+    """Yields the cluster, whole again and empty, whatever the last test did to it."""
     for node in formed.nodes:
         if node.stopped:
             formed.cont(node)
@@ -162,7 +162,7 @@ def test_a_move_may_be_undone(cluster: Cluster):
 def answer_of(node: Node, key: str) -> str:
     try:
         found = node.ask("EXISTS", key)
-    except redis.exceptions.MovedError:  # a kind of AskError, says redis-py
+    except redis.exceptions.MovedError:  # redis-py derives it from AskError
         return "MOVED"
     except redis.exceptions.AskError:
         return "ASK"
@@ -234,7 +234,7 @@ def test_every_process_ends_with_the_cluster():
     assert not any(folder.exists() for folder in folders)
 
 
-def test_what_is_wrong_is_said_when_the_wait_is_over():
+def test_a_wait_that_times_out_raises_what_is_wrong():
     with run_cluster(2, 0) as cluster, contextlib.ExitStack() as later:
         later.callback(cluster.cont, cluster.nodes[0])
         cluster.stop(cluster.nodes[0])

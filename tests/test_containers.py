@@ -1,4 +1,4 @@
-"""A Redis in a container is a Redis like any other."""
+"""Tests the support for containers: a Redis in one is like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that `import fairlane` offers."""
+"""Tests the names that `import fairlane` offers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""docs/guarantees.md names what is there: every promise and every failure has its tests.
+"""Tests the links of docs/guarantees.md: every guarantee and every failure has its tests.
 
-The tests that docs/seeds.md names are there, too.
+The tests that docs/seeds.md names must exist, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGE = DOCS / "guarantees.md"
 WITH_TESTS = ("## Promises", "## What goes wrong")  # whose tables end in a column of tests
-LEAST_ROWS = 45  # as many as there were: a row may be added, and none may get lost
+LEAST_ROWS = 45  # the present number: a row may be added, and none may get lost
 # [test_x.py::test_that_it_is_so](../tests/folder/test_x.py)
 TEST = re.compile(r"\[([^\]\[]+\.py)::(\w+)\]\(([^)]+)\)")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
@@ -46,13 +46,13 @@ NAMED = sorted({*named_in(PAGE.read_text()), *named_in((DOCS / "seeds.md").read_
 
 
 def sections() -> dict[str, str]:
-    """The page by its second-level headings."""
+    """Returns the page by its second-level headings."""
     parts = re.split(r"^(## .*)$", PAGE.read_text(), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def rows() -> list[Row]:
-    """The rows of all tables that must name tests."""
+    """Returns the rows of all tables that must name tests."""
     found = []
     for title in WITH_TESTS:
         for table in re.findall(r"(?:^\|.*\n)+", sections()[title], re.MULTILINE):
@@ -65,7 +65,7 @@ def rows() -> list[Row]:
 
 @cache
 def functions_of(path: Path) -> set[str]:
-    """The tests that a file defines."""
+    """Returns the tests that a file defines."""
     tree = ast.parse(path.read_text())
     return {
         node.name
@@ -95,7 +95,7 @@ def test_no_row_is_there_twice():
 
 
 def test_whatever_looks_like_a_test_is_a_link_to_one():
-    """A name that is only written down would not be checked."""
+    """A name without a link would not be checked."""
     text = PAGE.read_text()
     assert text.count("::") == len(named_in(text))
 

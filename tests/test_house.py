@@ -128,7 +128,7 @@ def name_of(path: Path) -> str:
 
 
 def naming(words: set[str], *folders: Path) -> list[Path]:
-    """Returns the files in whose text one of these words stands: the others need no parsing."""
+    """Returns the files whose text has one of these words: the others need no parsing."""
     found = re.compile(rf"\b(?:{'|'.join(words)})\b")
     return [p for folder in folders for p in sources(folder) if found.search(p.read_text())]
 
@@ -138,22 +138,22 @@ def functions_in(path: Path) -> Iterator[Function]:
 
 
 def part_of(path: Path) -> str:
-    """Return the package's top-level module or folder that a file belongs to."""
+    """Returns the package's top-level module or folder that a file belongs to."""
     return path.relative_to(SRC).parts[0].removesuffix(".py")
 
 
 def room_of(module: str) -> str:
-    """Return the room of ORDER that this module, as `worker.unit.loop`, is in; "" for none."""
+    """Returns the room of ORDER that this module, as `worker.unit.loop`, is in; "" for none."""
     return max((room for room in ORDER if f"{module}.".startswith(f"{room}.")), key=len, default="")
 
 
 def module_of(path: Path) -> str:
-    """Return `worker.unit.loop` for a file of the package."""
+    """Returns `worker.unit.loop` for a file of the package."""
     return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
 
 
 def modules_of(path: Path, node: ast.AST) -> Iterator[str]:
-    """Return the full names that one import statement reads."""
+    """Returns the full names that one import statement reads."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -172,7 +172,7 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def imports_that_run(path: Path) -> Iterator[str]:
-    """Return what a file imports, but for names that only annotations use."""
+    """Returns what a file imports, except names that only annotations use."""
     for_types = {
         inner
         for node in nodes_in(path)
@@ -248,7 +248,7 @@ def goes_down(path: Path, module: str) -> bool:
 
 
 def test_the_core_imports_nothing_of_spark():
-    """Not even inside a function: the command line names its group of commands as text."""
+    """No function does it, either: the command line names its group of commands as text."""
     assert [
         f"{name_of(path)} imports {module}"
         for path in sources(SRC)
@@ -281,7 +281,7 @@ def test_operations_do_no_io():
 
 
 def test_heavy_imports_stand_inside_functions():
-    """But in `spark`, `web` and `cli/top`, which are read when Spark, `serve` or `top` is run."""
+    """Exceptions are `spark`, `web` and `cli/top`, which are read for Spark, `serve` or `top`."""
     found = [
         f"{name_of(path)}:{node.lineno} imports {module}"
         for path in sources(SRC)
@@ -351,7 +351,7 @@ def test_no_test_sleeps():
 
 
 def sleeps(node: ast.AST) -> bool:
-    """Return True for a sleep; asyncio.sleep(0) only lets the others run."""
+    """Returns True for a sleep; asyncio.sleep(0) only lets the others run."""
     if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
         return any(alias.name == "sleep" for alias in node.names)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -371,7 +371,7 @@ def test_one_word_per_thing():
 
 
 def names_in(path: Path) -> Iterator[tuple[int, str]]:
-    """Return the names that a file itself gives."""
+    """Returns the names that a file itself gives."""
     for node in nodes_in(path):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -413,7 +413,7 @@ def texts_by_top() -> dict[str, list[Path]]:
 
 
 def prose_of(path: Path) -> str:
-    """Return a text with its identifiers as words, without links to tests, which count there."""
+    """Returns a text with its identifiers as words, without links to tests, which count there."""
     return TEST_LINK.sub("", path.read_text(errors="replace")).replace("_", " ")
 
 

@@ -1,4 +1,4 @@
-"""The tests' own network does what its name says."""
+"""Tests the support for test networks: links that are cut one way or both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made() -> Iterator[Lab]:
 
 
 def deaf(lab: Lab) -> set[str]:
-    """Which machines receive nothing from which others."""
+    """Returns which machines receive nothing from which others."""
     pairs = [(one, other) for one in PLACES for other in PLACES if one != other]
     return {f"{one}<{other}" for one, other in pairs if not lab.reaches(one, other)}
 
@@ -70,7 +70,7 @@ def test_a_process_is_where_it_was_started(made: Lab):
 
 
 def test_what_a_killed_run_has_left_is_removed(made: Lab):
-    """At the next lab: its namespaces bear the number of its process."""
+    """The next lab removes it: its namespaces bear the number of its process."""
     program = "from tests.support.network.lab import make_lab\nimport os, signal\n"
     program += "with make_lab(['x']): os.kill(os.getpid(), signal.SIGKILL)"
     root = str(Path(__file__).resolve().parents[1])

@@ -1,4 +1,4 @@
-"""The options of the API: one unit for times, one list of names, checked by mypy and by a call."""
+"""Tests the options of the API: one unit for times, one list of names, checked by mypy."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_delay_that_is_too_long_names_the_range(wrong: Any):
 
 
 def test_no_public_call_takes_any_keyword():
-    """And none takes a time in another unit than seconds."""
+    """None takes a time in another unit than seconds."""
     calls: list[Any] = [submit_request, content_id, Worker]
     for queue in (Queue, aio.Queue):
         calls += [getattr(queue, name) for name in SUBMITTERS]

@@ -1,4 +1,4 @@
-"""What is delivered: the wheel, the container image's recipe, and the service that checks both."""
+"""Tests what is delivered: the wheel, the container image's recipe, and the CI workflow."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def health() -> Any:
 
 @pytest.fixture
 def worker() -> Iterator[HTTPServer]:
-    """What answers as a worker's health port does; its `status` may be changed."""
+    """Runs what answers as a worker's health port; its `status` may be changed."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""The support is evidence too: the fixtures' servers, and the check at every test's end."""
+"""Tests the tests' support: the fixtures' servers, and the check at the end of each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sums behind the published figures."""
+"""Tests the calculations of the published figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One compact file holds the figures of a run, and the pages are made from it."""
+"""Tests the file that holds the figures of a run, and the pages that are made from it."""
 
 from __future__ import annotations
 

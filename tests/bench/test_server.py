@@ -1,4 +1,4 @@
-"""The server that the measurements run on, and the peers that cannot run on it."""
+"""Tests the choice of the server that is measured, and peers that need a newer one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Faults against real processes, and a checker: what goes in must come out, once."""
+"""Injects faults into real processes, and checks that all that went in comes out once."""

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos NAME ...`: hurts the processes and prints what was seen."""
+"""Runs chaos scenes by name and prints their reports: `python -m tests.chaos NAME ...`."""
 
 from __future__ import annotations
 

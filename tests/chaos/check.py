@@ -1,4 +1,4 @@
-"""The checker: everything that went in is compared with everything that came out."""
+"""Compares all requests that went in with all results that came out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Ear:
 
 @dataclass
 class Report:
-    """Holds what was seen; `wrong` counts what must never be."""
+    """What was observed; `wrong` counts what must never be."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     wrong: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -113,7 +113,7 @@ WRONG = (
 
 @dataclass
 class Check:
-    """The end of a run: nothing works any more, and nothing is left to do."""
+    """Checks the end of a run, when nothing works any more and nothing is left to do."""
 
     queue: Queue
     client: Any
@@ -121,7 +121,7 @@ class Check:
     fleet: Fleet
     report: Report = field(default_factory=Report)
     ear: Ear | None = None
-    must_run_once: bool = False  # nothing was hurt: no sub-request may run twice
+    must_run_once: bool = False  # no fault: no sub-request may run twice
     moments: dict[int, list[int]] = field(default_factory=dict)  # request -> when it completed, ms
 
     def run(self) -> Report:
@@ -141,7 +141,7 @@ class Check:
     # ------------------------------------------------------------------ results
 
     def _results(self, one: Submitted) -> dict[int, int]:
-        """Index -> the fence its counted result was made under."""
+        """Returns index -> the fence under which its counted result was made."""
         request = self.queue.request(name_of(one.number))
         try:
             progress = request.progress()
@@ -197,7 +197,7 @@ class Check:
     # ------------------------------------------------------------------ executions
 
     def _executions(self, journal: Journal, counted: dict[int, dict[int, int]]) -> None:
-        """What really ran, against what was counted and against the limits."""
+        """Compares the executions with the counted results and with the limits."""
         raised = cut = extra = late_refused = late_counted = attempts = 0
         stopped_overlap, overlap = Overlap(), Overlap()
         for number, fences in counted.items():
@@ -249,7 +249,7 @@ class Check:
         }
 
     def _stopped(self, run: Execution) -> str:
-        """Was this worker stopped meanwhile: "through" the whole of a stop, or "partly"?"""
+        """Returns whether this worker was stopped: "through" the whole of a stop, or "partly"."""
         found = ""
         for stop in self.fleet.stops:
             if stop.supervisor != run.supervisor:
@@ -264,7 +264,7 @@ class Check:
     # ------------------------------------------------------------------ ends
 
     def _completions(self) -> None:
-        """One entry in the log for each request, and one message."""
+        """Checks that each request has one entry in the log, and one message."""
         log = Counter(int(one.id[1:]) for one in self.queue.completions("0", follow=False))
         for number in self.load.requests:
             if log[number] != 1 and number not in self.load.forgotten:
@@ -297,7 +297,7 @@ def _shown(overlap: Overlap) -> str:
 
 
 def leftovers(client: Any, queue: str) -> dict[str, int]:
-    """What an idle queue must not hold: unfinished requests, delayed tokens, tokens."""
+    """Returns what an idle queue must not hold: unfinished requests, delayed tokens, tokens."""
     found = {"active": client.zcard(keys.active(queue))}
     present, left = client.hmget(keys.conf(queue), b"shards", b"left")
     for shard in served(present or b"", left or b""):

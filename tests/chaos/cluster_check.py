@@ -1,4 +1,4 @@
-"""The checker of a cluster's runs: what a failover took, what its waiters got, and how long."""
+"""Checks a cluster's runs: what failovers lost, what waiters received, and the stalls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EVERY_S = 0.5
 
 @dataclass
 class Glimpses:
-    """Runs the script `check` on requests that are being worked on, all the time."""
+    """Runs the script `check` all the time on requests that are being worked on."""
 
     url: str
     queue: str = "req"
@@ -57,7 +57,7 @@ class Glimpses:
         self._thread.start()
 
     def close(self) -> None:
-        """End, at the latest after the call it is in."""
+        """Ends, at the latest after the present call."""
         self._over.set()
         self._thread.join(60)
 
@@ -81,7 +81,7 @@ class Glimpses:
 
 @dataclass
 class ClusterCheck(Check):
-    """What must hold of a cluster that was hurt. `node_timeout_s` is its own."""
+    """What must hold of a cluster after faults. `node_timeout_s` is its own."""
 
     hurt: Primaries = field(kw_only=True)
     waiters: Waiters = field(kw_only=True)
@@ -89,10 +89,10 @@ class ClusterCheck(Check):
     most_s: float = 5.0  # a stall, around a failover
     fed_until_ms: float = float("inf")  # when the last request was submitted
 
-    # ------------------------------------------------------------------ what is gone
+    # ------------------------------------------------------------------ lost requests
 
     def states(self, numbers: list[int]) -> dict[int, str]:
-        """The state of each; "" = there is no such request (any more)."""
+        """Returns the state of each; "" = there is no such request (any more)."""
         steps = [hmget(name_of(number), "state") for number in numbers]
         replies = self.queue.driver.run(run_each(steps))
         return {
@@ -101,7 +101,7 @@ class ClusterCheck(Check):
         }
 
     def look_for_lost(self) -> None:
-        """Requests that were acknowledged and are gone, of those whose end was not seen."""
+        """Finds acknowledged requests that are gone, among those whose end was not seen."""
         seen = set(self.load.logged) | self.load.forgotten
         waiting = [
             number
@@ -116,7 +116,7 @@ class ClusterCheck(Check):
         }
 
     def unended(self) -> list[int]:
-        """Requests that run, though some of them were seen to end; notes which are gone."""
+        """Returns the requests that run, though their end was seen; removes notes of lost ones."""
         numbers = [number for number in self.load.requests if number not in self.load.forgotten]
         states = self.states(numbers)
         self._forget({number: states[number] for number in numbers if self._is_acked(number)})
@@ -149,7 +149,7 @@ class ClusterCheck(Check):
         }
 
     def _gone(self) -> None:
-        """Checks that every waiter for a request that is gone got that answer."""
+        """Checks that every waiter for a lost request received that error."""
         gone, answers = sorted(self.load.forgotten), self.waiters.answers
         words: Counter[str] = Counter()
         for number in gone:
@@ -170,7 +170,7 @@ class ClusterCheck(Check):
             self.report.fault("acknowledged submissions gone, durable", gone[:5], len(gone))
 
     def _ends(self) -> None:
-        """Compares the waiters' answers with what is there."""
+        """Compares the waiters' answers with what is stored."""
         answers = self.waiters.answers
         words = Counter(one.word for one in answers.values())
         unanswered = [number for number, one in answers.items() if not one.word]
@@ -206,7 +206,7 @@ class ClusterCheck(Check):
         self.report.figures["looked at by the script check while they ran"] = self.glimpses.looked
 
     def _executions(self, journal: Journal, counted: dict[int, dict[int, int]]) -> None:
-        """Also: after which fault something ran again."""
+        """Checks executions, and after which fault something ran again."""
         super()._executions(journal, counted)
         hurts = [(fault.at_ns, fault.kind) for fault in self.hurt.faults]
         hurts += [(at, "a worker killed") for deaths in self.fleet.deaths.values() for at in deaths]
@@ -222,7 +222,7 @@ class ClusterCheck(Check):
     # ------------------------------------------------------------------ stalls
 
     def _all(self, chosen: Callable[[int], bool] = lambda _: True) -> list[int]:
-        """When anything was completed, in requests so chosen, while there was always work."""
+        """Returns when anything was completed, in requests so chosen, while work was waiting."""
         found = [at for number, some in self.moments.items() if chosen(number) for at in some]
         return sorted(at for at in found if at <= self.fed_until_ms)
 

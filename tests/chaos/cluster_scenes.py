@@ -1,4 +1,4 @@
-"""The runs on a real cluster: primaries fall, or slots move, under the load of the other runs.
+"""The chaos scenes on a real cluster: primaries are killed or stopped, or slots move, under load.
 
 Three primaries and three replicas with an append-only file each; the queue's lanes are spread over
 three shards. The faults are `seconds / faults` apart.
@@ -43,7 +43,7 @@ AWAY_S = 8.0  # a killed or stopped primary, at most; less where faults follow e
 LEASE_MS = 10_000  # longer than a failover takes
 SHARDS = 3
 WINDOW = 10_000  # sub-requests that may wait
-# As cluster-compose.yml has it: the slots of the other primaries are served on, and a replica that
+# As in cluster-compose.yml: the slots of the other primaries stay served, and a replica that
 # took over takes writes though it has no replica of its own yet.
 OPTIONS = ("--cluster-require-full-coverage", "no", "--min-replicas-to-write", "0")
 _WHOLE_EVERY_S = 0.25
@@ -58,7 +58,7 @@ class ClusterScene(Scene):
     _looked: float = 0.0
 
     def begin(self) -> None:
-        """Request after request at one pace, so that what stalls is never for want of work."""
+        """Submits request after request at one pace, so that a stall is never for lack of work."""
         a_second = self.scale.sub_requests / max(1.0, self.scale.seconds) / MEAN_SIZE
         self.load.pace = lambda: 1 + a_second * (time.monotonic() - self.began)
         super().begin()
@@ -95,7 +95,7 @@ class ClusterScene(Scene):
         return bool(self.nemesis.is_whole())
 
     def finish(self) -> Report:
-        """Brings every node back, then checks as ever, and that no end was taken back for good."""
+        """Restarts every node, then checks as usual, and that no end was taken back for good."""
         self.load.most = 0
         self.check.fed_until_ms = now_ms()
         self.nemesis.heal()
@@ -104,7 +104,7 @@ class ClusterScene(Scene):
         return super().finish()
 
     def _is_settled(self) -> bool:
-        """Every request was seen to end, or is gone, and none runs again."""
+        """Returns whether every request ended or is gone, and none runs again."""
         now = time.monotonic()
         if now < self._looked + 1.0:
             return False
@@ -125,7 +125,7 @@ class ClusterScene(Scene):
 def on_cluster(
     name: str, scale: Scale, *, durable: int = 0, soon_s: float = SOON_S
 ) -> Iterator[ClusterScene]:
-    """A cluster of 3 + 3, workers that do not run yet, and a load; `soon_s` as SOON_S."""
+    """Stages a cluster of 3 + 3, workers that do not run yet, and a load; `soon_s` as SOON_S."""
     timeout_ms = int(NODE_TIMEOUT_S * 1000)
     with run_cluster(3, 3, *OPTIONS, node_timeout_ms=timeout_ms, appendonly=True) as cluster:
         hurt = Primaries(cluster, random.Random(scale.seed))
@@ -145,7 +145,7 @@ def scene_on(
     fleet: dict[str, Any] | None = None,
     **load: Any,
 ) -> Iterator[ClusterScene]:
-    """A scene on a cluster that is there; `fleet` and what is left are for Fleet and Load."""
+    """Stages a scene on an existing cluster; `fleet` and the rest are for Fleet and Load."""
     with contextlib.ExitStack() as later:
         folder = Path(later.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         queue = later.enter_context(Queue.from_url(cluster.url))
@@ -179,7 +179,7 @@ def scene_on(
 
 
 def failover(scale: Scale, *, durable: int = 0, soon_s: float = SOON_S) -> Report:
-    """A primary is killed or stopped, in turn; half-way to the next one, a worker is killed."""
+    """Kills or stops each primary in turn; half-way to the next one, kills a worker."""
     with on_cluster("failover", scale, durable=durable, soon_s=soon_s) as scene:
         hurt: Primaries = scene.nemesis
         ways = cycle((hurt.kill, hurt.stop))
@@ -194,7 +194,7 @@ def failover(scale: Scale, *, durable: int = 0, soon_s: float = SOON_S) -> Repor
 
 
 def failover_durable(scale: Scale) -> Report:
-    """The same, with WAIT 1: nothing that was acknowledged may be gone."""
+    """Does the same with WAIT 1: nothing that was acknowledged may be gone."""
     return failover(scale, durable=1)
 
 
@@ -203,13 +203,13 @@ def _is_past(moment: float) -> bool:
 
 
 def kill_worker(scene: ClusterScene) -> None:
-    """One worker, or one of its processes."""
+    """Kills one worker, or one of its processes."""
     running = [one for one in scene.fleet.members if one.runs]
     scene.fleet.kill(scene.fleet.rng.choice(running), scene.fleet.rng.choice(("child", "group")))
 
 
 def reshard(scale: Scale) -> Report:
-    """Dispatch slots and `faults` request slots move to another primary, one by one."""
+    """Moves the dispatch slots and `faults` request slots to another primary, one by one."""
     with on_cluster("reshard", scale) as scene:
         hurt: Primaries = scene.nemesis
         dispatch = _dispatch_slots(scene.queue)
@@ -230,13 +230,13 @@ def reshard(scale: Scale) -> Report:
 
 
 def _dispatch_slots(queue: Queue) -> list[int]:
-    """The queue's own slot and those of its shards."""
+    """Returns the queue's own slot and those of its shards."""
     spread = queue.driver.run(read_shards(queue.name))
     return [slot_of(keys.delayed(queue.name, shard)) for shard in (0, *spread.present.numbers)]
 
 
 def _next_slot(scene: ClusterScene, moved: set[int]) -> tuple[int, list[int]]:
-    """A slot that has not moved yet, with unfinished requests in it if there is one."""
+    """Returns a slot that has not moved yet, with unfinished requests in it if there is one."""
     named = Command(b"ZRANGE", keys.active("req"), 0, -1)
     found: dict[int, list[int]] = {}
     for name in scene.queue.driver.run(once(named)):

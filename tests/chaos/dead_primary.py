@@ -1,4 +1,4 @@
-"""One primary of three, without a replica, stays dead under load: the others must not notice.
+"""Keeps one primary without a replica dead under load; work on the others must not slow down.
 
 The queue is not spread: its own slot is at another primary. There is always more to do than the
 workers can, on both sides: requests of the primary that dies, and requests elsewhere.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 OPTIONS = ("--cluster-require-full-coverage", "no")
 LEASE_MS = 10_000
 LEAST_SHARE = 0.8  # of the throughput elsewhere before
-LATE_MS = 3_000.0  # 95 % of the retries elsewhere begin sooner after they are due: a beat is 1 s
+LATE_MS = 3_000.0  # 95 % of the retries elsewhere begin sooner: a heartbeat is 1 s
 NOTICED_S = 10.0  # from the death until every unit has left what it held there
 _WARM_S = 5.0
 _BEFORE_S = 60.0  # at most
@@ -45,7 +45,7 @@ _NS = 1_000_000_000
 
 
 def long_or_flaky(rng: random.Random) -> Plan:
-    """Most take 0.1 s each; some fail at first, and are the most urgent ones."""
+    """Returns requests that take 0.1 s each; some fail at first, and are the most urgent ones."""
     kind = rng.choices("lef", (60, 20, 20))[0]
     priority = 0 if kind == "f" else rng.choice((5, 5, 9))
     return Plan(kind, rng.randint(1, 5 if kind == "f" else 20), rng.randint(1, 4), priority)
@@ -110,7 +110,7 @@ class Deaths:
 
     @cached_property
     def victim(self) -> Node:
-        """A primary that does not have the queue's own slot."""
+        """Returns a primary that does not have the queue's own slot."""
         dispatch = self.cluster.owner(keys.active("req"))
         return next(node for node in self.cluster.primaries() if node is not dispatch)
 
@@ -123,13 +123,13 @@ class Deaths:
         return slot_of(keys.request_hash(name_of(number))) in self.slots
 
     def kill(self) -> None:
-        """It stays dead."""
+        """Kills the primary for good."""
         self.done["kill"] += 1
         self.cluster.kill(self.victim)
 
 
 def dead_primary(scale: Scale) -> Report:
-    """A primary dies and stays dead for `scale.seconds`, then comes back with its file."""
+    """Kills a primary for `scale.seconds`, then restarts it with its file."""
     with contextlib.ExitStack() as later:
         cluster = later.enter_context(run_cluster(3, 0, *OPTIONS, appendonly=True))
         deaths = Deaths(cluster)
@@ -186,7 +186,7 @@ def _pass_time(scene: Scene, seconds: float) -> None:
 
 
 def _judge(report: Report, fleet: Fleet, load: Sides, phases: list[tuple[int, int]]) -> None:
-    """What was done elsewhere before the death and after it."""
+    """Compares the work elsewhere before the death and after it."""
     journal = read(fleet.journal, fleet.deaths)
     runs = [run for number in load.elsewhere.requests for run in journal.by_request[number]]
     rates = [_rate(runs, *phase) for phase in phases]
@@ -210,7 +210,7 @@ def _judge(report: Report, fleet: Fleet, load: Sides, phases: list[tuple[int, in
 
 
 def _rate(runs: list[Execution], since: int, until: int) -> float:
-    """Executions that ended well in this time, per second."""
+    """Returns the executions that ended well in this time, per second."""
     done = sum(since <= run.ended_ns < until and not run.raised for run in runs)
     return done * _NS / (until - since)
 
@@ -218,7 +218,7 @@ def _rate(runs: list[Execution], since: int, until: int) -> float:
 def _lates(
     load: Sides, by_request: dict[int, list[Execution]], since: int, until: int
 ) -> list[float]:
-    """How long after they were due at the latest the retries of this time began, in ms.
+    """Returns how late the retries of this time began after they were due, in ms.
 
     One that did not begin within this time is late by what is left of it.
     """

@@ -1,4 +1,4 @@
-"""Flows and schedules while workers are killed: each result goes on once, each tick comes once."""
+"""Runs flows and schedules while workers are killed: no result or tick is lost or doubled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SECOND_MS, _MINUTE_MS = 1_000, 60_000
 
 
 def flows(scale: Scale, server: Server | None = None) -> Report:
-    """Flows of three steps: each step has each result of the one before once, and ends once."""
+    """Runs flows of three steps: each step has each result of the one before once, and one end."""
     with stage("flows", scale, server=server, listens=False) as scene:
         count = max(1, scale.sub_requests // (EACH * STEPS))
         flow = Flow("f")
@@ -46,7 +46,7 @@ def flows(scale: Scale, server: Server | None = None) -> Report:
 
 
 def schedules(scale: Scale, server: Server | None = None) -> Report:
-    """Schedules that owe many ticks, and some that are due each second: each tick runs once.
+    """Runs schedules that owe many ticks, and some that are due each second: each tick runs once.
 
     The ids that ran are compared with those of the ticks, whichever leaders die.
     """
@@ -56,7 +56,7 @@ def schedules(scale: Scale, server: Server | None = None) -> Report:
         firsts = _add_live(scene)
         _begin(scene)
         _hurt(scene, lambda: _ended(scene), count * TICKS)
-        _settle(scene, count * TICKS, idle=False)  # those of each second go on
+        _settle(scene, count * TICKS, idle=False)  # those of each second continue
         least = {name: _next_tick(scene, name) - _SECOND_MS for name in LIVE}
         for one in scene.queue.schedules.list():
             scene.queue.schedules.pause(one.name)
@@ -116,7 +116,7 @@ def _ended(scene: Scene) -> int:
 
 
 def _hurt(scene: Scene, progress: Callable[[], int], most: int) -> None:
-    """Kills processes, each after some more has ended."""
+    """Kills processes, each after some more requests have ended."""
     faults = scene.scale.faults
     for number in range(faults):
         least = most * number // (faults + 1)
@@ -153,7 +153,7 @@ def compare_ids(report: Report, log: Counter[str], wanted: Iterable[str]) -> Non
 
 
 def _report(scene: Scene, wanted: dict[str, list[bytes]]) -> Report:
-    """What came out, beside what went in; each request ends and is logged once."""
+    """Reports what came out beside what went in; each request ends and is logged once."""
     report = scene.check.report
     scene.fleet.wait_ready()
     scene.fleet.drain()

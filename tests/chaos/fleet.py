@@ -1,4 +1,4 @@
-"""Workers as a user starts them: `rq-worker` processes, started again when something killed one."""
+"""Runs `rq-worker` processes as a user starts them, and restarts those that a fault killed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stop(NamedTuple):
 
 @dataclass
 class Member:
-    """One place in the fleet and the worker that has it now."""
+    """A place in the fleet and the worker that has it now."""
 
     place: int
     port: int
@@ -86,7 +86,7 @@ class Member:
 
 @dataclass
 class Fleet:
-    """Workers of one queue. Start them from the main thread: they die with the one they are of."""
+    """Workers of one queue. Start them from the main thread, because they die with it."""
 
     folder: Path
     url_of: Callable[[int], str]  # place -> URL
@@ -113,7 +113,7 @@ class Fleet:
         self.members = [self._start(place, free_port()) for place in range(self.size)]
 
     def wait_ready(self) -> None:
-        """Wait until every port is open: it takes connections after the registration."""
+        """Waits until every port is open: it takes connections after the registration."""
         for member in self.members:
             wait_until(
                 partial(member.says, "takes from queue"),
@@ -151,7 +151,7 @@ class Fleet:
     # ------------------------------------------------------------------ faults
 
     def kill(self, member: Member, how: str, pid: int = 0) -> bool:
-        """Kill -9 of a `child`, the `supervisor`, or the `group`; False when there was no such."""
+        """Kills a `child`, the `supervisor`, or the `group` with kill -9; False without one."""
         if how == "child":
             children = [pid] if pid else member.children()
             if not children:
@@ -177,7 +177,7 @@ class Fleet:
         return True
 
     def stop(self, member: Member, part: str = "group") -> Callable[[], None]:
-        """SIGSTOP of a worker, of its `supervisor` or its `children` alone; the call undoes it."""
+        """Stops a worker, its `supervisor` or its `children` with SIGSTOP; the call undoes it."""
         children = member.children() if part != "supervisor" else []
         pids = [*children, *([member.pid] if part != "children" else [])]
         began = self.hurt_ns = time.monotonic_ns()
@@ -185,7 +185,7 @@ class Fleet:
             os.kill(pid, signal.SIGSTOP)
 
         def go_on() -> None:
-            until = time.monotonic_ns()  # what goes on may end before the last SIGCONT
+            until = time.monotonic_ns()  # what continues may end before the last SIGCONT
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             self.stops.append(Stop(member.pid, part, began, until))
@@ -193,7 +193,7 @@ class Fleet:
         return go_on
 
     def tend(self) -> None:
-        """Start again who was killed: as the same worker, or as a new one."""
+        """Restarts killed workers: as the same worker, or as a new one."""
         for place, member in enumerate(self.members):
             if member.runs:
                 continue
@@ -216,7 +216,7 @@ class Fleet:
     # ------------------------------------------------------------------ the end
 
     def drain(self) -> None:
-        """SIGTERM to all; every one must end well, and soon."""
+        """Drains all with SIGTERM; every one must end well, and soon."""
         for member in self.members:
             if member.runs:
                 member.process.terminate()
@@ -238,7 +238,7 @@ class Fleet:
                 member.process.wait()
 
     def said(self, text: str) -> int:
-        """How many lines of the logs that are left hold this text."""
+        """Returns how often the logs that are left hold this text."""
         return sum(one.read_text(errors="replace").count(text) for one in self.folder.glob("*.log"))
 
 

@@ -1,4 +1,4 @@
-"""The handlers of the fleet. A body says what happens to it: its kind, request and index.
+"""The handlers of the fleet's workers. Each body names its kind, request and index.
 
 Kinds: e(cho), s(low: 2 to 20 ms), f(laky: fails at its first attempt), l(ong: 100 ms), w(aits:
 1.2 s) and h(eld: 4 s, more than its lease). The result is the body and the fence it was made
@@ -34,7 +34,7 @@ def is_planned(request_id: str) -> bool:
 
 
 def work(body: bytes, context: Context) -> bytes:
-    """Do what the body says, and write it down."""
+    """Does what the body names, and records it."""
     if not is_planned(context.id):
         return body
     number, index = int(context.id[1:]), context.index
@@ -46,7 +46,7 @@ def work(body: bytes, context: Context) -> bytes:
 
 
 async def work_async(body: bytes, context: Context) -> bytes:
-    """The same as a task."""
+    """Does the same as a coroutine."""
     if not is_planned(context.id):
         return body
     number, index = int(context.id[1:]), context.index

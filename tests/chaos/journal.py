@@ -1,6 +1,6 @@
-"""What handlers really did: each process appends a record when an execution begins and ends.
+"""Records what handlers really did: when each execution began and ended, in each process.
 
-A record is written by one call to the system before the handler goes on, so it outlives a kill -9
+A record is written by one system call before the handler continues, so it survives a kill -9
 of its process. The moments are CLOCK_MONOTONIC's, which all processes of a machine share.
 """
 
@@ -24,7 +24,7 @@ _RECORD = struct.Struct("<IIQHHQ")  # request, index, fence, attempt, what, ns
 
 
 class Writer:
-    """Of one process; made anew by itself after a fork."""
+    """The writer of one process; made anew after a fork."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -80,7 +80,7 @@ class Journal:
 
 
 def read(folder: Path, deaths: dict[int, list[int]]) -> Journal:
-    """Everything that was written; `deaths`: process -> the moments (ns) it was killed."""
+    """Reads all records; `deaths`: process -> the moments (ns) it was killed."""
     journal = Journal()
     for path in sorted(folder.iterdir()):
         _read_one(path, journal, deaths)
@@ -114,6 +114,6 @@ def _records(path: Path) -> Iterator[tuple[int, ...]]:
 
 
 def written(folder: Path) -> int:
-    """About how many executions have ended by now."""
+    """Returns about how many executions have ended by now."""
     with os.scandir(folder) as found:
         return sum(entry.stat().st_size for entry in found) // (2 * _RECORD.size)

@@ -1,4 +1,4 @@
-"""What goes in: requests of all sizes, submitted by threads; what the log says of their ends."""
+"""The load: threads that submit requests of all sizes, and a follower of the completion log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TRIES = 20  # of one submission
 MEAN_SIZE = 33  # of a `quick` request, about
-ATTEMPTS = 100  # the most: no sub-request may run out of them by being killed again and again
+ATTEMPTS = 100  # the most: no sub-request may use them up by being killed again and again
 BACKOFF_MS = (20, 100)
 _POLL_S = 0.05
 
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
 @dataclass
 class Submitted:
-    """One request that was submitted; `acked_ns` is when that was acknowledged."""
+    """A submitted request; `acked_ns` is when that was acknowledged."""
 
     number: int
     plan: Plan
@@ -48,7 +48,7 @@ class Submitted:
 
 
 def mixed(rng: random.Random) -> Plan:
-    """Many small ones, some big ones, some slow, some that fail at first."""
+    """Returns many small ones, some big ones, some slow, some that fail at first."""
     limit, priority = rng.randint(1, 8), rng.choice((0, 5, 5, 9, 50, 99))
     kind = rng.choices("esf", (70, 15, 15))[0]
     if kind == "e":
@@ -62,7 +62,7 @@ def mixed(rng: random.Random) -> Plan:
 
 
 def of_all_kinds(rng: random.Random) -> Plan:
-    """The same as `small`, most of them with a tenant, a rate, a delay, ageing, or another life."""
+    """Returns `small`, most of them with a tenant, a rate, a delay, ageing, or another life."""
     options: dict[str, Any] = rng.choice(
         (
             {},
@@ -82,13 +82,13 @@ def of_all_kinds(rng: random.Random) -> Plan:
 
 
 def small(rng: random.Random) -> Plan:
-    """The same, but nothing above 500."""
+    """Returns the same as `mixed`, but nothing above 500."""
     plan = mixed(rng)
     return plan._replace(size=min(plan.size, rng.randint(1, 500)))
 
 
 def quick(rng: random.Random) -> Plan:
-    """Many requests, most of them tiny: many acknowledgements a second, in many hash slots."""
+    """Returns many tiny requests: many acknowledgements a second, in many hash slots."""
     limit, priority = rng.randint(1, 8), rng.choice((0, 5, 5, 9, 50, 99))
     kind = rng.choices("esf", (70, 15, 15))[0]
     most = {"e": 2_500, "s": 60, "f": 200}[kind]
@@ -97,7 +97,7 @@ def quick(rng: random.Random) -> Plan:
 
 
 def long_ones(rng: random.Random) -> Plan:
-    """Many that take their time, some of them longer than their lease."""
+    """Returns many long ones, some of them longer than their lease."""
     plan = small(rng)
     kind = rng.choices("eslh", (10, 20, 65, 5))[0]
     most = {"e": 200, "s": 100, "l": 60, "h": 8}[kind]
@@ -126,7 +126,7 @@ class Load:
     requests: dict[int, Submitted] = field(default_factory=dict)
     logged: dict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
     forgotten: set[int] = field(default_factory=set)  # acknowledged, and gone after a restart
-    lost: set[int] = field(default_factory=set)  # ... and the log says so
+    lost: set[int] = field(default_factory=set)  # ... and the log has their loss
     fresh: deque[tuple[int, int]] = field(default_factory=deque)  # acknowledged: number, submitter
     problems: list[str] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)  # submissions, by the error they met
@@ -151,16 +151,16 @@ class Load:
 
     @property
     def room(self) -> int:
-        """How many sub-requests may still be submitted now."""
+        """Returns how many sub-requests may still be submitted now."""
         return int(min(self.allowed(), self.most)) - self.count
 
     @property
     def is_idle(self) -> bool:
-        """All that may be submitted now has been submitted, and has ended."""
+        """Returns whether all that may be submitted now was submitted, and has ended."""
         return self.room < 1 and self.ended >= self.count
 
     def start(self) -> None:
-        """Begin to submit and to follow the completion log."""
+        """Begins to submit and to follow the completion log."""
         rng = random.Random(self.seed)
         self._follower = threading.Thread(target=self._follow, daemon=True)
         for place in range(self.submitters):
@@ -174,7 +174,7 @@ class Load:
         for thread in [*self._threads, *([self._follower] if self._follower else [])]:
             thread.join(60)
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ submission
 
     def _submit(self, rng: random.Random, place: int) -> None:
         self.enter(place)
@@ -192,7 +192,7 @@ class Load:
                     again.append(one)
 
     def _todo(self, rng: random.Random, again: deque[Submitted], place: int) -> Submitted | None:
-        """What failed a while ago, before anything new."""
+        """Returns what failed a while ago, before anything new."""
         if again and time.monotonic_ns() - again[0].tried_ns >= self.again_s * 1e9:
             return again.popleft()
         with self._lock:
@@ -231,7 +231,7 @@ class Load:
         return tuple(given.items())
 
     def submit(self, queue: Queue, plan: Plan) -> int:
-        """One request, by the caller's own hand; returns its number once it is acknowledged."""
+        """Submits one request in the caller's own thread; returns its number once acknowledged."""
         one = self.enlist(next(self._numbers), plan)
         while not self._over.is_set() and one.tries <= self.tries:
             if self.send(queue, one):
@@ -240,7 +240,7 @@ class Load:
         return one.number
 
     def send(self, queue: Queue, one: Submitted) -> bool:
-        """Submit it, or the same again by its id; False when it was not acknowledged."""
+        """Submits it, or the same again by its id; False if it was not acknowledged."""
         number = one.number
         one.tried_ns = time.monotonic_ns()
         try:
@@ -276,10 +276,10 @@ class Load:
         second.add_many(bodies[second.added :])
         second.seal()
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ completion
 
     def _follow(self) -> None:
-        """Read the log as a consumer does, and note when each ending was seen."""
+        """Reads the log as a consumer does, and notes when each end was seen."""
         self.enter(-1)
         after = "0"
         with Queue.from_url(self.url) as queue:

@@ -1,4 +1,4 @@
-"""What a restarted Redis remembers of what it had acknowledged."""
+"""Compares what Redis acknowledged before a restart with what it still has afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUEUE = "req"
 
 
 class Known(NamedTuple):
-    """Holds what producers and consumers had received at one moment."""
+    """What producers and consumers had received at one moment."""
 
     submitted: dict[int, int]  # request -> when its submission was acknowledged, ns
     logged: dict[str, int]  # entry of the completion log -> when it was read, ns
@@ -45,7 +45,7 @@ class Memory:
         return Known(submitted, logged)
 
     def compare(self, known: Known, restart: tuple[int, int]) -> None:
-        """After a restart: what of it is gone?"""
+        """Counts what is gone after a restart."""
         killed, answers = restart
         self.restarts += 1
         self.away_ms.append((answers - killed) / 1e6)

@@ -1,4 +1,4 @@
-"""The faults by name. Each does its damage once and returns; the fleet remembers what it did."""
+"""The faults by name. Each injects its fault once and returns; the fleet undoes it later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Nemesis:
     _again: subprocess.Popen[bytes] | None = None
 
     def act(self, name: str, *words: Any) -> None:
-        """One fault: the method of this name."""
+        """Injects one fault: the method of this name."""
         getattr(self, name)(*words)
         self.done[name] = self.done.get(name, 0) + 1
 
@@ -44,7 +44,7 @@ class Nemesis:
     # ------------------------------------------------------------------ workers
 
     def kill(self, how: str = "") -> None:
-        """Kill -9: half of the time a process that runs handlers, else the whole worker."""
+        """Kills with kill -9: half of the time a process that runs handlers, else all of them."""
         hows = ("child", "child", "supervisor", "group")
         wait_until(
             lambda: self.fleet.kill(self._member(), how or self.fleet.rng.choice(hows)),
@@ -53,7 +53,7 @@ class Nemesis:
         self.fleet.tend()
 
     def stop(self, seconds: float) -> None:
-        """SIGSTOP for so long, then SIGCONT: two workers, of one only a part."""
+        """Stops two workers with SIGSTOP for so long, of one only a part, then sends SIGCONT."""
         first, second = self.fleet.rng.sample(self.fleet.members, 2)
         part = self.fleet.rng.choice(("supervisor", "children"))
         ways = [self.fleet.stop(first), self.fleet.stop(second, part)]
@@ -62,7 +62,7 @@ class Nemesis:
             go_on()
 
     def pause_queue(self, queue: Queue, seconds: float) -> None:
-        """The queue is paused for so long, and a worker is killed meanwhile."""
+        """Pauses the queue for so long, and kills a worker meanwhile."""
         queue.pause(for_s=seconds)
         self.kill()
 
@@ -72,11 +72,11 @@ class Nemesis:
         self.client.script_flush()
 
     def cut_clients(self) -> None:
-        """The server closes all connections but our own."""
+        """Makes the server close all connections but our own."""
         self.client.client_kill_filter(_type="normal", skipme=True)
 
     def restart(self) -> None:
-        """Kill -9 of Redis under load; it comes back on the same port with what its file holds."""
+        """Kills Redis under load with kill -9; it restarts on the same port with its file."""
         process = self._again or self.server.process
         began = time.monotonic_ns()
         process.kill()

@@ -1,4 +1,4 @@
-"""How many handlers of one request really ran concurrently, and how often above its limit."""
+"""Measures how many handlers of one request really ran concurrently, against its limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Overlap:
-    """Above the limit: moments it began, ns it lasted in all and at a time, the most beyond it."""
+    """Time above the limit: when each began, ns in all and at a time, and the most above it."""
 
     times: int = 0
     ns: int = 0
@@ -28,7 +28,7 @@ class Overlap:
 
 
 def over_limit(executions: Iterable[Execution], limit: int) -> Overlap:
-    """What the executions of one request did to its limit."""
+    """Returns how far the executions of one request exceeded its limit."""
     edges = [(one.began_ns, 1) for one in executions]
     edges += [(one.ended_ns, -1) for one in executions]
     edges.sort()  # at the same moment an end comes first

@@ -1,7 +1,7 @@
-"""The runs in a lab of networks: a primary is cut off, with a worker and a client on its side.
+"""The chaos scenes with network cuts: a primary is cut off, with a worker and a client beside it.
 
 Six nodes, the workers and two clients have a network namespace each. A cut lasts for longer than a
-failover, so that two nodes take themselves for the primary of the same slots for a while.
+failover, so that for a while two nodes act as the primary of the same slots.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ NEAR, FAR = "c0", "c1"  # the clients: with most of the nodes, and on the side t
 _FAR_SUBMITTER = 3
 _FIRST_EAGER = 1_000_000
 _MOST_EAGER = 300  # a cut
-_FAR_PATIENCE_S = 1.0  # it goes on to the next one when a node is out of its reach
+_FAR_PATIENCE_S = 1.0  # it tries the next one if a node is out of reach
 
 
 class Wire(NamedTuple):
-    """What is cut in one fault: kind, who from whom, which ways."""
+    """The cut links of one fault: its kind, the places on both sides, and the directions."""
 
     kind: str
     some: list[str]
@@ -61,13 +61,13 @@ class Wire(NamedTuple):
 
 
 def mixed(rng: random.Random) -> Plan:
-    """Many small ones, and some whose handlers run into a failover."""
+    """Returns many small ones, and some whose handlers run into a failover."""
     return quick(rng) if rng.random() < 0.85 else long_ones(rng)
 
 
 @contextlib.contextmanager
 def lab_cluster(lab: Lab, *options: str) -> Iterator[Cluster]:
-    """Three primaries and three replicas in the places n0 … n5 of a lab."""
+    """Runs three primaries and three replicas in the places n0 … n5 of a lab."""
     with tempfile.TemporaryDirectory(prefix="fl-l-") as root:
         binary, nodes = find_server(), []
         for number in range(2 * PRIMARIES):
@@ -92,7 +92,7 @@ def lab_cluster(lab: Lab, *options: str) -> Iterator[Cluster]:
 def in_lab(
     name: str, scale: Scale, *, durable: int = 0, soon_s: float = SOON_S
 ) -> Iterator[tuple[ClusterScene, Lab]]:
-    """A cluster in a lab; the last worker is the one that is cut off, as is the client FAR."""
+    """Stages a cluster in a lab; the last worker is cut off, as is the client FAR."""
     workers = [f"w{number}" for number in range(scale.workers)]
     places = [f"n{number}" for number in range(2 * PRIMARIES)]
     with make_lab([*places, *workers, NEAR, FAR]) as lab, lab_cluster(lab, *OPTIONS) as cluster:
@@ -116,7 +116,7 @@ def in_lab(
 
 
 class Eager:
-    """The client on the far side: while it is cut off it submits what its primary can take."""
+    """The client on the far side: while cut off, it submits what its primary can take."""
 
     def __init__(self, scene: ClusterScene, lab: Lab) -> None:
         self._scene, self._lab = scene, lab
@@ -124,10 +124,10 @@ class Eager:
         self._thread: threading.Thread | None = None
 
     def begin(self, node: Node, seconds: float) -> None:
-        """Cut off from now on; returns once it has been at that primary, and goes on by itself."""
+        """Is cut off from now on; returns once it has been at that primary, and continues alone."""
         self.close()
         ready = threading.Event()
-        owners = self._scene.cluster.view().slots  # asked here: a connection stays where it is made
+        owners = self._scene.cluster.view().slots  # called here: it stays where it is made
         slots = {slot for slot, owner in enumerate(owners) if owner == node.id}
         given = (slots, seconds, ready)
         self._thread = threading.Thread(target=self._work, args=given, daemon=True)
@@ -159,7 +159,7 @@ class Eager:
                     refused.popleft()
 
     def _send(self, queue: Queue, slots: set[int], shards: Shards) -> Submitted:
-        """A request of one, all of whose keys are in these slots."""
+        """Submits a request of one, all of whose keys are in these slots."""
         number = next(number for number in self._numbers if self._fits(number, slots, shards))
         one = self._scene.load.enlist(number, Plan("e", 1, 1, 5), _FAR_SUBMITTER)
         if self._scene.load.send(queue, one):
@@ -181,7 +181,7 @@ def partition(
     away_s: float = AWAY_S,
     soon_s: float = SOON_S,
 ) -> Report:
-    """A primary is cut off, alone or with a worker and a client: both ways, one way, one link."""
+    """Cuts off a primary, alone or with a worker and a client: both ways, one way, one link."""
     with in_lab("partition", scale, durable=durable, soon_s=soon_s) as (scene, lab):
         turns, eager = cycle(ways), Eager(scene, lab)
         scene.begin()
@@ -193,7 +193,7 @@ def partition(
 
 
 def partition_durable(scale: Scale) -> Report:
-    """The same with WAIT 1: nothing that was acknowledged may be gone."""
+    """Does the same with WAIT 1: nothing that was acknowledged may be gone."""
     return partition(scale, durable=1)
 
 
@@ -217,7 +217,7 @@ def far_side(scene: ClusterScene) -> dict[str, int]:
 def cut_off(
     scene: ClusterScene, lab: Lab, kind: str, number: int, away_s: float, eager: Eager
 ) -> None:
-    """One fault. Every other one hits the primary of the dispatch slot."""
+    """Injects one fault. Every other one hits the primary of the dispatch slot."""
     hurt: Primaries = scene.nemesis
     node = scene.cluster.owner(slot_of("{req}")) if number % 2 == 0 else hurt.any_primary()
     place = next(name for name, one in lab.places.items() if one.host == node.host)

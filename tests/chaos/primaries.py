@@ -1,4 +1,4 @@
-"""Faults of a cluster: primaries that are killed, stopped or cut off, and slots that move."""
+"""The faults of a cluster: primaries that are killed, stopped or cut off, and slots that move."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def now_ms() -> float:
-    """The wall clock, as the servers of this machine have it."""
+    """Returns the wall clock, which the servers of this machine share."""
     return time.time() * 1000
 
 
 @dataclass
 class Fault:
-    """One primary's end: the moments are the wall clock's, ms; 0 = not yet."""
+    """A fault of one primary: the moments are the wall clock's, ms; 0 = not yet."""
 
     kind: str
     node: Node
@@ -64,7 +64,7 @@ class Move:
 
 @dataclass
 class Primaries:
-    """Hurts a cluster; `tend` brings back who was away for its time."""
+    """Injects faults into a cluster; `tend` brings back each node after its time."""
 
     cluster: Cluster
     rng: random.Random
@@ -74,11 +74,11 @@ class Primaries:
     _back: dict[int, Callable[[], None]] = field(default_factory=dict)  # fault -> what undoes it
 
     def kill(self, node: Node, away_s: float) -> Fault:
-        """Kill -9; it comes back with what its file holds, as the replica of its heir."""
+        """Kills with kill -9; the node comes back with its file, as a replica of its successor."""
         return self._hurt("kill", node, away_s, self.cluster.kill, self.cluster.restart)
 
     def stop(self, node: Node, away_s: float) -> Fault:
-        """Sends SIGSTOP, later SIGCONT; its connections stay without answers."""
+        """Stops with SIGSTOP, later SIGCONT; its connections stay without answers."""
         return self._hurt("stop", node, away_s, self.cluster.stop, self.cluster.cont)
 
     def cut(
@@ -89,7 +89,7 @@ class Primaries:
         cut: Callable[[], None],
         heal: Callable[[], None],
     ) -> Fault:
-        """A fault of the wire: it lives, and is alone, or with a few."""
+        """Cuts the network: the node lives, and is alone, or with a few."""
         return self._hurt(kind, node, away_s, lambda _: cut(), lambda _: heal())
 
     def _hurt(
@@ -111,11 +111,11 @@ class Primaries:
         return fault
 
     def any_primary(self) -> Node:
-        """One of them, the dispatch slot's as often as another."""
+        """Returns one of them, the dispatch slot's as often as another."""
         return self.rng.choice(self.cluster.primaries())
 
     def tend(self) -> None:
-        """Note who took over, and bring back who was away for long enough."""
+        """Notes which replica took over, and brings back each node after its time."""
         for number, fault in enumerate(self.faults):
             if fault.is_over:
                 continue
@@ -138,7 +138,7 @@ class Primaries:
             del self._back[number]
 
     def move(self, kind: str, slot: int, live: list[int]) -> Move:
-        """A slot goes to the next primary, with its keys."""
+        """Moves a slot to the next primary, with its keys."""
         primaries = self.cluster.primaries()
         at = primaries.index(self.cluster.owner(slot))
         began = now_ms()

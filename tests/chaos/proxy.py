@@ -1,6 +1,6 @@
 """A TCP proxy that fails on demand, as a process: `python -m tests.chaos.proxy PORT`.
 
-It says its own port, then takes one command a line and answers each with a line:
+It prints its own port, then takes one command a line and answers each with a line:
 `cut` every connection · `reply` each connection's next reply is cut in its middle · `request` the
 same of what goes in · `lose` the next request goes in and its reply never comes out · `stall S`
 nothing moves for so long · `delay S` everything takes so much longer, until `delay 0`.
@@ -34,14 +34,14 @@ class Line:
     broken: str = ""  # what happens to the next bytes: "reply", "request" or "lose"
 
     def cut(self) -> None:
-        """End it now, without the usual goodbye: what is not sent is lost."""
+        """Cuts the connection without the usual close: what is not sent is lost."""
         for end in self.ends:
             end.transport.abort()
 
 
 @dataclass
 class Proxy:
-    """All connections, and what is done to them."""
+    """All connections, and the faults that are applied to them."""
 
     port: int
     lines: set[Line] = field(default_factory=set)
@@ -53,7 +53,7 @@ class Proxy:
         self._open.set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A new client: connect it, and carry bytes both ways until one side ends."""
+        """Accepts a client: connects it, and carries bytes both ways until one side ends."""
         try:
             there, out = await asyncio.open_connection(HOST, self.port)
         except OSError:
@@ -94,7 +94,7 @@ class Proxy:
         line.cut()
 
     async def obey(self, command: str) -> str:
-        """One command; what it came to."""
+        """Runs one command; returns its reply."""
         word, _, number = command.partition(" ")
         touched = len(self.lines)
         match word:
@@ -127,7 +127,7 @@ async def _main(port: int) -> None:
         say(await proxy.obey(command.strip()))
 
 
-# ------------------------------------------------------------------ the other side
+# ------------------------------------------------------------------ the caller's side
 
 
 @dataclass
@@ -154,7 +154,7 @@ class Running:
 
 @contextlib.contextmanager
 def run_proxy(port: int) -> Iterator[Running]:
-    """A proxy in front of the server at a port of this machine."""
+    """Runs a proxy in front of the server at a port of this machine."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, str(port)],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The runs: a server, a fleet, a load and a nemesis, and what must hold at the end."""
+"""The chaos scenes: a server, a fleet, a load and a nemesis, and what must hold at the end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scale:
 
 @dataclass
 class Scene:
-    """One run; made by `stage`."""
+    """A run; made by `stage`."""
 
     name: str
     scale: Scale
@@ -57,7 +57,7 @@ class Scene:
     queue: Queue
     fleet: Fleet
     load: Load
-    nemesis: Any  # what it has done to whom, in `done`
+    nemesis: Any  # what it has done to which process, in `done`
     check: Check
     began: float = field(default_factory=time.monotonic)
     _said: float = 0.0
@@ -69,7 +69,7 @@ class Scene:
         self.load.start()
 
     def spread(self, fault: Callable[[], None]) -> None:
-        """The faults one after the other, each after some of the work and its share of the time."""
+        """Injects the faults in turn, each after some of the work and its share of the time."""
         faults, seconds = self.scale.faults, self.scale.seconds
         share = self.load.most / (2 * faults)
         self.load.allowed = lambda: self.load.most * (0.05 + 0.95 * (self.acted + 1) / (faults + 1))
@@ -86,7 +86,7 @@ class Scene:
     acted: int = 0
 
     def _may_act(self, ran: float, due: float, last: float) -> bool:
-        """When it is due, and enough was done since the last fault, or nothing is left to do."""
+        """Returns whether a fault is due, with enough done since the last, or nothing left."""
         now = time.monotonic()
         if now < due:
             return False
@@ -117,7 +117,7 @@ class Scene:
             sys.stderr.flush()
 
     def finish(self) -> Report:
-        """Waits for the end of everything, drain the workers, and check."""
+        """Waits for the end of everything, drains the workers, and checks."""
         at = time.monotonic()
         try:
             self.wait(lambda: self.load.is_in, 600, "everything is submitted")
@@ -163,7 +163,7 @@ def stage(
     listens: bool = True,
     **load: Any,
 ) -> Iterator[Scene]:
-    """A server (of its own unless given), a queue, workers that do not run yet, and a load."""
+    """Stages a server (of its own unless given), a queue, workers that wait, and a load."""
     with contextlib.ExitStack() as later:
         server = server or later.enter_context(run_server("single", *options))
         folder = Path(later.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
@@ -190,7 +190,7 @@ def stage(
 
 
 def kill(scale: Scale, server: Server | None = None, how: str = "") -> Report:
-    """Kill -9 of processes that run handlers, of supervisors and of whole workers."""
+    """Kills processes that run handlers, supervisors and whole workers with kill -9."""
     with stage("kill", scale, server=server) as scene:
         scene.begin()
         scene.spread(lambda: scene.nemesis.act("kill", how))
@@ -198,7 +198,7 @@ def kill(scale: Scale, server: Server | None = None, how: str = "") -> Report:
 
 
 def varied(scale: Scale, server: Server | None = None) -> Report:
-    """The same, with tenants, rates, delays, ageing, `after`, unique ids; the queue is paused."""
+    """Does the same with tenants, rates, delays, ageing, `after`, unique ids and pauses."""
     with stage("varied", scale, server=server, plan=of_all_kinds) as scene:
         scene.begin()
         names = cycle(("kill", "kill", "pause_queue"))
@@ -212,7 +212,7 @@ def varied(scale: Scale, server: Server | None = None) -> Report:
 
 
 def calm(scale: Scale, server: Server | None = None) -> Report:
-    """No fault at all: nothing may run twice."""
+    """Injects no fault at all: nothing may run twice."""
     with stage("calm", scale, server=server) as scene:
         scene.check.must_run_once = True
         scene.begin()
@@ -220,7 +220,7 @@ def calm(scale: Scale, server: Server | None = None) -> Report:
 
 
 def stop(scale: Scale, server: Server | None = None, *, lease_ms: int = 2_500) -> Report:
-    """SIGSTOP of a worker, its supervisor or its handlers alone, for three leases; then SIGCONT."""
+    """Stops a worker, its supervisor or its handlers with SIGSTOP for three leases."""
     with stage("stop", scale, server=server, plan=long_ones, lease_ms=lease_ms) as scene:
         scene.begin()
         scene.spread(lambda: scene.nemesis.act("stop", 3 * lease_ms / 1000))
@@ -228,7 +228,7 @@ def stop(scale: Scale, server: Server | None = None, *, lease_ms: int = 2_500) -
 
 
 def scripts(scale: Scale, server: Server | None = None) -> Report:
-    """SCRIPT FLUSH and CLIENT KILL in turn."""
+    """Alternates SCRIPT FLUSH and CLIENT KILL."""
     with stage("scripts", scale, server=server) as scene:
         scene.check.must_run_once = True
         scene.begin()
@@ -241,9 +241,9 @@ WIRE = ("cut", "reply", "request", "lose", "stall 1", "reply", "lose", "delay 0.
 
 
 def proxy(scale: Scale, server: Server | None = None, *, direct: int = 2) -> Report:
-    """The wire between Redis and all producers and most workers is cut, halved, stalled.
+    """Cuts, halves and stalls the connections of all producers and most workers.
 
-    One stall in nine is longer than the lease of 3 s: those on a wire of their own go on meanwhile.
+    One stall in nine exceeds the lease of 3 s: workers with a connection of their own continue.
     """
     with stage(
         "proxy", scale, server=server, proxied=lambda place: place >= direct or place < 0
@@ -262,12 +262,12 @@ def proxy(scale: Scale, server: Server | None = None, *, direct: int = 2) -> Rep
 
 
 def always(scale: Scale) -> Report:
-    """Redis is killed under load and restarted; its file is synced with every write."""
+    """Kills and restarts Redis under load; its file is synced with every write."""
     return _restart("always", scale)
 
 
 def everysec(scale: Scale) -> Report:
-    """The same, synced every second."""
+    """Does the same with a file that is synced every second."""
     return _restart("everysec", scale)
 
 
@@ -289,7 +289,7 @@ def _restart(sync: str, scale: Scale) -> Report:
 
 
 def clocks(scale: Scale, server: Server | None = None) -> Report:
-    """The wall clocks of workers are an hour off, either way, and other ones after a restart."""
+    """Sets the wall clocks of workers an hour off, either way, and others after a restart."""
     rng = random.Random(scale.seed)
     shifts: dict[int, Iterator[int]] = defaultdict(lambda: cycle(rng.sample((-3600, 0, 3600), 3)))
     given: dict[str, Any] = {"shift_s": lambda place: next(shifts[place])}
@@ -309,7 +309,7 @@ def recover(
     died: tuple[str, ...] = WAYS,
     lease_ms: int = 3_000,
 ) -> Report:
-    """How soon a dead worker's sub-request runs again, by how it died."""
+    """Measures how soon a dead worker's sub-request runs again, by how it died."""
     scale = replace(scale, sub_requests=0)
     with stage("recover", scale, server=server, lease_ms=lease_ms) as scene:
         scene.begin()

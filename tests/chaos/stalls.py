@@ -1,4 +1,4 @@
-"""How long nothing was completed: gaps between completions, around the moments of faults.
+"""Measures how long nothing was completed, as gaps between completions around faults.
 
 A completion's moment is the id of its entry in `out`: the clock of the server that counted it.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def longest_gap(moments: Sequence[int], since: float, until: float) -> float:
-    """The longest time between two completions that overlaps [since, until], in ms.
+    """Returns the longest time between two completions that overlaps [since, until], in ms.
 
     `moments` are sorted. Before the first and after the last of all nothing is known, so what
     lies outside of [since, until] there does not count.
@@ -30,12 +30,12 @@ def longest_gap(moments: Sequence[int], since: float, until: float) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so large a share of all is not above; 0.0 of none."""
+    """Returns the value that so large a share of all does not exceed; 0.0 of none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def shown(values: Sequence[float]) -> str:
-    """Median, 95 %, highest, for people."""
+    """Returns median, 95 % and highest as text."""
     middle, high = percentile(values, 0.5), percentile(values, 0.95)
     return f"{middle:,.0f} / {high:,.0f} / {max(values, default=0.0):,.0f}"

@@ -1,4 +1,4 @@
-"""Short runs of every fault: what went in came out, once. `make chaos` has the long ones."""
+"""Tests short runs of every fault: all that went in came out, once. `make chaos` has long runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 @ON_LINUX
 def test_processes_are_killed(redis_server: Server, redis_url: str):
-    """Handlers' processes, supervisors and whole workers, while they work."""
+    """Kills handlers' processes, supervisors and whole workers, while they work."""
     report = scenes.kill(small(4_000, 8), redis_server)
     check(report)
     assert sum(report.figures["kills"].values()) == 8
@@ -46,7 +46,7 @@ def test_processes_are_killed(redis_server: Server, redis_url: str):
 def test_processes_are_killed_while_requests_wait_for_each_other(
     redis_server: Server, redis_url: str
 ):
-    """Tenants, rates, delays, ageing, `after` and unique ids; the queue is paused now and then."""
+    """Uses tenants, rates, delays, ageing, `after` and unique ids; pauses the queue at times."""
     check(scenes.varied(small(1_000, 3), redis_server))
 
 
@@ -78,7 +78,7 @@ def test_the_checker_compares_the_ids_of_ticks_and_not_their_number():
 @pytest.mark.rest
 @ON_LINUX
 def test_workers_are_stopped_for_three_leases(redis_server: Server, redis_url: str):
-    """One as a whole, of another a part, in the middle of what they do."""
+    """Stops one worker as a whole, of another a part, in the middle of their work."""
     report = scenes.stop(small(500, 1), redis_server, lease_ms=1_000)
     check(report)
     assert report.figures["faults"] == {"stop": 1}
@@ -88,7 +88,7 @@ def test_workers_are_stopped_for_three_leases(redis_server: Server, redis_url: s
 @pytest.mark.slow
 @pytest.mark.rest
 def test_redis_forgets_scripts_and_cuts_its_clients(redis_server: Server, redis_url: str):
-    """Nothing even runs twice."""
+    """Checks that nothing even runs twice."""
     check(scenes.scripts(small(4_000, 6), redis_server))
 
 
@@ -96,7 +96,7 @@ def test_redis_forgets_scripts_and_cuts_its_clients(redis_server: Server, redis_
 @pytest.mark.slow
 @pytest.mark.rest
 def test_the_wire_is_cut_in_the_middle_of_replies(redis_server: Server, redis_url: str):
-    """Of what goes in, too; and replies are lost as a whole."""
+    """Cuts requests in their middle, too, and loses whole replies."""
     report = scenes.proxy(small(3_000, 5), redis_server, direct=0)
     check(report)
     assert report.figures["wire"]["half or lost"] > 0
@@ -106,7 +106,7 @@ def test_the_wire_is_cut_in_the_middle_of_replies(redis_server: Server, redis_ur
 @pytest.mark.slow
 @pytest.mark.rest
 def test_redis_is_killed_and_restarted():
-    """Of what it had acknowledged nothing is gone, as its file is synced with every write."""
+    """Checks that nothing acknowledged is gone, because the file is synced with every write."""
     report = scenes.always(small(2_000, 2))
     check(report)
     assert report.figures["acknowledged submissions gone after a restart"] == 0
@@ -116,7 +116,7 @@ def test_redis_is_killed_and_restarted():
 @pytest.mark.slow
 @pytest.mark.rest
 def test_clocks_are_an_hour_off(redis_server: Server, redis_url: str):
-    """Workers', either way; killed ones come back with another hour."""
+    """Shifts the clocks of workers, either way; killed ones return with another hour."""
     check(scenes.clocks(small(3_000, 4), redis_server))
 
 
@@ -134,7 +134,7 @@ def test_without_a_fault_nothing_runs_twice(redis_server: Server, redis_url: str
 @pytest.mark.slow
 @ON_LINUX
 def test_a_dead_workers_sub_request_runs_again_soon(redis_server: Server, redis_url: str):
-    """Its port refuses: soon after its last beat. One that was stopped: when its lease is over.
+    """Measures a refused port: soon after the last heartbeat. A stopped one: when its lease ends.
 
     And what the stopped one makes of it in the end is refused.
     """
@@ -164,7 +164,7 @@ def test_the_checker_counts_concurrent_handlers_above_the_limit():
 
 
 def test_the_checker_finds_the_longest_gap():
-    """Between completions; where there was none before or after, from or to the edge."""
+    """A gap is between completions; before the first or after the last, it is to the edge."""
     moments = [10, 20, 60, 70, 300]
     assert longest_gap(moments, 15, 65) == 40
     assert longest_gap(moments, 62, 68) == 10
@@ -175,7 +175,7 @@ def test_the_checker_finds_the_longest_gap():
 
 
 def test_an_execution_ends_with_the_process_that_was_killed(tmp_path: Path):
-    """It ends at the kill of its process or of its supervisor; else it is unexplained."""
+    """An execution ends at the kill of its process or of its supervisor; else it is unexplained."""
     record = struct.Struct("<IIQHHQ")
     data = record.pack(5, 0, 1, 1, BEGAN, 100) + record.pack(5, 0, 1, 1, ENDED, 150)
     (tmp_path / "10-11-90").write_bytes(data + record.pack(5, 1, 1, 1, BEGAN, 160) + b"torn")

@@ -1,4 +1,4 @@
-"""Short runs on a real cluster: primaries fall, slots move, links break."""
+"""Tests short runs on a real cluster: primaries are killed or stopped, slots move, links break."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.chaos.stalls import shown
 from tests.support.network.lab import why_not
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.heavy]
-PATIENT_S = 20.0  # of a machine that does other things, too: how long is measured by the long runs
+PATIENT_S = 20.0  # of a machine that does other work, too: the long runs measure how long
 
 
 @pytest.fixture
 def lab() -> None:
-    """A lab is possible here."""
+    """Skips the test if no lab is possible here."""
     if reason := why_not():
         pytest.skip(reason)
 
@@ -23,7 +23,7 @@ def lab() -> None:
 @pytest.mark.timeout(180)
 @ON_LINUX
 def test_primaries_are_killed_and_stopped():
-    """Waiters for an acknowledged request that is gone receive that answer."""
+    """Checks that waiters for an acknowledged request that is gone receive that error."""
     report = cluster_scenes.failover(small(1_500, 2, 30), soon_s=PATIENT_S)
     check(report)
     assert report.figures["faults"] == {"kill": 1, "stop": 1}
@@ -32,7 +32,7 @@ def test_primaries_are_killed_and_stopped():
 @pytest.mark.timeout(180)
 @ON_LINUX
 def test_what_a_replica_confirmed_is_never_lost():
-    """Of nothing that was acknowledged."""
+    """Checks that nothing acknowledged is lost."""
     report = cluster_scenes.failover(small(1_500, 2, 30), durable=1, soon_s=PATIENT_S)
     check(report)
     assert report.figures["acknowledged submissions gone"] == 0
@@ -41,7 +41,7 @@ def test_what_a_replica_confirmed_is_never_lost():
 
 @pytest.mark.timeout(180)
 def test_slots_move_under_load():
-    """The dispatch slots and those of requests: nothing is lost, nothing waits for long."""
+    """Moves the dispatch slots and those of requests: nothing is lost, nothing waits for long."""
     report = cluster_scenes.reshard(small(1_500, 24, 15))
     check(report)
     assert report.figures["faults"]["moved, request"] == 24
@@ -51,7 +51,7 @@ def test_slots_move_under_load():
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("durable", [0, 1])
 def test_a_primary_is_cut_off_with_a_worker_and_a_client(lab: None, durable: int):
-    """One cut is in both directions; another lets it send but receive nothing."""
+    """Cuts once in both directions; once it may send but receives nothing."""
     report = partition.partition(
         small(1_000, 2, 40), durable=durable, ways=("both", "in"), soon_s=PATIENT_S
     )
@@ -62,7 +62,7 @@ def test_a_primary_is_cut_off_with_a_worker_and_a_client(lab: None, durable: int
 
 @pytest.mark.timeout(180)
 def test_one_link_is_cut(lab: None):
-    """Of a worker to a primary: the others do its work, and the cluster does not mind."""
+    """Cuts a worker from a primary: the others do its work, and the cluster does not change."""
     report = partition.partition(small(800, 1, 24), ways=("one link",), soon_s=PATIENT_S)
     check(report)
     assert report.figures["promoted after, ms (median / 95 % / most)"] == shown([])
@@ -71,7 +71,7 @@ def test_one_link_is_cut(lab: None):
 @pytest.mark.timeout(300)
 @ON_LINUX
 def test_a_primary_without_a_replica_stays_dead():
-    """The requests elsewhere go on, retries and all; those of the dead one wait and then end."""
+    """Checks that requests elsewhere run, with retries; those of the dead primary wait and end."""
     report = dead_primary.dead_primary(small(0, 1, 25))
     check(report)
     assert report.figures["faults"] == {"kill": 1}

@@ -1,4 +1,4 @@
-"""How long a sub-request waits after its worker's death until it runs again, measured."""
+"""Measures how long a sub-request waits after its worker's death until it runs again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 @dataclass
 class Trials:
-    """One sub-request at a time, whose worker dies at some moment within a second."""
+    """Runs one sub-request at a time, whose worker dies at some moment within a second."""
 
     queue: Queue
     fleet: Fleet
@@ -33,7 +33,7 @@ class Trials:
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self, way: str) -> None:
-        """One trial: a `child`, `supervisor` or `group` is killed, or the group is "stopped"."""
+        """Runs one trial: kills a `child`, `supervisor` or `group`, or stops the group."""
         number = self.load.submit(self.queue, Plan("w", 1, 1, 5))
         (first,) = wait_until(lambda: self._ran(number), WAIT_S, why="it runs")
         member = next(one for one in self.fleet.members if one.pid == first.supervisor)
@@ -44,7 +44,7 @@ class Trials:
         if way == "stopped":
             go_on = self.fleet.stop(member)
         elif way == "child":
-            # Of two children only one has it: the one whose process wrote it down.
+            # Of two children only one has it: the one whose process recorded it.
             self.fleet.kill(member, "child", self._holder(number))
         else:
             self.fleet.kill(member, way)

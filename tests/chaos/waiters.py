@@ -1,4 +1,4 @@
-"""Threads that wait for requests, and their answers: an end and its results, or a loss.
+"""Threads that wait for requests and keep the outcome: an end and its results, or a loss.
 
 Each thread waits for the newest acknowledged request that has no waiter. Its answer is kept, and
 compared at the end with what is there: an end that was reported must not be taken back.
@@ -30,7 +30,7 @@ _CALL_S = 10.0  # one wait; then it looks whether the run is over
 
 
 def digest_of(results: Iterable[Result]) -> str:
-    """What stands for these results: the fences of all, so that another execution is seen."""
+    """Returns a digest of these results: their fences, so that another execution is detected."""
     made = hashlib.sha256()
     for result in results:
         made.update(b"%d:%s:%b\n" % (result.index, result.status.encode(), result.body or b""))
@@ -39,7 +39,7 @@ def digest_of(results: Iterable[Result]) -> str:
 
 @dataclass
 class Answer:
-    """Holds what one waiter received about its request."""
+    """What one waiter received about its request."""
 
     word: str  # done, cancelled, RequestLost, RequestNotFound; "" = nothing yet
     seconds: float = 0.0  # it took
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass
 class Waiters:
-    """Threads that wait. `place` says which submitter's requests: it may be cut off with it."""
+    """Threads that wait. `place` names the submitter's requests: it may be cut off with it."""
 
     load: Load
     url: str
@@ -71,7 +71,7 @@ class Waiters:
             thread.start()
 
     def close(self) -> None:
-        """Let each end with the request it waits for, if that ends soon."""
+        """Ends each thread with the request it waits for, if that ends soon."""
         self._over.set()
         for thread in self._threads:
             thread.join(ANSWER_S)
@@ -87,7 +87,7 @@ class Waiters:
                     self._wait(queue, number)
 
     def _next(self, place: int) -> int:
-        """The newest request that was acknowledged at this place; -1 when there is none."""
+        """Returns the newest request that was acknowledged at this place; -1 if there is none."""
         fresh = self.load.fresh
         with self._lock:
             for _ in range(len(fresh)):

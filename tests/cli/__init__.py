@@ -1,1 +1,1 @@
-"""The command line, as a person meets it: a process, its output and its exit code."""
+"""Tests the command line as a user runs it: a process, its output and its exit code."""

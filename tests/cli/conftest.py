@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a test on one kind of server, because most do not depend on it; see ON_EVERY_KIND."""
+    """Runs a test on one kind of server, because few tests depend on it; see ON_EVERY_KIND."""
     backends.use_one(metafunc)
 
 
 @pytest.fixture
 def program(redis_url: str, tmp_path: Path) -> Program:
-    """`fairlane` with FAIRLANE_REDIS, in an empty folder."""
+    """Makes `fairlane` with FAIRLANE_REDIS, in an empty folder."""
     return Program(tmp_path, redis_url)
 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Program:
-    """`fairlane` without a Redis, in an empty folder."""
+    """Makes `fairlane` without a Redis, in an empty folder."""
     return Program(tmp_path, None)

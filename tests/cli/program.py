@@ -1,4 +1,4 @@
-"""Runs `python -m fairlane` as a person would, and settles requests without a worker."""
+"""Runs `python -m fairlane` as a user does, and settles requests without a worker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ END_S = 60.0
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process left: its exit code, its data, its talk."""
+    """What a process left: its exit code, its data, its messages."""
 
     code: int
     out: bytes
@@ -50,12 +50,12 @@ class Ended:
 
     @property
     def id(self) -> str:
-        """The one line of data."""
+        """The id, which is the only line of data."""
         (line,) = self.out.decode().splitlines()
         return line
 
     def refused(self, code: int, *words: str) -> None:
-        """Assert that it said one sentence with these words, no data, and this exit code."""
+        """Asserts that it printed one sentence with these words, no data, and this exit code."""
         assert self.err.count("\n") == 1, self.err
         assert self.err.startswith("fairlane: ")
         for word in words:
@@ -87,7 +87,7 @@ class Program:
             self.env["FAIRLANE_REDIS"] = url
 
     def __call__(self, *words: object, stdin: bytes = b"") -> Ended:
-        """Run it to its end; no end is a traceback."""
+        """Runs it to its end, which must not be a traceback."""
         given, input_end = os.pipe()
         running = Running(self, words, given)
         os.close(given)
@@ -101,11 +101,11 @@ class Program:
             return Running(self, words, nothing.fileno())
 
     def words(self, *words: object) -> list[str]:
-        """The command as the system wants it."""
+        """Returns the words of the command line."""
         return [sys.executable, "-m", "fairlane", *map(str, words)]
 
     def start(self, *words: object, **options: Any) -> Started:
-        """Start it; the pipes are unbuffered, so that a line can be waited for."""
+        """Starts it; the pipes are unbuffered, so that a line can be waited for."""
         given: Mapping[str, Any] = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -114,7 +114,7 @@ class Program:
         return Started(self.words(*words), cwd=self.folder, env=self.env, **{**given, **options})
 
     def file(self, content: bytes, name: str = "input") -> Path:
-        """A file in its folder."""
+        """Returns a file in its folder."""
         path = self.folder / name
         path.write_bytes(content)
         return path
@@ -142,7 +142,7 @@ class Running:
         return self._out.readline().decode().strip()
 
     def finish(self) -> Ended:
-        """Waits for its end; no end is a traceback. Returns what was not read yet."""
+        """Waits for its end, which must not be a traceback. Returns what was not read yet."""
         with self._out:
             out = self._out.read()
         code = self.process.wait(END_S)
@@ -154,7 +154,7 @@ class Running:
 
 
 def finish(process: subprocess.Popen[bytes]) -> Ended:
-    """Wait for a started process."""
+    """Waits for a started process."""
     out, err = process.communicate(timeout=END_S)
     said = err.decode()
     assert not has_own_traceback(said)
@@ -162,13 +162,13 @@ def finish(process: subprocess.Popen[bytes]) -> Ended:
 
 
 def next_message(process: subprocess.Popen[bytes], without: str) -> str:
-    """Returns the next line of a started process's messages that does not hold these words."""
+    """Returns the next line of a started process's messages without these words."""
     assert process.stderr
     return next(line for line in map(bytes.decode, process.stderr) if without not in line)
 
 
 def bodies_of(redis_client: Any, request_id: str) -> list[bytes]:
-    """The bodies that wait, in input order."""
+    """Returns the bodies that wait, in input order."""
     return waiting_bodies(redis_client, request_id)
 
 
@@ -190,7 +190,7 @@ def settle(
     most: int | None = None,
     queue: str = settings.DEFAULT_QUEUE,
 ) -> list[bytes]:
-    """Do what a worker does, one sub-request a lease, until no token (or `most`) is left."""
+    """Does what a worker does, one sub-request a lease, until no token (or `most`) is left."""
     settled: list[bytes] = []
     with Queue.from_url(url, name=queue) as opened:
         while most is None or len(settled) < most:
@@ -204,7 +204,7 @@ def settle(
 
 
 def hold(url: str) -> None:
-    """Take one permit and keep it, as a busy worker does."""
+    """Takes one permit and keeps it, as a busy worker does."""
     with Queue.from_url(url) as opened:
         popped = opened.driver.run(_once(tokens.pop(opened.name, 50)))
         token = tokens.parse(popped.tokens[0])
@@ -214,7 +214,7 @@ def hold(url: str) -> None:
 
 
 def beat(redis_client: redis.Redis, queue: str) -> None:
-    """A worker of this queue has just sent its heartbeat, by a clock that is ahead."""
+    """Sends a worker's heartbeat, by a clock that is ahead."""
     seconds, _ = redis_client.time()
     redis_client.zadd(keys.workers(queue), {"host:1": int(seconds) * 1000 + 60_000})
 

@@ -1,4 +1,4 @@
-"""What a command prints while Redis does not answer, and when it answers again."""
+"""Tests what a command prints while Redis is unreachable, and when it answers again."""
 
 from __future__ import annotations
 

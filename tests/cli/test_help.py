@@ -1,4 +1,4 @@
-"""Help costs nothing, and every command says what it takes."""
+"""Tests the help: it imports nothing heavy, and describes what every command takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a worker: its level, its form, and what a handler's module set up itself."""
+"""Tests a worker's log: its level, its form, and the settings of a handler's module."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_wrong_log_call_does_not_fail_its_caller(
 
 
 def test_each_line_of_a_worker_is_an_object(work: Any):
-    """Also the note about what it does, and the lines of a handler's own logger."""
+    """So are the note about what it does, and the lines of a handler's own logger."""
     source = (
         b"import logging\n"
         b"def note(body):\n"
@@ -116,7 +116,7 @@ def test_at_debug_every_failure_is_logged_with_its_traceback(work: Any):
 
 
 def test_an_error_that_ends_a_worker_is_an_object_of_its_level(alone: Program):
-    """At every level it is there."""
+    """It is logged at every level."""
     words = ("--redis", NO_SERVER, "--log-format", "json", "--log-level", "error")
     ended = alone("worker", *words)
     (line,) = map(json.loads, ended.err.splitlines())

@@ -1,4 +1,4 @@
-"""--once: a FILE submitted again is the same request."""
+"""Tests `--once`: a FILE that is submitted again is the same request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_the_file_twice_is_one_request(program: Program, redis_client: redis.Redis):
-    """Also under another name, and after the end."""
+    """It is the same under another name, and after the end."""
     first = program("submit", program.file(b"a\nb\n"), "--once")
     again = program("submit", program.file(b"a\nb\n", "copy"), "--once")
     assert (first.code, first.out) == (0, again.out)

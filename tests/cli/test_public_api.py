@@ -1,11 +1,11 @@
-"""The command line is an ordinary user of Queue and Request."""
+"""Tests that the command line uses Queue and Request like any other program."""
 
 from __future__ import annotations
 
 from tests.test_house import SRC, imports_of, module_of, sources
 
 PREFIX = "fairlane.operations."
-# Tools for operators read or repair what programs need not, so the public API has no method for it.
+# Operators' tools read or repair what programs need not, so the public API has no method for it.
 ALLOWED = {
     "cli.commands.dead": "groups of failures, and whether a requeue is a repeat",
     "cli.commands.doctor": "diagnosis",

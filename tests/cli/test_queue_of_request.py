@@ -1,4 +1,4 @@
-"""`--queue` of the commands for one request: they act only if the request is in that queue."""
+"""Tests `--queue` of commands for one request: they act only on a request of that queue."""
 
 from __future__ import annotations
 

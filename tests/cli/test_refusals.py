@@ -1,4 +1,4 @@
-"""What is refused: with one sentence, the right exit code, and nothing left behind in Redis."""
+"""Tests refusals: one sentence, the right exit code, and nothing left behind in Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for a request that does not go on reports why."""
+"""Tests the notice of commands that wait: why their request makes no progress."""
 
 from __future__ import annotations
 

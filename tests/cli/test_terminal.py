@@ -1,4 +1,4 @@
-"""What the command line prints can't command a terminal, whatever stands in Redis."""
+"""Tests that output can't command a terminal, whatever is stored in Redis."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def answer(_: int, body: bytes) -> bytes:
 
 @pytest.fixture
 def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
-    """A Redis that has EVIL in every field which a user, or a user of Redis, can write."""
+    """Makes a Redis that has EVIL in every field which a user of it can write."""
     raw: Any = redis_client
     with Queue.from_url(redis_url) as queue:
         queue.submit_request([EVIL.encode()], id="dead")
@@ -110,14 +110,14 @@ def test_every_command_has_a_case():
 
 
 def commanding(ended: Ended) -> list[str]:
-    """What of its output could command a terminal."""
+    """Returns the parts of its output that could command a terminal."""
     return COMMANDING.findall(ended.out.decode("utf-8", "surrogateescape") + ended.err)
 
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("line", rest_but(14, zip([*SHOWING, *HIDING])))
 def test_no_command_prints_what_commands_a_terminal(program: Program, line: str):
-    """As text and as JSON; each line of stderr is one of ours."""
+    """Text and JSON are checked; each line of stderr is one of ours."""
     words = [EVIL if word == "EVIL" else word for word in line.split()]
     plain = program(*words)
     assert commanding(plain) == []
@@ -129,7 +129,7 @@ def test_no_command_prints_what_commands_a_terminal(program: Program, line: str)
 
 
 @pytest.mark.usefixtures("poisoned")
-def test_json_says_the_same_as_before_it_was_escaped(program: Program):
+def test_json_has_the_same_value_as_before_it_was_escaped(program: Program):
     """An escape in JSON is the character that it stands for."""
     assert json.loads(program("status", "cancelled", "--json").out)["reason"] == EVIL
     (row,) = map(json.loads, program("results", "done", "--json").out.splitlines())
@@ -168,7 +168,7 @@ def test_log_lines_are_one_line_each(alone: Program):
 
 
 @pytest.mark.parametrize("text", ["Straße 東京 \U0001f468‍\U0001f469 a b", "", "a\\b 'c'"])
-def test_what_is_harmless_stays_as_it_is(text: str):
+def test_harmless_text_is_not_escaped(text: str):
     """Letters of all scripts, emoji that are joined, spaces that do not break."""
     assert terminal.printable(text) == text
     assert json.loads(terminal.as_json(text)) == text
@@ -176,7 +176,7 @@ def test_what_is_harmless_stays_as_it_is(text: str):
 
 
 def test_every_character_that_commands_is_escaped():
-    """One by one, in text and in JSON; nothing else is."""
+    """It checks them one by one, in text and in JSON; nothing else is escaped."""
     for number in range(0x3000):
         one = chr(number)
         shown = terminal.printable(one)

@@ -1,1 +1,1 @@
-"""Helpers of the standard library alone."""
+"""Tests the helpers that use the standard library alone."""

@@ -1,4 +1,4 @@
-"""The chunker: any iterable, never more than one chunk in memory."""
+"""Tests the chunker: it takes any iterable, and holds one chunk in memory at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures alike share a fingerprint; a traceback has a headline and a place."""
+"""Tests fingerprints: similar failures share one; a traceback has a headline and a place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT = 4096  # characters of a traceback that a worker keeps
 
 
 def traceback_of(function: Callable[[], object]) -> str:
-    """The traceback of what the function raises."""
+    """Returns the traceback of what the function raises."""
     try:
         function()
     except BaseException as error:  # noqa: BLE001  whatever it is
@@ -67,7 +67,7 @@ def raise_with_note() -> None:
     raise error
 
 
-# ------------------------------------------------------------------ what a text says
+# ------------------------------------------------------------------ the parts of a text
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_sentence_is_its_own_headline(text: str, headline: str):
     assert (failure.headline, failure.type, failure.where) == (headline, "", "")
 
 
-def test_a_traceback_whose_beginning_is_cut_off_says_the_same():
+def test_a_traceback_without_its_beginning_has_the_same_headline_and_place():
     text = traceback_of(raise_after_two)
     whole = fingerprint_of("attempts", text)
     last = text.rindex('  File "')
@@ -161,7 +161,7 @@ asyncio.exceptions.CancelledError
 
 
 @pytest.mark.parametrize("text", [STACK, TRACE])
-def test_a_call_that_took_too_long_says_so_and_where_the_handler_was(text: str):
+def test_a_call_that_took_too_long_has_that_headline_and_its_place(text: str):
     failure = read_failure(text)
     assert failure.headline == TOO_LONG
     assert failure.where == "work.py:7 wait_long"
@@ -193,7 +193,7 @@ def test_a_call_that_took_too_long_without_a_frame_of_its_own(text: str, where: 
     assert (failure.headline, failure.where) == (TOO_LONG, where)
 
 
-# ------------------------------------------------------------------ alike or not
+# ------------------------------------------------------------------ equal or not
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_message_is_replaced_in_words():
 
 
 def test_a_fingerprint_is_the_same_in_every_release():
-    """People note it down: a change of the rules must be meant."""
+    """Users note it down, so a change of the rules must be intended."""
     text = '  File "code.py", line 3, in go\nValueError: bad port 80'
     assert fingerprint_of("attempts", text) == "2b66744165"
 

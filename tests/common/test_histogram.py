@@ -1,4 +1,4 @@
-"""Distributions: exact count, sum and maximum; quantiles within a bucket's width."""
+"""Tests histograms: exact count, sum and maximum; quantiles within a bucket's width."""
 
 from __future__ import annotations
 

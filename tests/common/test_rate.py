@@ -1,4 +1,4 @@
-"""Rates as text, and what is kept back from a burst."""
+"""Tests rates as text, and the part of a burst that is held back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_rates_survive_as_text():
         (rate_of("5/h", 9, OWN, 2), "5/h, each counts for 2"),
     ],
 )
-def test_rates_are_shown_to_people(rate: Rate, words: str):
+def test_rates_are_shown_as_text(rate: Rate, words: str):
     assert rate.words == words
 
 

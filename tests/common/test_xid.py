@@ -1,4 +1,4 @@
-"""The own id of a message, and the ids by which a request takes each sub-request once."""
+"""Tests the xid of a message, and the ids by which a request takes each sub-request once."""
 
 from __future__ import annotations
 

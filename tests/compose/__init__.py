@@ -1,1 +1,1 @@
-"""The cluster of cluster-compose.yml, in real containers: `make compose`."""
+"""Runs the cluster of cluster-compose.yml in real containers: `make compose`."""

@@ -1,10 +1,10 @@
-"""`python -m tests.compose`: the cluster of docs/requests.md in containers, hurt from outside.
+"""Runs the cluster of docs/requests.md in containers and kills nodes: `python -m tests.compose`.
 
 Then the Dockerfile's image is built, and a worker in it works off a request.
 
 Takes the container engine that runs here, else installs and starts a private one, which needs
 root and Debian's packages. Prints what it does and what it sees. Exit: 0 all good, or nothing was
-done because there is no engine (it says so); 1 anything else.
+done because there is no engine (which is printed); 1 anything else.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def story(engine: Engine, image: str, project: str) -> None:
 
 @contextlib.contextmanager
 def taken_down(cluster: Cluster) -> Iterator[None]:
-    """Show what the containers said if something fails; leave none of them, nor their volumes."""
+    """Prints the containers' logs if something fails; removes them and their volumes."""
     if left := cluster.left_behind():
         say(f"an earlier run left {len(left)} things of {cluster.project} behind: they go")
         cluster.compose("down", "--volumes")
@@ -125,11 +125,11 @@ def taken_down(cluster: Cluster) -> Iterator[None]:
 
 
 def read_the_readme(cluster: Cluster, folder: Path) -> None:
-    """Run the page's three commands, in a clone's folder."""
+    """Runs the page's three commands, in a clone's folder."""
     (folder / FILE.name).symlink_to(FILE)
     env = {**cluster.env, **environment(cluster.url)}
     env |= {name: value for name, value in cluster.env.items() if name.startswith("FAIRLANE_")}
-    if cluster.engine.compose() == ["docker-compose"]:  # as the page says: "or docker-compose"
+    if cluster.engine.compose() == ["docker-compose"]:  # as the page has it: "or docker-compose"
         env["BASH_FUNC_docker%%"] = '() { shift; docker-compose "$@"; }'
     up, *others = blocks_of(REQUESTS, CLUSTER)
     with Shells(folder, env) as shells:
@@ -171,7 +171,7 @@ def work(host: Host) -> None:
 
 
 def survive(cluster: Cluster, host: Host) -> None:
-    """Kill the primary of the lanes under three requests, one on each primary."""
+    """Kills the primary of the lanes under three requests, one on each primary."""
     victim = cluster.primary_of("{req}")
     files = {}
     for node in cluster.primaries():
@@ -219,7 +219,7 @@ def stop_and_start(cluster: Cluster, host: Host) -> None:
 
 
 def run_container_tests(engine: Engine, image: str) -> None:
-    """The tests that take one Redis in a container have an engine now."""
+    """Runs the tests that need an engine for one Redis in a container."""
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     words += [str(ROOT / "tests" / "test_containers.py")]
     env = {**engine.env, "FAIRLANE_REDIS_IMAGE": image}

@@ -1,4 +1,4 @@
-"""The cluster of cluster-compose.yml as containers, and what its nodes say of themselves."""
+"""The cluster of cluster-compose.yml as containers, and its nodes' reports of themselves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIRST_DIGITS = (USUAL, "710", "720", "730", "740")  # of the ports
 
 
 class Node(NamedTuple):
-    """One node as another one sees it."""
+    """One node in the view of another one."""
 
     port: int
     is_primary: bool
@@ -78,7 +78,7 @@ class Cluster:
         return self.compose("ps", "--all", "--quiet", service).strip()
 
     def left_behind(self) -> list[str]:
-        """Return the containers, networks and volumes that this project has."""
+        """Returns the containers, networks and volumes that this project has."""
         label = f"label=com.docker.compose.project={self.project}"
         found = self.engine.run("ps", "--all", "--quiet", "--filter", label)
         for kind in ("network", "volume"):
@@ -86,7 +86,7 @@ class Cluster:
         return found.split()
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that are not given up, as the first that answers sees them."""
+        """Returns the nodes that are not given up, in the view of the first that answers."""
         for number in NODES:
             with contextlib.suppress(redis.RedisError), self.client(self.port(number)) as client:
                 return _parse(client.execute_command("CLUSTER NODES"))
@@ -96,11 +96,11 @@ class Cluster:
         return next(node for node in self.nodes() if node.serves(key))
 
     def primaries(self) -> list[Node]:
-        """Return the nodes that serve slots, in the order of their ports."""
+        """Returns the nodes that serve slots, in the order of their ports."""
         return sorted(node for node in self.nodes() if node.slots)
 
     def fail_over(self, port: int) -> float:
-        """Kill a node's container; return after how many seconds others serve all slots."""
+        """Kills a node's container; returns after how many seconds others serve all slots."""
         container = self.container(service_of(port))
         began = time.monotonic()
         self.engine.run("kill", "--signal", "KILL", container)
@@ -112,7 +112,7 @@ class Cluster:
         return sum(last - first + 1 for node in nodes for first, last in node.slots) == SLOTS
 
     def wait_until_whole(self) -> None:
-        """Wait until three primaries have a replica each."""
+        """Waits until three primaries have a replica each."""
         wait_until(self._is_whole, FAILOVER_S, every=0.05, why="three primaries, three replicas")
 
     def _is_whole(self) -> bool:
@@ -134,7 +134,7 @@ def service_of(port: int) -> str:
 
 
 def free_digits() -> str:
-    """Return the first digits of ports that are all free on this machine, 700 if possible."""
+    """Returns the first digits of ports that are all free on this machine, 700 if possible."""
     for digits in FIRST_DIGITS:
         if all(_is_free(int(f"{digits}{number}")) for number in NODES):
             return digits

@@ -1,4 +1,4 @@
-"""A container engine: the one that runs here, or a private one for as long as it is needed.
+"""Provides a container engine: the one that runs here, or a private one while it is needed.
 
 The private one has a socket, a data folder and a process id of its own, makes no firewall rule and
 changes no kernel setting: ports published on 127.0.0.1 go through Docker's own proxy process.
@@ -52,11 +52,11 @@ class Engine:
     say: Callable[[str], None]
 
     def run(self, *words: str, timeout: float = COMMAND_S) -> str:
-        """Return what `docker WORDS` prints; raises EngineFailed."""
+        """Returns what `docker WORDS` prints; raises EngineFailed."""
         return run(["docker", *words], self.env, timeout)
 
     def failure(self, *words: str, timeout: float = COMMAND_S) -> str:
-        """Return why `docker WORDS` failed; nothing when it did not."""
+        """Returns why `docker WORDS` failed; nothing if it did not."""
         try:
             self.run(*words, timeout=timeout)
         except EngineFailed as failure:
@@ -67,14 +67,14 @@ class Engine:
         return not self.failure(*words)
 
     def compose(self) -> list[str]:
-        """Return the words that start compose, the second edition if it is here; else none."""
+        """Returns the words that start compose, the second edition if it is here; else none."""
         if self.can("compose", "version"):
             return ["docker", "compose"]
         return ["docker-compose"] if _which("docker-compose") else []
 
 
 def run(words: list[str], env: Mapping[str, str], timeout: float = COMMAND_S) -> str:
-    """Return what a command prints; raises EngineFailed with what it said about its error."""
+    """Returns what a command prints; raises EngineFailed with its error output."""
     try:
         done = subprocess.run(
             words,
@@ -97,7 +97,7 @@ def run(words: list[str], env: Mapping[str, str], timeout: float = COMMAND_S) ->
 
 @contextlib.contextmanager
 def run_engine(say: Callable[[str], None]) -> Iterator[Engine]:
-    """Give the engine that answers here, else install and run one; NoEngine, EngineFailed."""
+    """Yields the engine that answers here, else installs and runs one; NoEngine, EngineFailed."""
     engine = Engine(dict(os.environ), say)
     answers = engine.can("version")
     if not answers and os.geteuid() != 0:
@@ -141,7 +141,7 @@ def _is_package(name: str) -> bool:
 
 @contextlib.contextmanager
 def _private(engine: Engine, folder: Path) -> Iterator[None]:
-    """Run an engine of our own; it, its network and its data are gone afterwards."""
+    """Runs a private engine; it, its network and its data are removed afterwards."""
     had_bridge = BRIDGE.exists()
     process = _start(engine, folder)
     try:
@@ -156,7 +156,7 @@ def _private(engine: Engine, folder: Path) -> Iterator[None]:
 
 
 def _start(engine: Engine, folder: Path) -> subprocess.Popen[bytes]:
-    """Start dockerd; where its choice of a file system does not work, with the plainest one."""
+    """Starts dockerd; if its default file system fails, with the plainest one."""
     log = folder / "engine.log"
     for more in ([], ["--storage-driver", "vfs"]):
         process = _spawn(engine, folder, log, more)
@@ -188,7 +188,7 @@ def _spawn(engine: Engine, folder: Path, log: Path, more: list[str]) -> subproce
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            start_new_session=True,  # Ctrl-C is for us: the containers are taken down first
+            start_new_session=True,  # Ctrl-C is for this program: the containers are removed first
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - runs one system call, no Python lock
         )
 
@@ -218,5 +218,5 @@ def _which(name: str) -> str | None:
 
 
 def _path() -> str:
-    """Return PATH with the folders of the system's own programs, where dockerd is."""
+    """Returns PATH with the folders of the system's own programs, where dockerd is."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])

@@ -1,4 +1,4 @@
-"""What the workers of this run do."""
+"""The handlers of the workers in this run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def shout(body: bytes) -> bytes:
 
 
 def shout_slowly(body: bytes) -> bytes:
-    """Work that is still going on when a node is killed."""
+    """Returns the body in capitals, slowly enough that a node is killed meanwhile."""
     threading.Event().wait(SLOW_S)
     return body.upper()

@@ -1,4 +1,4 @@
-"""The image that the containers run: the official one, or one made of this machine's programs."""
+"""Provides the image of the containers: the official one, or one of this machine's programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NoProgram(Exception):
 
 
 def find_image(engine: Engine, wanted: str = OFFICIAL) -> str:
-    """Return an image that is there: the wanted one, or a local one if no registry has it."""
+    """Returns an image that is there: the wanted one, or a local one if no registry has it."""
     if engine.can("image", "inspect", wanted):
         engine.say(f"image: {wanted}, which the engine has")
         return wanted
@@ -42,7 +42,7 @@ def find_image(engine: Engine, wanted: str = OFFICIAL) -> str:
 
 
 def make_image(engine: Engine) -> str:
-    """Import an image of four programs and their libraries, nothing else, and return its name."""
+    """Imports an image of four programs and their libraries, nothing else; returns its name."""
     if sys.platform != "linux":
         raise NoProgram("an image of this machine's programs can be made on Linux only")
     server, cli = _server_with_client()
@@ -63,7 +63,7 @@ def make_image(engine: Engine) -> str:
 
 
 def _pack(programs: dict[str, Path], archive: Path) -> int:
-    """Write the root folder of an image as a tar file; return how many files are in it."""
+    """Writes the root folder of an image as a tar file; returns how many files are in it."""
     files = dict(programs)
     for program in programs.values():
         files.update((str(library), library) for library in libraries(program))
@@ -78,7 +78,7 @@ def _pack(programs: dict[str, Path], archive: Path) -> int:
 
 
 def libraries(program: Path) -> Iterator[Path]:
-    """Return the shared libraries of a program, its loader among them."""
+    """Returns the shared libraries of a program, its loader among them."""
     said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
     if "not found" in said.stdout:
         raise NoProgram(f"{program} lacks a library: {said.stdout.strip()}")
@@ -86,7 +86,7 @@ def libraries(program: Path) -> Iterator[Path]:
 
 
 def _server_with_client() -> tuple[ServerBinary, Path]:
-    """Return the newest server that has a client, beside it or on PATH."""
+    """Returns the newest server that has a client, beside it or on PATH."""
     for server in fit_servers():
         name = f"{server.path.name.removesuffix('-server')}-cli"
         beside = server.path.resolve().with_name(name)

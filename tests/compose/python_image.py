@@ -1,4 +1,4 @@
-"""A base image for the Dockerfile where no registry has one: this machine's Python, and sh.
+"""Makes a base image for the Dockerfile if no registry has one: this machine's Python, and sh.
 
 Its pip installs only the wheels that are in the image, so that a build needs no network.
 """
@@ -33,7 +33,7 @@ DOWNLOAD_S = 300.0
 
 
 def find_base(engine: Engine) -> str:
-    """Return the base image that the Dockerfile names, or one made of this machine's Python."""
+    """Returns the base image that the Dockerfile names, or one of this machine's Python."""
     if engine.can("image", "inspect", OFFICIAL):
         return OFFICIAL
     failure = engine.failure("pull", "--quiet", OFFICIAL, timeout=PULL_S)
@@ -44,7 +44,7 @@ def find_base(engine: Engine) -> str:
 
 
 def make_base(engine: Engine) -> str:
-    """Import the image and return its name."""
+    """Imports the image and returns its name."""
     name = f"fairlane-local/python:{sys.version_info.major}.{sys.version_info.minor}"
     with tempfile.TemporaryDirectory(prefix="fl-") as text:
         folder = Path(text)
@@ -59,13 +59,13 @@ def make_base(engine: Engine) -> str:
 
 
 def download(folder: Path) -> None:
-    """Get the wheels with pip, as a user's build would."""
+    """Downloads the wheels with pip, as a user's build does."""
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *NEEDS]
     run(words, os.environ, DOWNLOAD_S)
 
 
 def pack(tar: tarfile.TarFile, folder: Path) -> None:
-    """Write the root folder of the image."""
+    """Writes the root folder of the image."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     stdlib = Path(sysconfig.get_path("stdlib"))
     tar.add(stdlib, f"usr/local/lib/{version}", filter=_needed)
@@ -96,7 +96,7 @@ def _needed(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _all_libraries(python: Path, shell: Path, stdlib: Path) -> Iterator[Path]:
-    """Return the libraries of the programs, and of each module that loads on this machine."""
+    """Returns the libraries of the programs, and of each module that loads on this machine."""
     yield from libraries(python)
     yield from libraries(shell)
     libc = next(path for path in libraries(python) if path.name.startswith("libc.so"))
@@ -109,11 +109,11 @@ def _all_libraries(python: Path, shell: Path, stdlib: Path) -> Iterator[Path]:
 
 
 def _place(library: Path) -> str:
-    """Return where a library is in the image: a loader finds those of other folders in /usr/lib."""
+    """Returns where a library is in the image: a loader finds all others in /usr/lib."""
     usual = ("/lib", "/usr/lib")
     return str(library).lstrip("/") if str(library).startswith(usual) else f"usr/lib/{library.name}"
 
 
 def size_of(engine: Engine, image: str) -> float:
-    """Return the size of an image in MB."""
+    """Returns the size of an image in MB."""
     return int(engine.run("image", "inspect", "--format", "{{.Size}}", image)) / 1e6

@@ -1,4 +1,4 @@
-"""Where there is no engine, nothing is run; and the image that is made here is whole."""
+"""Tests the program without an engine, which runs nothing; and the image that is made here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and workers from the host, as a user runs them, and their results line for line."""
+"""Runs requests and workers from the host as a user does, and compares their results by line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAIN_S = 60.0
 
 
 class Wrong(Exception):
-    """Something came out that had not gone in, or did not come out."""
+    """Raised if a result has no input, or an input has no result."""
 
 
 class Host:
@@ -34,11 +34,11 @@ class Host:
         self._env = {**clean, "PATH": path, "PYTHONPATH": str(ROOT)}
 
     def call(self, *words: str, timeout: float = 180.0) -> str:
-        """Return what a program prints; raises EngineFailed when it ends with an error."""
+        """Returns what a program prints; raises EngineFailed if it ends with an error."""
         return run([*words, "--redis", self.url], self._env, timeout)
 
     def lines(self, name: str, count: int) -> Path:
-        """Write a file of so many lines, all different."""
+        """Writes a file of so many lines, all different."""
         path = self._folder / f"{name}.txt"
         path.write_text("".join(f"{name}: line {number} of {count}\n" for number in range(count)))
         return path
@@ -55,7 +55,7 @@ class Host:
         wait_until(lambda: self.done(request_id) >= least, DRAIN_S, every=0.1, why=why)
 
     def check(self, request_id: str, sent: Path) -> int:
-        """Return how many results a request has; raises Wrong unless line N answers line N."""
+        """Returns how many results a request has; raises Wrong unless line N answers line N."""
         out = self._folder / f"{request_id}.out"
         self.call("fairlane", "results", request_id, "--out", str(out))
         wanted = [line.upper() for line in lines_of(sent)]
@@ -73,7 +73,7 @@ class Host:
 
     @contextlib.contextmanager
     def worker(self, worker_id: str, handler: str) -> Iterator[Path]:
-        """Run a worker, and drain it in the end; gives its log."""
+        """Runs a worker, and drains it at the end; yields its log."""
         log = self._folder / "worker.log"
         words = ["rq-worker", "--redis", self.url, "--id", worker_id, "--processes", "2"]
         with log.open("wb") as said:

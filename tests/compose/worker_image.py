@@ -1,4 +1,4 @@
-"""The Dockerfile's image: built here, run without rights, healthy, and drained by `docker stop`."""
+"""Builds the Dockerfile's image, runs it without rights, and drains it by `docker stop`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDS = "import os; print(os.getuid(), os.getgid())"
 
 
 def try_worker_image(engine: Engine, redis_image: str, folder: Path) -> None:
-    """Build the image and work with it; raises Wrong."""
+    """Builds the image and works with it; raises Wrong."""
     base = find_base(engine)
     words = ("--build-arg", f"BASE={base}", "--tag", IMAGE)
     offline = () if base.startswith("python:") else ("--network", "none")
@@ -49,7 +49,7 @@ def _server() -> tuple[str, ...]:
 
 
 def work_in_container(engine: Engine, host: Host, worker: str) -> None:
-    """Run a worker as the Dockerfile's header shows, and look at it from outside."""
+    """Runs a worker as the Dockerfile's header shows, and checks it from outside."""
     net, redis, _ = NAMES
     engine.say(
         "$ docker run --init -e FAIRLANE_REDIS=... -v .../handlers.py:/app/handlers.py:ro ..."
@@ -81,7 +81,7 @@ def work_in_container(engine: Engine, host: Host, worker: str) -> None:
 
 
 def logs_of(engine: Engine, worker: str) -> list[str]:
-    """Return the lines of the container, whose log is on stderr."""
+    """Returns the lines of the container, whose log is on stderr."""
     return run(["sh", "-c", f"docker logs {worker} 2>&1"], engine.env).splitlines()
 
 
@@ -92,7 +92,7 @@ def _address(engine: Engine, container: str) -> str:
 
 @contextlib.contextmanager
 def _started(engine: Engine) -> Iterator[None]:
-    """Remove the containers and the network, before and after."""
+    """Removes the containers and the network, before and after."""
     net, *containers = NAMES
     _remove(engine, net, containers)
     try:

@@ -1,1 +1,1 @@
-"""Both drivers."""
+"""Tests the blocking and the asyncio driver."""

@@ -1,4 +1,4 @@
-"""The drivers: what they repeat, what they refuse, and what they make of an error."""
+"""Tests what the drivers repeat, what they refuse, and how they report errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_command_brings_redis_reply_undecoded(kind: str, redis_url: str):
 @pytest.mark.any_command
 @both
 def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
-    """Also when the server has none of its scripts, and whatever slots its keys are in."""
+    """The server may lack all scripts, and the keys may be in any slots."""
     names = (keys.active("req"), keys.conf("req"))
     steps: list[Command | Call] = [
         Command(b"EXISTS", "a"),
@@ -98,7 +98,7 @@ def test_an_operation_may_handle_the_error_of_a_step(kind: str, redis_url: str):
 
 @both
 def test_a_step_that_is_none_of_theirs_is_a_type_error(kind: str, redis_url: str):
-    """Handle belongs to the worker's driver."""
+    """Only the worker's driver runs Handle."""
     with pytest.raises(TypeError, match="Handle"):
         perform(kind, redis_url, Handle(None))
 
@@ -167,7 +167,7 @@ def test_a_call_is_repeated_while_its_connection_is_killed(
 def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
     kind: str, redis_server: Server, redis_url: str, redis_client: redis.Redis
 ):
-    """A demoted primary refuses writes, inside scripts too: that passes, so it is repeated."""
+    """A demoted primary refuses writes, inside scripts, too: that passes, so it is repeated."""
     if redis_server.kind.startswith("cluster"):
         pytest.skip("a cluster's node is demoted by its cluster only")
     if redis_server.kind == "sentinel":
@@ -203,7 +203,7 @@ def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
 
 
 def errors(client: redis.Redis) -> int:
-    """How many commands were refused until now."""
+    """Returns how many commands were refused until now."""
     return sum(
         row["failed_calls"] + row["rejected_calls"] for row in client.info("commandstats").values()
     )
@@ -257,7 +257,7 @@ def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
 
 
 @both
-def test_each_primary_can_be_asked_by_name(kind: str, redis_url: str, lane: Lane):
+def test_each_primary_can_be_called_by_name(kind: str, redis_url: str, lane: Lane):
     def ask() -> Any:
         nodes = yield Nodes()
         found = []
@@ -283,7 +283,7 @@ def test_each_primary_can_be_asked_by_name(kind: str, redis_url: str, lane: Lane
 
 
 def push(client: redis.Redis, lane: int, *tokens: str) -> bytes:
-    """Tokens come to a lane, one after the other; its name."""
+    """Pushes tokens to a lane, one after the other; returns its name."""
     name = keys.lanes("req")[lane]
     client.lpush(name, *tokens)
     return name
@@ -311,7 +311,7 @@ def test_a_pop_brings_the_oldest_tokens_of_the_most_urgent_lane(
 def test_a_pop_that_does_not_wait_brings_what_is_there(
     kind: str, redis_url: str, redis_client: redis.Redis
 ):
-    """Of a lane or a more urgent one, but of no later lane."""
+    """It searches a lane or a more urgent one, but no later lane."""
     push(redis_client, 9, "later")
     assert perform(kind, redis_url, tokens.pop_ahead("req", 5, 3)) is None
     lane = push(redis_client, 2, "a")
@@ -325,7 +325,7 @@ def test_a_pop_that_does_not_wait_brings_what_is_there(
 def test_a_pop_that_does_not_wait_brings_as_many_as_wanted(
     kind: str, redis_url: str, redis_client: redis.Redis
 ):
-    """Beside another step; never by BRPOP, whose shortest wait takes a tenth of a second."""
+    """Another step is beside it; never BRPOP, whose shortest wait takes a tenth of a second."""
     redis_client.config_resetstat()
     lane = push(redis_client, 5, "a", "b", "c")
     steps = [Command(b"LLEN", lane), tokens.pop_ahead("req", 9, 2), Command(b"TIME")]
@@ -371,7 +371,7 @@ def test_a_large_batch_is_sent_in_pieces(kind: str, redis_url: str, redis_client
 
 
 def beside(kind: str, url: str, meanwhile: Any, handler: Callable[[], Any]) -> Handled:
-    """What a Handle comes to, whose handler does this."""
+    """Returns the outcome of a Handle whose handler does this."""
     step = Handle("leases", meanwhile)
     found: Handled = run(
         kind, url, once(step), patience_s=settings.PATIENCE_S, handle=lambda _: handler()
@@ -411,7 +411,7 @@ def test_a_handler_starts_as_soon_as_the_first_step_is_sent(
     monkeypatch: pytest.MonkeyPatch,
     made_of: Callable[[Command], Command | Batch],
 ):
-    """Whether that step is one call or a batch. It waits here for what the handler pushes."""
+    """That step is one call or a batch. It waits here for what the handler pushes."""
     monkeypatch.setattr(background, "_SENT_S", 20)
 
     def meanwhile() -> Operation[Any]:

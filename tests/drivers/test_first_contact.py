@@ -1,4 +1,4 @@
-"""The first contact of a driver is as patient as later calls, but waits out no mistake."""
+"""Tests that a driver's first contact is as patient as later calls, but repeats no mistake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.support.actor import Actor
 
-LONG_S = 60.0  # a mistake that was waited out would be seen
+LONG_S = 60.0  # a mistake that was repeated would be seen
 SOON_S = 20.0
 LOADING = "LOADING Redis is loading the dataset in memory"
 
@@ -51,7 +51,7 @@ def test_a_server_that_loads_is_waited_for(kind: str, step: Any, act: Callable[.
 
 @both
 def test_a_cluster_that_loads_is_waited_for(kind: str, act: Callable[..., Actor]):
-    """Each of its tries asks another node, and then there are pauses."""
+    """Each of its tries calls another node, and then there are pauses."""
     with contextlib.closing(Starting()) as server:
         server.slots, server.refusals = [(LAST, server)], 6
         assert act(kind, server).run(once(Command(b"GET", b"a"))) == 1

@@ -1,4 +1,4 @@
-"""Ctrl-C and a cancellation in the middle of a reply: what the driver does with its connection."""
+"""Tests Ctrl-C and cancellation in the middle of a reply: the driver drops its connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IN_REPLY: list[Any] = [HELD, Batch([NEXT, HELD]), Batch([HELD, NEXT])]
 
 
 class Interrupts:
-    """Interrupts the main thread instead of the first reply to `held`; later it is sent anyway."""
+    """Interrupts the main thread before the first reply to `held`, which is sent later."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -64,7 +64,7 @@ def test_ctrl_c_in_a_reply_drops_the_connection(step: Step, server: FakeServer):
 
 @in_event_loop
 async def test_a_cancellation_in_a_reply_drops_an_own_connection(server: FakeServer):
-    """A long call does not use the connection that all tasks share."""
+    """A long call does not use the multiplexed connection."""
     go, long = threading.Event(), b"x" * 100_000
 
     def hold(words: list[bytes]) -> Any:
@@ -90,7 +90,7 @@ async def test_a_cancellation_in_a_reply_drops_an_own_connection(server: FakeSer
 
 
 def interrupted(server: FakeServer, first: Step) -> Operation[Any]:
-    """Goes on after an interrupt, to a server that refuses its calls."""
+    """Continues after an interrupt, on a server that refuses its calls."""
     with contextlib.suppress(KeyboardInterrupt):
         yield first
     server.say = lambda _: Refusal("LOADING soon")
@@ -99,7 +99,7 @@ def interrupted(server: FakeServer, first: Step) -> Operation[Any]:
 
 @pytest.mark.parametrize("first", [HELD, Hurry()])
 def test_after_ctrl_c_a_call_is_not_repeated_for_long(first: Step, server: FakeServer):
-    """Also if the interrupt came inside the operation, which then yields Hurry."""
+    """The interrupt may also come inside the operation, which then yields Hurry."""
     url = f"redis://127.0.0.1:{server.port}"
     with contextlib.closing(SyncDriver(url, patience_s=10_000)) as driver:
         driver.run(once(NEXT))

@@ -1,4 +1,4 @@
-"""The steps of a batch that are made while the server works on those before."""
+"""Tests that steps of a batch are made while the server works on those before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A URL that names a replica: what reads is answered, what writes is refused with a sentence."""
+"""Tests a URL that names a replica: reads are answered, writes are refused with a sentence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRITES = {
 
 @pytest.fixture(scope="module", params=["single", "system_redis"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """A primary and its replica."""
+    """Yields a primary and its replica."""
     server_process.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
@@ -45,7 +45,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 @both
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_is_refused_immediately(kind: str, write: str, pair: Pair):
-    """However patient the caller is: it is no failover."""
+    """The caller's patience does not matter: this is no failover."""
     before = clock.mono_s()
     with pytest.raises(RedisUnfit, match=SENTENCE):
         perform(kind, pair.replica.url, WRITES[write], patience_s=600)
@@ -55,7 +55,7 @@ def test_a_write_is_refused_immediately(kind: str, write: str, pair: Pair):
 @pytest.mark.any_command
 @both
 def test_a_primary_that_is_demoted_is_waited_for(kind: str, redis_url: str):
-    """After the patience the same sentence, as an answer that may yet come."""
+    """After the timeout the same sentence is raised, as the condition may still pass."""
     if redis_url.startswith("redis+sentinel"):
         pytest.skip("past sentinels the master is looked for anew: test_sentinel.py")
     with pytest.raises(RedisUnreachable, match=SENTENCE):

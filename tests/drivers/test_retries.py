@@ -1,4 +1,4 @@
-"""What passes: a call that Redis can't answer now is sent again, the same words, until it can."""
+"""Tests retries: a call that Redis can't answer now is sent again, unchanged, until it can."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import redis
 
 LANE = keys.lanes("req")[5]
-# Says no a few times, then yes; counts how often it was asked.
+# Refuses a few times, then accepts; counts its calls.
 # (The tag in its first line sends it to the slot of its key: a driver takes it for a key.)
 REFUSE = """-- {a}
 local asked = redis.call("INCR", KEYS[1])
@@ -43,15 +43,17 @@ PASSING = (
 
 
 def refusing(error: str) -> Command:
-    """A call that is refused three times."""
+    """Returns a call that is refused three times."""
     return Command(b"EVAL", REFUSE, b"1", "{a}:asked", error)
 
 
 @pytest.mark.any_command
 @both
 @pytest.mark.parametrize("error", PASSING, ids=lambda text: text.split()[0])
-def test_what_a_cluster_or_a_failover_says_is_waited_out(kind: str, error: str, redis_url: str):
-    """A slot that moves, a node that loads, a primary that is demoted: the operation goes on."""
+def test_errors_of_a_moving_cluster_or_a_failover_are_retried(
+    kind: str, error: str, redis_url: str
+):
+    """A slot moves, a node loads, a primary is demoted: the operation continues."""
     assert perform(kind, redis_url, refusing(error), patience_s=20) == 4
 
 
@@ -67,7 +69,7 @@ def test_what_is_wrong_for_good_is_not_repeated(
 
 @both
 def test_a_pop_that_is_thrown_out_pops_again(kind: str, redis_url: str, redis_client: redis.Redis):
-    """A demoted primary answers UNBLOCKED to all that wait; the next token is theirs."""
+    """A demoted primary answers UNBLOCKED to all that wait; they get the next token."""
     got: list[Any] = []
     pop = Command(b"BRPOP", LANE, 30)
     thread = threading.Thread(
@@ -85,13 +87,13 @@ def test_a_pop_that_is_thrown_out_pops_again(kind: str, redis_url: str, redis_cl
 
 
 def blocked(client: redis.Redis) -> list[str]:
-    """The clients that wait in a pop."""
+    """Returns the clients that wait in a pop."""
     return [one["id"] for one in client.client_list() if "b" in one["flags"]]
 
 
 @pytest.fixture
 def stopped() -> Iterator[server_process.Server]:
-    """A server that is there and says nothing: connections stand, and no reply comes."""
+    """Stops a server: connections stay open, and no reply comes."""
     with server_process.run_server("single") as server:
         yield server
         os.kill(server.pid, signal.SIGCONT)
@@ -102,7 +104,7 @@ def stopped() -> Iterator[server_process.Server]:
 def test_a_server_that_stops_answering_holds_up_no_call_for_ever(
     kind: str, stopped: server_process.Server
 ):
-    """Neither a blocking pop nor a call; and when it speaks again, the next one is answered."""
+    """Neither a blocking pop nor a call hangs; when it continues, the next call is answered."""
     pop = Command(b"BRPOP", LANE, 1)
     assert perform(kind, stopped.url, pop, patience_s=0, timeout_s=5) is None
     os.kill(stopped.pid, signal.SIGSTOP)

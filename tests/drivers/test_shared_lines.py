@@ -1,4 +1,4 @@
-"""The two drivers share one request loop: little of one stands again in the other."""
+"""Tests that the two drivers share one request loop, and that little code is in both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lines_of(folder: str) -> Counter[str]:
 
 
 def test_little_of_one_driver_stands_again_in_the_other():
-    """What both do belongs beside their folders; the ways to wait stay apart."""
+    """Shared code belongs beside their folders; only the ways to wait are apart."""
     blocking, asynchronous = lines_of("sync"), lines_of("aio")
     again = blocking & asynchronous
     share = again.total() / blocking.total()

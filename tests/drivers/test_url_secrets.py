@@ -1,4 +1,4 @@
-"""However a URL is mistyped, no part of its password is shown."""
+"""Tests that no part of a password is shown, in whatever way its URL is mistyped."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ URLS = [url for url in MADE if not READS_AS_NAME.match(url)]
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name is resolved: half a password may be taken for one."""
+    """Resolves no name, because half a password may be taken for one."""
 
     def refuse(host: Any, port: Any, *_: Any, **__: Any) -> NoReturn:
         raise socket.gaierror(-2, "Name or service not known")
@@ -82,7 +82,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(url: str, kind: str) -> Iterator[str]:
-    """All that is said of a URL: its queue, its error with cause and traceback."""
+    """Returns all texts about a URL: its queue, its error with cause and traceback."""
     try:
         with contextlib.closing(Queue.from_url(url)) as queue:
             yield f"{queue!r} {queue.driver.place} {urls.read(url)!r} {urls.read(url)}"
@@ -101,7 +101,7 @@ def leaks(text: str) -> bool:
 @both
 @pytest.mark.usefixtures("offline")
 def test_no_mistyped_url_shows_a_part_of_its_password(kind: str, caplog: pytest.LogCaptureFixture):
-    """Hundreds of them: neither in a message, nor in a repr, a traceback or a log line."""
+    """Hundreds of them show none: neither a message, nor a repr, a traceback or a log line."""
     caplog.set_level(logging.DEBUG)
     chosen = URLS if kind == "sync" else URLS[::7]
     found = {url: text for url in chosen for text in shown(url, kind) if leaks(text)}
@@ -129,7 +129,7 @@ def test_what_is_no_text_is_not_shown():
 
 @pytest.mark.parametrize("kind", [Assignment, FleetPlan])
 def test_what_workers_are_given_shows_no_url(kind: type):
-    """A traceback or a log may show it."""
+    """A traceback or a log may show these arguments."""
     given = dict.fromkeys((one.name for one in dataclasses.fields(kind)), "")
     made = kind(**given | {"url": "redis://u:TOPSECRET@h:1"})
     assert made.url == "redis://u:TOPSECRET@h:1"

@@ -1,4 +1,4 @@
-"""What a Redis URL says, and what is never shown of it."""
+"""Tests how a Redis URL is read, and what is never shown of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_a_sentinel_url_is_read_from_its_end():
-    """A password may hold what separates the rest."""
+    """A password may contain the separators."""
     found = read("redis+sentinel://u:p@/:,s@a:1,b:2/m/3")
     assert (found.kind, found.is_secure) == ("sentinel", False)
     assert (found.hosts, found.master) == ((("a", 1), ("b", 2)), "m")
@@ -32,7 +32,7 @@ def test_a_sentinel_url_is_read_from_its_end():
 @pytest.mark.parametrize("end", ["a:1,b:2", "a:1/m"])
 @pytest.mark.parametrize("text", ["redis", "rediss"])
 def test_a_password_is_decoded_everywhere_as_redis_py_does(text: str, end: str):
-    """What stands for an @ in one kind of URL does so in the others."""
+    """An escaped @ in one kind of URL is decoded in the others, too."""
     scheme = "sentinel" if "/" in end else "cluster"
     found = read(f"{text}+{scheme}://u%40x:p%3F%25@{end}")
     assert found.options["username"] == "u@x"
@@ -58,7 +58,7 @@ SECURE = ["rediss://h:1/0", "rediss+cluster://h:1,i:2", "rediss+sentinel://h:1/m
 
 @pytest.mark.parametrize("url", SECURE)
 def test_a_secure_connection_looks_at_the_certificate_and_its_name(url: str, tmp_path: Path):
-    """Unless one says otherwise, whatever redis-py's version does by itself."""
+    """The URL may change that; redis-py's default does not matter."""
     authority = tmp_path / "ca.crt"
     authority.touch()
     found = read(f"{url}?ssl_ca_certs={authority}")
@@ -141,7 +141,7 @@ SECRETS = [
 
 @pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret.url)
 def test_a_password_of_any_shape_is_hidden(secret: Secret):
-    """With @ and / in it, or in the query; the rest of the URL is shown."""
+    """The password has @ and / in it, or is in the query; the rest of the URL is shown."""
     assert hide_secret(secret.url) == secret.shown
 
 

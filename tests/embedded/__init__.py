@@ -1,1 +1,1 @@
-"""The embedded server."""
+"""Tests the embedded server."""

@@ -1,4 +1,4 @@
-"""The embedded server: started once, shared, private, and never at the price of its data."""
+"""Tests the embedded server: started once, shared, private, and without a risk to its data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("is_far", [False, True])
 def test_the_error_of_a_stopped_server_names_the_command_to_start_it(is_far: bool, tmp_path: Path):
-    """Also where its path is too long for a socket, which is elsewhere then."""
+    """Its path may be too long for a socket, which is elsewhere then."""
     home = tmp_path / ("long" * 30 if is_far else "home")
     url = embedded.ensure(home)
     with Queue.from_url(url, patience_s=0) as queue:
@@ -72,7 +72,7 @@ def test_the_error_of_another_socket_names_no_embedded_server(path: str):
 
 
 class Child:
-    """Another process that asks for the embedded server when a line comes."""
+    """Another process, which starts or finds the embedded server when a line comes."""
 
     def __init__(self, home: Path) -> None:
         self.process = subprocess.Popen(
@@ -86,12 +86,12 @@ class Child:
         assert self._line() == "here"
 
     def go(self) -> None:
-        """Let it ask; the answer is read by `answer`."""
+        """Lets it start or find the server; `answer` reads the result."""
         assert self.process.stdin
         self.process.stdin.write("go\n")
 
     def answer(self) -> int:
-        """The pid of the server it was given."""
+        """The pid of the server that it found."""
         return int(self._line())
 
     def kill(self) -> None:
@@ -113,7 +113,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def start_child(home: Path) -> Iterator[Callable[..., Child]]:
-    """Start other processes that share a home; they are ended with the test."""
+    """Starts other processes that share a home; they are ended with the test."""
     with contextlib.ExitStack() as stack:
 
         def start(folder: Path = home) -> Child:
@@ -125,7 +125,7 @@ def start_child(home: Path) -> Iterator[Callable[..., Child]]:
 
 
 def end_server(folder: Path) -> None:
-    """End the server of a home, even one that a test has made unreachable."""
+    """Ends the server of a home, even one that a test has made unreachable."""
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
         pid = int(find_place(folder).pid.read_text())
         if embedded.status(folder) is None:
@@ -134,7 +134,7 @@ def end_server(folder: Path) -> None:
 
 
 def folder_is_served(folder: Path) -> bool:
-    """Return True if a process holds the home's data."""
+    """Returns True if a process holds the home's data."""
     return server._is_alive(find_place(folder))
 
 
@@ -172,7 +172,7 @@ def mode_of(path: Path) -> int:
 
 
 def write_program(folder: Path, says: str, *, name: str = "redis-server", run: str = "") -> Path:
-    """Write a program that prints a version, and does something else without --version."""
+    """Writes a program that prints a version, and does something else without --version."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     otherwise = run or f"echo '{says}'"
@@ -185,7 +185,7 @@ def write_program(folder: Path, says: str, *, name: str = "redis-server", run: s
 
 @pytest.fixture
 def only_on_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Leave no server programs but those of the named folders."""
+    """Leaves no server programs except those of the named folders."""
 
     def leave(*folders: Path) -> None:
         monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)) or os.devnull)
@@ -408,7 +408,7 @@ def test_newer_data_are_refused(home: Path):
 
 @pytest.fixture
 def two_programs(only_on_path: Callable[..., None]) -> Choose:
-    """Leave the server program of one flavour: the system's Redis or the bundled Valkey."""
+    """Leaves the server program of one flavour: the system's Redis or the bundled Valkey."""
     found = {"redis": find_system_redis(), "valkey": find_bundled()}
     if None in found.values():
         pytest.skip("needs the system's Redis and the Valkey of the extra `embedded`")
@@ -520,7 +520,9 @@ def test_unfit_programs_are_passed_over(tmp_path: Path, only_on_path: Callable[.
     assert "--redis" in str(refused.value)
 
 
-def test_a_failing_server_says_why(home: Path, tmp_path: Path, only_on_path: Callable[..., None]):
+def test_the_error_of_a_failing_server_has_its_log(
+    home: Path, tmp_path: Path, only_on_path: Callable[..., None]
+):
     write_program(tmp_path / "bin", "Redis server v=7.2.0", run="echo no room on the moon; exit 1")
     only_on_path(tmp_path / "bin")
     with pytest.raises(RedisUnfit, match=r"Redis 7\.2\.0 .*did not start.*no room on the moon"):

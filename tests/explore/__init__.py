@@ -1,1 +1,1 @@
-"""The third driver: interleaves the product's own operations at every step, and cuts them off."""
+"""The explorer: a third driver, which interleaves the product's operations at every step."""

@@ -1,6 +1,6 @@
-"""`python -m tests.explore [system ...]`: explores and prints what was seen.
+"""Explores small systems and prints the figures: `python -m tests.explore [system ...]`.
 
-Without a name: all but the huge ones. A name may be `small`, `middle`, `large` or `huge`, too.
+Without a name it explores all but the huge ones. `small` to `huge` (see SYSTEMS) are names, too.
 """
 
 from __future__ import annotations

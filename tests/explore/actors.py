@@ -1,4 +1,4 @@
-"""The actors: each is one of the product's operations, replayed from the replies it was given."""
+"""The actors: each is one of the product's operations, replayed from the replies it received."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     Begin = Callable[["Role", tuple[Any, ...]], Generator[Step, Any, Any]]
 
 _TAKEN = keys.taken(QUEUE, TAKEN_BY)
-END, FAILED = "end", "failed"  # what an operation that is over does next
+END, FAILED = "end", "failed"  # the next step of an operation that is over
 
 
 class StillRecord:
-    """A worker's record that never says stop."""
+    """A worker's record that never asks it to stop."""
 
     is_draining = is_paused = False
     takes_ahead = True
@@ -86,7 +86,7 @@ class StillRecord:
 
 
 class Fixed:
-    """Slices of a fixed size, and always as many tokens in one pop."""
+    """Makes slices of a fixed size, and pops as many tokens each time."""
 
     slice_s = 1.0
     is_quick = True
@@ -129,7 +129,7 @@ class NoMeasures:
 
 @dataclass(frozen=True)
 class Role:
-    """What an actor is; `options` are the plain values its operation is made from."""
+    """The role of an actor; `options` are the plain values its operation is made from."""
 
     name: str
     kind: str  # a name of KINDS
@@ -140,26 +140,26 @@ class Role:
 
     @property
     def may_stay_away(self) -> bool:
-        """After a crash it need not come again."""
+        """Returns whether the actor may stay away after a crash."""
         stay_away = {"reviver", "follower", "flow producer", "queue changer"}
         return self.is_producer or self.kind in stay_away
 
     @property
     def works(self) -> bool:
-        """Pops tokens."""
+        """Returns whether the actor pops tokens."""
         return self.kind in {"worker", "bunch worker", "beating worker", "puller", "program"}
 
     @property
     def is_producer(self) -> bool:
-        """Submits; how often it came already is its life."""
+        """Returns whether the actor submits; the number of its starts is its life."""
         return self.kind in {"producer", "opener"}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How actors of one kind begin; `again` = one that came too early tries again.
+    """How actors of one kind begin; `again` = an actor that came too early tries again.
 
-    An actor is idle, and forgets what it did, at the script `rests_at`; "" = at a blocking pop.
+    An actor is idle, and its past is dropped, at the script `rests_at`; "" = at a blocking pop.
     """
 
     begin: Begin
@@ -213,7 +213,7 @@ def _work_in_bunches(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any
 
 @kind("puller")
 def _pull(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    """A program that takes, holds each sub-request for a time of its own, and settles it."""
+    """Runs a program that takes sub-requests, holds each for a time of its own, and settles it."""
     taker = Taker(QUEUE, lambda: role.name)
     while True:
         popped = yield tokens.pop(QUEUE, settings.BLOCK_MS)
@@ -236,7 +236,7 @@ def _cancel(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 @kind("changer", again=True)
 def _change(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    """One live change after the other: operations of control.change, with arguments."""
+    """Makes one live change after the other: operations of control.change, with arguments."""
     for word, *given in role.option("changes"):
         if word == "hold":
             yield from rates.hold(QUEUE, REQUEST, *given)
@@ -252,7 +252,7 @@ def _requeue(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 
 def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, None]:
-    """What it does after the end happens in another request, which no invariant covers here."""
+    """Runs until the request ends: what follows is another request, without an invariant here."""
     step = operation.send(None)
     while getattr(getattr(step, "script", None), "name", "") != "claim_dead":
         reply = yield step
@@ -266,7 +266,7 @@ def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, N
 
 @kind("taker")
 def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    """Takes over from a worker that is believed dead, rightly or not."""
+    """Takes over from a worker that is believed dead, rightly or wrongly."""
     return dead_workers.take_over(QUEUE, role.option("worker"), "1")
 
 
@@ -288,7 +288,7 @@ def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 
 def _walk() -> Generator[Step, Any, Any]:
-    """The part of a walk over all requests that puts one back."""
+    """Runs the part of a walk over all requests that restores one."""
     names = (keys.active(QUEUE),)
     yield library().restore_active(names, id=REQUEST, due=seen_to_exist(T0))
 
@@ -304,7 +304,7 @@ class Ops:
         self.count = 0
 
     def draw(self) -> bytes:
-        """The next op of the present actor and life."""
+        """Returns the next op of the present actor and life."""
         self.count += 1
         return b"%028x%04x" % (self.prefix, self.count)
 
@@ -313,7 +313,7 @@ OPS = Ops()
 
 
 class Actor:
-    """One actor at one moment: its replies, and how far a batch of its has come.
+    """An actor at one moment: its replies, and how far its present batch has come.
 
     The same moment is the same object (see Cast); it remembers what comes next.
     """
@@ -325,14 +325,14 @@ class Actor:
 
     step: Any
     template: Template
-    doing: Doing | None  # what it does next, unless that is no plain command
-    fence: tuple[str, bytes] | None  # what it works under
-    result: Any  # what its operation returned
+    doing: Doing | None  # its next step, unless it is a plain command
+    fence: tuple[str, bytes] | None  # the lease under which it works
+    result: Any  # the result of its operation
     error: str  # the exception its operation ended with
 
     @property
     def ends(self) -> bool:
-        """It does nothing more."""
+        """Returns whether the actor does nothing more."""
         return self.is_over or self.step is END or self.step is FAILED
 
     def __init__(self, *identity: Any) -> None:
@@ -340,11 +340,11 @@ class Actor:
         self.following: dict[Any, Actor] = {}
         self.doing = self.fence = self.result = None
         self.error = ""
-        self.is_idle = False  # a worker at its pop, or at its beat: what it did before is forgotten
+        self.is_idle = False  # a worker at its pop, or at its heartbeat: its past is forgotten
 
 
 class Cast:
-    """All actors there were at any moment.
+    """All actors at every moment that occurred.
 
     Without `notes` no actor reads what a worker noted of its tokens, so it is no step of its own.
     """
@@ -362,7 +362,7 @@ class Cast:
         )
 
     def after(self, actor: Actor, reply: Any) -> Actor:
-        """The actor gets the reply to its step; a batch's only when all of it is there."""
+        """Returns the actor after the reply to its step; a batch's only when all of it is there."""
         found = actor.following.get(reply)
         if found is None:
             found = actor.following[reply] = self._fed(self._after(actor, reply))
@@ -384,7 +384,7 @@ class Cast:
         return self._actor(actor.role, actor.life, replies, partial, actor.argument, False)
 
     def _fed(self, actor: Actor) -> Actor:
-        """Gives a producer its bodies; it never waits for room.
+        """Feeds a producer its bodies; it never waits for room.
 
         Without `one_server` it takes the steps of a cluster, because no server has all keys.
         """
@@ -410,7 +410,7 @@ class Cast:
             actor = self._after(actor, Chunk(bodies) if more else rest)
 
     def _known(self, step: Any) -> Any:
-        """The reply to a command that is the same in every state, or is no step of its own.
+        """Returns the reply to a command that is the same in every state, or is no step of its own.
 
         No worker registers; the world has two lanes; and a TTL does not end here.
         """
@@ -431,7 +431,7 @@ class Cast:
         return actor
 
     def _revive(self, actor: Actor) -> None:
-        """Runs the operation up to its present step by sending it all replies again."""
+        """Runs the operation up to its present step by replaying all replies."""
         role = actor.role
         OPS.prefix = sum(map(ord, role.name)) * 1000 + actor.life
         OPS.count = 0
@@ -467,7 +467,7 @@ class Cast:
             actor.is_idle = is_script if rests_at else actor.doing.pops > 0
 
     def ops_of(self, role: Role, life: int) -> list[str]:
-        """The ops that a worker may draw in a life: for each token, retry and exchange."""
+        """Returns the ops that a worker may draw in a life: for each token, retry and exchange."""
         most = 8 if role.kind == "bunch worker" or role.option("one_server", False) else 1
         prefix = f"{sum(map(ord, role.name)) * 1000 + life:028x}"
         return [f"{prefix}{number:04x}" for number in range(1, most + 1)]
@@ -493,14 +493,14 @@ def _score(value: Any) -> Any:
 
 
 def _scores(value: Any) -> Any:
-    """A score, or the scores of requests by their names."""
+    """Returns a score, or the scores of requests by their names."""
     if isinstance(value, dict):
         return {name: _score(one) for name, one in value.items()}
     return _score(value)
 
 
 def _standing(reply: Reply, *, is_used: bool) -> Any:
-    """How a queue stands: what was due when it was read, unless that `is_used` up."""
+    """Returns a queue's state: what was due when it was read, unless that `is_used` up."""
     dues = () if is_used else (reply.active_due, reply.delayed_due, reply.tick_due)
     due = [0 < one <= reply.now for one in dues]
     rest = (reply.shards, reply.left, reply.paused_until > 0, reply.rate)
@@ -508,7 +508,7 @@ def _standing(reply: Reply, *, is_used: bool) -> Any:
 
 
 def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each kind of value
-    """A value as nested tuples, without what is the same in every state."""
+    """Returns a value as nested tuples, without what is the same in every state."""
     if isinstance(value, Reply) and "audits" in value.fields:
         return _standing(value, is_used=False)
     if isinstance(value, dict) and "standing" in value:
@@ -558,7 +558,7 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
 
 
 def ways(step: Handle, hows: tuple[str, ...]) -> Iterator[str]:
-    """Which of the ways a handler may go here."""
+    """Returns the ways that a handler may go here."""
     first, *others = step.leases.waiting
     if others:
         yield from hows
@@ -570,13 +570,13 @@ def ways(step: Handle, hows: tuple[str, ...]) -> Iterator[str]:
 
 
 def extension(step: Handle) -> Call:
-    """What the supervisor sends while a handler runs."""
+    """Returns the step that the supervisor sends while a handler runs."""
     held = step.leases.waiting[0].slice
     return leases.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
 
 
 def install(library: Library, monkeypatch: Any) -> None:
-    """The operations use this library, our op ids and a clock that stands still."""
+    """Makes the operations use this library, fixed op ids and a clock that stands still."""
     from fairlane import operations, settings
     from fairlane.common import clock
     from fairlane.spark import operations as of_spark

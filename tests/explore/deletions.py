@@ -1,4 +1,4 @@
-"""An ended request is deleted, and its id may have a new life: each ending is logged once."""
+"""Explores deletion: an ended request is deleted, its id is reused, each end is logged once."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _delete(*_: Any) -> Generator[Step, Any, Any]:
 
 
 class Deletions(Fairlane):
-    """An end stays as it is, or the request goes; then each later life has a later beginning."""
+    """An end stays as it is, or the request is deleted; each later life has a later beginning."""
 
     tolerated = Fairlane.tolerated | {"RequestNotEnded", "RequestLost"}
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
-        """A marker counts nothing, so there is nothing to compare with it."""
+        """Compares no counts while the request is a marker, because a marker counts nothing."""
         if facts.state or not facts.fields:
             return super().wrong_stand(facts)
         left = [name for name in ("outcomes", "dead", "held", "bodies") if getattr(facts, name)]
@@ -43,7 +43,7 @@ class Deletions(Fairlane):
         return tuple(wrong)
 
     def wrong_move(self, before: Facts, after: Facts) -> tuple[str, ...]:
-        """What was deleted has ended, and its ending is in the log."""
+        """Checks that a deleted request had ended, and that its end is in the log."""
         if not before.state or after.life == before.life:
             return super().wrong_move(before, after)
         wrong = []
@@ -56,6 +56,6 @@ class Deletions(Fairlane):
         return tuple(wrong)
 
     def _wrong_submission(self, facts: Facts, actor: Actor) -> Iterator[str]:
-        """A submission is safe, too, if its request ended, was logged and then deleted."""
+        """Accepts a submission, too, if its request ended, was logged and then deleted."""
         if facts.state or not facts.log:
             yield from super()._wrong_submission(facts, actor)

@@ -1,4 +1,4 @@
-"""A request that takes each key once; the key of a body is whether its number is odd."""
+"""Explores a request that takes each key once; a body's key is whether its number is odd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parity(body: bytes) -> bytes:
 
 
 class Distincts(Fairlane):
-    """Each key is there once, each other body is counted, and the ids go with the seal."""
+    """Each key is there once, each other body is counted, and the set of ids ends with the seal."""
 
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
         """Adds the set of ids."""
@@ -26,7 +26,7 @@ class Distincts(Fairlane):
         self._add("ids", keys.unique_ids(REQUEST))
 
     def facts(self, said: Sequence[Any]) -> Facts:
-        """Also how many ids there are."""
+        """Adds the number of ids to the facts."""
         names = [name for name, _ in self._names]
         at = names.index("ids")
         return super().facts(said)._replace(extra=(len(said[at] or ()) if at < len(said) else 0,))

@@ -1,4 +1,4 @@
-"""A durable request, a primary with one replica, and a failover to what the replica has."""
+"""Explores a durable request on a primary with one replica, and a failover to that replica."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Durable(Fairlane):
     goes_back = True  # fences (then the ops differ), a place in `active`, an end that was logged
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """Also: an end that was seen stays."""
+        """Checks, too, that an end which an actor saw stays."""
         wrong = super().wrong_actors(facts, actors)
         for actor in actors:
             if actor.role is WAITER and actor.result and actor.result != facts.state.decode():
@@ -37,7 +37,7 @@ class Durable(Fairlane):
         return wrong
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Also the hourly walk."""
+        """Adds the hourly walk to the errands."""
         yield from super().errands(facts, now)
         if facts.state and not facts.active and not (facts.is_over and facts.logged):
             yield "keeper walks", ("walk",)

@@ -1,4 +1,4 @@
-"""Every interleaving of a small system, with every fault its budget allows, each state once."""
+"""Explores every interleaving of a small system, with every fault of its budget."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Faults(NamedTuple):
 
 
 class Violation(AssertionError):
-    """What does not hold, and the way there."""
+    """An invariant that does not hold, and the steps that lead there."""
 
     def __init__(self, system: str, wrong: Sequence[str], way: Sequence[str], states: int) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class Violation(AssertionError):
 
 
 class TooLarge(RuntimeError):
-    """The system has more states than it may."""
+    """Raised if the system has more states than it may."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class System:
 
     name: str
     roles: tuple[Role, ...]
-    faults: tuple[int, ...] = ()  # of Faults
+    faults: tuple[int, ...] = ()  # kinds of Faults
     hows: tuple[str, ...] = ("all done",)
     extends: bool = False  # workers ask for more time
-    keepers: int = 1  # how many look after the queue concurrently
-    passes: bool = True  # time does
-    before: tuple[Role, ...] = ()  # act first, one after the other: the system begins after that
-    protocol: type[Fairlane] | None = None  # what is promised; None = the product's usual
+    keepers: int = 1  # how many actors check the queue concurrently
+    passes: bool = True  # whether time passes
+    before: tuple[Role, ...] = ()  # they act first, in turn; the exploration begins then
+    protocol: type[Fairlane] | None = None  # the invariants; None = the product's usual ones
     tolerates: frozenset[str] = frozenset()  # errors with which an operation may end here, too
     most: int = 3_000_000
 
@@ -105,7 +105,7 @@ class Report:
 
 
 class Explorer:
-    """Breadth first over the states of one system, so that the way to a violation is short."""
+    """Searches the states of one system breadth first, so that the way to a violation is short."""
 
     def __init__(self, world: World, system: System) -> None:
         world.forget()
@@ -124,7 +124,7 @@ class Explorer:
         self._ghost_template = world.namer.template("no ghost")
 
     def run(self) -> Report:
-        """Explores all of it; raises Violation."""
+        """Explores the whole system; raises Violation."""
         began = time.perf_counter()
         gc.disable()  # nothing here is garbage before the end
         try:
@@ -137,7 +137,7 @@ class Explorer:
 
     def _explore(self) -> None:
         actors = tuple(self.cast.first(role) for role in self.system.roles)
-        clock = 1 if self.system.before else 0  # what was before was not now
+        clock = 1 if self.system.before else 0  # what existed before has changed by now
         faults = Faults(*self.system.faults)
         replica = self.world.empty if faults.failover else None
         start = State(self._stand_before(), actors, clock, faults, None, replica)
@@ -158,7 +158,7 @@ class Explorer:
         self._check_ends_stay_reachable()
 
     def _stand_before(self) -> Stand:
-        """What is there when those who act before have ended, or wait for work."""
+        """Returns what Redis holds after the actors that act first have ended, or wait for work."""
         state = State(self.world.empty, (), 0, Faults(), None)
         for role in self.system.before:
             state = state._replace(actors=(self.cast.first(role),))
@@ -186,7 +186,7 @@ class Explorer:
             raise TooLarge(f"{self.system.name} has more than {self.system.most:,} states")
         self._parents.append(parent)
         self._labels.append(self._label_of.setdefault(label, len(self._label_of)))
-        # Where time does not pass the auditor looks at nothing.
+        # If time does not pass, the auditor checks nothing.
         is_over = not self.system.passes and all(actor.ends for actor in state.actors)
         self._goals.append(is_over or self.protocol.is_goal(state.stand.facts, state.actors))
         return number, True
@@ -214,7 +214,7 @@ class Explorer:
         return way[::-1]
 
     def _check_ends_stay_reachable(self) -> None:
-        """Backwards from the ends over what happens without faults: every state must be met.
+        """Searches backwards from the ends over steps without faults: every state must be reached.
 
         Most steps lead to a later number, so a few passes from the last step to the first do.
         """
@@ -260,7 +260,7 @@ class Explorer:
             yield state.ghost
 
     def _really(self, state: State, doing: Doing) -> Iterator[Doing]:
-        """The pop of one lane stands for the blocking pop; none while it blocks, or for TIME."""
+        """Makes a pop of one lane from the blocking pop; none while it blocks, or for TIME."""
         if doing.pops:
             for _, pop in self.protocol.pops(state.stand.facts, doing.pops):
                 yield self.world.doing(pop)
@@ -336,7 +336,7 @@ class Explorer:
                 yield from self._faults(state, index, actor, done, after, what)
 
     def _moves(self, state: State, doing: Doing) -> Iterator[tuple[Any, Stand, tuple[str, ...]]]:
-        """What a step may come to: the reply, what Redis holds then, and what is wrong with it."""
+        """Yields what a step may lead to: the reply, what Redis then holds, what is wrong."""
         moves, now = state.stand.moves, state.now
         if doing.name == "TIME":
             yield (str(now // 1000).encode(), b"0"), state.stand, ()
@@ -382,13 +382,13 @@ class Explorer:
             yield f"{what} finds its node away", missed, False
 
     def _dead(self, state: State, index: int, actor: Actor) -> State:
-        """A crash: the actor starts again; a keeper is gone, because another looks anew."""
+        """Crashes an actor: it starts again; a keeper is dropped, because another one follows."""
         if actor.role is KEEPER:
             return self._put(state, index, self.cast.gone(actor))
         return self._put(state, index, self._reborn(state, actor))
 
     def _put(self, state: State, index: int, actor: Actor) -> State:
-        """The actor's next moment in its place; one that need not be remembered is forgotten."""
+        """Puts the actor's next moment in its place; drops an actor that may be forgotten."""
         actors = state.actors
         if actor.is_idle or (actor.step is FAILED and self._comes_again(actor)):
             actor = self._reborn(state, actor)
@@ -403,7 +403,7 @@ class Explorer:
         return KINDS[role.kind].again or actor.life + 1 < role.option("comings", 1)
 
     def _reborn(self, state: State, actor: Actor) -> Actor:
-        """The same role from the start; a worker draws an op that stands nowhere else."""
+        """Starts the same role again; a worker draws an op that occurs nowhere else."""
         role, life = actor.role, 0
         if role.is_producer:
             life = actor.life + (actor.step is FAILED)

@@ -1,4 +1,4 @@
-"""A step of a flow that is fed by others: each result is there once, and the end follows theirs."""
+"""Explores a step of a flow that others feed: each result arrives once, and it ends after them."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ class Feeds(Fairlane):
     joins = False  # dead ones, too, with the others; else they are left out
 
     def adds(self, word: Any) -> bool:
-        """Also: what waits to be joined."""
+        """Accepts the keys of parts that wait to be joined, too."""
         if word == keys.of_flow(REQUEST):
             self._names.append(("parts", REQUEST))
             return True
         return super().adds(word)
 
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
-        """Parts that wait are a hash."""
+        """Reads parts that wait as a hash."""
         if self._names[i][0] != "parts" or not raw:
             return super().read(i, raw)
         said = dict(sorted(zip(raw[::2], raw[1::2], strict=True)))
         return said, repr(said)
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Also: the leader hands over, and an audit looks for the tokens of each request."""
+        """Adds the leader's hand-over, and an audit of the tokens of each request."""
         yield from super().errands(facts, now)
         if needs_audit(facts, now):
             yield "keeper audits", ("audit",)
@@ -70,7 +70,7 @@ class Feeds(Fairlane):
             yield "keeper feeds", ("feed",)
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
-        """Nothing is there twice, and nothing is missing at the end."""
+        """Checks that nothing is there twice, and nothing is missing at the end."""
         wrong = chain.from_iterable(super(Feeds, self).wrong_stand(one) for one in each(facts))
         total = facts.number(b"total")
         left_out = sum(one.number(b"dead") for one in facts.others.values()) * (not self.joins)
@@ -82,17 +82,17 @@ class Feeds(Fairlane):
         return (*wrong, *more)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """All of them have ended."""
+        """Returns True if all requests have ended."""
         return all(one.is_over and bool(one.logged) and not one.active for one in each(facts))
 
 
 class TwoResults(Feeds):
-    """The source has two sub-requests."""
+    """A source with two sub-requests."""
 
     count = 2
 
 
 class Joins(Feeds):
-    """Two sources are joined."""
+    """Two sources that are joined."""
 
     joins = True

@@ -1,4 +1,4 @@
-"""Two requests that are created together: each is as safe as if it had come alone."""
+"""Explores two requests that are created together: each is as safe as one created alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER = "other"
 
 
 def group_producer(name: str = "p", *, one_server: bool = False, other: str = OTHER) -> Role:
-    """Creates two requests of one sub-request; `one_server` where one server has all keys."""
+    """Creates two requests of one sub-request; `one_server`: one server has all keys."""
     return Role(name, "group producer", (("one_server", one_server), ("other", other)))
 
 
@@ -44,7 +44,7 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 
 class Groups(Fairlane):
-    """What holds for one request holds for each."""
+    """The invariants of one request hold for each."""
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
         wrong = super().wrong_stand
@@ -57,7 +57,7 @@ class Groups(Fairlane):
         return tuple(chain.from_iterable(wrong(old, new) for old, new in pairs if old))
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """A group whose creation returned normally is there, whole."""
+        """Checks that a group whose creation returned normally is there completely."""
         requests = {REQUEST: facts, **facts.others}
         return super().wrong_actors(facts, actors) + tuple(
             wrong
@@ -68,7 +68,7 @@ class Groups(Fairlane):
         )
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """Every request reached its goal, and no creation is under way."""
+        """Returns True if every request reached its goal, and no creation is under way."""
         is_reached = super().is_goal
         ends = all(actor.ends for actor in actors if actor.role.kind == "group producer")
         return ends and all(is_reached(one, actors) for one in each(facts))

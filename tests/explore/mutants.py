@@ -1,4 +1,4 @@
-"""`python -m tests.explore.mutants [word ...]`: is every guard of the Lua held by a test?
+"""Changes every guard of the Lua scripts in turn: `python -m tests.explore.mutants [word ...]`.
 
 A guard is an `if` whose block refuses: it returns, or it chooses a word of refusal. Each is taken
 out in turn (its condition is never true), and so is each operand of a condition, and every other
@@ -7,7 +7,7 @@ its small systems. The words choose by file name; --guard, --branch and --operan
 asks the explorer, too, when a test has failed already; --fast leaves out the explorer.
 
 At first all of them run on the scripts as they are, and which scripts each calls is recorded. So a
-mutant is judged by those alone that call a script with the changed line.
+mutant is judged only by those that call a script with the changed line.
 
 A mutant that none detects is listed in EXCEPTIONS with the reason, or is a fault of this run.
 """
@@ -114,11 +114,11 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """Where it is, and what is gone."""
+        """The place of the change, and what is removed."""
         return f"{self.path}:{self.line} {self.kind}: {self.gone}"
 
     def write(self, folder: Path) -> Path:
-        """A copy of the scripts with the change; returns their root."""
+        """Writes a copy of the scripts with the change; returns their root."""
         root = folder / "v1"
         shutil.copytree(library().root, root)
         lines = (root / self.path).read_text().splitlines()
@@ -128,7 +128,7 @@ class Mutant:
 
 
 def find(root: Path) -> Iterator[Mutant]:
-    """All mutants of the scripts, in the order of their files."""
+    """Returns all mutants of the scripts, in the order of their files."""
     for path in sorted(root.rglob("*.lua")):
         name = path.relative_to(root).as_posix()
         lines = path.read_text().splitlines()
@@ -155,7 +155,7 @@ def _mutants(name: str, lines: list[str], i: int, line: str) -> Iterator[Mutant]
 
 
 def _refuses(lines: list[str], i: int, indent: int) -> bool:
-    """The block's own lines return, leave a loop, or choose a word."""
+    """Returns whether the block's own lines return, leave a loop, or choose a word."""
     for line in lines[i + 1 :]:
         own = len(line) - len(line.lstrip())
         if line.strip() and own <= indent:
@@ -166,7 +166,7 @@ def _refuses(lines: list[str], i: int, indent: int) -> bool:
 
 
 def _without_one(condition: str) -> Iterator[tuple[str, str]]:
-    """A condition of several operands, without each of them in turn."""
+    """Yields a condition of several operands, without each of them in turn."""
     for word in (" or ", " and "):
         parts = _split(condition, word)
         if len(parts) > 1:
@@ -182,7 +182,7 @@ def _without_one(condition: str) -> Iterator[tuple[str, str]]:
 
 
 def _split(text: str, word: str) -> list[str]:
-    """The operands of one operator outside of parentheses and strings."""
+    """Splits at the operators outside of parentheses and strings."""
     parts, depth, quoted, start, i = [], 0, False, 0, 0
     while i < len(text):
         char = text[i]
@@ -214,7 +214,7 @@ class Judges:
         return list(self._collected.run(names, on=True))
 
     def judge(self, mutant: Mutant, *, by_all: bool = False) -> list[str]:
-        """Returns who detects the mutant: a test, and the explorer if no test does."""
+        """Returns what detects the mutant: a test, or the explorer if no test does."""
         with tempfile.TemporaryDirectory() as folder:
             root = mutant.write(Path(folder))
             changed = changed_scripts(root) | {mutant.path}
@@ -243,7 +243,7 @@ def changed_scripts(root: Path) -> set[str]:
 
 
 def judge_all(collected: Collected, chosen: list[Mutant], options: list[str]) -> Counter[str]:
-    """Prints who detects each mutant; returns how many were caught, excused and missed."""
+    """Prints what detects each mutant; returns how many were caught, excused and missed."""
     judges = Judges(collected, with_explorer="--fast" not in options)
     say(f"{len(chosen)} mutants; {len(judges.tests)} tests, {len(judges.systems)} systems")
     count: Counter[str] = Counter()

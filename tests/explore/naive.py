@@ -1,7 +1,7 @@
-"""The protocol that Fairlane grew from, in the same machinery: it must be seen to fail.
+"""Explores the naive protocol that Fairlane grew from: the explorer must see it fail.
 
 A producer creates the stream and the counter, then pushes `limit` tokens; a worker pops a token,
-reads one sub-request, works, lowers the counter, pushes the token back; who lowers it to 0 destroys
+reads one sub-request, works, lowers the counter, pushes the token back; the last one destroys
 everything and signals. What a dead worker held is put into the stream again by any worker.
 Nothing expires, nothing can be repeated: each fault of the model breaks another promise.
 
@@ -81,7 +81,7 @@ return redis.status_reply("OK")
 
 
 class Taken(NamedTuple):
-    """What a worker works on, in the explorer's words."""
+    """The sub-request that a worker holds, in the explorer's words."""
 
     k: str
     fence: bytes
@@ -90,14 +90,14 @@ class Taken(NamedTuple):
 
 
 def submit(count: int, limit: int) -> Operation[int]:
-    """Two calls, as the tokens are in another slot than the stream."""
+    """Submits in two calls, because the tokens are in another slot than the stream."""
     yield Call(ENQUEUE, (b"r",), [b"%d" % i for i in range(count)])
     yield Call(INSERT_TOKENS, (KEYS["lane"],), [b"r", limit])
     return count
 
 
 def serve(worker: str) -> Operation[None]:
-    """Pop, read one, work, complete, push the token back."""
+    """Pops a token, reads one sub-request, works, completes it, and pushes the token back."""
     while True:
         (_, (token,)), *_ = yield Batch([Command(b"BRPOP", KEYS["lane"], 0)])
         stream = KEYS["stream"]
@@ -136,18 +136,18 @@ class Facts(NamedTuple):
 
 
 class Naive(Protocol):
-    """Its keys and what it promises."""
+    """The keys and the promises of the naive protocol."""
 
     declares = False
     keys = KEYS
     tolerated = frozenset({"ResponseError"})  # a producer that starts again: BUSYGROUP
 
     def __init__(self, promise: str = "", count: int = 2, limit: int = 1) -> None:
-        """`promise`: the one that is looked at; that the end stays in reach always is."""
+        """Checks one `promise`; that the end stays reachable is always checked."""
         self.promise, self.count, self.limit = promise, count, limit
 
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
-        """A stream's entries are numbered by their place: their ids are times of the server."""
+        """Numbers a stream's entries by their place, because their ids are times of the server."""
         if list(KEYS)[i] != "stream":
             return raw, repr(raw)
         entries, pending, groups = raw
@@ -166,7 +166,7 @@ class Naive(Protocol):
         )
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
-        """Complete means all of it, and it is said once."""
+        """Checks that the end is complete, and signalled once."""
         if self.promise == "complete" and facts.ends and facts.handled < self.count:
             return (f"complete, but {facts.handled} of {self.count} were handled",)
         if self.promise == "once" and facts.ends > 1:
@@ -174,14 +174,14 @@ class Naive(Protocol):
         return ()
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """The limit."""
+        """Checks the limit."""
         at_work = sum(actor.fence is not None for actor in actors)
         if self.promise == "limit" and at_work > self.limit:
             return (f"{at_work} work, the limit is {self.limit}",)
         return ()
 
     def refused(self, error: str) -> tuple[str, ...]:
-        """A worker expects that the group is gone."""
+        """Accepts every error, because a worker expects that the group may be gone."""
         return ()
 
     def pops(self, facts: Facts, most: int) -> Iterator[tuple[bytes, Command]]:
@@ -193,7 +193,7 @@ class Naive(Protocol):
 
 
 def system(name: str, faults: tuple[int, int, int], workers: int) -> System:
-    """Two sub-requests, one at a time."""
+    """Returns a system of two sub-requests with a limit of one."""
     producer = Role("p", "naive producer", (("count", 2), ("limit", 1)))
     others = [Role(f"w:{number}", "naive worker") for number in range(1, workers + 1)]
     return System(name, (producer, *others), faults, most=200_000)

@@ -1,4 +1,4 @@
-"""Canonical texts: two states are one when they differ only in names, times and ids.
+"""Makes canonical texts: two states are one if they differ only in names, times and ids.
 
 A state's text is put together from the texts of its keys and actors, which repeat from state to
 state. So each text is taken apart once, into what stays (a number stands for it) and what is
@@ -23,7 +23,7 @@ _RENAMED = re.compile(
     rf"\bS(?P<score>{_TIME}(?:\.5)?)\b"  # a score of `active`: it is compared with others
     rf"|\b(?P<entry>{_TIME}-\d+)\b"  # of a stream: distinct, and its number counts
     rf"|\b(?P<time>{_TIME})\b"
-    r"|\b(?P<second>1[67]\d{8})\b"  # what TIME said
+    r"|\b(?P<second>1[67]\d{8})\b"  # the reply of TIME
     # A generation, a fence or an op: compared for equality, never ordered.
     rf"|\b(?P<name>7\d{{6}}|{_TIME}\d{{3}}|[0-9a-f]{{32}})\b"
 )
@@ -32,7 +32,7 @@ _SCORES = {"seen", "intent", "above"}  # arguments that a script compares with t
 
 
 def scored(call: Call) -> list[Arg]:
-    """The arguments of a call, with its scores marked as such."""
+    """Returns the arguments of a call, with its scores marked as such."""
     args = list(call.args)
     for i, name in enumerate(call.script.params):
         if name in _SCORES:
@@ -56,7 +56,7 @@ def _marked(score: Arg) -> str:
 
 
 class Template:
-    """One text taken apart."""
+    """A text, separated into its fixed part and its names."""
 
     __slots__ = ("_when", "names", "scores", "static", "times")
 
@@ -68,7 +68,7 @@ class Template:
         self._when: dict[int, bytes] = {}
 
     def when(self, now: int) -> bytes:
-        """Each time is in the past, now, or to come.
+        """Returns whether each time is in the past, now, or to come.
 
         No decision asks more, because the clock only moves by steps longer than every delay.
         """
@@ -86,7 +86,7 @@ def _when(moment: float, now: int) -> int:
 
 
 class Namer:
-    """Takes texts apart, and digests what they make together."""
+    """Separates texts into fixed parts and names, and digests their combination."""
 
     def __init__(self) -> None:
         self._statics: dict[object, int] = {}
@@ -131,7 +131,7 @@ class Namer:
 
 
 def digest(parts: Sequence[Template], extra: Sequence[int], now: int) -> bytes:
-    """What two states have in common exactly if they are one."""
+    """Returns a digest that two states share exactly if they are one."""
     numbers = [*extra]
     order: dict[str, int] = {}
     scores: list[float] = []

@@ -1,4 +1,4 @@
-"""An open request: its producer adds chunks to it, and seals it, or goes away."""
+"""Explores an open request: its producer adds chunks, and seals it or abandons it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opener(
 ) -> Role:
     """Opens a request with one sub-request, adds others one by one, and `seals` it.
 
-    If it comes again, it goes on where the request is.
+    If it starts again, it continues where the request is.
     """
     given = {"chunks": chunks, "seals": seals, "deadline_ms": deadline_ms, "comings": comings}
     return Role(name, "opener", tuple(given.items()))

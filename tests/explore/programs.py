@@ -1,4 +1,4 @@
-"""A program that takes where no worker lives: it does the queue's maintenance, too."""
+"""Explores programs that take sub-requests without a worker, and also maintain the queue."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ TERM_S = 20.0
 
 
 class Settled(NamedTuple):
-    """What a program believes of what it took."""
+    """What a program concludes about the sub-request it took."""
 
     is_accepted: bool
     head: bytes  # index:status:attempt of the result that it wrote
 
 
 def done(receipt: Receipt) -> Operation[None]:
-    """Settles what was taken with a result."""
+    """Settles the sub-request with a result."""
     return settle.done(receipt, b"", 0)
 
 
 def dead(receipt: Receipt) -> Operation[None]:
-    """Gives up what was taken."""
+    """Settles the sub-request as dead."""
     return settle.dead(receipt, "never", 0)
 
 
 def release(receipt: Receipt) -> Operation[None]:
-    """Returns what was taken."""
+    """Returns the sub-request to the queue."""
     return settle.release(receipt, 0)
 
 
@@ -54,7 +54,7 @@ def extend_and_finish(receipt: Receipt) -> Operation[None]:
 def program(
     how: Callable[[Receipt], Operation[Any]], number: int = 8, *, once: bool = False
 ) -> Role:
-    """Takes one sub-request after the other, or only `once`, and settles each so."""
+    """Takes one sub-request after the other, or only `once`, and settles each this way."""
     return Role(f"t:{number}", "program", (("settle", how), ("once", once)))
 
 
@@ -76,10 +76,10 @@ def _take(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 
 class Programs(Fairlane):
-    """A receipt that was accepted has settled its sub-request, and one that was refused has not."""
+    """An accepted receipt has settled its sub-request, and a refused one has not."""
 
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
-        """Adds what a program looks at besides."""
+        """Adds the keys that a program reads besides."""
         super().__init__(root, in_stream=in_stream)
         self._add("ticks", keys.schedules(QUEUE)[1])
 

@@ -1,4 +1,4 @@
-"""What the explorer must know about a protocol: its keys, its invariants, its ends."""
+"""What the explorer needs of a protocol: its keys, its invariants, its goals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 QUEUE, REQUEST = "req", "r"
-TAKEN_BY = "w:1"  # whose notes are read by the worker that holds it for dead
+TAKEN_BY = "w:1"  # whose notes are read by the worker that believes it dead
 T0 = 1_700_000_000_000  # when all begins, ms
 LANES = (0, 5, 9)
 FIRST_SEQ = 7_000_000  # so that a fence looks like no other number
@@ -40,13 +40,13 @@ class Facts(NamedTuple):
     outcomes: tuple[bytes, ...]  # index:status:attempt of each result
     dead: int
     log: tuple[tuple[bytes, bytes], ...]  # born and state of the endings logged
-    active: float  # when to look at the request next; 0 = it is not listed
+    active: float  # when to check the request next; 0 = it is not listed
     look: float  # ... and at the first of all
     queued: int  # since when the first token is on its way, and due; 0 = none
     due: int  # of the first delayed token; 0 = none
     lanes: tuple[bytes, ...]  # those that hold tokens
     conf: dict[bytes, bytes]
-    bodies: tuple[bytes, ...] = ()  # that wait, or are worked on
+    bodies: tuple[bytes, ...] = ()  # those that wait, or are leased
     dead_ones: tuple[bytes, ...] = ()  # indexes of those that are kept as dead
     others: dict[str, Any] = {}  # noqa: RUF012  Facts of each other request
     extra: tuple[Any, ...] = ()  # what one protocol alone reads
@@ -62,12 +62,12 @@ class Facts(NamedTuple):
 
     @property
     def logged(self) -> tuple[bytes, ...]:
-        """The states with which this life is in the log."""
+        """Returns the states with which this life is in the log."""
         return tuple(state for born, state in self.log if born == self.life)
 
     @property
     def is_undone(self) -> bool:
-        """It was taken back by the product, not by a person."""
+        """Returns whether the product took it back, and not a person."""
         return self.state in _STOPPED and self.fields.get(b"reason") != _BY_A_PERSON
 
     def number(self, name: bytes) -> int:
@@ -75,7 +75,7 @@ class Facts(NamedTuple):
 
 
 class Protocol(ABC):
-    """The base of both: what the explorer calls."""
+    """The base class of the product's protocol and the naive one: what the explorer calls."""
 
     declares = True  # a script's KEYS are all that it touches
     keys: dict[str, bytes]
@@ -83,50 +83,50 @@ class Protocol(ABC):
     tolerated: frozenset[str] = frozenset()  # errors with which an operation may end
 
     def adds(self, word: Any) -> bool:
-        """True for a key that was not foreseen: from now on it is one of them."""
+        """Returns True for a key that was not foreseen: from now on it is one of the keys."""
         return False
 
     def instrumented(self, source: bytes) -> bytes:
-        """A script's text as it is loaded."""
+        """Returns a script's text as it is loaded."""
         return source
 
     def checks(self, world: World, now: int) -> list[bytes]:
-        """Commands that say what does not hold at a moment, as sentences."""
+        """Returns commands whose replies name, as sentences, what does not hold at a moment."""
         return []
 
     @abstractmethod
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
-        """What key number i holds: what distinguishes it, and its canonical text."""
+        """Returns what key number i holds: what distinguishes it, and its canonical text."""
 
     @abstractmethod
     def facts(self, said: Sequence[Any]) -> Any:
-        """What is asked of a stand."""
+        """Returns the facts about what Redis holds."""
 
     def wrong_stand(self, facts: Any) -> tuple[str, ...]:
-        """What does not hold, whatever the time is."""
+        """Returns what does not hold, whatever the time is."""
         return ()
 
     def wrong_move(self, before: Any, after: Any) -> tuple[str, ...]:
-        """What a step must not have done."""
+        """Returns what a step must not have done."""
         return ()
 
     def wrong_actors(self, facts: Any, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """What the actors must not believe at the same time."""
+        """Returns which conclusions of the actors contradict each other or Redis."""
         return ()
 
     def refused(self, error: str) -> tuple[str, ...]:
-        """What is wrong with an error that a step met."""
+        """Returns what is wrong with an error that a step met."""
         return (error,)
 
     @abstractmethod
     def pops(self, facts: Any, most: int) -> Iterator[tuple[bytes, Command]]:
-        """What a blocking pop of up to `most` tokens may do now: the lane, and the pop.
+        """Returns what a blocking pop of up to `most` tokens may do now: the lane, and the pop.
 
         None = it waits.
         """
 
     def errands(self, facts: Any, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """What maintenance would do now."""
+        """Returns the operations that maintenance would run now."""
         yield from ()
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Protocol(ABC):
 
 
 class Fairlane(Protocol):
-    """The product's."""
+    """The protocol of the product."""
 
     goes_back = False  # a failover may take back what nothing confirmed
     tolerated = frozenset(
@@ -143,7 +143,7 @@ class Fairlane(Protocol):
     )
 
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
-        """`in_stream`: small requests, too, wait in a stream from the beginning."""
+        """Sets up the keys. `in_stream`: small requests, too, wait in a stream from the start."""
         self._in_stream = in_stream
         self.library = scripts.Library(root or scripts.library().root)
         self.keys = {
@@ -177,12 +177,12 @@ class Fairlane(Protocol):
         self._names.append((name, ""))
 
     def add_lane(self, key: bytes) -> None:
-        """One more lane; the more urgent ones of a shard come first."""
+        """Adds one lane; the more urgent lanes of a shard come first."""
         self._add(f"lane {key.decode()}", key)
         self._lanes.append((key, f"lane {key.decode()}"))
 
     def adds(self, word: Any) -> bool:
-        """A key of another request than the first, or a bucket."""
+        """Accepts a key of another request than the first, or a bucket."""
         found = keys.part_and_id(word) if isinstance(word, bytes) else None
         if word == keys.bucket(REQUEST):
             found = ("rate", REQUEST)
@@ -197,7 +197,7 @@ class Fairlane(Protocol):
         return True
 
     def instrumented(self, source: bytes) -> bytes:
-        """Numbering begins at FIRST_SEQ, every publish is counted, ids have the model's time.
+        """Makes a script start at FIRST_SEQ, count every publish, and use the model's time for ids.
 
         The virtual time of a tenant does not change: it decides nothing for one.
         """
@@ -217,12 +217,12 @@ class Fairlane(Protocol):
         return source.replace(b'redis.call("PUBLISH"', counted)
 
     def checks(self, world: World, now: int) -> list[bytes]:
-        """The product's own `check`, of each request."""
+        """Returns calls of the product's own script `check`, one for each request."""
         calls = [self.library.check(keys.request_keys(one), now=now) for one in self.requests]
         return [world.doing(call).packed(now) for call in calls]
 
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
-        """By the key; a hash is a dict."""
+        """Reads a key by its kind; a hash is a dict."""
         return _READERS.get(self._names[i][0], _read_plain)(raw)
 
     def facts(self, said: Sequence[Any]) -> Facts:
@@ -254,7 +254,7 @@ class Fairlane(Protocol):
         return found[REQUEST]._replace(others=others)
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
-        """Results, log and signal: each exactly once."""
+        """Checks that results, log entry and signal exist exactly once."""
         wrong = []
         indexes = [head.split(b":")[0] for head in facts.outcomes]
         if len(indexes) != len(set(indexes)):
@@ -277,7 +277,7 @@ class Fairlane(Protocol):
         return tuple(wrong)
 
     def wrong_move(self, before: Facts, after: Facts) -> tuple[str, ...]:
-        """The limit holds where a lease is given; an end stays as it is."""
+        """Checks the limit where a lease is granted, and that an end stays as it is."""
         wrong = []
         if after.held > before.held and after.held > after.number(b"limit"):
             wrong.append(f"{after.held} hold a permit, the limit is {after.number(b'limit')}")
@@ -288,7 +288,7 @@ class Fairlane(Protocol):
         return tuple(wrong)
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """One fence, one holder; a submission that returned normally is not lost."""
+        """Checks that a fence has one holder, and that a completed submission is not lost."""
         wrong = []
         fences = [actor.fence for actor in actors if actor.fence]
         if len(fences) != len(set(fences)) and not self.goes_back:
@@ -299,7 +299,7 @@ class Fairlane(Protocol):
         return tuple(wrong)
 
     def _wrong_submission(self, facts: Facts, actor: Actor) -> Iterator[str]:
-        """What does not hold of a submission that returned normally."""
+        """Returns what does not hold of a submission that returned normally."""
         name = f"{actor.role.name} returned normally"
         if not facts.state:
             yield f"{name}, and there is no request"
@@ -313,28 +313,28 @@ class Fairlane(Protocol):
             yield f"{name} after a reply that the request is cancelled"
 
     def pops(self, facts: Facts, most: int) -> Iterator[tuple[bytes, Command]]:
-        """The most urgent lane that holds a token."""
+        """Pops the most urgent lane that holds a token."""
         for lane in facts.lanes[:1]:
             yield lane, Command(b"RPOP", lane, most)
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """The leading worker looks at what is due, and promotes what is due."""
+        """Returns the leader's checks of what is due, and the promotion of due tokens."""
         if facts.look and facts.look <= now + 1000:
             yield "keeper looks", ("look",)
         if facts.due and facts.due <= now:
             yield "keeper promotes", ("promote", *self.due_shards(facts))
         # An audit is of use once a token has been on its way for a grace and is in no lane: it is
-        # lost, or in the hands of a worker, which is a wrong guess.
+        # lost, or popped by a worker, which is a wrong guess.
         is_away = not facts.lanes and not facts.due
         if facts.active and is_away and 0 < facts.queued < now - settings.TOKEN_GRACE_MS:
             yield "keeper audits", ("audit",)
 
     def due_shards(self, facts: Facts) -> tuple[int, ...]:
-        """Where tokens may be due."""
+        """Returns the shards where tokens may be due."""
         return (0,)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """The request ended and is logged, or never came to be; or it waits, and none works."""
+        """Returns True if the request ended and is logged, never existed, or waits for others."""
         if facts.is_over:
             return bool(facts.logged) and not facts.active
         if not facts.state and facts.active:
@@ -345,7 +345,7 @@ class Fairlane(Protocol):
 
 
 def _of_request(of: dict[str, Any]) -> dict[str, Any]:
-    """What the keys of one request say."""
+    """Returns the facts from the keys of one request."""
     fields = of.get("req") or {}
     state = fields.get(b"state", b"")
     dead, *_ = of.get("dead") or ((),)
@@ -380,13 +380,13 @@ def _is_first_waiting(fields: Mapping[bytes, bytes]) -> bool:
 
 
 def _kept(facts: Facts) -> Any:
-    """What must stay after the end: all but notes."""
+    """Returns the fields that must stay after the end: all but notes."""
     notes = (b"requeued:", b"claimed:", b"confirm", b"seen")
     return {k: v for k, v in facts.fields.items() if not k.startswith(notes)}, facts.outcomes
 
 
 def _last_word(replies: tuple[Any, ...]) -> bytes:
-    """The state of the request in the last reply that brought its summary."""
+    """Returns the state of the request in the last reply that had its summary."""
     for reply in reversed(replies):
         if isinstance(reply, tuple) and reply and reply[0] in _SUMMARY:
             state: bytes = reply[_SUMMARY[reply[0]]][0]
@@ -436,7 +436,7 @@ def _read_request(raw: Any) -> tuple[Any, str]:
 
 
 def _read_results(raw: Any) -> tuple[Any, str]:
-    """How long each waited and ran is left out, and who did it."""
+    """Reads results without how long each waited and ran, and without their worker."""
     said = [
         ([head.rsplit(b":", 2)[0] for head in flat[::2] if head != b"w"], entry_id)
         for entry_id, flat in raw[0]
@@ -470,7 +470,7 @@ def _read_markers(raw: Any) -> tuple[Any, str]:
 
 
 def _read_bucket(raw: Any) -> tuple[Any, str]:
-    """When the next sub-request may start, and when the last one in line may ask again.
+    """Reads when the next sub-request may start, and when the last in line may ask again.
 
     No bucket here has a burst above one. So nothing depends on more than whether these have passed.
     """
@@ -479,7 +479,7 @@ def _read_bucket(raw: Any) -> tuple[Any, str]:
 
 
 def _read_ticks(raw: Any) -> tuple[Any, str]:
-    """Two ticks are distinct, whether they have passed or not."""
+    """Keeps two ticks distinct, whether they have passed or not."""
     pairs = zip(raw[::2], raw[1::2], strict=True)
     return raw, repr([(name, int(float(tick)) // 1000 - T0 // 1000, tick) for name, tick in pairs])
 

@@ -1,4 +1,4 @@
-"""A queue that has a rate, or is paused: its workers learn that with their beats."""
+"""Explores a queue that has a rate or is paused: its workers receive that with their heartbeats."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _STARTED = "1"
 
 
 def beating_worker(number: int = 1, *, has_waited: bool = False) -> Role:
-    """Takes one sub-request a round, and beats before each. It `has_waited` for the rate or not."""
+    """Takes one sub-request a round, with a heartbeat before each, and may wait for the rate."""
     return Role(f"w:{number}", "beating worker", (("has_waited", has_waited),))
 
 
 class BeatRecord(StillRecord):
-    """A worker's record with what its last beat reported. It drains after one round."""
+    """A worker's record with what its last heartbeat reported. It drains after one round."""
 
     def __init__(self, beat: Reply) -> None:
         self.is_paused = queue_pause.QueuePause(beat.paused_until, beat.now).is_paused
@@ -47,7 +47,7 @@ class BeatRecord(StillRecord):
 
 @kind("beating worker", rests_at="heartbeat")
 def _work_by_beats(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    """The beat of a round stands for any that was before; a later one is that of another round."""
+    """Works round by round; a later heartbeat belongs to a later round."""
     while True:
         beat = yield from registry.heartbeat(QUEUE, role.name, _STARTED, "")
         record, beaten = BeatRecord(beat), beat.now
@@ -61,7 +61,7 @@ def _work_by_beats(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 def _one_round(unit: Unit, record: BeatRecord, beaten: int) -> Generator[Step, Any, None]:
     """Serves until the unit would pop again. Each result names when its sub-request started.
 
-    But for 0 where time has passed since the beat: then its allowance may be of an earlier moment.
+    It names 0 if time has passed since the heartbeat, whose allowance may then be older.
     """
     serving = loop.serve(unit)
     step: Any = next(serving)
@@ -115,21 +115,21 @@ def _changed(word: str, given: Any = None) -> Operation[int]:
     return (yield from queue_pause.pause_queue(QUEUE, given)).paused_until
 
 
-# What is promised.
+# What must hold.
 
 
 class Beats(Fairlane):
-    """What a beat writes decides nothing but who leads, and here anyone may."""
+    """What a heartbeat writes decides only who leads, and here any worker may."""
 
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
-        """Adds the records of workers, and what a beat reads."""
+        """Adds the records of workers, and what a heartbeat reads."""
         super().__init__(root, in_stream=in_stream)
         self._add("ticks", keys.schedules(QUEUE)[1])
         for name in BEATING:
             self._add("beat", keys.worker(QUEUE, name))
 
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
-        """Without the beats, and with the start of the last result."""
+        """Reads a key without the heartbeats, and with the start of the last result."""
         name = self._names[i][0]
         said, canonical = super().read(i, raw)
         if name in {"workers", "beat"}:
@@ -152,7 +152,7 @@ class Rated(Beats):
     """The bucket never owes more than the slowest rate's burst."""
 
     def facts(self, said: Sequence[Any]) -> Facts:
-        """Also: the queue's bucket."""
+        """Adds the queue's bucket to the facts."""
         content = dict(zip(self._names, said, strict=False))
         return super().facts(said)._replace(extra=(content.get(("rate", "")),))
 
@@ -178,16 +178,16 @@ class AtOneRate(Rated):
 
 
 class Paused(Beats):
-    """A pause that was confirmed stands; any person may resume what is paused without an end."""
+    """A confirmed pause holds; any person may resume what is paused without an end."""
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Also: a person resumes what is paused without an end."""
+        """Adds a person who resumes what is paused without an end."""
         yield from super().errands(facts, now)
         if _paused_until(facts) >= queue_pause.ENDLESS_MS:
             yield "a person resumes", ("resume queue",)
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """No one resumes a pause that has an end, but the one who has paused it."""
+        """Checks that a pause with an end is resumed only by the actor who paused it."""
         wrong = super().wrong_actors(facts, actors)
         for actor in actors:
             if actor.role.kind != "queue changer" or actor.result is None:

@@ -1,4 +1,4 @@
-"""What an actor may be given as the reply to its step, and what its operation gets of it."""
+"""The replies that an actor's step may receive, and how its operation gets them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Way:
 
 
 def replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> Any:
-    """The step of an operation after these replies."""
+    """Returns the step of an operation after these replies."""
     step: Any = generator.send(None)
     for reply in replies:
         if isinstance(reply, Refused):
@@ -82,7 +82,7 @@ def is_refused(step: Any, reply: Any) -> bool:
 
 
 def _delivered(step: Any, reply: Any) -> Any:
-    """The reply as a driver brings it: a pop's is a Popped."""
+    """Returns the reply as a driver passes it on: a pop's is a Popped."""
     if isinstance(step, Batch):
         return tuple(_delivered(one, part) for one, part in zip(step.steps, reply, strict=True))
     if isinstance(reply, Away):
@@ -98,7 +98,7 @@ def _delivered(step: Any, reply: Any) -> Any:
 
 
 def handled(taken: Slice, position: int, how: str) -> Outcome:
-    """What a handler could have made of a slice: all done, the first failed, or only one done."""
+    """Yields what a handler may make of a slice: all done, the first failed, or only one done."""
     entries = taken.entries[position:]
     outcome = Outcome(position=len(taken.entries))
     for i, (entry_id, _) in enumerate(entries):
@@ -124,7 +124,7 @@ def handled(taken: Slice, position: int, how: str) -> Outcome:
 
 
 def handled_in_turn(batch: LeaseBatch, how: str) -> list[Lease]:
-    """The same for several leases; "stops" begins one only."""
+    """Yields the same for several leases; "stops" begins one only."""
     done = []
     while lease := batch.take():
         done.append(lease)

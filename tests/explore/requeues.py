@@ -1,4 +1,4 @@
-"""Dead sub-requests of an ended request run again: exactly one request may run each of them."""
+"""Explores the requeue of dead sub-requests: exactly one request may run each of them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _revive(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 
 class Requeues(Fairlane):
-    """The request has ended with dead sub-requests; body n is the one of index n."""
+    """A request that has ended with dead sub-requests; body n is the one of index n."""
 
     tolerated = frozenset({"DeadNotFound", "RequestExists", "RequestEnded", "RequestLost"})
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
-        """Each dead sub-request is kept, or one other request has it; none is in two."""
+        """Checks that each dead sub-request is kept, or is in exactly one other request."""
         if not facts.is_over or not facts.logged:
             return ()  # it is still on its way to where the requeue begins
         wrong = []
@@ -49,14 +49,14 @@ class Requeues(Fairlane):
 
     @staticmethod
     def dead_before(facts: Facts) -> Iterator[bytes]:
-        """The indexes of those that had died when it ended, by its results."""
+        """Returns the indexes of those that had died when the request ended, by its results."""
         for head in facts.outcomes:
             index, status, *_ = head.split(b":")
             if status != b"done":
                 yield index
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """The request that a call names is there, and is looked after."""
+        """Checks that the request which a call names is there, and is in `active`."""
         wrong = []
         for actor in actors:
             if actor.result is None or actor.role.kind != "reviver":
@@ -70,7 +70,7 @@ class Requeues(Fairlane):
         return tuple(wrong)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """No call is under way, and whatever is looked after is there."""
+        """Returns True if no call is under way, and whatever is in `active` is there."""
         if not all(actor.ends for actor in actors):
             return False
         is_whole = all(
@@ -85,7 +85,7 @@ class Requeues(Fairlane):
 
 
 def _wrong_request(other: Facts | None, count: int) -> str:
-    """What is wrong with the request that is to run so many."""
+    """Returns what is wrong with the request that must run so many."""
     if other is None or not other.state or other.is_undone:
         return "the request that runs them is not there"
     if other.number(b"total") != count:
@@ -94,7 +94,7 @@ def _wrong_request(other: Facts | None, count: int) -> str:
 
 
 def _living(facts: Facts) -> Iterator[Facts]:
-    """The requests that run some of them."""
+    """Returns the requests that run some of them."""
     for other in facts.others.values():
         if other.state and other.state not in {b"cancelling", b"cancelled"}:
             yield other

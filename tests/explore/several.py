@@ -1,4 +1,4 @@
-"""Several requests that depend on each other: `after`, a schedule's ticks, the steps of a flow."""
+"""Explores several requests that depend on each other: `after`, schedules, and flows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RUN = "f"
 
 
 class Several(Groups):
-    """The audit looks for the tokens of each request; the end is that of each."""
+    """The audit looks for the tokens of each request, and each must end."""
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield from super().errands(facts, now)
@@ -47,7 +47,7 @@ class Several(Groups):
             yield "keeper audits", ("audit",)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """No call is under way, and each request has ended and is logged, or never came to be."""
+        """Returns True if no call is under way, and each request is logged or was never created."""
         is_at_rest = all(actor.ends for actor in actors if not actor.role.works)
         return is_at_rest and all(
             bool(one.logged) and not one.active if one.is_over else not one.state and not one.active
@@ -94,7 +94,7 @@ class After(Several):
 
 
 class AfterDone(After):
-    """... and only if that one is done."""
+    """Nothing of a request starts unless the other one is done."""
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
         first = facts.others.get(FIRST)
@@ -142,7 +142,7 @@ class Ticks(Several):
             self._add(name, key)
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
-        """A schedule that has moved on has submitted what it moved over."""
+        """Checks that a schedule which moved on has submitted the ticks it passed."""
         wrong = super().wrong_stand(facts)
         due = _tick_of(facts)
         for tick in TICKS if due else ():
@@ -159,7 +159,7 @@ class Ticks(Several):
         return TICKS if len(LINES[2]) == len(facts.extra[1]) else TICKS[:1]
 
     def facts(self, said: Sequence[Any]) -> Facts:
-        """Also the next tick, and the cron line."""
+        """Adds the next tick and the cron line to the facts."""
         found = super().facts(said)
         content = dict(zip((name for name, _ in self._names), said, strict=False))
         ticks, text = content.get("ticks") or (), str(content.get("schedules") or "")
@@ -172,7 +172,7 @@ class Ticks(Several):
             yield "keeper fires", ("fire",)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """No tick is left this year, and each request is there, and looked after until its end."""
+        """Returns True if no tick is left this year, and each request is there and has ended."""
         if not 0 < _tick_of(facts) < TICKS[-1] + 1:
             has_worker = any(actor.role.works for actor in actors)
             return all(actor.ends for actor in actors if not actor.role.works) and all(
@@ -185,7 +185,7 @@ class Ticks(Several):
 
 
 class PausedTicks(Ticks):
-    """The schedule is paused, resumed or removed: what is due meanwhile is not owed."""
+    """While the schedule is paused or removed, a tick that is due need not run."""
 
     def owed(self, facts: Facts) -> tuple[int, ...]:
         return ()
@@ -228,6 +228,6 @@ class HandedOver(Several):
         return wrong
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """The leader hands over wherever it looks."""
+        """Adds a hand-over to each of the leader's checks."""
         for label, argument in super().errands(facts, now):
             yield label, (("feed all",) if argument == ("look",) else argument)

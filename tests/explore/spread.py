@@ -1,4 +1,4 @@
-"""A queue whose lanes are spread over shards: they change while a request is under way."""
+"""Explores a queue of several shards, which change while a request is under way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARDS = (1, 2)
 
 
 def spreader(*numbers: int, until_moved: bool = False) -> Role:
-    """Sets the queue's shards, none = its own lanes; and moves what is there, `until_moved`."""
+    """Sets the queue's shards, none = its own lanes; then moves the requests, `until_moved`."""
     return Role("s", "spreader", (("shards", numbers), ("until_moved", until_moved)))
 
 
@@ -32,12 +32,12 @@ def _spread(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 
 class Spread(Fairlane):
-    """Tokens are wherever `conf` says that workers look. The leader moves them, too."""
+    """Tokens are in the shards that workers read from `conf`. The leader moves them, too."""
 
     tolerated = Fairlane.tolerated | {"RedisUnreachable"}
 
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
-        """As for a queue of one shard, and the keys of two more."""
+        """Adds the keys of two more shards."""
         super().__init__(root, in_stream=in_stream)
         self.known = {what: reply for what, reply in self.known.items() if what[0] != b"HMGET"}
         for shard in SHARDS:
@@ -46,28 +46,28 @@ class Spread(Fairlane):
                 self.add_lane(keys.lanes(QUEUE, shard)[lane])
 
     def pops(self, facts: Facts, most: int) -> Iterator[tuple[bytes, Command]]:
-        """The most urgent lane of each shard that holds a token."""
+        """Yields the most urgent lane of each shard that holds a token."""
         for shard in served(facts):
             here = [lane for lane in facts.lanes if lane in keys.lanes(QUEUE, shard)]
             if here:
                 yield here[0], Command(b"RPOP", here[0], most)
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Also: moves what uses shards that are left."""
+        """Adds the move of requests that use shards which are left."""
         yield from super().errands(facts, now)
         if facts.conf.get(b"left"):
             yield "keeper moves", ("change_shards",)
 
     def due_shards(self, facts: Facts) -> tuple[int, ...]:
-        """Where tokens may be due."""
+        """Returns the shards where tokens may be due."""
         return served(facts)
 
 
 class OneMoves(Spread):
-    """Where one process alone moves them, no shard is forgotten while a request uses it."""
+    """If only one process moves requests, no shard is forgotten while a request uses it."""
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
-        """What the request uses is served."""
+        """Checks that workers serve the shards that the request uses."""
         wrong = super().wrong_stand(facts)
         used = set(shards.Shards.of(facts.fields.get(b"shards", b"")).numbers)
         if facts.state and not facts.is_over and used - set(served(facts)):
@@ -75,12 +75,12 @@ class OneMoves(Spread):
         return wrong
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """The leader moves nothing."""
+        """Leaves the leader's move out."""
         for label, argument in super().errands(facts, now):
             if argument != ("change_shards",):
                 yield label, argument
 
 
 def served(facts: Facts) -> tuple[int, ...]:
-    """The shards that workers look at."""
+    """Returns the shards that workers serve."""
     return shards.served(facts.conf.get(b"shards", b""), facts.conf.get(b"left", b""))

@@ -1,4 +1,4 @@
-"""The small systems that are explored: who acts, and which faults may happen."""
+"""The small systems that are explored: their actors, and the faults that may happen."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def producer(
 ) -> Role:
     """Submits chunks of so many sub-requests each; `one_server` if one server has all keys.
 
-    Its source `breaks` after them. A submission that is refused comes again, `comings` in all.
+    Its source `breaks` after them. A refused submission is repeated, `comings` times in all.
     """
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
     flags = {"one_server": one_server, "breaks": breaks, "comings": comings, "durable": durable}
@@ -99,7 +99,7 @@ def bunch_worker(number: int, *, one_server: bool = False) -> Role:
 def puller(
     how: Callable[[Receipt], Operation[Any]], visible_ms: int = 20_000, number: int = 8
 ) -> Role:
-    """A program that takes each sub-request for so long, and settles it so."""
+    """Takes each sub-request for so long, and settles it this way."""
     return Role(f"t:{number}", "puller", (("settle", how), ("visible_ms", visible_ms)))
 
 
@@ -218,7 +218,7 @@ LARGE = (
     System("both exchange", (producer(2), ON1, ON2)),
     System("one exchanges, and one", (producer(2, limit=2), ON1, W2)),
 )
-# Two producers of one id, and one whose submission was given up.
+# Two producers of one id, and one whose submission was abandoned.
 VANISHES = frozenset({"RequestLost", "RequestExists"})  # another one took it back, or began anew
 P, BREAKS = producer(1, 1), producer(1, 1, name="q", breaks=True)
 BREAKS_SOON = producer(1, name="q", breaks=True)  # a second chunk, and a worker: too many states
@@ -361,7 +361,7 @@ SEVERAL = (
 
 # Two producers of one id, of which one counts.
 def duplicates(how: str, delay_ms: int = 0) -> tuple[Role, Role]:
-    """Two producers of other content under one id."""
+    """Submits other content under the same id, by two producers."""
     given: dict[str, Any] = {"on_duplicate": how, "delay_ms": delay_ms}
     return producer(1, **given), producer(2, name="q", **given)
 

@@ -1,4 +1,4 @@
-"""The small systems, explored wholly: what must hold does, and the end stays in reach."""
+"""Explores the small systems completely: the invariants hold, and the end stays reachable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_small_system_holds_in_every_state(
     system: System,
     in_stream: bool,
 ):
-    """Every interleaving and every fault of its budget, on the real scripts."""
+    """Runs every interleaving and every fault of its budget on the real scripts."""
     report = explore(redis_server, system, in_stream=in_stream)
     print(report)  # noqa: T201  how much was seen, for readers with -s
     assert report.states > 400
@@ -49,7 +49,7 @@ def test_a_small_system_holds_in_every_state(
 def test_producers_requeues_shards_and_replicas_hold_in_every_state(
     redis_server: Server, system: System
 ):
-    """The quick ones; `make explore` runs the others, which are larger."""
+    """Runs the quick systems; `make explore` runs the others, which are larger."""
     report = explore(redis_server, system)
     print(report)  # noqa: T201  how much was seen, for a reader of -s
     assert report.ends > 0
@@ -57,13 +57,13 @@ def test_producers_requeues_shards_and_replicas_hold_in_every_state(
 
 @pytest.mark.rest
 def test_a_system_is_the_same_at_every_exploration(redis_server: Server):
-    """Nothing of the server's own (clock, ids, counts) gets into a state."""
+    """Checks that nothing of the server's own (clock, ids, counts) gets into a state."""
     one, other = (explore(redis_server, SMALL[0]) for _ in range(2))
     assert (one.states, one.steps, one.ends) == (other.states, other.steps, other.ends)
 
 
 def test_leases_expire_while_their_workers_live(redis_server: Server):
-    """A test of the test: a worker's slice is taken away though it works, and it says so late."""
+    """Tests the explorer: a slice is taken from a worker that works, and that reports too late."""
     replies = set()
     with world_of(redis_server, Fairlane()) as world:
         Explorer(world, BY_NAME["one worker"]).run()
@@ -74,7 +74,7 @@ def test_leases_expire_while_their_workers_live(redis_server: Server):
     assert {b"lost", b"ended"} <= replies
 
 
-# One guard of each kind that the explorer must see, quickly.
+# One guard of each kind whose removal the explorer must detect, quickly.
 SAMPLE = [
     ("lib/lease/acquire.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
     ("lib/create/enqueue.lua", "seen >= intent", "an empty request"),
@@ -105,7 +105,7 @@ def test_the_explorer_sees_a_guard_taken_out(
     gone: str,
     system: str,
 ):
-    """All of them: make mutants."""
+    """`make mutants` removes all of them."""
     root = mutant(path, gone).write(tmp_path)
     with pytest.raises(Violation):
         explore(redis_server, BY_NAME[system], root)
@@ -166,14 +166,14 @@ class NoAudit(Fairlane):
     """The product's protocol in a queue that no worker audits."""
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """All but the audit."""
+        """Returns all errands but the audit."""
         for label, argument in super().errands(facts, now):
             if argument != ("audit",):
                 yield label, argument
 
 
 def test_without_the_audit_a_lost_pop_is_never_made_good(redis_server: Server):
-    """A test of the test: with the audit the end stays in reach ("a lost reply")."""
+    """Tests the explorer: with the audit the end stays reachable ("a lost reply")."""
     system = System("a lost reply", (producer(1), W1), LOST)
     with (
         world_of(redis_server, NoAudit()) as world,
@@ -187,7 +187,7 @@ def test_without_the_audit_a_lost_pop_is_never_made_good(redis_server: Server):
 def test_a_note_is_a_step_of_its_own_where_an_actor_reads_it(
     redis_server: Server, notes: bool, first: str
 ):
-    """Elsewhere it would only multiply the states."""
+    """Elsewhere the note would only multiply the states."""
     with world_of(redis_server, Fairlane()) as world:
         cast = Cast(world, notes=notes)
         popped = cast.after(cast.first(W1), (keys.lanes(QUEUE)[5], (b"r#0.7000001",)))

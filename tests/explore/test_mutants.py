@@ -1,4 +1,4 @@
-"""The mutants are found mechanically: each is another text, and the excused ones are among them."""
+"""Tests how mutants are found: each differs from the scripts, and the excused ones still exist."""
 
 from __future__ import annotations
 

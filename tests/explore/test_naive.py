@@ -1,4 +1,4 @@
-"""The machinery finds what is wrong with the protocol that Fairlane grew from."""
+"""Tests that the explorer finds the faults of the naive protocol that Fairlane grew from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two producers of one id with `on_duplicate`: at each moment the id has one request."""
+"""Explores two producers of one id with `on_duplicate`: the id always has one request."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Uniques(Fairlane):
-    """A request follows another one only after that has ended and is in the log."""
+    """A request replaces another one only after that has ended and is in the log."""
 
     tolerated = Fairlane.tolerated | {"RequestExists", "RequestLost"}
 
     def wrong_move(self, before: Facts, after: Facts) -> tuple[str, ...]:
-        """The former request of the id has ended, and its ending is in the log."""
+        """Checks that the former request of the id has ended, and that its end is in the log."""
         if not before.state or after.life == before.life:
             return super().wrong_move(before, after)
         wrong = []
@@ -31,7 +31,7 @@ class Uniques(Fairlane):
         return tuple(wrong)
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """When all producers have returned, the request is that of one of them.
+        """Checks that the request belongs to one of the producers when all have returned.
 
         One that died may have submitted its own.
         """
@@ -44,7 +44,7 @@ class Uniques(Fairlane):
         return wrong
 
     def _wrong_submission(self, facts: Facts, actor: Actor) -> Iterator[str]:
-        """Another producer may have replaced it since."""
+        """Accepts that another producer has replaced the request since."""
         name = f"{actor.role.name} returned normally"
         if not facts.state:
             yield f"{name}, and there is no request"
@@ -53,7 +53,7 @@ class Uniques(Fairlane):
 
 
 class Replaces(Uniques):
-    """Without a crash, what was replaced has a successor once all producers have returned."""
+    """Without a crash, a replaced request has a successor once all producers have returned."""
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
         wrong = super().wrong_actors(facts, actors)

@@ -1,4 +1,4 @@
-"""The tests and the explorer's systems that may detect a changed script.
+"""Chooses and runs the tests and explored systems that may detect a changed script.
 
 pytest collects the tests once. Each judgement then runs in a fork of that process, because most of
 the time of a short run is its start. A recording on the scripts as they are shows which scripts
@@ -60,7 +60,7 @@ class Witness:
     failure: str = ""
 
     def rank(self, word: str) -> tuple[bool, int, float]:
-        """Scripts' tests come first, then files that speak most of the script, then cheap tests."""
+        """Ranks tests of the script itself first, then files that use it most, then quick tests."""
         path = self.name.partition("::")[0]
         return "/operations/" in self.name, -_mentions(path, word), self.seconds
 
@@ -95,7 +95,7 @@ class Collected:
 
     @property
     def files(self) -> list[list[str]]:
-        """The tests of each file."""
+        """Returns the tests of each file."""
         found: dict[str, list[str]] = {}
         for name in self._items:
             found.setdefault(name.partition("::")[0], []).append(name)
@@ -171,7 +171,7 @@ def forked(work: Callable[[T], R], things: Iterable[T]) -> Iterator[tuple[T, R]]
 
 
 def _send(theirs: connection.Connection, work: Callable[[Any], Any], thing: Any) -> None:
-    """Works in silence, with a folder of its own for pytest."""
+    """Works without output, with a folder of its own for pytest."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,7 +1,7 @@
-"""One small queue on a real Redis, as a value: saved, restored, and read in canonical form.
+"""A small queue on a real Redis as a value, which is saved, restored, and read in canonical form.
 
 Generators can't be copied and a server can't be branched. So what Redis holds at one moment is a
-`Stand`: for every key its dump and what it says. The server is moved from one stand to the next by
+`Stand`: the dump and the content of every key. The server is moved from one stand to the next by
 restoring the keys that differ; a step runs, the keys it may have written are read and put back.
 Interleavings repeat the same step on the same stand again and again: each is run once.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.explore.protocol import Protocol
 
 _DAY_MS = 86_400_000
-# KEYS that a step may have written, ARGV: dump and "1" if it has a TTL. Says what changed: index,
+# KEYS that a step may have written, ARGV: dump and "1" if it has a TTL. Returns changes: index,
 # dump, TTL, and what the key holds; then all is as before.
 _TAKE = """
 local function read(key)
@@ -90,7 +90,7 @@ class Kept(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What a step came to."""
+    """What a step led to."""
 
     reply: Any
     stand: Stand
@@ -98,7 +98,7 @@ class Move(NamedTuple):
 
 
 class Stand:
-    """What Redis holds at one moment; never changed, but it remembers where steps lead."""
+    """What Redis holds at one moment; never changed, but it caches the steps from it."""
 
     __slots__ = ("checked", "facts", "kept", "moves", "names", "template", "wrong")
 
@@ -111,7 +111,7 @@ class Stand:
 
 
 class Doing:
-    """A step as the server gets it; the same step is the same object."""
+    """A step as it is sent to the server; equal steps are one object."""
 
     __slots__ = (
         *("clock_at", "grows", "is_timed", "name", "pops", "reads", "script", "template"),
@@ -130,11 +130,11 @@ class Doing:
         self.script = self.grows = False
 
     def key(self, now: int) -> tuple[Doing, int]:
-        """What it comes to depends on the moment only if it asks for it."""
+        """Names the moment only if the result of the step depends on it."""
         return (self, now if self.is_timed else 0)
 
     def packed(self, now: int) -> bytes:
-        """As it is sent; the model's clock stands in for the server's."""
+        """Packs the step as it is sent; the model's clock replaces the server's."""
         words = self.words
         if self.is_timed:
             words = (*words[: self.clock_at], now, *words[self.clock_at + 1 :])
@@ -175,7 +175,7 @@ class World:
         self._empty()
 
     def close(self) -> None:
-        """Leaves an empty server."""
+        """Empties the server."""
         self.one("FLUSHALL")
         self._socket.close()
 
@@ -198,7 +198,7 @@ class World:
         return key in self._index
 
     def stands(self) -> Iterable[Stand]:
-        """All that were met since the last forget."""
+        """All stands that were met since the last forget."""
         return self._stands.values()
 
     # The wire.
@@ -227,7 +227,7 @@ class World:
     # Steps.
 
     def doing(self, step: Command | Call) -> Doing:
-        """A step, made ready once."""
+        """Prepares a step once."""
         if isinstance(step, Command):
             key: Any = step.args
         else:
@@ -271,13 +271,13 @@ class World:
         return tuple(self._index[word] for word in words if word in self._index)
 
     def _all(self, stand: Stand) -> list[Kept]:
-        """What a stand keeps, and nothing of the keys that were met later."""
+        """Returns what a stand holds, without the keys that were met later."""
         return [*stand.kept, *self._nothing[len(stand.kept) :]]
 
     def run(self, wanted: dict[Stand, tuple[set[int], set[tuple[Doing, int]]]]) -> None:
-        """All of these in one round trip: checks of a stand at moments, and steps from it.
+        """Runs all of these in one round trip: checks of a stand at moments, and steps from it.
 
-        What comes of them is remembered by the stands.
+        The stands cache the results.
         """
         packed: list[bytes] = []
         reads: list[tuple[int, Stand, Any]] = []  # where its reply stands, and what it is of
@@ -375,5 +375,5 @@ class World:
 
 
 def frozen(reply: Any) -> Any:
-    """A reply that can be remembered."""
+    """Returns a reply that can be cached."""
     return tuple(map(frozen, reply)) if isinstance(reply, list) else reply

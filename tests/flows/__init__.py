@@ -1,1 +1,1 @@
-"""Flows through the API."""
+"""Tests flows through the API."""

@@ -1,4 +1,4 @@
-"""The API of flows: submit, find, follow and cancel a run; and bad input."""
+"""Tests the API of flows: submit, find, follow and cancel a run; and bad input."""
 
 from __future__ import annotations
 

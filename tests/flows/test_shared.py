@@ -1,4 +1,4 @@
-"""The state that the steps of a run share, in programs: blocking and asyncio."""
+"""Tests the state that the steps of a run share, by the blocking and the asyncio API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a run: well-formed, escaped, and readable without its colours."""
+"""Tests the picture of a run: well-formed, escaped, and readable without its colours."""
 
 from __future__ import annotations
 

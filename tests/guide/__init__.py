@@ -1,1 +1,1 @@
-"""What the guide and the samples show is run here."""
+"""Tests that what the guide and the samples show runs."""

@@ -1,4 +1,4 @@
-"""Runs the fenced blocks of a markdown page, in order, as a reader would."""
+"""Runs the fenced blocks of a markdown page, in order, as a reader does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
     @property
     def is_background(self) -> bool:
-        """Return True if it goes on while the next blocks run."""
+        """Returns True if it continues while the next blocks run."""
         return self.text.startswith(IN_ANOTHER_SHELL)
 
     def words(self) -> list[str]:
@@ -54,7 +54,7 @@ class Block(NamedTuple):
 def blocks_of(
     page: Path, heading: str = "", languages: tuple[str, ...] = ("bash", "python")
 ) -> list[Block]:
-    """The blocks of a page that are to be run; with a heading, those of its section."""
+    """Returns the blocks of a page that must run; with a heading, those of its section."""
     text = page.read_text()
     if heading:
         text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0] + "\n"
@@ -67,7 +67,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def environment(url: str) -> dict[str, str]:
-    """The reader's: a Redis, and the virtual environment's programs first on PATH."""
+    """Returns a reader's environment: a Redis, and the virtual environment first on PATH."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**clean, "FAIRLANE_REDIS": url, "PATH": path}
@@ -81,7 +81,7 @@ class Shells(contextlib.AbstractContextManager["Shells"]):
         self._others: list[subprocess.Popen[bytes]] = []
 
     def run(self, block: Block, timeout_s: float = END_S) -> str:
-        """Run a block and return what it printed; a background block is only started."""
+        """Runs a block and returns what it printed; a background block is only started."""
         if block.is_background:
             self._others.append(
                 subprocess.Popen(

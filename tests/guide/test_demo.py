@@ -1,4 +1,4 @@
-"""`make demo`, on a small part of the corpus: what it shows, and what it leaves behind."""
+"""Tests `make demo` on a small part of the corpus: what it shows, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Demo:
         )
 
     def run(self, files: int) -> tuple[str, str]:
-        """Run it to its good end: (data, talk)."""
+        """Runs it to its good end: (data, messages)."""
         with self.start(files) as process:
             out, talk = process.communicate(timeout=END_S)
         assert process.returncode == 0, out + talk
         return out, talk
 
     def processes(self) -> list[int]:
-        """Every other process with this Redis's URL in its environment."""
+        """Returns every other process with this Redis's URL in its environment."""
         mark = f"FAIRLANE_REDIS={self.url}".encode()
         return [pid for pid, env in _environments() if mark in env.split(b"\0")]
 
@@ -78,7 +78,7 @@ def _environments() -> Iterator[tuple[int, bytes]]:
 
 @pytest.fixture
 def demo(redis_url: str, tmp_path: Path) -> Iterator[Demo]:
-    """The demo; whatever a failed test left of it is ended."""
+    """Yields the demo; whatever a failed test left of it is ended."""
     started = Demo(redis_url, tmp_path / "out")
     yield started
     for pid in started.processes():
@@ -106,7 +106,7 @@ def test_the_urgent_request_overtakes(demo: Demo):
 
 
 def check_results(demo: Demo, name: str, limit: int, count: int) -> None:
-    """The file of one request: whole, in input order, never more workers than the limit."""
+    """Checks one request's file: whole, in input order, never more workers than the limit."""
     found = [json.loads(line) for line in lines_of(demo.out / f"{name}.ndjson")]
     paths = [one["path"] for one in found]
     assert len(paths) == count
@@ -150,7 +150,7 @@ def test_a_demo_whose_workers_cannot_start_fails(demo: Demo):
 
 
 def bulk_done(demo: Demo) -> bool:
-    """Return True if the running demo's bulk request has results."""
+    """Returns True if the running demo's bulk request has results."""
     with Queue.from_url(demo.url, name=QUEUE) as queue:
         try:
             return any(request.done for request in queue.status()["requests"])

@@ -1,4 +1,4 @@
-"""Every block of the page on finding things runs, in order, and shows what the page says."""
+"""Tests docs/finding: its blocks run in order, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
 
 
 def is_at_rest(shells: Shells) -> bool:
-    """Return True if order-2 has done what it can, and the worker holds nothing but report-1."""
+    """Returns True if order-2 has done what it can, and the worker holds only report-1."""
     (order,) = rows(shells.run(Block("bash", "fairlane list --queue shop --id order-2")))[1:]
     (worker,) = rows(shells.run(Block("bash", "fairlane workers --queue shop")))[1:]
     return order[3] == "1" and order[6] == "0/3" and worker[-2:] == ["1", "lease"]
 
 
 def also_stderr(block: object) -> str:
-    """The text of a block, in which both streams of a shell are one."""
+    """Returns the block with both streams of a shell as one."""
     text, language = block.text, block.language  # type: ignore[attr-defined]
     is_front = language == "bash" and not block.is_background  # type: ignore[attr-defined]
     return f"exec 2>&1\n{text}" if is_front else text

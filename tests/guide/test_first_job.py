@@ -1,4 +1,4 @@
-"""Every block of the guide's first chapter runs, in order, and shows what the chapter says."""
+"""Tests the guide's first chapter: its blocks run in order, and print what the chapter shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE = GUIDE / "01-first-job.md"
-# The words of other queues that stand for something else here or for nothing (CONTRIBUTING.md).
+# Words of other queues that mean something else here or nothing (CONTRIBUTING.md).
 OTHER_WORDS = re.compile(r"\b(?:jobs?|tasks?|items?|payloads?|locks?)\b", re.IGNORECASE)
 
 

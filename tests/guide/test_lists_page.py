@@ -1,4 +1,4 @@
-"""Every block of the page on plain lists runs, in order, and shows what the page describes."""
+"""Tests the page on plain lists: its blocks run in order, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
 
 
 def assert_is_that_of_mpush(found: list[str]) -> None:
-    """What the README of mpush shows for these commands."""
+    """Compares with what the README of mpush shows for these commands."""
     pushed, *outs, last, ids, message, xid, reported, done, service = found[:10]
     assert (pushed, outs, last, ids) == ("1", ["12345", "12345"], "1", "1")
     assert set(message.split()) == {"timestamp", "xid", "deadline", "service"}

@@ -1,4 +1,4 @@
-"""The sample's handler, called as the plain function it is."""
+"""Tests the sample's handler, called as a plain function."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def rows() -> list[Row]:
     return [Row.of("urgent-1", 0, 3, 2.0, [result("c", 3, 4)]), Row.of("bulk-1", 50, 2, 0.0, bulk)]
 
 
-def test_the_table_says_how_long_each_request_took():
+def test_the_table_shows_how_long_each_request_took():
     head, line, *lines = table(rows())
     assert head.split()[:5] == ["request", "priority", "limit", "sub-requests", "dead"]
     assert set(line) == {"-"}
@@ -156,7 +156,7 @@ def test_the_table_says_how_long_each_request_took():
     ]
 
 
-def test_the_timeline_shows_who_worked_when():
+def test_the_timeline_shows_when_each_worker_worked():
     _, urgent, bulk, _ = timeline(rows(), columns=5)
     assert urgent == "urgent-1    .1"
     assert bulk == "bulk-1    .1211"

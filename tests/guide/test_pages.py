@@ -1,4 +1,4 @@
-"""The other pages of docs/: their blocks run, and what cannot run here at least parses."""
+"""Tests the other pages of docs/: their blocks run, and those that cannot run here parse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUN_ELSEWHERE = {
     DOCS / "testing.md",  # test_testing.py
     *GUIDE.glob("*.md"),  # test_first_job.py and others
 }
-PARSED = {DOCS / "spark.md"}  # its blocks go on in one session: tests/spark does what they show
+PARSED = {DOCS / "spark.md"}  # its blocks share one session: tests/spark runs them
 PAGES = sorted(
     path
     for path in DOCS.rglob("*.md")
@@ -85,7 +85,7 @@ def test_the_unit_of_systemd_starts_a_worker_with_options_that_exist():
     assert {word for word in words if word.startswith("--")} <= options
 
 
-def test_the_deployments_ask_the_paths_that_are_answered():
+def test_the_deployments_probe_paths_that_exist():
     from fairlane.cli.commands.serve import command
     from fairlane.web.app import ENDPOINTS
 

@@ -1,4 +1,4 @@
-"""samples/ports: the examples of other projects do here what they do there."""
+"""Tests samples/ports: other projects' examples do the same here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(name: str, redis_url: str) -> ModuleType:
 
 @pytest.fixture
 def page_url() -> Iterator[str]:
-    """A server on this machine with one page of four words."""
+    """Runs a server on this machine with one page of four words."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Every block of the page on programs that take runs, in order, and shows what the page says."""
+"""Tests the page on programs that take: its blocks run in order, and print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every block of the README runs, in order, and shows what it says."""
+"""Tests the README: its blocks run in order, and print what it shows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.rest
 def test_the_readme_installs_into_an_environment_of_its_own(tmp_path: Path):
-    """As pasted, `pip` is that of the environment: the one of the system may refuse."""
+    """As pasted, `pip` is that of the environment: the system's may refuse."""
     (block,) = [block for block in blocks_of(README, languages=("sh",)) if "pip" in block.text]
     *made, install = block.text.splitlines()
     assert install == "pip install '.[embedded,progress]'"
@@ -57,7 +57,7 @@ def test_the_readme_is_short_and_names_what_to_run():
 @pytest.mark.parametrize(
     ("page", "least"), [(README, 3), (REQUESTS, 5), (GUIDE / "01-first-job.md", 5)]
 )
-def test_what_the_examples_write_into_the_clone_is_ignored_by_git(page: Path, least: int):
+def test_files_that_the_examples_write_are_ignored_by_git(page: Path, least: int):
     text = "".join(block.text for block in blocks_of(page))
     written = {*re.findall(r"(?: > |--out |Path\(\")(\w+\.\w+)", text)}
     assert len(written) >= least

@@ -1,4 +1,4 @@
-"""Every block of docs/requests.md runs, in order, and shows what it says."""
+"""Tests docs/requests.md: its blocks run in order, and print what it shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every block of the page on schedules runs, in order, and shows what the page describes."""
+"""Tests the page on schedules: its blocks run in order, and print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every block of the guide's third chapter runs, in order, and shows what the chapter says."""
+"""Tests the guide's third chapter: its blocks run in order, and print what the chapter shows."""
 
 from __future__ import annotations
 

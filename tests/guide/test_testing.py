@@ -1,4 +1,4 @@
-"""docs/testing.md: its blocks run in order, and its helpers do what it says."""
+"""Tests docs/testing.md: its blocks run in order, and its helpers do what it describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every block of the page on traces runs, in order, and shows what the page says."""
+"""Tests the page on traces: its blocks run in order, and print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every block of the guide's second chapter runs, in order, and shows what the chapter says."""
+"""Tests the guide's second chapter: its blocks run in order, and print what it shows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FINGERPRINT = r"[0-9a-f]{10}"
 
 
 class Printed:
-    """What the blocks printed, found by a command that is in one of them only."""
+    """The output of the blocks, found by a command that is in one of them only."""
 
     def __init__(self, url: str, folder: Path) -> None:
         with Shells(folder, environment(url)) as shells:
             self._said = [(block.text, shells.run(block)) for block in blocks_of(PAGE)]
 
     def by(self, command: str) -> str:
-        """The output of the one block with this command."""
+        """Returns the output of the one block with this command."""
         (said,) = [said for text, said in self._said if command in text]
         return said
 
@@ -42,7 +42,7 @@ def test_the_chapter_runs(redis_url: str, tmp_path: Path):
 
 
 def check_failures(printed: Printed) -> None:
-    """Each of the four ways to die, with its reason."""
+    """Checks each of the four ways to die, with its reason."""
     assert printed.by("fairlane wait pays") == (
         "done\nexit code 1\nanna 5 fee 20\nbert 10 fee 10\n\n\n\n\ngina 50 fee 2\nexit code 1\n"
     )
@@ -60,7 +60,7 @@ def check_failures(printed: Printed) -> None:
 
 
 def check_requeued(printed: Printed) -> None:
-    """The repaired handler does all but what can't be done."""
+    """Checks that the repaired handler does all but what can't be done."""
     again = printed.by("fairlane dead requeue").splitlines()
     assert "parent    pays" in again
     assert sorted(again[-3:]) == ["dora 20 fee 5", "emil 25 fee 4", "fred 0 fee 100"]
@@ -68,7 +68,7 @@ def check_requeued(printed: Printed) -> None:
 
 
 def check_changed(printed: Printed) -> None:
-    """Paused, given more workers, and done though one of them was killed."""
+    """Checks a request that was paused, given more workers, and done though one was killed."""
     assert "state     paused\n" in printed.by("fairlane pause letters")
     changed = printed.by("fairlane resume letters")
     assert changed.startswith("limit 4, priority 9\nactive\n")
@@ -82,7 +82,7 @@ def check_changed(printed: Printed) -> None:
 
 
 def check_repaired(printed: Printed) -> None:
-    """What was deleted is back, what stood still moves, what was full has room."""
+    """Checks that deleted keys are back, stalled work moves, and the full queue has room."""
     assert "queue day is empty: " in printed.by("scan_iter")
     found, repaired = printed.by("fairlane doctor --queue day --repair").split("exit code 1\n")
     assert re.search(r"^bad +forgotten +forgotten  is not in `active`", found, re.MULTILINE)

@@ -1,1 +1,1 @@
-"""A queue while someone watches it."""
+"""Tests the live view of a queue."""

@@ -1,4 +1,4 @@
-"""The demand for all who ask a server: exact, from one walk, and with its age."""
+"""Tests the demand that all callers of a server share: exact, from one walk, with its age."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXACT = COUNTED._replace(demand=5, is_exact=True)
 
 
 class Reads:
-    """A snapshot that is not exact, and walks that end when they may."""
+    """A snapshot that is not exact, and walks that end when a test lets them."""
 
     def __init__(self, counted: Demand = COUNTED) -> None:
         self.counted, self.walks = counted, 0

@@ -1,4 +1,4 @@
-"""Rates come from two looks, and a frame has what history keeps."""
+"""Tests frames: rates come from two snapshots, and a frame has what history keeps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_rates_are_differences_of_two_looks():
 
 
 def test_the_waiting_time_is_that_of_the_interval_alone():
-    """A slow hour before does not hide that the queue is quick now."""
+    """An earlier slow hour does not hide that the queue is quick now."""
     before = measured(1_000, waited_ms=60_000)
     after = measured(1_000, waited_ms=60_000)
     after.waited.add({8: 50})

@@ -1,4 +1,4 @@
-"""One poller for all who watch: it rests without a watcher, and goes on after an outage."""
+"""Tests the poller that all watchers share: it rests without one, and continues after an outage."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_two_viewers_share_the_encoded_parts():
 
 
 @in_event_loop
-async def test_one_who_begins_to_watch_in_an_outage_sees_it():
+async def test_a_watcher_that_begins_in_an_outage_receives_it():
     source = Source()
     source.is_away = True
     broadcast = Broadcast(source.read)

@@ -1,4 +1,4 @@
-"""Each metric is defined once, with a name that Prometheus expects, and the page lists all."""
+"""Tests the definitions of metrics: unique, named as Prometheus expects, and on their page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sample dashboard, alert rules and configurations load, and name metrics that exist."""
+"""Tests the sample dashboard, alert rules and configurations: they load, their metrics exist."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_each_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not():
     assert fires == {rule["alert"]: {True, False} for rule in RULES}
 
 
-def test_each_alert_says_what_is_wrong_and_what_to_do():
+def test_each_alert_names_the_fault_and_the_remedy():
     for rule in RULES:
         assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}

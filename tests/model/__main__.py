@@ -1,4 +1,4 @@
-"""`python -m tests.model`: as many steps as are asked for, with the figures."""
+"""Plays random steps on Redis and on the model, and prints the figures: `python -m tests.model`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Operations of the product, played step by step: one may stop anywhere, and others come between.
+"""Plays the product's operations step by step: each may stop anywhere, or be interleaved.
 
 Each script that an operation calls goes to Redis and to the model, as all other calls do. Tokens
-wait in the player's outbox, so the calls that dispatch them are left out.
+wait in the player's outbox. So the calls that dispatch them are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DISPATCHED = ("insert_tokens", "add_turns")
 
 
 class Acting:
-    """One operation, and how far it has come."""
+    """An operation, and how far it has come."""
 
     def __init__(self, player: Player, operation: Operation[Any]) -> None:
         self.player, self.operation = player, operation
@@ -33,11 +33,11 @@ class Acting:
         self.is_over = False
         self.result: Any = None
         self.error: FairlaneError | None = None
-        self.owed: dict[str, Owed] = {}  # what it has read of schedules that are due
+        self.owed: dict[str, Owed] = {}  # the schedules that it read as due
         self._reply: Any = None
 
     def go_on(self, steps: int = 10_000) -> Acting:
-        """Does so many steps, or all that are left."""
+        """Runs so many steps, or all that are left."""
         for _ in range(steps):
             if self.is_over:
                 break
@@ -135,7 +135,7 @@ class Acting:
         return reply
 
     def _note_tick(self, request_id: str, *, is_there: bool) -> None:
-        """A tick gets one request: none is submitted again after its request has expired."""
+        """Allows a tick one request: none is submitted again after its request has expired."""
         ids = [one for owed in self.owed.values() for one in owed.ids]
         agree(request_id in ids, True, f"a request for {request_id} is owed")
         agree(request_id in self._schedules.made and not is_there, False, f"{request_id} again")
@@ -162,7 +162,7 @@ class Acting:
 
 
 def given_of(call: Call) -> dict[str, Any]:
-    """Returns the arguments of a call by their names, in the words of the player."""
+    """Returns the arguments of a call by their names, in the terms of the player."""
     script = call.script
     count = len(script.params)
     found: dict[str, Any] = dict(zip(script.params, call.args, strict=False))

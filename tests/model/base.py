@@ -1,4 +1,4 @@
-"""What all rules of the machine have: the queue that they act on, and whom they mean."""
+"""The base of the machine's rules: the queue under test, and the choice of its requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ workers = st.sampled_from(WORKERS)
 
 
 def pick(choices: Sequence[T], n: int) -> T:
-    """One of them; the smaller the number, the newer."""
+    """Returns one of them; the smaller the number, the newer."""
     return choices[-1 - n % len(choices)]
 
 
@@ -37,7 +37,7 @@ def has_graves(request: Request) -> bool:
 
 
 def step(**arguments: Any) -> Callable[[Callable[..., None]], Any]:
-    """A rule; while it runs, and after it has failed, there is no way to the end."""
+    """Marks a rule; while it runs, and after it has failed, the final check is left out."""
 
     def made(function: Callable[..., None]) -> Any:
         @wraps(function)
@@ -67,13 +67,13 @@ class Base(RuleBasedStateMachine):
         self.is_whole = True
 
     def teardown(self) -> None:
-        """What was begun comes to its end, and the accounts are right."""
+        """Ends what was begun, and checks the final counts."""
         if self.is_whole:
             self.player.finish()
         self.counts["calls"] = self.counts.get("calls", 0) + self.player.calls
 
     def submit_one(self, request_id: str, chosen: Options, size: int, open_ms: int) -> None:
-        """The producer's way."""
+        """Submits a request as a producer does."""
         self.player.call(
             "enqueue",
             request_id,
@@ -86,19 +86,19 @@ class Base(RuleBasedStateMachine):
         )
 
     def over(self, request_id: str, chance: int) -> int:
-        """The abandoned life that a new one is to replace; 0 = the producer does not name it."""
+        """Returns the abandoned life that a new one replaces; 0 = the producer does not name it."""
         former = self.book.requests.get(request_id)
         return former.born if former and former.is_abandoned and chance % 3 else 0
 
-    # ------------------------------------------------------------------ who is meant
+    # ------------------------------------------------------------------ the choice of requests
 
     def some(self, n: int) -> str:
-        """An id: as a rule of a request that goes on."""
+        """Returns an id: most often of a request that has not ended."""
         alive = sorted(self.book.live)
         return pick(IDS if n >= 90 or not alive else alive, n)
 
     def among(self, n: int, wanted: Callable[[Request], bool]) -> str:
-        """An id: as a rule of a request of this kind."""
+        """Returns an id: most often of a request of this kind."""
         chosen = sorted(name for name, one in self.book.live.items() if wanted(one))
         return pick((chosen if n < 90 else []) or IDS, n)
 
@@ -106,11 +106,11 @@ class Base(RuleBasedStateMachine):
         return [lease for lease in self.player.leases if self.owed(lease) is not None]
 
     def lease(self, n: int) -> Lease:
-        """A lease: as a rule one that stands."""
+        """Returns a lease: most often one that is valid."""
         return pick((self.standing() if n < 60 else []) or self.player.leases, n)
 
     def owed(self, lease: Lease) -> list[bytes] | None:
-        """What a lease still owes; None if it does not stand."""
+        """Returns what a lease still owes; None if it is not valid."""
         request = self.book.requests.get(lease.id)
         permit = request.permits.get(lease.k) if request else None
         if request is None or permit is None or not permit.is_held_by(lease.fence, lease.op):
@@ -118,19 +118,19 @@ class Base(RuleBasedStateMachine):
         return [sub.id for sub in request.owed_by(lease.k)]
 
     def buried(self, n: int, count: int) -> tuple[str, list[bytes]]:
-        """A request and some that are dead, or once were."""
+        """Returns a request and some of its sub-requests that are dead, or once were."""
         name = pick(sorted(name for name, one in self.book.requests.items() if has_graves(one)), n)
         return name, [sub.grave for sub in self.book.requests[name].subs if sub.grave][:count]
 
     def bodies(self, count: int) -> list[bytes]:
-        """So many, no two alike."""
+        """Returns so many bodies, no two alike."""
         self._sent += count
         return [b"b%d" % n for n in range(self._sent - count, self._sent)]
 
-    # ------------------------------------------------------------------ what several rules do
+    # ------------------------------------------------------------------ shared steps
 
     def take_one(self, n: int, count: int, worker: tuple[str, str]) -> None:
-        """A worker's way, if there is a token, and its last beat has reported no pause."""
+        """Takes a token as a worker does, if its last heartbeat has reported no pause."""
         paused_until, rate = self.player.known.get(worker, (0, (0, 0)))
         self.player.flush()
         filled = self.book.filled()
@@ -142,7 +142,7 @@ class Base(RuleBasedStateMachine):
     def give_verdicts(
         self, lease: Lease, entries: list[bytes], chosen: str, delay: int, keep: str
     ) -> None:
-        """A complete: the letters are the fates of the entries, again and again."""
+        """Completes with verdicts: the letters are the fates of the entries, again and again."""
         fate_of = [(entry, chosen[i % len(chosen)]) for i, entry in enumerate(entries)]
         done = [(entry, lease.attempt, b"of " + entry) for entry, fate in fate_of if fate == "d"]
         others = [

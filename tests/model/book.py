@@ -1,4 +1,4 @@
-"""One queue as plain Python: its requests by id, its lanes, `active` and the completion log."""
+"""A queue as plain Python: its requests by id, its lanes, `active` and the completion log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Logged(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What one request adds to what waits in a queue with a bound."""
+    """What one request adds to the count of a queue with a bound."""
 
     admitted: int
     chunk: int
@@ -39,19 +39,19 @@ class Load(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """How many of its sub-requests wait, as far as is known."""
+        """How many of its sub-requests wait, as last counted."""
         return max(0, self.admitted - self.settled)
 
 
 class Book:
-    """Holds what is where, without Redis."""
+    """The state of a queue, without Redis."""
 
     def __init__(self) -> None:
         self.now = 0
         self.requests: dict[str, Request] = {}
         self.abandoned: dict[
             str, tuple[int, int]
-        ] = {}  # id -> the intent given up, when it is forgotten
+        ] = {}  # id -> the abandoned intent, when it is forgotten
         self.active: dict[str, float] = {}
         self.lanes: dict[int, deque[Copy]] = {}
         self.tenants = Tenants()
@@ -177,7 +177,7 @@ class Book:
         reply: Reply,
         given: dict[str, Any],
     ) -> None:
-        """What the auditor does to an intent without a request, and doctor to stray keys."""
+        """Applies the auditor's change of an intent without a request, and doctor's repairs."""
         if name == "expire_leftovers":
             alive = request is not None and not request.has_ended
             agree(reply, [b"alive"] if alive else [b"tidied", 0], "a tidy where all is in order")
@@ -198,28 +198,28 @@ class Book:
     # ------------------------------------------------------------------ the dispatch slot
 
     def intend(self, request_id: str, grace: int, above: int) -> int:
-        """The score of a new intent: newer than any that was given up."""
+        """Returns the score of a new intent: newer than any that was given up."""
         before = int(self.active.get(request_id, 0))
         score = max(before + 1, above + 1, self.now + grace)
         self.active[request_id] = score
         return score
 
     def postpone(self, request_id: str, seen: float, due: float) -> int:
-        """Moves the entry unless it was moved meanwhile."""
+        """Postpones the entry, unless it was moved meanwhile."""
         if self.active.get(request_id) != seen:
             return 0
         self.active[request_id] = due
         return 1
 
     def readmit(self, request_id: str, due: float) -> int:
-        """Enters a request again that is not looked after."""
+        """Enters a request again that is not in `active`."""
         if request_id in self.active:
             return 0
         self.active[request_id] = due
         return 1
 
     def drop(self, request_id: str, seen: float, *, gone: bool) -> int:
-        """Likewise; a request that was seen to exist and is gone is logged as lost."""
+        """Drops an entry; a request that existed and is gone is logged as lost."""
         if self.active.get(request_id) != seen:
             return 0
         del self.active[request_id]
@@ -229,7 +229,7 @@ class Book:
         return 1
 
     def retire(self, request_id: str, summary: Reply) -> int:
-        """An ended request enters the log, once."""
+        """Logs an ended request, once."""
         state, born, *counts, _, _, reason, _ = summary
         if (request_id, born) in self.logged:
             return 0
@@ -240,14 +240,14 @@ class Book:
         return 1
 
     def drop_parts(self, request_id: str) -> None:
-        """What waits to be joined is dropped."""
+        """Drops the parts that wait to be joined."""
         if request_id in self.requests:
             parts = self.requests[request_id].parts
             parts.waiting.clear()
             parts.dead.clear()
 
     def dispatch(self, request_id: str, tokens: list[Token]) -> None:
-        """Tokens go to their lanes, or wait until they are due."""
+        """Puts tokens into their lanes, or keeps them until they are due."""
         for lane, k, g, delay, turn in tokens:
             copy = Copy(request_id, k, g, turn)
             if delay > 0:
@@ -261,7 +261,7 @@ class Book:
         self.lanes.setdefault(lane, deque()).appendleft(copy.in_lane)
 
     def promote(self) -> tuple[int, int]:
-        """What is due goes to its lane, the earliest first: how many, and the due of the next."""
+        """Moves due tokens to their lanes, the earliest first: how many, and the next due time."""
         in_order = sorted(
             (due, f"{lane}|{copy.text}", lane, copy) for (lane, copy), due in self.delayed.items()
         )
@@ -273,7 +273,7 @@ class Book:
         return len(due), rest[0][0] if rest else 0
 
     def missing_placeholders(self) -> dict[int, int]:
-        """Returns the lanes that have fewer placeholders than tokens of tenants, and how many."""
+        """Returns the lanes with fewer placeholders than tenants' tokens, and how many lack."""
         found: dict[int, int] = {}
         for lane, _, _ in self.tenants.waiting():
             found[lane] = found.get(lane, 0) + 1
@@ -282,7 +282,7 @@ class Book:
         return {lane: count for lane, count in found.items() if count > 0}
 
     def dues(self) -> tuple[int, int, int]:
-        """When the next entry of `active`, delayed token and tick are due; 0 = none."""
+        """Returns when the next entry of `active`, delayed token and tick are due; 0 = none."""
         ticks = [one.tick for one in self.schedules.stored.values() if one.tick is not None]
         next_ones = (self.active.values(), self.delayed.values(), ticks)
         active, delayed, tick = (int(min(each, default=0)) for each in next_ones)
@@ -292,7 +292,7 @@ class Book:
         return sorted(lane for lane, copies in self.lanes.items() if copies)
 
     def lost(self, request_id: str) -> Iterator[tuple[int, int]]:
-        """The permits whose token is nowhere."""
+        """Returns the permits whose token is lost."""
         present = {copy for copies in self.lanes.values() for copy in copies}
         present |= {copy for _, copy in self.delayed}
         present |= {copy for _, _, copy in self.tenants.waiting()}
@@ -305,11 +305,11 @@ class Book:
 
     @property
     def waiting(self) -> int:
-        """What counts against the bound."""
+        """Returns the number that counts against the bound."""
         return sum(load.weight for load in self.loads.values())
 
     def set_max_waiting(self, most: int) -> int:
-        """Without a bound nothing is counted."""
+        """Sets the bound; without a bound nothing is counted."""
         self.max_waiting = most
         if not most:
             self.loads.clear()
@@ -317,7 +317,7 @@ class Book:
         return 1
 
     def admit(self, request_id: str, chunk: int, count: int, pause: int) -> Reply:
-        """Room for a chunk, once; where nothing waits there always is.
+        """Admits a chunk, once; if nothing waits, there is always room.
 
         Nothing is counted that would never be taken off again.
         """
@@ -335,7 +335,7 @@ class Book:
         return [b"ok"]
 
     def report(self, request_id: str, chunks: int, total: int, settled: int) -> int:
-        """Notes what was read in the request's own slot; a later chunk is not forgotten."""
+        """Notes what was read in the request's own slot; keeps a later chunk."""
         if not self.max_waiting:
             return 0
         before = self.loads.pop(request_id, Load(0, 0, 0))
@@ -347,7 +347,7 @@ class Book:
     # ------------------------------------------------------------------ time
 
     def forget(self) -> list[str]:
-        """What is past its TTL is gone; returns the ids."""
+        """Forgets what has outlived its TTL; returns the ids."""
         old = [name for name, (_, until) in self.abandoned.items() if until <= self.now]
         for name in old:
             del self.abandoned[name]
@@ -358,7 +358,7 @@ class Book:
         return old
 
     def moments(self) -> list[int]:
-        """When something is to be expected, from now on."""
+        """Returns the moments from now on at which something is due."""
         found = set(self.delayed.values())
         for request in self.live.values():
             found |= {request.deadline, request.open_until + 1 if request.is_open else 0}
@@ -368,6 +368,6 @@ class Book:
 
 
 def _left_out(request: Request, reply: Reply) -> int | None:
-    """Takes how many were left out from a reply that has it."""
+    """Reads from a reply how many were left out, if it has that."""
     has_it = request.options.is_distinct and reply[0] in (b"ok", b"dup", b"exists")
     return int(reply.pop()) if has_it else None

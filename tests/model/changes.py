@@ -1,4 +1,4 @@
-"""What people and the leading worker change in a request."""
+"""The changes that people and the leading worker make to a modelled request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def hasten(request: Request, now: int, reply: Reply) -> list[Token]:
-    """The permit that waits for longest goes to the first lane, if nothing has started."""
+    """Moves the permit that waits longest to the first lane, if nothing has started."""
     last = max(request.born, request.opens, request.seq // 1000, request.aged)
     if not request.options.ageing_ms or last + request.options.ageing_ms > now:
         agree(reply, [b"early"], "a request that has not waited for so long")
@@ -30,7 +30,7 @@ def hasten(request: Request, now: int, reply: Reply) -> list[Token]:
 
 
 def open_gate(request: Request, now: int, reply: Reply) -> list[Token]:
-    """The other requests have ended."""
+    """Opens the gate: the other requests have ended."""
     if request.opens == NEVER:
         request.opens, request.gated = 0, False
     agree(reply[0], b"ok", "an open gate")
@@ -40,7 +40,7 @@ def open_gate(request: Request, now: int, reply: Reply) -> list[Token]:
 
 
 def hold(request: Request, now: int, reply: Reply, *, ms: int) -> list[Token]:
-    """Nothing more starts for a time; what is on its way goes stale."""
+    """Starts nothing more for a time; queued tokens become stale."""
     if now + ms > request.opens:
         request.opens, request.gated = now + ms, True
         request.park_awake(room=0)
@@ -51,7 +51,7 @@ def hold(request: Request, now: int, reply: Reply, *, ms: int) -> list[Token]:
 
 
 def set_limit(request: Request, now: int, reply: Reply, *, limit: int) -> list[Token]:
-    """Queued permits above the limit are parked, and the newest that have no room any more."""
+    """Parks the queued permits above the limit, and the newest for which there is no room."""
     if limit == request.limit:
         return request.repeated(now, reply, b"ok")
     request.limit = limit
@@ -67,7 +67,7 @@ def set_limit(request: Request, now: int, reply: Reply, *, limit: int) -> list[T
 
 
 def set_priority(request: Request, now: int, reply: Reply, *, priority: int) -> list[Token]:
-    """All tokens are in the new lane."""
+    """Moves all tokens to the new lane."""
     if priority == request.priority:
         return request.repeated(now, reply, b"ok")
     request.priority = priority
@@ -76,7 +76,7 @@ def set_priority(request: Request, now: int, reply: Reply, *, priority: int) -> 
 
 
 def queue_all_again(request: Request, now: int, tokens: list[Token]) -> list[Token]:
-    """Everything queued, and what time has made ready, has a new token."""
+    """Gives new tokens to all that is queued, and to all that has become due."""
     new = request.wanted(now)
     moved = {permit.k: permit.due for permit in request.standing("queued")}
     moved |= {k: due for k, due in new if k is not None}
@@ -92,7 +92,7 @@ def queue_all_again(request: Request, now: int, tokens: list[Token]) -> list[Tok
 
 
 def set_share(request: Request, now: int, reply: Reply, *, share: int) -> list[Token]:
-    """Everything queued is queued again, because its tokens name the share."""
+    """Queues all tokens again, because they name the share."""
     former, _, tenant = request.turn.partition(":")
     if not tenant:
         agree(reply, [b"plain"], "a share without a tenant")

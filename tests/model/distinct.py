@@ -1,4 +1,4 @@
-"""The keys of the sub-requests of a request that takes each key once."""
+"""Models the keys of a request that takes each key once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def key_of(body: bytes) -> bytes:
 
 
 def with_ids(bodies: list[bytes]) -> list[bytes]:
-    """Returns bodies as a call has them, with their ids behind them."""
+    """Returns bodies as a call has them, followed by their ids."""
     return [*bodies, packed_ids(bodies, key_of)]
 
 

@@ -1,4 +1,4 @@
-"""A request that other requests feed: what they have finished is added to it, each result once."""
+"""Models a request that other requests feed: each finished result is added once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Parts:
 
     @property
     def fields(self) -> dict[bytes, bytes]:
-        """Returns what Redis keeps of them."""
+        """Returns the fields that Redis keeps of them."""
         found = {
             b"%d:%d" % (child, index): part
             for index, row in self.waiting.items()
@@ -50,7 +50,7 @@ class Parts:
 def hand_over(
     request: Request, now: int, reply: Reply, *, since: str, upto: str, open_ms: int, bodies: Any
 ) -> list[Token]:
-    """Bodies are added, and the cursor moves over them, in one call."""
+    """Adds bodies and moves the cursor over them, in one call."""
     if (refused := _refused(request, now, reply, since)) is not None:
         return refused
     if not bodies and since == upto and open_ms > 0 and request.open_until > now + open_ms / 2:
@@ -63,7 +63,7 @@ def join(
     request: Request, now: int, reply: Reply, *, since: str, upto: str, open_ms: int, width: int,
     before: bytes, between: bytes, after: bytes, parts: list[bytes],
 ) -> list[Token]:  # fmt: skip
-    """Each index makes one body, with its last part."""
+    """Joins the parts of each index into one body, with its last part."""
     if (refused := _refused(request, now, reply, since)) is not None:
         return refused
     bodies = []
@@ -76,7 +76,7 @@ def join(
 
 
 def _refused(request: Request, now: int, reply: Reply, since: str) -> list[Token] | None:
-    """Whose cursor is old changes nothing."""
+    """Refuses a hand-over with an old cursor, which changes nothing."""
     if not request.is_open:
         agree(reply, [b"closed"], "a hand-over after the seal")
         return []

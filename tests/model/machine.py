@@ -91,13 +91,13 @@ class QueueMachine(Operations):
 
     @step(n=which, chosen=options(), size=sizes, open_ms=st.sampled_from((HOUR, 0, 2 * MINUTE, 0)))
     def submit(self, n: int, chosen: Options, size: int, open_ms: int) -> None:
-        """A new request, or other content under an id that is taken."""
+        """Submits a new request, or other content under an id that is taken."""
         free = [name for name in IDS if name not in self.book.live]
         self.submit_one(pick((free if n < 80 else []) or IDS, n), chosen, size, open_ms)
 
     @step(n=which, ms=st.sampled_from((-1, 0, 1)), chosen=options(), dies=st.booleans())
     def come_late(self, n: int, ms: int, chosen: Options, dies: bool) -> None:
-        """A producer that dies between its steps, or whose intent may have been given up."""
+        """Submits late: a producer dies between its steps, or its intent may have been given up."""
         name = pick(IDS, n)
         if dies:
             self.player.intend(name, 5_000 + ms)
@@ -110,7 +110,7 @@ class QueueMachine(Operations):
     @precondition(has_requests)
     @step(n=which, size=sizes, chunk=st.sampled_from((1, 1, 1, 0, -1, 2)), other=st.booleans())
     def append(self, n: int, size: int, chunk: int, other: bool) -> None:
-        """The next chunk, one that is there, or one after a gap; the same or other content."""
+        """Appends the next chunk, a stored one, or one after a gap; the same or other content."""
         name = self.among(n, lambda request: request.is_open)
         request = self.book.requests.get(name)
         number = request.chunks + chunk if request else 2
@@ -122,7 +122,7 @@ class QueueMachine(Operations):
     @precondition(has_open)
     @step(n=which, chunks=st.sampled_from((0, 0, 0, 1)), other=st.sampled_from(("", "", "'")))
     def seal(self, n: int, chunks: int, other: str) -> None:
-        """By its own producer, or by another one of the same id."""
+        """Seals, as its own producer or as another one of the same id."""
         name = self.among(n, lambda request: request.is_open)
         request = self.book.requests.get(name)
         number, chain = (request.chunks, request.chain) if request else (1, "c1")
@@ -133,13 +133,13 @@ class QueueMachine(Operations):
     @precondition(has_tokens)
     @step(n=which, count=most, worker=workers)
     def take(self, n: int, count: int, worker: tuple[str, str]) -> None:
-        """The next token, as a rule of the most urgent lane."""
+        """Takes the next token, most often of the most urgent lane."""
         self.take_one(n, count, worker)
 
     @precondition(has_tokens)
     @step(count=most, worker=workers)
     def take_all(self, count: int, worker: tuple[str, str]) -> None:
-        """Idle workers come."""
+        """Lets all idle workers take a token."""
         for _ in range(4):
             self.take_one(0, count, worker)
 
@@ -153,7 +153,7 @@ class QueueMachine(Operations):
     @precondition(has_copies)
     @step(n=which, count=most, worker=workers, g=st.sampled_from((0, 0, 0, 1)))
     def show(self, n: int, count: int, worker: tuple[str, str], g: int) -> None:
-        """A copy of any token there ever was, or one that was never made."""
+        """Acquires with a copy of any token that ever existed, or with an invented one."""
         copy = pick(self.player.copies, n)
         proof = {"op": self.player.new_op(), "worker": worker[0], "started": worker[1]}
         proof |= {"shared": "1" if n % 2 else "", "allowance": "", "wait": ""}
@@ -162,7 +162,7 @@ class QueueMachine(Operations):
     @precondition(has_held)
     @step(n=which)
     def acquire_again(self, n: int) -> None:
-        """The reply was lost."""
+        """Repeats an acquire whose reply was lost."""
         lease = pick(self.standing(), n)
         who = {"op": lease.op, "worker": lease.worker, "started": lease.started}
         self.player.call(
@@ -178,14 +178,14 @@ class QueueMachine(Operations):
     @precondition(has_held)
     @step(n=which, chosen=fates, delay=delays, keep=st.sampled_from("0u1"))
     def settle(self, n: int, chosen: str, delay: int, keep: str) -> None:
-        """Verdicts: done, retry, dead, release, timeout, nothing."""
+        """Settles with verdicts: done, retry, dead, release, timeout, nothing."""
         lease = pick(self.standing(), n)
         self.give_verdicts(lease, self.owed(lease) or [], chosen, delay, keep)
 
     @precondition(has_held)
     @step(chosen=fates, delay=delays, turns=st.booleans())
     def settle_all(self, chosen: str, delay: int, turns: bool) -> None:
-        """Every worker comes to its end, if with its own verdicts."""
+        """Ends the work of every worker, each with its own verdicts."""
         for i, lease in enumerate(self.standing()):
             turned = chosen[i % len(chosen) :] + chosen
             later = delay * (1 + i) if turns else delay // (1 + i)
@@ -194,7 +194,7 @@ class QueueMachine(Operations):
     @precondition(has_leases)
     @step(n=which, chosen=fates, keep=st.sampled_from("10u"), twice=st.booleans())
     def settle_what_is_not_owed(self, n: int, chosen: str, keep: str, twice: bool) -> None:
-        """Entries of any lease there was, some of them twice, by one that may be over."""
+        """Settles entries of any lease, some of them twice, by a worker whose lease may be over."""
         lease = self.lease(n)
         others = [one for one in self.player.leases[-6:] if one.id == lease.id]
         foreign = [entry for one in others for entry in one.entries]
@@ -204,7 +204,7 @@ class QueueMachine(Operations):
     @precondition(has_leases)
     @step(n=which, wrong=st.sampled_from(("", "fence", "op", "k")), extends=st.booleans())
     def prove(self, n: int, wrong: str, extends: bool) -> None:
-        """Who holds a lease, once did, or never, asks for more time or settles."""
+        """Extends or settles, as the holder of a lease, a former holder, or none."""
         lease = self.lease(n)
         proof: dict[str, Any] = {"k": lease.k, "fence": lease.fence, "op": lease.op}
         if wrong:
@@ -223,7 +223,7 @@ class QueueMachine(Operations):
 
     @step(n=which)
     def repeat(self, n: int) -> None:
-        """A late copy of any call."""
+        """Repeats any call, as a late copy."""
         name, request_id, given = pick(self.player.history, n)
         self.player.call(name, request_id, **given)
 
@@ -235,7 +235,7 @@ class QueueMachine(Operations):
 
     @step(n=which, ms=st.sampled_from((0, 1, -1)))
     def pass_time_until(self, n: int, ms: int) -> None:
-        """Until something is to be expected, or a moment before or after."""
+        """Passes the time until something is due, or a moment before or after."""
         moments = self.book.moments()
         if moments:
             self.player.pass_time(max(0, moments[n % len(moments)] + ms - self.book.now))
@@ -243,7 +243,7 @@ class QueueMachine(Operations):
     @precondition(has_live)
     @step(n=which)
     def maintain(self, n: int) -> None:
-        """Time moves on to what is to be expected, and maintenance does what it does then."""
+        """Passes the time until something is due, and runs the maintenance for it."""
         moments = self.book.moments()
         if moments:
             self.player.pass_time(moments[n % len(moments)] - self.book.now)
@@ -254,7 +254,7 @@ class QueueMachine(Operations):
     @precondition(has_requests)
     @step(n=which, guess=st.sampled_from(("", "lost", "wrong", "old")))
     def reap(self, n: int, guess: str) -> None:
-        """What has expired; some tokens are missing, or believed to be."""
+        """Reaps expired leases; some tokens are lost, or believed lost."""
         name = self.some(n)
         self.player.flush()
         request = self.book.requests.get(name)
@@ -270,13 +270,13 @@ class QueueMachine(Operations):
     @precondition(has_requests)
     @step(n=which, worker=workers, queue=st.sampled_from((QUEUE, QUEUE, QUEUE, "other")))
     def reap_a_worker(self, n: int, worker: tuple[str, str], queue: str) -> None:
-        """All leases of one that is dead, or believed to be."""
+        """Reaps all leases of a worker that is dead, or believed dead."""
         self.player.reap(self.some(n), worker=worker[0], started=worker[1], queue=queue)
 
     @precondition(has_leases)
     @step(n=which, worker=st.one_of(st.none(), workers), fence=st.sampled_from((0, 0, 1)))
     def reap_a_lease(self, n: int, worker: tuple[str, str] | None, fence: int) -> None:
-        """A supervisor names the one whose handler died."""
+        """Reaps one lease, as a supervisor whose handler died."""
         lease = self.lease(n)
         who, started = worker or (lease.worker, lease.started)
         proof = {"worker": who, "started": started, "k": str(lease.k)}
@@ -284,13 +284,13 @@ class QueueMachine(Operations):
 
     @step()
     def promote(self) -> None:
-        """What is due goes to its lane."""
+        """Promotes due tokens to their lanes."""
         self.player.promote()
 
     @precondition(has_ended)
     @step(n=which)
     def retire(self, n: int) -> None:
-        """An end is logged, also a second time."""
+        """Logs an end, perhaps a second time."""
         ended = [name for name, request in self.book.requests.items() if request.has_ended]
         self.player.retire(pick(ended, n))
 
@@ -301,7 +301,7 @@ class QueueMachine(Operations):
         is_seen=st.booleans(),
     )
     def audit(self, n: int, what: str, ms: float, is_seen: bool) -> None:
-        """The auditor has seen an entry of `active`; it may have been moved since."""
+        """Audits an entry of `active` that was read before; it may have moved since."""
         name = pick(sorted(self.book.active) or IDS, n)
         seen = self.book.active.get(name, self.book.now) + ms
         if what == "abandon":
@@ -332,13 +332,13 @@ class QueueMachine(Operations):
     @precondition(has_live)
     @step(n=which, ms=st.sampled_from((3_000, 30_000)))
     def hold(self, n: int, ms: int) -> None:
-        """The other side asks to be called later."""
+        """Holds a request, because its handler's remote side asks for a later call."""
         self.player.call("hold", self.some(n), ms=ms)
 
     @precondition(has_live)
     @step(n=which, opens=st.booleans())
     def do_chore(self, n: int, opens: bool) -> None:
-        """The leader hastens what ages, or starts what waits for another request."""
+        """Hastens an ageing request, or starts one that waits for another, as the leader."""
         name = self.among(n, lambda one: one.options.waits if opens else one.options.ageing_ms > 0)
         self.player.call("open_gate" if opens else "hasten", name)
 
@@ -356,14 +356,14 @@ class QueueMachine(Operations):
     @precondition(has_tenants)
     @step(turn=st.sampled_from(TURNS), lane=lanes, turns=st.integers(1, 9), cost=costs)
     def charge(self, turn: str, lane: int, turns: int, cost: int) -> None:
-        """What turns have cost, in tenths of ms."""
+        """Charges the measured cost of turns, in tenths of ms."""
         self.player.flush()
         self.player.charge(lane, turn, turns, cost)
 
     @precondition(has_dead)
     @step(n=which, count=st.integers(1, 3), twice=st.booleans(), again=st.booleans())
     def requeue_dead(self, n: int, count: int, twice: bool, again: bool) -> None:
-        """The cause is repaired; one may be named twice, or be gone; the reply may be lost."""
+        """Requeues dead ones; one may be named twice, or be gone, and the reply may be lost."""
         name, chosen = self.buried(n, count)
         ids = chosen + chosen[:1] if twice else chosen
         given = {"op": self.player.new_op(), "ids": ids}
@@ -373,14 +373,14 @@ class QueueMachine(Operations):
     @precondition(has_dead)
     @step(n=which, count=st.integers(1, 3), drops=st.booleans())
     def list_or_drop_dead(self, n: int, count: int, drops: bool) -> None:
-        """Lists a page of them, or drops their bodies."""
+        """Lists a page of dead ones, or drops their bodies."""
         name, chosen = self.buried(n, count)
         if drops:
             self.player.drop_dead(name, chosen)
         else:
             self.player.call("list_dead", name, after=chosen[0] if n % 2 else b"", count=count)
 
-    # ------------------------------------------------------------------ what is rare
+    # ------------------------------------------------------------------ rare rules
 
     @step(
         n=which, what=st.sampled_from(("admit", "report_backlog", "bound")), count=st.integers(0, 9)
@@ -399,7 +399,7 @@ class QueueMachine(Operations):
 
     @step(twice=st.booleans())
     def dispatch_badly(self, twice: bool) -> None:
-        """The tokens of the last answer are lost, or dispatched twice."""
+        """Loses the tokens of the last reply, or dispatches them twice."""
         if twice:
             self.player.outbox *= 2
         else:
@@ -410,7 +410,7 @@ class QueueMachine(Operations):
         what=st.sampled_from(("expire_leftovers", "confirm", "lose", "wipe", "cancel", "hour")),
     )
     def rarely(self, n: int, what: str) -> None:
-        """Looks that change nothing; lost tokens, or a whole slot; the end, and long after it."""
+        """Runs rare rules: reads, lost tokens, a lost slot, the end, and long after the end."""
         self.player.flush()
         filled = self.book.filled()
         if what == "expire_leftovers":

@@ -1,4 +1,4 @@
-"""The rules of operations that the product does in several steps, which may be cut off anywhere."""
+"""The rules of the product's operations of several steps, each of which may be cut off anywhere."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Operations(Base):
     """Unique ids, flows, schedules, and the pause and the rate of the queue."""
 
     def act(self, operation: Operation[Any], steps: int = 99) -> Acting:
-        """Does an operation; if it is cut off, another rule may go on with it, or none."""
+        """Runs an operation; if it is cut off, another rule may continue it, or none."""
         acting = Acting(self.player, operation).go_on(steps)
         if not acting.is_over:
             self.acting = [*self.acting[-3:], acting]
@@ -62,7 +62,7 @@ class Operations(Base):
     @precondition(has_acting)
     @step(n=which, steps=cuts)
     def go_on(self, n: int, steps: int) -> None:
-        """A producer or a leader that was suspended goes on with what it has read."""
+        """Continues a suspended producer or leader with what it has read."""
         acting = pick(self.acting, n)
         if acting.is_over or self.book.now - acting.began >= SHORT_MS:
             self.acting.remove(acting)
@@ -79,7 +79,7 @@ class Operations(Base):
         steps=cuts,
     )
     def submit_unique(self, n: int, how: str, window_ms: int, delay_ms: int, steps: int) -> None:
-        """A producer whose id may have another request."""
+        """Submits as a producer whose id may have another request."""
         name, new = pick(IDS, n), self.player.new_op()
         if how == "debounce":
             delay_ms = delay_ms or 1_000
@@ -116,7 +116,7 @@ class Operations(Base):
         bound=st.booleans(),
     )
     def begin_flow(self, n: int, size: int, kind: str, bound: bool) -> None:
-        """Two children of as many sub-requests, and a request that they feed."""
+        """Begins two children of as many sub-requests, and a request that they feed."""
         run = pick(FLOWS, n)
         sources = tuple(f"{run}{child}" for child in (1, 2))
         if any(name in self.book.live for name in (*sources, f"{run}3")):
@@ -132,14 +132,14 @@ class Operations(Base):
     @precondition(has_fed)
     @step(n=which, steps=cuts)
     def feed(self, n: int, steps: int) -> None:
-        """A leader hands over what the children have finished."""
+        """Hands over the finished results of the children, as a leader."""
         fed = sorted(name for name, one in self.book.requests.items() if one.options.feeds)
         self.act(hand_over(pick(fed, n)), steps)
 
     @precondition(has_fed)
     @step(n=which, cut=st.integers(1, 6))
     def feed_twice(self, n: int, cut: int) -> None:
-        """Two leaders read the same, and hand it over one after the other."""
+        """Hands over the same results by two leaders, one after the other."""
         fed = sorted(name for name, one in self.book.requests.items() if one.options.feeds)
         first = Acting(self.player, hand_over(pick(fed, n))).go_on(cut)
         self.act(hand_over(pick(fed, n)))
@@ -148,7 +148,7 @@ class Operations(Base):
     @precondition(has_fed)
     @step(chosen=st.sampled_from(("d", "x", "dx", "xd")), count=st.sampled_from((1, 2)))
     def work_for_flows(self, chosen: str, count: int) -> None:
-        """Workers take what there is; of flows they settle it."""
+        """Lets workers take tokens, and settle those of flows."""
         for _ in range(4):
             self.take_one(0, count, ("w:2", "7"))
         for lease in self.standing():
@@ -212,7 +212,7 @@ class Operations(Base):
     @precondition(has_schedules)
     @step(ms=st.sampled_from((0, 0, MINUTE, 5 * MINUTE)), steps=cuts)
     def fire(self, ms: int, steps: int) -> None:
-        """A leader submits what is due."""
+        """Submits the due ticks, as a leader."""
         self.player.pass_time(ms)
         acting = self.act(fire(QUEUE), steps)
         if acting.is_over and not self.book.max_waiting:
@@ -222,7 +222,7 @@ class Operations(Base):
     @precondition(has_schedules)
     @step(ms=st.sampled_from((0, MINUTE, 5 * MINUTE)), cut=st.integers(1, 4))
     def fire_twice(self, ms: int, cut: int) -> None:
-        """A leader is suspended while another one submits what is due, and then goes on."""
+        """Suspends a leader while another one submits the due ticks, and then continues it."""
         self.player.pass_time(5 * MINUTE)
         first = Acting(self.player, fire(QUEUE)).go_on(cut)
         self.fire_all(ms)

@@ -1,4 +1,4 @@
-"""Plays one queue on Redis and in the model at the same time, and works it off in the end."""
+"""Plays one queue on Redis and in the model at the same time, and finally works it off."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DISPATCH = {
 } | {BUCKET}
 ROUNDS = 400
 WITH_IDS = {"enqueue", "append", "seal"}
-LATE_MS = 5_000  # after which another process may have the name of a worker
-EXPECTED = ("BADCHUNK", "NOGROUP", "ERR no such key")  # a gap, and looks at what is not there
+LATE_MS = 5_000  # after which another process may use the name of a worker
+EXPECTED = ("BADCHUNK", "NOGROUP", "ERR no such key")  # a gap, and reads of what is not there
 KEYS = {
     name: f"{{{QUEUE}}}:{name}".encode()
     for name in ("active", "delayed", "logged", "completed", "conf")
@@ -48,7 +48,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Lease:
-    """What a worker has of a slice."""
+    """A worker's lease of a slice."""
 
     id: str
     k: int
@@ -62,7 +62,7 @@ class Lease:
 
 
 def said(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, in the words of its script."""
+    """Returns the arguments of a call, by the names in its script."""
     if name == "enqueue":
         options: Options = given["options"]
         rest = {key: value for key, value in given.items() if key != "options"}
@@ -82,12 +82,12 @@ def said(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def word_of(copy: Copy) -> str:
-    """How a lane has it."""
+    """Returns a token as a lane holds it."""
     return "@" if copy == PLACEHOLDER else copy.text
 
 
 class Player:
-    """Every call goes to Redis and to the model, and both must agree on all of it."""
+    """Sends every call to Redis and to the model, which must agree on all replies."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire, self.book = wire, Book()
@@ -110,7 +110,7 @@ class Player:
     # ------------------------------------------------------------------ calls
 
     def call(self, name: str, request_id: str, *before: bytes, **given: Any) -> list[Any]:
-        """A script of the request's slot, after some commands; returns all their replies."""
+        """Calls a script of the request's slot, after some commands; returns all their replies."""
         self.history.append((name, request_id, given))
         names, words = keys.request_keys(request_id), said(name, given)
         if name in WITH_IDS and self._is_distinct(request_id, given):
@@ -156,7 +156,7 @@ class Player:
         self.book.published.clear()
 
     def _send(self, packed: list[bytes]) -> list[Any]:
-        """What is to be dispatched goes first, all in one round trip."""
+        """Sends a call, after the tokens that must be dispatched, all in one round trip."""
         front = []
         for request_id, tokens in self.outbox:
             if tokens:
@@ -171,7 +171,7 @@ class Player:
         return replies[len(front) :]
 
     def _insertions(self, request_id: str, tokens: list[Token]) -> list[bytes]:
-        """Tokens of a tenant come before their placeholders."""
+        """Returns the insertions: tokens of a tenant come before their placeholders."""
         lanes = keys.lanes(QUEUE)
         names = [keys.delayed(QUEUE), *(lanes[token.lane] for token in tokens)]
         placed, flat = list[bytes](), list[Any]()
@@ -200,7 +200,7 @@ class Player:
             self._send([])
 
     def dispatch(self, name: str, **given: Any) -> Any:
-        """A script of the dispatch slot: its reply."""
+        """Calls a script of the dispatch slot; returns its reply."""
         wanted = getattr(self.wire.scripts, name)
         names = [KEYS[key] for key in wanted.keys]
         if wanted.many_keys:
@@ -209,7 +209,7 @@ class Player:
         return reply
 
     def intend(self, request_id: str, grace: int, above: int = 0) -> int:
-        """The producer's first step; returns the score."""
+        """Takes the producer's first step; returns the score."""
         before = self.book.active.get(request_id, 0)
         score = self.book.intend(request_id, grace, above)
         bound, _, *scores = self.dispatch("intend", ids=[request_id], grace=grace, above=above)
@@ -242,12 +242,12 @@ class Player:
         return int(reply)
 
     def readmit(self, request_id: str, due: float) -> None:
-        """doctor enters a request again."""
+        """Enters a request again, as doctor does."""
         reply = self.dispatch("restore_active", id=request_id, due=due)
         agree(reply, self.book.readmit(request_id, due), "an entry that was missing")
 
     def drop(self, request_id: str, seen: float, *, gone: bool) -> int:
-        """An entry is taken out; `gone`: there is no such request."""
+        """Drops an entry; `gone`: there is no such request."""
         word = "1" if gone else "0"
         reply = self.dispatch("drop_active", id=request_id, seen=seen, gone=word, most=1000)
         agree(reply, self.book.drop(request_id, seen, gone=gone), "a dropped entry")
@@ -260,7 +260,7 @@ class Player:
             self.compare_tenants()
 
     def retire(self, request_id: str, summary: list[Any] | None = None) -> int:
-        """The end of a request is logged: as it is now, or as a caller has read it."""
+        """Logs the end of a request: as it is now, or as a caller has read it."""
         ending = self.book.requests[request_id].summary() if summary is None else summary
         kept = dict.fromkeys(("least", "longest"), KEEP_LOGGED_MS - 3_600_000)
         reply = self.dispatch("retire", most=1000, endings=[request_id, *ending], **kept)
@@ -270,9 +270,9 @@ class Player:
     def take(
         self, lane: int, count: int, worker: tuple[str, str], rate: tuple[int, int] = (0, 0)
     ) -> bytes:
-        """The next token of a lane is popped and shown; returns the word.
+        """Pops the next token of a lane and acquires with it; returns the word.
 
-        `rate`: of the queue, by the last beat of the worker.
+        `rate`: that of the queue, by the last heartbeat of the worker.
         """
         self.flush()
         copy = word = self.book.lanes[lane].pop()
@@ -304,7 +304,7 @@ class Player:
     # ------------------------------------------------------------------ pause and rate
 
     def beat(self, worker: tuple[str, str]) -> bytes:
-        """A worker learns the pause and the rate of the queue; one that is new registers first."""
+        """Sends a worker's heartbeat, which returns pause and rate; a new one registers first."""
         name, started = worker
         wide, now = self.book.wide, self.book.now
         given = {"id": name, "host": "h", "pid": "1", "started": started, "ttl": TTL_MS}
@@ -343,13 +343,13 @@ class Player:
             self._compare_bucket()
 
     def take_allowance(self, worker: tuple[str, str], rate: tuple[int, int], want: int) -> int:
-        """A worker asks for as much as it may start; if that is nothing, it waits in the line."""
+        """Takes a worker's allowance; if that is nothing, the worker waits in line."""
         bucket, now = self.book.wide.bucket, self.book.now
         has_waited = worker in self.waits
         waited = "1" if has_waited else ""
         reply = self._ask_bucket("take", rate, want=want, waited=waited)
         agree(reply, [*bucket.take(now, *rate, want, has_waited=has_waited)], "an allowance")
-        if rate != self.book.wide.rate:  # the worker does not know the present rate yet
+        if rate != self.book.wide.rate:  # the worker does not have the present rate yet
             bucket.starts.clear()
         self.waits.pop(worker, None)
         if not reply[0]:
@@ -388,7 +388,7 @@ class Player:
         return copy
 
     def charge(self, lane: int, turn: str, turns: int, cost: int) -> None:
-        """A worker has measured its turns."""
+        """Charges turns that a worker has measured."""
         share, _, tenant = turn.partition(":")
         call = self._script("charge_turns", keys.turns(QUEUE)[1:], rows=[lane, turn, turns, cost])
         agree(self._send([call]), [1], "a charge")
@@ -396,25 +396,25 @@ class Player:
         self.compare_tenants()
 
     def compare_tenants(self) -> None:
-        """Raises Disagreement unless the same tokens wait, and each tenant has had the same."""
+        """Raises Disagreement unless the same tokens wait, and each tenant was charged the same."""
         turns, tenants = keys.turns(QUEUE)
         looks = [("ZRANGE", turns, 0, -1), ("ZRANGE", tenants, 0, -1, "WITHSCORES")]
         self.book.tenants.compare(*self._send([self.wire.pack(*words) for words in looks]))
 
     def add_placeholders(self) -> None:
-        """The auditor adds those that were lost."""
+        """Adds lost placeholders, as the auditor."""
         self.flush()
         for lane, count in self.book.missing_placeholders().items():
             self.push(lane, [PLACEHOLDER] * count)
 
     def push(self, lane: int, copies: list[Copy]) -> None:
-        """They come out of the lane next."""
+        """Pushes tokens so that they leave the lane next."""
         words = [word_of(copy) for copy in copies]
         self._send([self._script("push", (keys.lanes(QUEUE)[lane],), ttl=0, words=words)])
         self.book.lanes.setdefault(lane, deque()).extend(copies)
 
     def clear(self, lanes: list[int], *, delayed: bool) -> None:
-        """The dispatch slot loses lanes."""
+        """Removes lanes of the dispatch slot."""
         self.flush()
         names = [keys.lanes(QUEUE)[lane] for lane in lanes]
         for lane in lanes:
@@ -426,13 +426,13 @@ class Player:
             self._send([self.wire.pack("DEL", *names)])
 
     def lose(self, lane: int) -> None:
-        """A token is popped, and the reply lost."""
+        """Pops a token and loses the reply."""
         copy = self.book.lanes[lane].pop()
         popped = self.wire.one("RPOP", keys.lanes(QUEUE)[lane])
         agree(popped, word_of(copy).encode(), "a lost token")
 
     def drop_dead(self, request_id: str, graves: list[bytes]) -> None:
-        """Bodies of dead ones are not kept any more; counts and results stay."""
+        """Drops the bodies of dead ones; counts and results stay."""
         request = self.book.requests[request_id]
         kept = [sub for sub in request.kept() if sub.grave in graves]
         names = keys.request_keys(request_id)
@@ -443,7 +443,7 @@ class Player:
         self._compare(request_id, self._send(self._look(request_id)))
 
     def pass_time(self, ms: int) -> None:
-        """Time moves on; what has outlived its TTL is forgotten, all else is looked at."""
+        """Passes time; what has outlived its TTL is forgotten, and all else is compared."""
         self.book.now += ms
         forgotten = self.book.forget()
         front = [self.wire.pack("UNLINK", *keys.request_keys(name)) for name in forgotten]
@@ -457,7 +457,7 @@ class Player:
     # ------------------------------------------------------------------ the end
 
     def finish(self) -> None:
-        """Everything is worked off; then the accounts are settled."""
+        """Works everything off; then compares the final counts."""
         self.pause_queue(0)
         Acting(self, fire(QUEUE)).go_on()
         for name in list(self.book.schedules.stored):
@@ -475,7 +475,7 @@ class Player:
         self._settle_accounts()
 
     def _show_what_is_left(self) -> None:
-        """Tokens without a use: each costs one acquire, and then it is gone."""
+        """Acquires with the tokens that are left: each costs one call, and then it is gone."""
         self.flush()
         self.pass_time(max(0, *self.book.delayed.values(), self.book.now) - self.book.now)
         self.promote()
@@ -485,7 +485,7 @@ class Player:
             agree(word in (b"stale", b"ended", b"gone"), True, f"the last tokens: {word!r}")
 
     def _work_a_round(self) -> bool:
-        """Maintenance, then every token is shown and every slice is done."""
+        """Runs maintenance, then acquires with every token and completes every slice."""
         for name, request in list(self.book.live.items()):
             if request.is_open and not request.options.feeds:
                 self.call("seal", name, chunks=request.chunks, chain=request.chain)
@@ -509,12 +509,12 @@ class Player:
         return progress
 
     def reap(self, name: str, **given: Any) -> None:
-        """A reap of what has expired, unless it says otherwise."""
+        """Reaps what has expired, unless the arguments name something else."""
         unnamed: dict[str, Any] = dict.fromkeys(("worker", "started", "k", "fence", "how"), "")
         self.call("reap", name, **unnamed | {"queue": QUEUE, "missing": []} | given)
 
     def complete(self, lease: Lease, **given: Any) -> None:
-        """All of a slice is done, unless it says otherwise."""
+        """Completes all of a slice as done, unless the arguments name something else."""
         usual = {
             "k": lease.k,
             "fence": lease.fence,

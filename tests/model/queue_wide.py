@@ -1,4 +1,4 @@
-"""What holds for a whole queue: its pause, its rate, and what the beats of workers report."""
+"""Models what holds for a whole queue: its pause, its rate, and the workers' heartbeats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Reply = list[Any]
 
 
 class Bucket:
-    """The bucket of a rate, in µs: how much it owes, and when the last one in its line may ask."""
+    """The bucket of a rate, in µs: its debt, and when the last in its line may ask again."""
 
     def __init__(self) -> None:
         self.tat = self.line = 0
@@ -39,17 +39,17 @@ class Bucket:
         return granted, 0
 
     def refund(self, now: int, interval: int, count: int) -> None:
-        """What was taken and not used is given back; it is never fuller than its burst."""
+        """Returns what was taken and not used; the bucket never exceeds its burst."""
         self.tat = max(1_000 * now, self.tat - count * interval)
 
     def refit(self, now: int, interval: int, burst: int) -> None:
-        """After a change of the rate it owes no more than the burst, and the line begins anew."""
+        """Fits the bucket to a new rate: it owes at most the burst, and the line begins anew."""
         clock = 1_000 * now
         self.tat, self.line = min(max(self.tat, clock), clock + interval * burst), 0
         self.starts.clear()
 
     def note(self, now: int, interval: int, burst: int, count: int) -> None:
-        """No window may have more starts than the burst and what the rate allows in it."""
+        """Checks that no window has more starts than the burst and the rate allow."""
         self.starts.append((1_000 * now, count))
         total = 0
         for began, number in reversed(self.starts):
@@ -59,7 +59,7 @@ class Bucket:
 
 
 class QueueWide:
-    """Switches of the queue, and who beats."""
+    """The switches of the queue, and the workers that send heartbeats."""
 
     def __init__(self) -> None:
         self.paused_until = 0
@@ -78,7 +78,7 @@ class QueueWide:
         return self.paused_until > now
 
     def register(self, now: int, worker: str, started: str, late: int) -> Reply:
-        """Another process may take a name over whose last beat is late."""
+        """Registers a worker, which may take a name over whose last heartbeat is late."""
         other = self.started.get(worker)
         if other not in (None, started) and now - self.beats[worker] <= late:
             return [b"taken", b"h", b"1"]
@@ -86,7 +86,7 @@ class QueueWide:
         return [b"ok"]
 
     def beat(self, now: int, worker: str, started: str, dues: tuple[int, int, int]) -> Reply:
-        """What a worker receives; `dues`: when entries of `active`, tokens and ticks are due."""
+        """Returns a heartbeat's reply; `dues`: when `active`, tokens and ticks are due next."""
         if worker not in self.started:
             return [b"unknown"]
         if self.started[worker] != started:

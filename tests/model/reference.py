@@ -1,4 +1,4 @@
-"""One request as a plain object: what each script must do to it and reply.
+"""Models one request as a plain object: what each script must change and reply.
 
 Every method takes the time, Redis's reply and the arguments. It raises Disagreement for a wrong
 reply, changes the model, and returns the tokens to dispatch. Where Redis may choose (the number of
@@ -20,7 +20,7 @@ Reply = list[Any]
 
 
 class Request:
-    """Its sub-requests, its permits, and what was reported of it."""
+    """A request: its sub-requests, its permits, and what was reported of it."""
 
     def __init__(self, options: Options, now: int, digest: str, open_ms: int) -> None:
         self.options, self.born = options, now
@@ -53,24 +53,24 @@ class Request:
 
     @property
     def is_abandoned(self) -> bool:
-        """It was never complete, so a new life of the id may follow."""
+        """Returns whether it was never complete, so that a new life of the id may follow."""
         return self.state == "cancelled" and self.was_left_open
 
     def may_be_followed(self, now: int, window_ms: int | None) -> bool:
-        """Whether another life may have the id: this one is over, and the producer waits no more.
+        """Returns whether another life may have the id: this one is over, and its producer is gone.
 
-        `window_ms`: it asks for no more than that it was cancelled, or began so long ago.
+        `window_ms`: it is enough that this one was cancelled, or began so long ago.
         """
         if window_ms is not None and self.has_ended:
             return self.state == "cancelled" or now >= self.born + window_ms
         return self.is_abandoned
 
     def follow(self, former: Request, now: int) -> None:
-        """This is the next life of an id: distinct from the former one, with higher fences."""
+        """Begins the next life of an id: distinct from the former one, with higher fences."""
         self.born, self.seq = max(now, former.born + 1), former.seq
 
     def among(self, *states: str) -> list[Sub]:
-        """The sub-requests in these states, in the order of the stream."""
+        """Returns the sub-requests in these states, in the order of the stream."""
         found = [sub for sub in self.subs if sub.state in states]
         return sorted(found, key=lambda sub: (sub.stamp, sub.index))
 
@@ -79,19 +79,19 @@ class Request:
 
     @property
     def left(self) -> int:
-        """How many sub-requests are neither done nor dead."""
+        """Returns how many sub-requests are neither done nor dead."""
         return sum(sub.state in ("fresh", "held", "waiting") for sub in self.subs)
 
     def owed_by(self, k: int) -> list[Sub]:
-        """What the holder of a permit has not settled yet."""
+        """Returns what the holder of a permit has not settled yet."""
         return [sub for sub in self.among("held") if sub.permit == k]
 
     def due(self, now: int) -> list[Sub]:
-        """What has waited long enough."""
+        """Returns the sub-requests whose wait is over."""
         return [sub for sub in self.subs if sub.state == "waiting" and sub.due <= now]
 
     def unblamed(self) -> list[Sub]:
-        """Returns what a live worker gave back in its first attempt: it may come together."""
+        """Returns what a live worker released in its first attempt: these may share a slice."""
         return [sub for sub in self.subs if sub.state == "waiting" and sub.due == 0]
 
     def ready(self, now: int) -> int:
@@ -105,7 +105,7 @@ class Request:
         return self.standing("held")
 
     def is_overdue(self, now: int) -> bool:
-        """Nothing starts at its deadline or later."""
+        """Returns whether the deadline has passed, so that nothing starts any more."""
         return 0 < self.deadline <= now
 
     def summary(self) -> Reply:
@@ -116,7 +116,7 @@ class Request:
         ]
 
     def queued(self, now: int) -> list[Token]:
-        """The tokens on their way that were not repeated yet; from now on they were."""
+        """Returns the queued tokens that were not repeated yet, and marks them as repeated."""
         found = sorted(
             Token(permit.lane, permit.k, permit.g, max(0, permit.due - now), self.turn)
             for permit in self.standing("queued")
@@ -128,7 +128,7 @@ class Request:
     # ------------------------------------------------------------------ minting and ending
 
     def wanted(self, now: int) -> list[tuple[int | None, int]]:
-        """What mint must queue: (permit or None for any parked one, due)."""
+        """Returns what mint must queue: (permit or None for any parked one, due)."""
         if self.state != "active" or self.is_overdue(now) or self.opens == NEVER:
             return []
         ready, held = self.ready(now), len(self.held)
@@ -149,7 +149,7 @@ class Request:
         return [(sleeper.k, min(waiting))] if min(waiting) < sleeper.due else []
 
     def queue(self, token: Token, k: int | None, due: int, now: int, lane: int = -1) -> None:
-        """One permit gets a token of a new generation, in the request's lane unless named."""
+        """Gives a permit a token of a new generation, in the request's lane unless named."""
         if k is None:
             k = token.k
             parked = self.permits.setdefault(k, Permit(k)).state == "parked"
@@ -163,7 +163,7 @@ class Request:
         self.seq = token.g
 
     def mint(self, now: int, tokens: list[Token]) -> None:
-        """The tokens must be the ones that are needed, no more and no fewer."""
+        """Checks that the minted tokens are exactly those that are needed."""
         wanted = self.wanted(now)
         agree(len(tokens), len(wanted), f"how many of {tokens} are minted, of {wanted}")
         for token, (k, due) in zip(tokens, wanted, strict=True):
@@ -171,19 +171,19 @@ class Request:
             self.permits[token.k].asleep = due > now
 
     def park_awake(self, room: int) -> None:
-        """The newest tokens that have no room go stale."""
+        """Makes the newest tokens stale for which there is no room."""
         awake = [permit for permit in self.standing("queued") if not permit.asleep]
         for permit in sorted(awake, key=lambda one: one.g)[room:]:
             permit.park()
 
     def stop(self, state: str, reason: str) -> None:
-        """Nothing more starts."""
+        """Stops the request: nothing more starts."""
         self.state, self.reason = state, reason
         for permit in self.standing("queued"):
             permit.park()
 
     def is_over(self) -> bool:
-        """Nothing is left, or it is being cancelled or past its deadline and nothing is held."""
+        """Returns whether nothing is left, or it was stopped and nothing is leased."""
         if self.state == "cancelling" and not self.held:
             return True
         if self.state == "expiring":
@@ -199,7 +199,7 @@ class Request:
         self.published.append(word)
 
     def conclude(self, now: int, reply: Reply, *front: Any) -> list[Token]:
-        """How a script that may end the request answers."""
+        """Returns the reply of a script that may end the request."""
         if self.is_over():
             self.end(now)
             agree(reply, [b"ended", self.summary()], "the last answer")
@@ -210,7 +210,7 @@ class Request:
         return tokens
 
     def repeated(self, now: int, reply: Reply, *front: Any) -> list[Token]:
-        """How a script answers that has nothing to do: with queued tokens, each repeated once."""
+        """Returns the reply of a script without work: the queued tokens, each repeated once."""
         agree(reply[:-1], list(front), "the answer to a repeat")
         agree(sorted(tokens_of(reply[-1])), self.queued(now), "the repeated tokens")
         return tokens_of(reply[-1])
@@ -233,7 +233,7 @@ class Request:
         open_ms: int,
         bodies: list[bytes],
     ) -> list[Token]:
-        """The next chunk; a repeat changes nothing."""
+        """Appends the next chunk; a repeat changes nothing."""
         if chunk == self.chunks and chain != self.chain:
             agree(reply, [b"conflict"], "other content of the last chunk")
             return []
@@ -258,7 +258,7 @@ class Request:
         return tokens
 
     def seal(self, now: int, reply: Reply, *, chunks: int, chain: str) -> list[Token]:
-        """No more chunks will come."""
+        """Seals the request: no more chunks follow."""
         if (chunks, chain) != (self.chunks, self.chain):
             agree(reply, [b"conflict"], "a seal of something else")
             return []
@@ -316,7 +316,7 @@ class Request:
         return b"" if self.ready(now) else b"empty"
 
     def _slice(self, now: int, count: int, entries: list[Any]) -> list[Sub]:
-        """What was given back unblamed; a due retry alone, the earliest; fresh ones in order.
+        """Chooses a slice: released entries; an earliest due retry alone; fresh ones in order.
 
         Where there are several, at most the permit's share.
         """
@@ -360,7 +360,7 @@ class Request:
         done: list[tuple[bytes, int, bytes]],
         others: list[tuple[bytes, int, str, int]],
     ) -> list[Token]:
-        """Verdicts: only the holder's, only about what it owes, each once."""
+        """Settles verdicts: only the holder's, only about what it owes, each once."""
         permit = self.permits.get(k)
         if permit is None or not permit.is_held_by(fence, op):
             if permit and permit.settled == fence:
@@ -432,7 +432,7 @@ class Request:
         fence: str,
         missing: list[tuple[int, int]],
     ) -> list[Token]:
-        """Leases are taken back, what came too late is dead, lost tokens are made again."""
+        """Takes leases back, kills what is too late, and mints lost tokens again."""
         results: list[Result] = []
         before = self.state
         for permit in self._named(now, worker, started, k, fence):
@@ -495,7 +495,7 @@ class Request:
         return min(self.options.backoff_max, self.options.backoff_min << (deaths - 2))
 
     def _look(self, now: int) -> int:
-        """In how many ms something is to be expected: an expired lease, or the deadline."""
+        """Returns the ms until something is due: an expired lease, or the deadline."""
         moments = [permit.deadline for permit in self.held]
         if self.deadline and self.state in ("active", "paused"):
             moments.append(self.deadline)
@@ -504,13 +504,13 @@ class Request:
     # ------------------------------------------------------------------ people
 
     def cancel(self, now: int, reply: Reply, *, reason: str) -> list[Token]:
-        """Nothing more starts; what is held ends with its slice."""
+        """Cancels: nothing more starts; what is leased ends with its slice."""
         if self.state != "cancelling":
             self.stop("cancelling", reason)
         return self.conclude(now, reply)
 
     def pause(self, now: int, reply: Reply) -> list[Token]:
-        """Nothing more starts until resume."""
+        """Pauses: nothing more starts until resume."""
         if self.state == "active" and not self.is_overdue(now):
             self.stop("paused", "")
         agree(reply, [b"ok", self.state.encode(), []], "a pause")
@@ -526,7 +526,7 @@ class Request:
         return tokens
 
     def kept(self) -> list[Sub]:
-        """The dead whose bodies are kept, in the order in which they died."""
+        """Returns the dead ones whose bodies are kept, in the order of their deaths."""
         found = [sub for sub in self.subs if sub.state == "dead" and not sub.is_dropped]
         return sorted(found, key=lambda sub: place(sub.grave))
 
@@ -546,7 +546,7 @@ class Request:
         agree(found, page, "a page of the dead")
 
     def requeue_dead(self, now: int, reply: Reply, *, op: str, ids: list[bytes]) -> list[Token]:
-        """Dead ones wait again, as if they were new; a call that moved some is done once."""
+        """Requeues dead ones, as if they were new; a call that moved some is done once."""
         if op in self.moves:
             return self.repeated(now, reply, b"ok", *self.moves[op])
         if self.state in ("cancelling", "expiring") or self.is_overdue(now):

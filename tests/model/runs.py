@@ -29,9 +29,9 @@ def play(
 ) -> dict[str, int]:
     """Plays so many examples of so many steps; returns what was counted.
 
-    `rules`: of only these rules; none = of all.
+    `rules`: only these; none = all.
 
-    The same seed does the same again. A failure prints the fewest steps that lead to it.
+    The same seed plays the same steps. A failure prints the fewest steps that lead to it.
     """
     counts: dict[str, int] = {}
     every = [name for name, one in getmembers(QueueMachine) if hasattr(one, RULE_MARKER)]

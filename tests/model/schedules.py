@@ -1,4 +1,4 @@
-"""Schedules as plain Python: what is due each minute, and which ticks get a request."""
+"""Models schedules: what is due each minute, and which ticks get a request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Owed(NamedTuple):
 
 
 class Schedules:
-    """Those of one queue."""
+    """The schedules of one queue."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -44,7 +44,7 @@ class Schedules:
         self.made: set[str] = set()  # the ids of all requests that a tick ever had
 
     def due(self, now: int, skip: int, most: int) -> Reply:
-        """The schedules that are due, the earliest first."""
+        """Returns the schedules that are due, the earliest first."""
         ticks = [(one.tick, name) for name, one in self.stored.items() if one.tick is not None]
         later = min((tick for tick, _ in ticks if tick > now), default=0)
         rows = sorted(row for row in ticks if row[0] <= now)[skip : skip + most]
@@ -55,7 +55,7 @@ class Schedules:
         return self.stored[name].raw
 
     def owed(self, now: int) -> dict[str, Owed]:
-        """What a leader owes that reads now: by the policy of each schedule for missed ticks."""
+        """Returns what a leader that reads now must submit, by each schedule's policy."""
         return {
             name: Owed(self._owed(name, one, now), now)
             for name, one in self.stored.items()
@@ -63,7 +63,7 @@ class Schedules:
         }
 
     def _owed(self, name: str, one: Schedule, now: int) -> list[str]:
-        """Each tick that is not late gets its request; of the missed ones none, one or several."""
+        """Returns the ticks that need a request: all that are not late; of the missed ones some."""
         ticks = list(range(one.tick or 0, now + 1, one.period))
         found = [tick for tick in ticks if tick >= now - LATE]
         policy = decode(one.raw)

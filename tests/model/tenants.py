@@ -1,4 +1,4 @@
-"""The tokens of requests that name a tenant: in each lane they have their turns by virtual time.
+"""Models tenants: in each lane their tokens take turns by virtual time.
 
 Redis writes a virtual time as a whole number. So the model computes each time from what Redis had
 before, compares it, and takes over the rounded one.
@@ -28,7 +28,7 @@ Scores = dict[str, float]
 
 @dataclass
 class Lane:
-    """Who waits for a turn in one lane, and the time that each tenant has had for its share."""
+    """A lane: the tenants that wait for a turn, and the virtual time of each."""
 
     tokens: dict[str, deque[tuple[int, Copy]]] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)  # of those with tokens
@@ -46,14 +46,14 @@ class Lane:
         return USUAL if self.mean is None else self.mean
 
     def add(self, seq: int, copy: Copy) -> None:
-        """A tenant that comes later begins at the present time: it is not paid for being away."""
+        """Adds a token; a tenant that comes later begins at the present virtual time."""
         tenant = copy.tenant
         self.tokens.setdefault(tenant, deque()).append((seq, copy))
         if tenant not in self.times:
             self.times[tenant] = max(self.idle.pop(tenant, 0.0), self.now)
 
     def take(self) -> Copy | None:
-        """The oldest token of the tenant with the least time; the tenant pays by its share."""
+        """Takes the oldest token of the tenant with the least time, and charges by its share."""
         if not self.times:
             return None
         time, tenant = min((time, tenant) for tenant, time in self.times.items())
@@ -72,7 +72,7 @@ class Lane:
         return copy
 
     def charge(self, tenant: str, share: int, turns: int, cost: int) -> None:
-        """What turns have really cost, instead of the mean that each was charged."""
+        """Replaces the mean that each turn was charged by its measured cost."""
         extra = (cost - turns * self.cost) / share
         if tenant in self.times:
             self.times[tenant] = max(0.0, self.times[tenant] + extra)

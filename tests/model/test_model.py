@@ -1,4 +1,4 @@
-"""Redis and a plain Python model are asked the same in any order, and say the same."""
+"""Tests Redis against a plain Python model: random calls in any order, and equal replies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from tests.support.servers.server_process import Server
 
-pytestmark = pytest.mark.timeout(400)  # a failure takes its time to become short
+pytestmark = pytest.mark.timeout(400)  # shrinking a failure takes its time
 only = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 
 
 @pytest.fixture
 def wire(redis_server: Server, redis_url: str) -> Iterator[Wire]:
-    """A connection to the server; the world is left empty."""
+    """Yields a connection to the server; empties the server at the end."""
     with contextlib.closing(Wire(redis_server)) as made:
         yield made
 
@@ -34,7 +34,7 @@ def wire(redis_server: Server, redis_url: str) -> Iterator[Wire]:
 @pytest.mark.rest
 @only
 def test_ten_thousand_steps_agree_with_the_model(wire: Wire):
-    """The same ones each time; a failure prints the fewest steps that lead to it."""
+    """Plays the same steps each time; a failure prints the fewest steps that lead to it."""
     steps, seeds = 0, count()
     while steps < 10_000:
         steps += play(wire, next(seeds))["steps"]
@@ -42,12 +42,12 @@ def test_ten_thousand_steps_agree_with_the_model(wire: Wire):
 
 @pytest.mark.parametrize("redis_server", ["system_redis", "cluster1"], indirect=True)
 def test_other_servers_agree_with_the_model(wire: Wire):
-    """A short run: the scripts are the same, what runs them is not."""
+    """Plays a short run, because only the server differs, not the scripts."""
     assert play(wire, 1, examples=20)["steps"] > 500
 
 
 def mutant(folder: Path, script: str, old: str, new: str) -> Path:
-    """A copy of the scripts with one change."""
+    """Makes a copy of the scripts with one change."""
     root = folder / "v1"
     shutil.copytree(library().root, root)
     path = root / script
@@ -58,7 +58,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
 
 
 class Guard(NamedTuple):
-    """A guard of a script, what takes its place, and the rules among which that must show."""
+    """A guard of a script, its replacement, and the rules that must detect it."""
 
     script: str
     old: str
@@ -182,7 +182,7 @@ QUICK = {
 def test_the_model_finds_a_broken_guard(
     redis_server: Server, redis_url: str, tmp_path: Path, name: str
 ):
-    """A test of the test: it is no use if it can't fail."""
+    """Tests the model itself, which must be able to fail."""
     guard = GUARDS[name]
     broken = mutant(tmp_path, guard.script, guard.old, guard.new)
     with contextlib.closing(Wire(redis_server, broken)) as wire, pytest.raises(Disagreement):

@@ -1,4 +1,4 @@
-"""What Redis holds, in the words of the model: compared with it after every step."""
+"""Compares what Redis holds with the model, after every step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reads = list[tuple[Any, ...]]
 
 
 def reads(request_id: str) -> Reads:
-    """The commands that show one request."""
+    """Returns the commands that read one request."""
     stream, counter, request, permits, leases, retries, results, dead, few = keys.request_keys(
         request_id
     )
@@ -38,7 +38,7 @@ def reads(request_id: str) -> Reads:
 
 
 def compare(book: Book, request_id: str, replies: list[Any]) -> None:
-    """Raise Disagreement unless Redis holds what the model says."""
+    """Raises Disagreement unless Redis holds what the model holds."""
     values = unpacked({name.decode(): value.decode() for name, value in replies[0].items()})
     request = book.requests.get(request_id)
     if request is None:
@@ -48,7 +48,7 @@ def compare(book: Book, request_id: str, replies: list[Any]) -> None:
         return
     _compare_hash(request, values)
     _compare_results(request, replies[8], replies[9])
-    if request.handed.strip("0,-"):  # else parts may be left of a former life
+    if request.handed.strip("0,-"):  # else parts of a former life may be left
         agree(replies[11], request.parts.fields, "what waits to be joined")
     if request.has_ended:
         agree([len(one) for one in replies[1:4]], [0, 0, 0], "what is left of the permits")

@@ -1,4 +1,4 @@
-"""One connection over a unix socket: a whole step of the machine is one round trip.
+"""Sends a whole step of the machine in one round trip, over a unix socket.
 
 It speaks RESP3, so what is published comes along with the replies, and none is ever missed.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """The server and the scripts, or those of another folder."""
+    """A connection to the server, with the product's scripts or those of another folder."""
 
     def __init__(self, server: Server, root: Path | None = None) -> None:
         self.scripts = Library(root) if root else library()
@@ -35,7 +35,7 @@ class Wire:
         self.one("PING")
 
     def close(self) -> None:
-        """Leaves an empty server."""
+        """Empties the server."""
         self.one("FLUSHALL")
         self._socket.close()
 
@@ -60,7 +60,7 @@ class Wire:
         return reply
 
     def ask(self, packed: list[bytes]) -> list[Any]:
-        """The replies to packed commands; what was published meanwhile is added to `published`."""
+        """Returns the replies to packed commands; appends what was published to `published`."""
         self._socket.sendall(b"".join(packed))
         replies: list[Any] = []
         while len(replies) < len(packed):

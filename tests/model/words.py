@@ -1,4 +1,4 @@
-"""The nouns of the model: sub-requests, permits, tokens. None of them needs Redis."""
+"""The data types of the model: sub-requests, permits, tokens. None of them needs Redis."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ DIED = b"the worker died or let its lease expire"
 
 
 class Disagreement(AssertionError):
-    """Redis and the model say different things: one of them is wrong."""
+    """Raised if Redis and the model differ: one of them is wrong."""
 
 
 def agree(said: Any, expected: Any, what: str) -> None:
-    """Raise Disagreement unless both are the same."""
+    """Raises Disagreement unless both are the same."""
     if said != expected:
         raise Disagreement(f"{what}: Redis says {said!r}, the model {expected!r}")
 
 
 class Token(NamedTuple):
-    """What a script asks to dispatch."""
+    """A token that a script asks to dispatch."""
 
     lane: int
     k: int
@@ -50,12 +50,12 @@ class Copy(NamedTuple):
 
     @property
     def tenant(self) -> str:
-        """Returns the tenant; "" = none, so the token is in the lane itself."""
+        """The tenant; "" = none, so the token is in the lane itself."""
         return self.turn.partition(":")[2]
 
     @property
     def in_lane(self) -> Copy:
-        """Returns what the lane holds for it: the token itself, or a placeholder."""
+        """What the lane holds for the token: the token itself, or a placeholder."""
         return PLACEHOLDER if self.turn else self
 
 
@@ -63,7 +63,7 @@ PLACEHOLDER = Copy("", 0, 0)  # in a lane, for one token of a tenant
 
 
 def tokens_of(flat: list[Any]) -> list[Token]:
-    """The tokens of a reply (flat lane, "k.g", delay) in the order they were minted."""
+    """Returns the tokens of a reply (flat lane, "k.g", delay) in the order they were minted."""
     found = []
     for lane, permit, delay in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
         number, _, turn = permit.partition(b"@")
@@ -73,7 +73,7 @@ def tokens_of(flat: list[Any]) -> list[Token]:
 
 
 class Options(NamedTuple):
-    """How a request is to be treated, in the words of enqueue."""
+    """The options of a request, by the names of enqueue."""
 
     queue: str = "req"
     priority: int = 5
@@ -91,7 +91,7 @@ class Options(NamedTuple):
 
     @classmethod
     def read(cls, queue: str, policy: str, extras: str, shards: str) -> Options:
-        """Returns what an operation of the product has sent."""
+        """Reads the options that an operation of the product has sent."""
         numbers = dict(zip(POLICY, map(int, policy.split(":")), strict=True))
         return cls(queue=queue, extras=extras, shards=shards, **numbers)
 
@@ -123,17 +123,17 @@ class Options(NamedTuple):
 
     @property
     def feeds(self) -> str:
-        """What other requests feed it with; "" = nothing."""
+        """What other requests feed to it; "" = nothing."""
         return self.extra("feed")
 
     @property
     def window_ms(self) -> int | None:
-        """How long after its beginning an ended request still has the id; None = for good."""
+        """How long after its beginning an ended request keeps the id; None = for good."""
         unique = self.extra("unique")
         return int(unique.partition(":")[0]) if unique else None
 
     def extra(self, name: str) -> str:
-        """One of the extras; "" = it has none of this name."""
+        """Returns one of the extras; "" if it has none of this name."""
         for line in self.extras.split("\n"):
             found, _, value = line.partition("=")
             if found == name:
@@ -143,14 +143,14 @@ class Options(NamedTuple):
 
 @dataclass(slots=True)
 class Sub:
-    """One sub-request: fresh, held by a permit, waiting for its time, done, dead or cancelled."""
+    """One sub-request: fresh, leased, waiting for its time, done, dead or cancelled."""
 
     index: int
     stamp: int  # ms; with the index its place in the stream
     body: bytes
     state: str = "fresh"
     spent: int = 0  # attempts that were charged
-    permit: int = -1  # who holds it
+    permit: int = -1  # the permit that holds it
     due: int = 0  # when it may run again
     reason: str = ""  # why it is dead
     grave: bytes = b""  # the name of the dead one, which Redis chooses
@@ -158,7 +158,7 @@ class Sub:
 
     @property
     def id(self) -> bytes:
-        """How the holder names it."""
+        """The id by which the holder names it."""
         return b"%d-%d" % (self.stamp, self.index)
 
     @property
@@ -169,7 +169,7 @@ class Sub:
 
 @dataclass(slots=True)
 class Permit:
-    """One of the workers a request may have: parked, queued (one token is on its way) or held."""
+    """A permit for one worker: parked, queued (one token is on its way) or leased."""
 
     k: int
     state: str = "parked"
@@ -183,11 +183,11 @@ class Permit:
     worker: str = ""
     started: str = ""
     deadline: int = 0
-    settled: int = 0  # the last fence that was given back by its holder
-    is_shared: bool = False  # one of several leases in the same hands
+    settled: int = 0  # the last fence that its holder returned
+    is_shared: bool = False  # one of several leases of the same worker
 
     def is_held_by(self, fence: int, op: str) -> bool:
-        """Whether this proves the lease."""
+        """Returns whether this proves the lease."""
         return self.state == "held" and (self.fence, self.op) == (fence, op)
 
     def park(self) -> None:
@@ -206,5 +206,5 @@ class Result(NamedTuple):
 
 
 def place(grave: bytes) -> tuple[int, ...]:
-    """Where a dead one stands among the others."""
+    """Where a dead one is in the order of the others."""
     return tuple(map(int, grave.split(b"-")))

@@ -1,1 +1,1 @@
-"""Operations, drivers, and the two faces of the queue."""
+"""Tests the operations, most of them through the blocking and the asyncio driver."""

@@ -1,4 +1,4 @@
-"""What a caller gets wrong is one sentence, before anything is asked of Redis."""
+"""Tests that wrong arguments of a caller raise one clear sentence before Redis is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOWHERE = "redis://127.0.0.1:1"
-MADE: Any = Worker  # mypy would know better
+MADE: Any = Worker  # mypy would refuse these
 
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a reason that is none": (lambda queue: queue.request("r").cancel(None), "words"),
@@ -31,7 +31,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_said_before_redis_is_asked(what: str):
+def test_wrong_arguments_are_refused_before_redis_is_called(what: str):
     call, said = WRONG[what]
     with Queue.from_url(NOWHERE) as queue, pytest.raises(InvalidArgument, match=said):
         call(queue)

@@ -1,4 +1,4 @@
-"""What is left in Redis after all that a queue was given has ended and was deleted."""
+"""Tests which keys stay in Redis after all requests of a queue have ended and were deleted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def command(queue: Queue, *words: Arg) -> Any:
 
 
 def finish_all(queue: Queue) -> None:
-    """Take and settle, and do what a leader does, until nothing of the queue is unfinished."""
+    """Takes and settles, and acts as a leader, until nothing of the queue is unfinished."""
 
     def is_finished() -> bool:
         for one in queue.take(100, visible_for=60):
@@ -68,7 +68,7 @@ def finish_all(queue: Queue) -> None:
 
 
 def use_all(queue: Queue, large: bytes = b"x" * 2000) -> None:
-    """Submit and finish a request of each kind, two flows, and a schedule's tick."""
+    """Submits and finishes a request of each kind, two flows, and a schedule's tick."""
     queue.set_max_waiting(1000)
     queue.set_rate("1000/s")
     for name, options in OPTIONS.items():

@@ -1,4 +1,4 @@
-"""A key of another program where Fairlane has one of its own: one sentence says which."""
+"""Tests foreign keys under Fairlane's names: one sentence names the key and its type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def others(redis_client: redis.Redis) -> Iterator[None]:
-    """Keys with a name of Fairlane's and a type that Fairlane does not use."""
+    """Makes keys with a name of Fairlane's and a type that Fairlane does not use."""
     made = [keys.request_hash("hack"), keys.active("hacked")]
     for key in made:
         redis_client.set(key, "x")

@@ -1,4 +1,4 @@
-"""Every call may be repeated after a lost reply: the outcome is the same as without.
+"""Tests that every call may be repeated after a lost reply, with the same outcome.
 
 A reply is lost as a driver loses it: the step is done, its reply is lost, and it is done again.
 Each scenario runs once as it is, once with every reply lost, and once for each single reply.
@@ -124,7 +124,7 @@ def is_refused_by_the_bound(driver: Any) -> None:
         put(driver, 1, "r2")
     with contextlib.suppress(FairlaneError):
         driver.run(submit("r3", Policy()), iter(TWO))
-    heal(driver)  # an intent may be left, which stands for nothing
+    heal(driver)  # an intent without a request may be left
 
 
 def takes_back_a_stream(driver: Any) -> None:
@@ -137,7 +137,7 @@ def takes_back_a_stream(driver: Any) -> None:
 
 
 def takes_back_what_is_held(driver: Any) -> None:
-    """While a slice is held it is cancelled; it ends with that slice."""
+    """Cancels while a slice is leased; the request ends with that slice."""
     held: list[Slice] = []
 
     def failing() -> Iterator[list[bytes]]:
@@ -151,7 +151,7 @@ def takes_back_what_is_held(driver: Any) -> None:
 
 
 def begins_a_new_life(driver: Any) -> None:
-    """Its first one was abandoned by its producer."""
+    """Submits an id again whose first life was abandoned by its producer."""
     for bodies in ([b"a", b"b"], [b"a"]):
         operation = submit("r1", Policy())
         with contextlib.suppress(ZeroDivisionError):
@@ -160,7 +160,7 @@ def begins_a_new_life(driver: Any) -> None:
 
 
 def left_open(driver: Any, bodies: list[bytes]) -> Iterator[list[bytes]]:
-    """Its chunks never end in a seal; the auditor finds it open for too long."""
+    """Leaves a request open: the auditor finds its open time over."""
     yield bodies
     yield bodies
     driver.client.hset(keys.request_hash("r1"), "open_until", 1)
@@ -193,7 +193,7 @@ def goes_on(driver: Any) -> None:
 
 
 def go_on(driver: Any, held: Slice) -> Slice | None:
-    """Settles a slice; the one it went on with, where one server has all keys."""
+    """Settles a slice; returns the next lease, if one server has all keys."""
     ids = [entry_id for entry_id, _ in held.entries]
     heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
     part: Any = (ids, [word for head in heads for word in (head, b"result")], [])
@@ -268,7 +268,7 @@ def is_late(driver: Any) -> None:
 
 
 def settle_late(driver: Any, held: Slice) -> None:
-    """A retry that is due in an hour; its token waits in `delayed`."""
+    """Leaves a retry that is due in an hour; its token waits in `delayed`."""
     first = held.entries[0][0]
     verdict = Verdict(first, "retry", 3_600_000, result_head(b"0", b"x", 1, 0, 0), "why")
     reply = driver.do(leases.complete(held, [], [], [verdict], keep=False))
@@ -315,7 +315,7 @@ def holds(driver: Any) -> None:
 
 
 def has_rates(driver: Any) -> None:
-    """More may start than repeated calls take."""
+    """Uses rates under which more may start than repeated calls take."""
     put(driver, 2, rates=(Rate(OWN, 1_000, 1_000, 1), Rate("key/api", 1_000, 1_000, 1)))
     for _ in range(2):
         settle(driver, take(driver, 5))
@@ -324,7 +324,7 @@ def has_rates(driver: Any) -> None:
 
 
 def takes_turns(driver: Any) -> None:
-    """Two tenants share a lane."""
+    """Lets two tenants share a lane."""
     put(driver, 4, tenant="acme", share=2)
     put(driver, 2, "r2", tenant="other")
     for _ in range(6):
@@ -389,7 +389,7 @@ def changes_many(driver: Any) -> None:
 
 
 def deletes(driver: Any) -> None:
-    """One that ended but was not logged, and one that is cancelled first; then a new life."""
+    """Deletes an ended request without a log entry, and a cancelled one; then begins a new life."""
     for name in ("r1", "r2"):
         put(driver, name=name)
     driver.do(library().cancel(keys.request_keys("r1"), reason="why"))
@@ -399,7 +399,7 @@ def deletes(driver: Any) -> None:
 
 
 def spreads(driver: Any) -> None:
-    """And back: what is left in the end is taken from the queue's own lanes."""
+    """Spreads the queue and back: the rest is taken from the queue's own lanes."""
     put(driver)
     for wanted in (Shards((3, 7)), Shards()):
         driver.run(shards.set_shards("req", wanted))
@@ -407,13 +407,13 @@ def spreads(driver: Any) -> None:
 
 
 def pauses_the_queue(driver: Any) -> None:
-    """And resumes it."""
+    """Pauses the queue and resumes it."""
     driver.run(queue_pause.pause_queue("req", 60))
     driver.run(queue_pause.resume_queue("req"))
 
 
 def limits_the_queue(driver: Any) -> None:
-    """And takes its rate away."""
+    """Gives the queue a rate and removes it."""
     driver.run(queue_rate.set_queue_rate("req", "100/s"))
     driver.run(queue_rate.set_queue_rate("req", None))
 
@@ -434,7 +434,7 @@ def tidies(driver: Any) -> None:
 
 
 def rolls(driver: Any) -> None:
-    """Two requests of one transaction; what lost is dropped, and another one gives up."""
+    """Appends two requests of one transaction; drops what lost, and abandons another one."""
     txn = Txn("t", seal=True)
     shares = []
     for name in ("r1", "r2"):
@@ -447,7 +447,7 @@ def rolls(driver: Any) -> None:
 
 
 def joins(driver: Any) -> None:
-    """Rows that join a request immediately, by their ids and by their places."""
+    """Appends rows to a request immediately, by their ids and by their places."""
     txn = Txn("t", seal=True)
     for name, is_by_id in (("r1", True), ("r2", False)):
         driver.run(begin_live(name, Policy(), txn, by_ids=is_by_id))
@@ -461,7 +461,7 @@ def joins(driver: Any) -> None:
 
 
 def recurs(driver: Any) -> None:
-    """A schedule is added, changed, paused, resumed and due; another one is removed."""
+    """Adds, changes, pauses and resumes a schedule until it is due; removes another one."""
     for cron in ("0 0 1 1 *", "0 0 1 2 *"):
         driver.run(change_schedule.put("req", "s", define(cron=cron, bodies=[b"a", b"b"])))
     driver.run(change_schedule.put("req", "t", define(cron="0 0 1 1 *", bodies=[b"a"])))
@@ -477,7 +477,7 @@ def recurs(driver: Any) -> None:
 
 
 def pulls(driver: Any) -> None:
-    """A program that is no worker takes four sub-requests, and settles each in another way."""
+    """Takes four sub-requests as a program, and settles each in another way."""
     put(driver, limit=4)
     settled = [
         lambda receipt: pull.done(receipt, "result", 1),
@@ -488,11 +488,11 @@ def pulls(driver: Any) -> None:
     for settle_one in settled:
         receipt = pull_one(driver)
         driver.run(settle_one(receipt))
-    driver.run(pull.done(receipt, "result", 1))  # the one that was extended
+    driver.run(pull.done(receipt, "result", 1))  # this one was extended
 
 
 def pull_one(driver: Any) -> Receipt:
-    """The receipt of a sub-request, whatever becomes of tokens on the way to it."""
+    """Returns the receipt of a sub-request, even if tokens are lost before."""
     taker = Taker("req", lambda: "taker:t:1")
     for _ in range(10):
         for delivery in driver.run(pull_some(taker, 1, 60)):
@@ -503,7 +503,7 @@ def pull_one(driver: Any) -> Receipt:
 
 
 def flows(driver: Any) -> None:
-    """Two steps, of which the second is fed twice, and sealed."""
+    """Runs two steps, of which the second is fed twice, and sealed."""
     steps = Flow("f").step("one", limit=2).step("two").plan("req", "f", {})
     first, second = (step._replace(id=name) for step, name in zip(steps, ("r1", "r2"), strict=True))
     feed = Feed(DONE, ("r1",), (False,)).text
@@ -518,7 +518,7 @@ def flows(driver: Any) -> None:
 
 
 def joins_children(driver: Any) -> None:
-    """A step with two children, one of which has a dead one; a third request joins them."""
+    """Runs a step with two children, one of which has a dead one; a third request joins them."""
     flow = Flow("f").step("one", limit=2).children("a", "b", attempts=1).step("end")
     steps = flow.plan("req", "f", {})
     driver.run(submit_flow(steps), iter([numbered(2)]))
@@ -559,13 +559,13 @@ def test_a_lost_reply_changes_nothing(scenario: Scenario, driver: SyncDriver, re
         assert outcome(driver, redis_client) == expected, f"reply {lose or 'every one'} was lost"
 
 
-# Not repeated here: reads; confirm (below); tally, which counts measurements and may count twice.
+# Not repeated here: reads; confirm (below); add_stats, which may count measurements twice.
 APART = {"check", "confirm", "due_schedules", "list_dead", "add_stats"}
 
 
 @ON_SINGLE
 def test_every_script_is_repeated_by_some_scenario(driver: SyncDriver, redis_client: Any):
-    """A new script needs a scenario, or a word why not."""
+    """A new script needs a scenario, or an entry with the reason."""
     seen: set[str] = set()
     for scenario in SCENARIOS:
         seen |= play(scenario, driver, redis_client, -1).scripts
@@ -594,7 +594,7 @@ def test_a_durable_submission_and_its_work_lose_every_reply():
 
 
 def durable(driver: Any) -> None:
-    """Submitted as a stream, worked off, waited for."""
+    """Submits as a stream, works it off and waits for it."""
     driver.run(submit("r1", Policy(durable=1)), iter(TWO))
     work_on(driver)
     assert driver.run(completion.wait("r1", lambda: 0.0, 10)) == "done"

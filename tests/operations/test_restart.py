@@ -1,4 +1,4 @@
-"""kill -9 of Redis alone, by setting: what is lost is what docs/durability.md says, and no more."""
+"""Tests kill -9 of Redis by setting: no more is lost than docs/durability.md states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.workers import broken
 
 
 def is_written(server: server_process.Server) -> bool:
-    """Return True if the log has left Redis's own memory; where it is on disk is the kernel's."""
+    """Returns True if the log has left Redis's own memory; the disk is the kernel's part."""
     with contextlib.closing(server.client()) as client:
         found = client.info("persistence")
         return bool(found["aof_buffer_length"] == 0 and found["aof_pending_bio_fsync"] == 0)
@@ -27,7 +27,7 @@ def is_written(server: server_process.Server) -> bool:
 @pytest.mark.parametrize("policy", ["always", "no"])
 @pytest.mark.slow
 def test_with_an_append_only_file_nothing_acknowledged_is_lost(policy: str):
-    """Killed in the middle of submissions: a command is in the kernel before it is answered."""
+    """Redis is killed in the middle of submissions: the kernel has a command before its reply."""
     submitted: list[str] = []
 
     def submit(queue: Queue) -> None:
@@ -61,7 +61,7 @@ def test_with_everysec_what_the_kernel_has_is_not_lost():
 
 
 def check_all_there(server: server_process.Server, submitted: list[str]) -> None:
-    """Every request is whole, and is worked off."""
+    """Checks that every request is whole, and works it off."""
     with Queue.from_url(server.url) as queue:
         for name in submitted:
             assert queue.request(name).progress().total == 20

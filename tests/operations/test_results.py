@@ -1,4 +1,4 @@
-"""Results: in input or completion order, each once, in bounded memory."""
+"""Tests results in input or completion order: each once, in bounded memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def result(index: int) -> Result:
 
 @st.composite
 def disorder(draw: st.DrawFn) -> list[list[int]]:
-    """Indexes in any order, cut into any entries; some indexes never come (cancelled)."""
+    """Draws indexes in any order, cut into any entries; some never come (cancelled)."""
     count = draw(st.integers(0, 60))
     order = draw(st.permutations(range(count)))
     kept = [index for index in order if draw(st.integers(0, 9)) or count < 5]
@@ -53,7 +53,7 @@ def disorder(draw: st.DrawFn) -> list[list[int]]:
 
 
 def replay(window: InputOrder, entries: list[list[int]]) -> tuple[list[int], int]:
-    """What a face does with a window: the order of indexes, and the most it held back."""
+    """Uses a window as the API does: returns the order of indexes, and the most it held back."""
     store = {b"%d-0" % i: [result(index) for index in part] for i, part in enumerate(entries)}
     out: list[int] = []
     held = 0
@@ -86,7 +86,7 @@ def test_any_disorder_comes_out_in_order_exactly_once(entries: list[list[int]], 
 
 @given(disorder())
 def test_the_window_is_bounded_in_bytes_too(entries: list[list[int]]):
-    """Large results spill however few they are."""
+    """Large results spill even if they are few."""
     window = InputOrder(most_bytes=1)
     out, held = replay(window, entries)
     assert out == sorted(index for part in entries for index in part)
@@ -96,7 +96,7 @@ def test_the_window_is_bounded_in_bytes_too(entries: list[list[int]]):
 
 @given(disorder(), st.integers(0, 12))
 def test_a_result_stored_twice_is_handed_out_once(entries: list[list[int]], most: int):
-    """After a failover an index may stand in `out` twice."""
+    """After a failover an index may be in `out` twice."""
     out, _ = replay(InputOrder(most=most), entries + entries[::-1])
     assert out == sorted(index for part in entries for index in part)
 
@@ -112,7 +112,7 @@ def test_what_comes_in_order_is_handed_out_immediately():
 
 
 def shuffled(queue: Queue, count: int = 12, limit: int = 4) -> None:
-    """Request r1, done in the reverse order of its slices."""
+    """Makes request r1, done in the reverse order of its slices."""
     queue.submit_request(numbered(count), id="r1", limit=limit)
     slices = []
     while (held := take_slice(queue.driver, count=2)) is not None:
@@ -173,7 +173,7 @@ def test_dead_and_cancelled_are_distinguished(queue: Queue):
 
 
 def test_a_result_of_none_is_none():
-    """The handler returned nothing: that is not an empty body."""
+    """The handler returned nothing, which is not an empty body."""
     none, empty = parse_results([b"w", b"x:1", b"0:n:1:5:0", b"", b"1:d:2:6:1500", b""])
     assert (none.body, none.status, none.waited_ms) == (None, "done", 5)
     assert (empty.body, empty.attempt, empty.ran_ms, empty.worker) == (b"", 2, 1.5, "x:1")
@@ -209,7 +209,7 @@ def test_results_of_an_empty_or_a_missing_request(queue: Queue):
         list(flow("r1", "random"))
 
 
-def test_a_timeout_of_results_says_how_far_the_request_is(queue: Queue):
+def test_a_timeout_of_results_reports_how_far_the_request_is(queue: Queue):
     queue.submit_request([b"a", b"b"], id="r1")
     with pytest.raises(WaitTimeout, match=r"r1 had not ended after 0\.01 s; .*: 0/2 done"):
         list(queue.request("r1").results(timeout=0.01))
@@ -305,7 +305,7 @@ def test_a_cancelled_sub_request_does_not_stand_for_a_lost_result(queue: Queue, 
 
 
 def test_an_outcome_that_was_requeued_does_not_stand_for_a_lost_result(queue: Queue, lane: Lane):
-    """In the order "done" an index may come twice; it is counted once."""
+    """In the order "done" an index may occur twice; it is counted once."""
     queue.submit_request(numbered(4), id="r1", limit=1)
     held = next_slice(queue.driver)
     queue.driver.run(once(leases.complete(held, [], [], [dead(held.entries[0][0])], keep=True)))

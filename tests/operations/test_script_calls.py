@@ -1,4 +1,4 @@
-"""How the package calls scripts: which module may call which, and how replies are read."""
+"""Tests how the package calls scripts: which module may call which, and how replies are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXCEPTED = {
 
 @cache
 def trees() -> list[tuple[str, ast.Module]]:
-    """Returns each module of the package, by its path, and what it consists of."""
+    """Returns each module of the package, by its path, with its nodes."""
     return [
         (path.relative_to(SRC).as_posix(), ast.parse(path.read_text()))
         for path in sorted(SRC.rglob("*.py"))

@@ -1,4 +1,4 @@
-"""Which servers `fairlane scripts` goes to: every address that a deployment reports, once."""
+"""Tests to which servers `fairlane scripts` sends: every address of a deployment, once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ f 10.0.0.6:7000@17000 handshake - 0 0 0 connected
 def places_of(
     primaries: list[Any], answer: Callable[[Any, tuple[Any, ...]], Any]
 ) -> list[ServerAddress]:
-    """The places, when each At is answered so."""
+    """Returns the servers, when each At is answered so."""
     operation = everywhere("here")
     step = next(operation)
     assert isinstance(step, Nodes)

@@ -1,1 +1,1 @@
-"""Keys, scripts and ACL rules."""
+"""Tests keys, scripts and ACL rules."""

@@ -1,4 +1,4 @@
-"""The users of Redis: what their rules allow is what their commands send, no less and no more."""
+"""Tests the ACL roles: their rules allow exactly what their commands send."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ OTHER_CHANGES = {
         "set_rate",
     }
 }
-# What `fairlane serve` sends besides what a person's commands do.
+# What `fairlane serve` sends besides a person's commands.
 SERVED = {"maintenance": [("web.endpoint.trail", "*"), ("web.webhooks.deliverer", "*")]}
 OTHER_COMMANDS = {
     "producer": {"xpending"},
-    "worker": {"xlen", "xpending"},  # its walk looks at no topic: only the doctor's does
+    "worker": {"xlen", "xpending"},  # its walk reads no topic: only doctor's does
 }
-# What else a `fairlane` command is called in its file.
+# Other names of a `fairlane` command in its file.
 PARTS = {
     "dead list": ("cli.commands.dead", "list_"),
     "flow list": ("cli.commands.flow", "list_"),
@@ -67,14 +67,14 @@ PARTS |= {
     f"spark {name}": (f"spark.commands.{name}", "*")
     for name in ("submit", "collect", "archive", "report_backlog", "stop")
 }
-# They speak with no Redis, or only with their own.
+# These use no Redis, or only their own.
 OPEN_TO_ALL = {"acl", "server", "completion", "token"}
 SEVERAL_ROLES = {"serve"}  # it runs as producer+worker+maintenance
 
 
 @pytest.fixture
 def server(redis_server: Any) -> Iterator[redis.Redis]:
-    """One of the servers, as an admin."""
+    """Returns one of the servers, as an admin."""
     servers = servers_of(redis_server)
     yield servers[0]
     for one in servers:
@@ -99,7 +99,7 @@ def commands_of(found: Sent) -> set[str]:
 
 @pytest.mark.parametrize("role", sorted({*ROLES} - {"monitor"}))
 def test_a_role_has_the_scripts_and_commands_that_its_part_of_the_source_sends(role: str):
-    """What is new in the source and not in ROLES stands on the left."""
+    """What is new in the source and not in ROLES is on the left."""
     found, stated = what_it_sends(role), acl.ROLES[role]
     assert found.scripts - stated.scripts == OTHER_CHANGES.get(role, set())
     assert stated.scripts - found.scripts == set()
@@ -108,7 +108,7 @@ def test_a_role_has_the_scripts_and_commands_that_its_part_of_the_source_sends(r
 
 
 def test_a_monitor_has_of_them_what_only_reads(server: redis.Redis):
-    """Its commands have ways to write, too, which it may not go."""
+    """Its commands have ways to write, too, which it may not use."""
     found, stated = what_it_sends("monitor"), acl.ROLES["monitor"]
     reading = {name for name in found.scripts if getattr(library(), name).flag == "no-writes"}
     assert stated.scripts == reading
@@ -116,13 +116,13 @@ def test_a_monitor_has_of_them_what_only_reads(server: redis.Redis):
 
 
 def writing(server: redis.Redis) -> set[str]:
-    """The commands that write, as the server says."""
+    """Returns the commands that write, as the server reports them."""
     rows = server.execute_command("COMMAND").values()
     return {row["name"] for row in rows if "write" in row["flags"]}
 
 
 def test_the_drivers_add_only_what_is_known_of_them():
-    """And EVAL, which is unused where a deployer loads the scripts."""
+    """EVAL is one of them, which is unused if a deployer loads the scripts."""
     sent = {word for module in modules("drivers") for word in commands_in(tree_of(module))}
     by_redis_py = {"client|setinfo", "client|setname", "select"}
     known = acl.CONNECTION - by_redis_py | acl.CALL | acl.CONFIRM | acl.POP | acl.SUBSCRIBE
@@ -137,7 +137,7 @@ def test_every_command_of_fairlane_is_for_some_role():
     assert set(COMMANDS) - runs == OPEN_TO_ALL | SEVERAL_ROLES
 
 
-def test_every_operation_that_a_face_offers_is_for_some_role():
+def test_every_operation_that_the_api_offers_is_for_some_role():
     faces = [*FACES, "aio", *modules("cli")]
     offered = {place for face in faces for place in used_by(face) if is_operation(place[0])}
     reached = set().union(*(what_it_sends(role).seen for role in ROLES))
@@ -145,7 +145,7 @@ def test_every_operation_that_a_face_offers_is_for_some_role():
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_page_on_security_says_of_every_role_what_it_runs(role: str):
+def test_the_page_on_security_lists_the_commands_of_every_role(role: str):
     page = Path(__file__).parents[2].joinpath("docs", "security.md").read_text()
     (row,) = (line for line in page.splitlines() if line.startswith(f"| {role} |"))
     runs = row.split("|")[2]
@@ -190,7 +190,7 @@ def test_a_script_that_only_reads_calls_nothing_that_writes(server: redis.Redis)
 
 @pytest.mark.parametrize("script", [*library()], ids=lambda script: script.name)
 def test_every_call_in_a_script_names_its_command(script: Any):
-    """Else it would not be seen."""
+    """Otherwise the check would not find it."""
     text = script.source(Dialect.SINGLE).decode()
     assert len(re.findall(r"redis\.p?call\(", text)) == len(acl._CALL.findall(text))
     assert len(re.findall(r"redis\.p?call", text)) == len(acl._CALL.findall(text))

@@ -1,1 +1,1 @@
-"""The Lua scripts, one by one, on real servers."""
+"""Tests the Lua scripts, one by one, on real servers."""

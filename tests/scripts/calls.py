@@ -1,4 +1,4 @@
-"""A call of each script that it accepts: its keys, and its arguments by name."""
+"""Accepted calls of every script: their keys, and their arguments by name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Call:
 
 
 def three_requests(lane: Lane) -> Held:
-    """One runs with a lease and a dead sub-request, one is not there yet, one ended with a dead."""
+    """Makes three requests: one runs with a lease and a dead one, one is absent, one ended."""
     ended = Lane(lane.driver, lane.client, request_id=ENDED)
     held = ended.take(ended.start(1)[0])
     ended.complete(held, others=[(held.ids[0], "dead", 0)])
@@ -64,7 +64,7 @@ def three_requests(lane: Lane) -> Held:
 
 
 def accepted(lane: Lane, held: Held) -> dict[str, Call]:
-    """Each script with arguments that it accepts."""
+    """Returns each script with arguments that it accepts."""
     running, new, ended = (keys.request_keys(name) for name in (RUNNING, NEW, ENDED))
     proof = {"k": held.k, "fence": held.fence, "op": held.op}
     born = {"born": lane.number("born"), "chain": lane.hash()["chain"], "before": "none"}
@@ -173,13 +173,13 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
 
 
 def _shown(held: Held, op: str) -> dict[str, Any]:
-    """The arguments of acquire with a token that is stale."""
+    """Returns the arguments of acquire with a token that is stale."""
     worker = {"worker": "w:1", "started": "7", "shared": "", "allowance": "", "wait": ""}
     return worker | {"k": held.k, "g": held.g, "op": op, "count": 1}
 
 
 def _expired() -> dict[str, Any]:
-    """The arguments of reap for all leases that have expired."""
+    """Returns the arguments of reap for all leases that have expired."""
     return dict.fromkeys(("worker", "started", "k", "fence", "how"), "") | {
         "queue": "req",
         "missing": [],

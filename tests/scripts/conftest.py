@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sink(lane: Lane) -> Sink:
-    """An open request `r1` without rows; a file whose sink begins otherwise has its own."""
+    """Makes an open request `r1` without rows; a file with another beginning has its own."""
     made = Sink(lane)
     made.open()
     return made
@@ -22,7 +22,7 @@ def sink(lane: Lane) -> Sink:
 
 @pytest.fixture
 def one(lane: Lane) -> Lane:
-    """A lane of a server that has all keys."""
+    """Makes a request on a server that has all keys."""
     lane.driver.check()
     if lane.driver.is_cluster:
         pytest.skip("no server of a cluster has all keys")

@@ -1,4 +1,4 @@
-"""acquire: a token becomes a permit, a lease and a slice; a refusal never eats a token."""
+"""Tests the script acquire: a token becomes a permit, a lease and a slice, or comes back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def take_all(lane: Lane, tokens: list[Tok], **given: Any) -> list[Held]:
-    """Show every token, and the tokens that come back, until none is left."""
+    """Acquires with every token, and with the tokens that come back, until none is left."""
     queue, held = list(tokens), []
     while queue:
         answer = lane.acquire(queue.pop(0), **given)
@@ -45,7 +45,7 @@ def test_acquire_brings_the_trace_of_the_submission_each_time(lane: Lane):
 
 
 @pytest.mark.parametrize("size", [3, 900], ids=["few", "stream"])
-def test_acquire_says_how_many_have_not_been_delivered(lane: Lane, size: int):
+def test_acquire_returns_how_many_have_not_been_delivered(lane: Lane, size: int):
     (token,) = lane.start([b"a" * size, b"b" * size, b"c" * size], limit=1)
     first = lane.take(token, count=2)
     assert (len(first.bodies), first.policy[9]) == (2, 1)
@@ -57,7 +57,7 @@ def test_acquire_says_how_many_have_not_been_delivered(lane: Lane, size: int):
 
 @pytest.mark.parametrize(("bodies", "limit"), [(1, 1), (7, 1), (7, 3), (3, 7), (40, 8)])
 def test_the_limit_is_never_exceeded(lane: Lane, bodies: int, limit: int):
-    """However many tokens are shown, also twice and old ones, `limit` permits are held at most."""
+    """At most `limit` permits are leased, however many tokens are used, also twice and old ones."""
     tokens = lane.start(bodies, limit=limit)
     held = take_all(lane, tokens * 2, count=1)
     assert len(held) == min(bodies, limit)
@@ -65,7 +65,7 @@ def test_the_limit_is_never_exceeded(lane: Lane, bodies: int, limit: int):
 
 
 def test_a_permit_above_the_limit_is_refused_busy(lane: Lane):
-    """Should more permits be queued than may run, the guard at acquire still holds."""
+    """If more permits are queued than may run, the guard at acquire still holds."""
     tokens = lane.start(6, limit=3)
     for token in tokens[:2]:
         lane.take(token, count=1)
@@ -90,7 +90,7 @@ def test_fences_grow(lane: Lane):
 
 
 def test_a_fence_is_higher_than_those_a_failover_took_back(lane: Lane):
-    """The new primary may lack the last leases: no later lease has the number of one of them."""
+    """The new primary may lack the last leases: no later lease may have one of their numbers."""
     (token,) = lane.start(4, limit=1)
     kept = {key: lane.client.dump(key) for key in lane.names if lane.client.exists(key)}
     lost = [lane.take(token, count=1)]
@@ -105,7 +105,7 @@ def test_a_fence_is_higher_than_those_a_failover_took_back(lane: Lane):
 
 
 def test_fences_grow_whatever_the_clock_does(lane: Lane):
-    """The clock went back by an hour: the next number is higher, but not by much."""
+    """If the clock goes back by an hour, the next number is higher, but not by much."""
     first = lane.begin(3, limit=1, count=1)
     lane.later(-HOUR)
     (token,) = toks(lane.complete(first)[2])
@@ -120,14 +120,14 @@ def test_fences_grow_whatever_the_clock_does(lane: Lane):
 def test_a_slice_is_the_permits_share_of_what_is_ready(
     lane: Lane, bodies: int, limit: int, share: int
 ):
-    """ceil(ready / limit), so that the permits share the rest."""
+    """A slice has ceil(ready / limit) sub-requests, so that the permits share the rest."""
     tokens = lane.start(bodies, limit=limit)
     assert len(lane.take(tokens[0]).entries) == share
 
 
 @pytest.mark.parametrize(("size", "most"), [(200_000, 21), (MIB, 4)])
 def test_the_bytes_of_a_slice_are_bounded(lane: Lane, size: int, most: int):
-    """About 4 MiB (and one bite of 1 MiB) come in one call, however many fit the count."""
+    """One call returns about 4 MiB (in reads of 1 MiB), however many fit the count."""
     each = MIB // size or 1
     (token,) = lane.start([b"x" * size] * each, limit=1, open_ms=HOUR)
     chunks = 40 // each
@@ -145,7 +145,7 @@ def test_a_single_large_body_does_not_shrink_a_slice_to_nothing(lane: Lane):
 
 
 def test_acquire_twice_with_one_op_gives_the_same_answer(lane: Lane):
-    """The reply was lost, the call is repeated: same fence, same bodies, no second lease."""
+    """If the reply was lost, the repeat returns the same fence and bodies, and leases nothing."""
     tokens = lane.start(6)
     first = lane.take(tokens[0], op="ab")
     lane.later(100)
@@ -174,7 +174,7 @@ def test_acquire_twice_of_a_retry_reports_its_attempt(lane: Lane):
     assert lane.take(retry, op="cd").attempt == 2
 
 
-def test_a_token_is_good_for_one_op_only(lane: Lane):
+def test_a_token_is_valid_for_one_op_only(lane: Lane):
     tokens = lane.start(6)
     lane.take(tokens[0])
     with lane.unchanged():
@@ -191,14 +191,14 @@ def test_a_token_that_was_never_made_is_stale(lane: Lane, token: Tok):
 
 
 def sleeper_of(lane: Lane, delay: int = 5_000) -> Tok:
-    """The token of a request whose only sub-request waits for a retry."""
+    """Returns the token of a request whose only sub-request waits for a retry."""
     held = lane.begin(1)
     flat = lane.complete(held, others=[(held.ids[0], "retry", delay)])[2]
     return toks(flat)[0]
 
 
 def test_a_refusal_parks_the_permit_and_mints(lane: Lane):
-    """A token shown too early is refused `empty` and comes back as another one: none is eaten."""
+    """A token used too early is refused `empty` and replaced by another one: none is lost."""
     sleeper = sleeper_of(lane)
     lane.later(2_000)
     refused = lane.acquire(sleeper)

@@ -1,4 +1,4 @@
-"""tally: measurements are added up; a maximum keeps the largest."""
+"""Tests the script add_stats: measurements are added up, and a maximum keeps the largest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def tally(lane: Lane, *numbers: object) -> int:
     return int(lane.call("add_stats", (STATS,), numbers=numbers))
 
 
-def test_tally_adds_up_and_keeps_the_largest(lane: Lane):
-    """Twice the same is twice as much: these are measurements, not accounts."""
+def test_measurements_are_added_up_and_the_largest_is_kept(lane: Lane):
+    """A repeat adds the same again, because these are measurements and not counts to rely on."""
     assert tally(lane, "5:ran:count", 2, "5:ran:max", 9, "5:ran:12", 2) == 3
     assert tally(lane, "5:ran:count", 2, "5:ran:max", 7, "5:ran:13", 2) == 3
     assert lane.client.hgetall(STATS) == {

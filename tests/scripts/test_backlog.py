@@ -1,4 +1,4 @@
-"""set_max_waiting, admit, report, and what retire and drop take back: the bound on what waits."""
+"""Tests set_max_waiting, admit and report, and what retire and drop subtract: the bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def set_bound(lane: Lane, most: Any) -> None:
 
 
 def admit(lane: Lane, request_id: str, chunk: Any, count: Any, pause: Any = SECOND) -> list[Any]:
-    """Like a producer, with the intent that goes before."""
+    """Admits a chunk as a producer does, after its intent."""
     lane.client.zadd(ACTIVE, {request_id: lane.now}, nx=True)
     reply: list[Any] = lane.call(
         "admit", (*BOUND, ACTIVE), id=request_id, chunk=chunk, count=count, pause=pause
@@ -46,7 +46,7 @@ def loads(lane: Lane) -> dict[bytes, bytes]:
 
 
 def forget(lane: Lane) -> None:
-    """As if all of it had ended."""
+    """Subtracts a request as if all of it had ended."""
     lane.client.delete(ACTIVE, *BOUND)
 
 
@@ -59,14 +59,14 @@ def test_without_a_bound_there_is_room_for_everything_and_nothing_is_counted(lan
 
 
 def test_a_chunk_of_a_request_that_is_over_takes_no_room(lane: Lane):
-    """Its room would never be given back, because its append reports the end."""
+    """Its room would never be freed, because its append reports the end."""
     set_bound(lane, 10)
     reply = lane.call("admit", (*BOUND, ACTIVE), id="over", chunk=2, count=4, pause=SECOND)
     assert (reply, waiting(lane), loads(lane)) == ([b"ok"], 0, {})
 
 
 def test_chunks_are_admitted_up_to_the_bound(lane: Lane):
-    """Exactly: 10 fit, 11 do not. A refusal changes nothing but the time of the recount."""
+    """Exactly 10 fit, and 11 do not. A refusal changes only the time of the recount."""
     set_bound(lane, 10)
     assert admit(lane, "r1", 1, 4) == [b"ok"]
     assert admit(lane, "r2", 1, 6) == [b"ok"]
@@ -77,7 +77,7 @@ def test_chunks_are_admitted_up_to_the_bound(lane: Lane):
 
 
 def test_a_chunk_is_counted_once(lane: Lane):
-    """A repeat after a lost reply, or of an earlier chunk, also when there is no room any more."""
+    """A repeat is not counted: after a lost reply, or of an earlier chunk, also without room."""
     set_bound(lane, 10)
     for _ in range(2):
         assert admit(lane, "r1", 1, 4) == [b"ok"]
@@ -87,7 +87,7 @@ def test_a_chunk_is_counted_once(lane: Lane):
 
 
 def test_where_nothing_waits_even_a_chunk_above_the_bound_goes_in(lane: Lane):
-    """Or a bound below the size of a chunk would stop the queue for good."""
+    """Otherwise a bound below the size of a chunk would stop the queue for good."""
     set_bound(lane, 10)
     assert admit(lane, "r1", 1, 1000) == [b"ok"]
     assert admit(lane, "r2", 1, 1)[0] == b"full"
@@ -106,7 +106,7 @@ def test_one_refusal_a_second_asks_for_a_recount(lane: Lane):
 
 
 def test_a_recount_that_lies_ahead_keeps_no_refusal_from_the_next(lane: Lane):
-    """The clock went back by minutes: the last recount is no younger than a second."""
+    """If the clock went back by minutes, the last recount counts as a second old."""
     set_bound(lane, 1)
     admit(lane, "r1", 1, 1)
     assert admit(lane, "r2", 1, 1)[3] == 1
@@ -120,7 +120,7 @@ def test_a_recount_that_lies_ahead_keeps_no_refusal_from_the_next(lane: Lane):
 
 
 def test_a_report_that_is_older_than_a_chunk_does_not_forget_the_chunk(lane: Lane):
-    """It was read before that chunk was written; what it says of settled ones still holds."""
+    """The report was read before that chunk was written; its count of settled ones still holds."""
     set_bound(lane, 100)
     admit(lane, "r1", 1, 6)
     admit(lane, "r1", 2, 10)
@@ -210,7 +210,7 @@ def test_an_ended_request_makes_room_immediately(lane: Lane):
 
 
 def test_a_new_life_of_an_id_is_not_taken_out_by_the_old_ending(lane: Lane):
-    """retire leaves `active` alone then, and what counts with it."""
+    """retire leaves `active` alone then, and the count that belongs to it."""
     set_bound(lane, 10)
     log(lane, "r1")
     admit(lane, "r1", 1, 6)

@@ -1,4 +1,4 @@
-"""push_shortest: each message to the list that is the shortest at that moment."""
+"""Tests the script push_shortest: each message goes to the list that is then the shortest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def push(lane: Lane, *messages: str, op: str = "1") -> list[Any]:
 
 
 def rest(lane: Lane) -> list[list[bytes]]:
-    """What each list has, oldest first."""
+    """Returns the messages of each list, oldest first."""
     return [[*reversed(lane.client.lrange(key, 0, -1))] for key in LISTS]
 
 

@@ -1,4 +1,4 @@
-"""cancel: nothing more starts, what is held ends with its slice, the rest is counted."""
+"""Tests the script cancel: nothing more starts, leased slices end, and the rest is counted."""
 
 from __future__ import annotations
 

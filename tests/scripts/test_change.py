@@ -1,4 +1,4 @@
-"""pause, resume, set_limit, set_priority: a request changes while it runs."""
+"""Tests pause, resume, set_limit and set_priority: a request changes while it runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_paused_request_starts_nothing_and_goes_on_after_resume(lane: Lane):
     assert all(lane.take(token).ids for token in toks(more))
 
 
-def test_what_is_held_while_paused_ends_as_ever(lane: Lane):
+def test_what_is_leased_while_paused_ends_as_usual(lane: Lane):
     held = lane.begin(9)
     lane.pause()
     assert lane.extend(held) == "ok"
@@ -141,7 +141,7 @@ def test_a_raised_limit_mints_immediately(lane: Lane):
 
 
 def test_a_lowered_limit_parks_the_newest_tokens(lane: Lane):
-    """The oldest stay: they are the next to be popped."""
+    """The oldest tokens stay, because they are popped next."""
     tokens = lane.start(9, limit=4)
     assert lane.set_limit(2) == [b"ok", []]
     assert [lane.acquire(token).word for token in tokens] == ["ok", "ok", "stale", "stale"]
@@ -157,7 +157,7 @@ def test_what_is_held_above_a_lowered_limit_drains(lane: Lane):
 
 
 def test_a_limit_lowered_and_raised_gives_no_permit_twice(lane: Lane):
-    """Permits 2 and 3 are still held when the limit comes back: 0 and 1 are what is free."""
+    """Permits 2 and 3 are still leased when the limit is raised again: 0 and 1 are free."""
     held = [lane.take(token, count=1) for token in lane.start(20, limit=4)]
     lane.set_limit(2)
     lane.complete(held[0])
@@ -171,7 +171,7 @@ def test_a_limit_lowered_and_raised_gives_no_permit_twice(lane: Lane):
 
 
 def test_permits_that_left_come_back_when_the_limit_does(lane: Lane):
-    """They were released above the limit and have no field any more."""
+    """The permits were released above the limit and have no field any more."""
     held = [lane.take(token, count=1) for token in lane.start(20, limit=4)]
     lane.set_limit(1)
     for one in held:
@@ -246,7 +246,7 @@ def test_the_summary_has_the_last_priority(lane: Lane):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_changed_while_it_runs_it_ends(lane: Lane, seed: int):
-    """Every step is followed by `check`; at the end all is counted once."""
+    """`check` follows every step; at the end everything is counted once."""
     dice = random.Random(seed)
     tokens: list[Tok] = lane.start(40, limit=3)
     held: list[Held] = []

@@ -1,4 +1,4 @@
-"""change_shared.lua: the state that the steps of a flow share, bounded, and each change once."""
+"""Tests the script change_shared: the bounded state that the steps of a flow share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stored(lane: Lane) -> dict[bytes, bytes]:
 
 @pytest.fixture
 def first(lane: Lane) -> Lane:
-    """The first step of a flow."""
+    """Makes the first step of a flow."""
     lane.start(1, extras="flow=f 1 2 one")
     return lane
 

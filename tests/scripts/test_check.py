@@ -1,4 +1,4 @@
-"""check: it says nothing about a sound request, and names whatever is broken by hand."""
+"""Tests the script check: it reports nothing for a sound request, and names each damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUB, COUNTER, REQ, TOK, LEASE, RETRY, OUT, DEAD, FEW = (
 
 
 def busy(lane: Lane) -> list[bytes]:
-    """A live request with everything in it: held, queued, to retry, undelivered, open.
+    """Makes a live request with everything in it: leased, queued, to retry, undelivered, open.
 
     Returns the ids of the one slice that is held, by permit 0.
     """
@@ -31,7 +31,7 @@ def busy(lane: Lane) -> list[bytes]:
 
 
 def ended(lane: Lane) -> None:
-    """A request that has ended, with a result and a dead sub-request."""
+    """Makes a request that has ended, with a result and a dead sub-request."""
     held = lane.begin(2, limit=1)
     lane.complete(held, held.ids[:1], [(held.ids[1], "dead", 0)])
 
@@ -78,7 +78,7 @@ BREAKS: dict[str, tuple[list[Any], str]] = {
     "a counter that is gone": (["DEL", COUNTER], f"not ended, but {COUNTER} is gone"),
     "a stream that is gone": (["DEL", SUB], f"not ended, but {SUB} is gone"),
 }
-# Of a small request without a lease so far.
+# A small request without a lease so far.
 APART: dict[str, tuple[list[Any], str]] = {
     "the few that are gone": (["DEL", FEW], f"not ended, but {FEW} is gone"),
     "a stream beside the few": (
@@ -141,7 +141,7 @@ def test_check_names_what_is_broken_after_the_end(lane: Lane, what: str):
 
 
 def test_every_sentence_of_check_is_provoked_here():
-    """A sentence that no test provokes may never be said."""
+    """A sentence that no test provokes may be unreachable."""
     text = expand(scripts.library().root, "request/check.lua")
     calls = re.findall(r"^ *hold\((.*?)\)$", text, re.MULTILINE | re.DOTALL)
     provoked = " ".join(s for _, s in [*BREAKS.values(), *APART.values(), *LATE_BREAKS.values()])
@@ -153,7 +153,9 @@ def test_every_sentence_of_check_is_provoked_here():
 
 
 @pytest.mark.parametrize("state", [None, "active", "cancelling", "done"])
-def test_check_says_nothing_of_a_sound_request_and_writes_nothing(lane: Lane, state: str | None):
+def test_check_reports_nothing_for_a_sound_request_and_writes_nothing(
+    lane: Lane, state: str | None
+):
     if state == "done":
         ended(lane)
     elif state:

@@ -1,4 +1,4 @@
-"""claim_dead and drop_dead: each dead sub-request of an ended request has one new request."""
+"""Tests claim_dead and drop_dead: each dead sub-request of an ended request gets one request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEAD = "dead:{r1}"
 
 
 def ended(lane: Lane, count: int = 4) -> list[bytes]:
-    """A request that ended with all of its sub-requests dead; their places."""
+    """Makes a request that ended with all of its sub-requests dead; returns their positions."""
     held = lane.begin(count, limit=1)
     reply = lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
     while reply[0] == b"ok":
@@ -40,7 +40,7 @@ def drop(lane: Lane, ids: Sequence[Any], *, by: str = "", keep: int = 0) -> list
 
 
 def claims(lane: Lane) -> dict[bytes, bytes]:
-    """Dead entry -> the new request that has claimed it."""
+    """Returns dead entry -> the new request that has claimed it."""
     return {row[0]: row[1] for row in lane.raw("XPENDING", DEAD, "requeue", "-", "+", 100)}
 
 
@@ -48,7 +48,7 @@ def claims(lane: Lane) -> dict[bytes, bytes]:
 
 
 def test_the_last_call_makes_claims_final_and_notes_them(lane: Lane):
-    """The mark says how many; the note is for a repeat of the choice; the end stays as near."""
+    """The mark counts the claims; the note is for a repeat of the choice; the TTL stays."""
     ids = ended(lane)
     ttl = lane.client.pttl("req:{r1}")
     assert claim(lane, ids[:2]) == [b"ok"]
@@ -70,7 +70,7 @@ def test_claimed_twice_is_once(lane: Lane):
 
 
 def test_a_repeat_after_the_new_request_took_some_changes_nothing(lane: Lane):
-    """A late copy of the last call must not claim what lost its claim, nor be answered `taken`."""
+    """A late copy of the last call must not claim what lost its claim, nor reply `taken`."""
     ids = ended(lane)
     claim(lane, ids, expected=4)
     assert drop(lane, ids[:2], by="r2", keep=1) == [b"ok", 1, 0]
@@ -104,7 +104,7 @@ def test_a_claim_without_the_right_to_create_groups_names_that_right(guard: Guar
 
 
 def test_what_is_not_final_goes_to_the_next_that_claims_it(lane: Lane):
-    """A caller that died before its last call blocks no other; one that lives gets an error."""
+    """A caller that died before its last call blocks no other; a live one gets an error."""
     ids = ended(lane)
     assert claim(lane, ids[:3]) == [b"ok"]
     assert claim(lane, ids[2:], by="r3", expected=2, choice="beef") == [b"ok"]
@@ -193,7 +193,7 @@ def test_what_is_kept_only_loses_its_claim(lane: Lane):
 
 
 def test_a_mark_without_claims_goes(lane: Lane):
-    """The dead have expired."""
+    """The mark is removed when the dead have expired."""
     ids = ended(lane)
     claim(lane, ids, expected=4)
     lane.client.delete(DEAD)

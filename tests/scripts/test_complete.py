@@ -1,4 +1,4 @@
-"""complete and extend: only the holder settles, and everything is counted once."""
+"""Tests complete and extend: only the holder settles, and everything is counted once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def proof_of(held: Held) -> dict[str, str]:
-    """What a complete shows beside its verdicts."""
+    """Returns what a complete proves its lease with."""
     return {"k": held.k, "fence": held.fence, "op": held.op, "keep": "0"}
 
 
@@ -45,7 +45,7 @@ def test_the_last_complete_ends_the_request_with_one_publish(lane: Lane, redis_c
     assert all(has_ttl for _, has_ttl in stored.values())
 
 
-def test_a_repeated_final_complete_says_ended_and_publishes_nothing(
+def test_a_repeated_final_complete_returns_ended_and_publishes_nothing(
     lane: Lane, redis_client: redis.Redis
 ):
     held = lane.begin(1)
@@ -55,8 +55,8 @@ def test_a_repeated_final_complete_says_ended_and_publishes_nothing(
         assert published() == []
 
 
-def test_a_repeated_complete_of_a_returned_permit_says_already(lane: Lane):
-    """Counted once; the tokens come again, since the lost reply held one."""
+def test_a_repeated_complete_of_a_returned_permit_returns_already(lane: Lane):
+    """It is counted once; the tokens are returned again, because the lost reply held one."""
     held = lane.begin(6)
     (minted,) = toks(lane.complete(held)[2])
     with lane.unchanged():
@@ -65,7 +65,7 @@ def test_a_repeated_complete_of_a_returned_permit_says_already(lane: Lane):
         assert minted in toks(again)
 
 
-def test_already_is_still_known_when_the_permit_is_held_again(lane: Lane):
+def test_a_repeat_returns_already_also_when_the_permit_is_leased_again(lane: Lane):
     first = lane.begin(2, limit=1, count=1)
     (token,) = toks(lane.complete(first)[2])
     second = lane.take(token, worker="w:2")
@@ -84,7 +84,7 @@ def test_another_than_the_holder_settles_and_extends_nothing(lane: Lane, wrong: 
 
 
 def test_a_complete_after_the_lease_was_taken_back_is_lost(lane: Lane):
-    """A zombie must not believe that its results were counted."""
+    """A worker with an expired lease must not believe that its results were counted."""
     held = lane.begin(6)
     lane.later(30_000)
     lane.reap()
@@ -136,7 +136,7 @@ def test_a_keep_that_settles_the_last_ends_the_request(lane: Lane):
 
 
 def test_what_a_complete_leaves_over_comes_back_uncharged(lane: Lane):
-    """Without keep the lease is over: the rest is due now, first attempt still, each alone."""
+    """Without keep the lease is over: the rest is due now, in its first attempt, each alone."""
     held = lane.begin(3, limit=1)
     word, left, flat = lane.complete(held, held.ids[:1])
     assert (word, left, len(flat)) == (b"ok", 2, 3)
@@ -180,7 +180,7 @@ def test_extend_renews_the_deadline(lane: Lane):
 
 
 def test_extend_after_complete_is_lost_and_after_the_end_ended(lane: Lane):
-    """A keeper that comes too late must not bring a lease back."""
+    """A keeper that comes too late must not restore a lease."""
     held = lane.begin(2, limit=1, count=1)
     (token,) = toks(lane.complete(held)[2])
     assert lane.extend(held) == "lost"
@@ -200,7 +200,7 @@ def test_extend_reports_that_the_request_is_cancelled(lane: Lane):
 
 
 def test_a_settled_lease_leaves_no_consumer_behind(lane: Lane):
-    """XINFO CONSUMERS shows who holds something, and never grows with who once did."""
+    """XINFO CONSUMERS shows the present holders, and does not grow with former ones."""
     tokens = lane.start(9)
     held = [lane.take(token) for token in tokens]
     lane.complete(held[0])

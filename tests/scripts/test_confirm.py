@@ -1,4 +1,4 @@
-"""confirm: a write that always happens and changes nothing."""
+"""Tests the script confirm: a write that always happens and changes nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def without_mark(lane: Lane) -> dict[str, str]:
-    """The request's hash without what confirm writes."""
+    """Returns the request's hash without the field that confirm writes."""
     return {name: text for name, text in lane.hash().items() if name != "confirm"}
 
 
-def test_confirm_writes_and_says_what_is_there(lane: Lane):
+def test_confirm_writes_and_reports_what_is_there(lane: Lane):
     lane.start(3)
     before = without_mark(lane)
     assert lane.request("confirm") == [b"ok", b"active", b"d1", lane.number("born"), 0]
@@ -22,7 +22,7 @@ def test_confirm_writes_and_says_what_is_there(lane: Lane):
 
 
 def test_confirm_reports_whether_the_request_is_open(lane: Lane):
-    """A failover may take back the seal alone."""
+    """A failover may lose the seal alone."""
     lane.start(3, open_ms=1_000)
     assert lane.request("confirm")[4] == 1
     lane.seal()
@@ -30,7 +30,7 @@ def test_confirm_reports_whether_the_request_is_open(lane: Lane):
 
 
 def test_confirm_twice_within_a_millisecond_writes_twice(lane: Lane):
-    """Or WAIT behind the second one would wait for nothing."""
+    """Otherwise WAIT behind the second call would wait for nothing."""
     lane.start(3)
     lane.request("confirm")
     changes = lane.client.info("persistence")["rdb_changes_since_last_save"]

@@ -1,4 +1,4 @@
-"""Deleted keys: the request can still end, by cancel and where possible by work."""
+"""Tests the scripts on a request whose keys were deleted: it can still end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ STREAM, PERMITS, LEASES, FEW = 0, 3, 4, 8
 
 @pytest.fixture
 def damaged(lane: Lane) -> Lane:
-    """A lane whose scripts leave the invariants broken until the damage is repaired."""
+    """Makes a request whose invariants stay broken until the damage is repaired."""
     lane.checked = False
     return lane
 
 
 def work_off(lane: Lane, tokens: list[Tok]) -> list[bytes]:
-    """Everything that can be taken is done; the last reply's word."""
+    """Completes everything that can be acquired; returns the last reply's word."""
     words = []
     while tokens:
         held = lane.acquire(tokens.pop(0), worker="w:2")
@@ -35,7 +35,7 @@ def work_off(lane: Lane, tokens: list[Tok]) -> list[bytes]:
 
 
 def test_a_request_without_its_permits_ends_by_cancel(damaged: Lane):
-    """Its lease has no permit: it is dropped when its time is over, and nothing is held then."""
+    """Its lease has no permit: it is dropped when its time is over, and then nothing is leased."""
     damaged.begin(6)
     damaged.client.delete(damaged.names[PERMITS])
     assert damaged.cancel()[0] == b"ok"
@@ -47,7 +47,7 @@ def test_a_request_without_its_permits_ends_by_cancel(damaged: Lane):
 
 @pytest.mark.parametrize("held", [0, 1, 2, 3])
 def test_a_request_without_its_permits_is_worked_off_all_the_same(damaged: Lane, held: int):
-    """They are counted anew, and what a dropped lease held is given back uncharged."""
+    """The permits are counted anew, and what a dropped lease held returns uncharged."""
     tokens = damaged.start(9)
     slices = [damaged.take(token) for token in tokens[:held]]
     damaged.client.delete(damaged.names[PERMITS])
@@ -72,7 +72,7 @@ def test_a_permit_is_not_given_away_while_its_lease_may_be_worked_under(damaged:
 
 
 def test_the_number_of_a_permit_whose_lease_stands_is_not_given_away(damaged: Lane):
-    """All permits are gone: the one that is under a lease must not be the first to come back."""
+    """All permits are gone: the one that is leased must not be the first to be created again."""
     damaged.begin(9, limit=2, count=1)
     damaged.client.delete(damaged.names[PERMITS])
     damaged.later(LEASE - 1)
@@ -80,7 +80,7 @@ def test_the_number_of_a_permit_whose_lease_stands_is_not_given_away(damaged: La
 
 
 def test_a_sleeping_permit_is_not_counted_among_the_awake(damaged: Lane):
-    """What a dropped lease gives back wakes it, instead of waiting for it."""
+    """What a dropped lease returns wakes the permit, instead of waiting for it."""
     tokens = damaged.start(2, limit=2)
     failed, lost = (damaged.take(token, count=1) for token in tokens)
     damaged.complete(failed, others=[(failed.ids[0], "retry", 10 * LEASE)])
@@ -91,7 +91,7 @@ def test_a_sleeping_permit_is_not_counted_among_the_awake(damaged: Lane):
 
 
 def test_permits_are_not_counted_anew_when_none_is_missing(lane: Lane):
-    """That would cost every look at a request as much as its limit."""
+    """Otherwise every check of a request would cost as much as its limit."""
     tokens = lane.start(9)
     lane.take(tokens[0])
     lane.checked = False
@@ -135,7 +135,7 @@ def test_a_damaged_parked_list_does_not_stop_a_request(damaged: Lane):
 
 
 def test_a_token_of_a_request_without_its_stream_is_gone_and_writes_nothing(damaged: Lane):
-    """There is nothing to take; also when a late chunk made a new stream without a group."""
+    """There is nothing to take, also if a late chunk made a new stream without a group."""
     tokens = damaged.start(6, open_ms=HOUR)
     damaged.client.delete(damaged.names[STREAM])
     with damaged.unchanged():
@@ -155,7 +155,7 @@ def test_a_request_without_its_stream_ends_by_cancel(damaged: Lane):
 
 
 def test_a_request_of_big_bodies_without_its_stream_gives_nothing(damaged: Lane):
-    """It is read in several steps, and the first of them finds nothing."""
+    """The stream is read in several steps, and the first of them finds nothing."""
     (token,) = damaged.start([b"x" * 3_000_000] * 3, limit=1)
     damaged.client.delete(damaged.names[STREAM])
     with damaged.unchanged():
@@ -163,7 +163,7 @@ def test_a_request_of_big_bodies_without_its_stream_gives_nothing(damaged: Lane)
 
 
 def test_a_retry_of_a_request_without_its_stream_is_gone_and_writes_nothing(damaged: Lane):
-    """It is due, and there is nothing to claim it from."""
+    """The retry is due, and there is no stream to claim it from."""
     held = damaged.begin(1, limit=1)
     _, _, flat = damaged.complete(held, others=[(held.ids[0], "retry", 0)])
     damaged.client.delete(damaged.names[STREAM])
@@ -181,7 +181,7 @@ def test_what_was_never_begun_of_a_request_without_its_stream_is_gone_too(damage
 
 @pytest.mark.parametrize("number", ["seq", "limit"])
 def test_numbers_that_cannot_be_read_are_not_written_over(damaged: Lane, number: str):
-    """Every script says so, whatever it was to do, and a person may remedy what is there."""
+    """Every script reports this, and a person may repair the numbers that are there."""
     (token,) = damaged.start(20, limit=1)
     damaged.change(number, "many")
     with damaged.unchanged():
@@ -198,7 +198,7 @@ def test_a_lease_without_its_permit_stays_while_a_worker_is_taken_from(damaged: 
 
 
 def test_a_count_below_zero_is_still_read(damaged: Lane):
-    """As after damage to what is queued: pause and resume count it further, and nothing is lost."""
+    """After damage to what is queued, pause and resume count it further, and nothing is lost."""
     damaged.start(20)
     damaged.change("queued", 0)
     damaged.pause()
@@ -207,7 +207,7 @@ def test_a_count_below_zero_is_still_read(damaged: Lane):
 
 
 def test_a_request_without_its_few_ends_by_cancel(damaged: Lane):
-    """They waited apart: there never was a stream."""
+    """The bodies waited in `few`: there never was a stream."""
     tokens = damaged.start(6)
     damaged.client.delete(damaged.names[FEW])
     with damaged.unchanged():
@@ -217,7 +217,7 @@ def test_a_request_without_its_few_ends_by_cancel(damaged: Lane):
     assert damaged.check() == []
 
 
-def test_a_request_without_its_stream_ends_with_who_holds_a_slice_of_it(damaged: Lane):
+def test_a_request_without_its_stream_ends_when_its_last_lease_ends(damaged: Lane):
     tokens = damaged.start(6)
     done, dead = damaged.take(tokens[0]), damaged.take(tokens[1])
     damaged.client.delete(damaged.names[STREAM])
@@ -228,7 +228,7 @@ def test_a_request_without_its_stream_ends_with_who_holds_a_slice_of_it(damaged:
 
 
 def test_a_request_without_its_stream_passes_its_deadline_and_can_be_cancelled(damaged: Lane):
-    """What is gone cannot be made dead: the state stays `expiring` until it is cancelled."""
+    """A lost stream's sub-requests cannot die: the state stays `expiring` until a cancel."""
     damaged.start(20, deadline_ms=60_000)
     damaged.client.delete(damaged.names[STREAM])
     damaged.later(60_000)

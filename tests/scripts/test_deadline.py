@@ -1,4 +1,4 @@
-"""A request's deadline: nothing starts after it, the rest is dead, what is held may end."""
+"""Tests a request's deadline: nothing starts after it, the rest dies, what is leased may end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_waits_at_the_deadline_is_dead_and_the_request_ends(
 
 
 def test_nothing_is_taken_after_the_deadline(lane: Lane):
-    """The token is refused and no other is minted, though reap has not come yet."""
+    """The token is refused and no other is minted, although reap has not run yet."""
     token, other = lane.start(9, limit=2, deadline_ms=60_000)
     held = lane.take(token, count=2)
     lane.later(60_000)
@@ -49,7 +49,7 @@ def test_what_is_past_its_deadline_is_not_paused(lane: Lane):
     assert lane.pause() == [b"ok", b"paused", []]
 
 
-def test_a_moment_before_the_deadline_all_is_as_ever(lane: Lane):
+def test_a_moment_before_the_deadline_nothing_has_changed(lane: Lane):
     (token,) = lane.start(2, limit=1, deadline_ms=60_000)
     lane.later(59_000)
     assert lane.reap() == [b"ok", 1_000, []]
@@ -80,8 +80,8 @@ def test_a_lease_that_dies_after_the_deadline_is_dead_too(lane: Lane):
     assert (word, summary[2:6]) == (b"ended", [2, 0, 2, 0])
 
 
-def test_many_are_made_dead_in_bounded_bites(lane: Lane):
-    """A thousand a call; 1 asks for the next call immediately."""
+def test_many_die_in_calls_of_a_bounded_number(lane: Lane):
+    """A call buries a thousand; the reply 1 asks for the next call immediately."""
     lane.start(1000, open_ms=HOUR, deadline_ms=1_000)
     assert lane.append(1000, chunk=2)[0] == b"ok"
     assert lane.append(7, chunk=3)[0] == b"ok"

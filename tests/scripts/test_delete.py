@@ -1,4 +1,4 @@
-"""delete: an ended request goes, and its id is free for a life that is not mixed up with it."""
+"""Tests the script delete: it removes an ended request, and its id is free for another life."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def delete(lane: Lane, **changed: Any) -> list[Any]:
 
 
 def retired(lane: Lane) -> None:
-    """Its ending is in the log."""
+    """Logs the request's end."""
     _, summary = lane.cancel()
     lane.driver.run(once(retire(lane.queue, lane.id, summary)))
 
@@ -85,7 +85,7 @@ def test_another_life_of_the_id_stays(lane: Lane):
 
 
 def test_a_request_whose_dead_are_being_requeued_stays(lane: Lane):
-    """Their bodies are on their way to another request."""
+    """The bodies are on their way to another request."""
     ids = ended(lane)
     assert claim(lane, ids, expected=len(ids)) == [b"ok"]
     with lane.unchanged():
@@ -114,7 +114,7 @@ def test_the_auditor_finds_no_loss_in_a_deleted_request(lane: Lane):
 
 
 def test_the_next_life_begins_later_and_both_endings_are_logged(lane: Lane):
-    """In the same ms, because the log distinguishes the endings of an id by the begin."""
+    """Both end in the same ms, and the log distinguishes them by their beginnings."""
     lane.complete(lane.begin(2, limit=1))
     first = lane.number("born")
     retired(lane)

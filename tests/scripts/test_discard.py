@@ -1,4 +1,4 @@
-"""discard: an open request goes, if it is the life that its producer wrote."""
+"""Tests the script discard: it removes an open request, if that is the life its producer wrote."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def discard(lane: Lane, **changed: Any) -> list[Any]:
-    """By the producer that wrote all that is there."""
+    """Discards as the producer that wrote all that is there."""
     stored = lane.hash()
     given = {
         "born": stored.get("born", 0),
@@ -25,7 +25,7 @@ def discard(lane: Lane, **changed: Any) -> list[Any]:
 
 
 def is_marked(lane: Lane) -> bool:
-    """Nothing is left but the marker that it was taken back."""
+    """Returns whether only the marker is left that the request was discarded."""
     key = lane.names[2]
     fields = {b"state": b"abandoned", b"seen": b"0", b"discarded": b"1"}
     is_alone: bool = [*lane.dump()] == [key]
@@ -33,7 +33,7 @@ def is_marked(lane: Lane) -> bool:
 
 
 def test_discard_leaves_a_marker_and_names_the_queued_tokens(lane: Lane):
-    """So that their copies are taken out of the lanes."""
+    """Its caller takes the copies of these tokens out of the lanes."""
     tokens = lane.start(9, open_ms=HOUR)
     lane.append(1, chunk=2)
     word, queued = discard(lane)
@@ -41,14 +41,14 @@ def test_discard_leaves_a_marker_and_names_the_queued_tokens(lane: Lane):
     assert is_marked(lane)
 
 
-def test_discard_takes_a_request_whose_last_chunk_did_not_come_in(lane: Lane):
+def test_discard_removes_a_request_whose_last_chunk_was_not_written(lane: Lane):
     lane.start(9, open_ms=HOUR)
     assert discard(lane, chain="c2", before="d1")[0] == b"ok"
     assert is_marked(lane)
 
 
 def test_discard_is_no_loss_to_the_auditor(lane: Lane):
-    """Its entry in `active` goes without a word in the log; a new life removes the marker."""
+    """The entry in `active` is removed without a log entry; a new life removes the marker."""
     lane.start(9, open_ms=HOUR)
     discard(lane)
     assert [lane.abandon(lane.now) for _ in range(2)] == [[b"discarded"], [b"discarded"]]
@@ -94,14 +94,14 @@ def test_discard_cancels_what_is_held(lane: Lane):
 
 
 def test_discard_of_nothing_is_gone(lane: Lane):
-    """It leaves the marker alone, because its caller takes the place in `active` out."""
+    """Only the marker is written, because its caller removes the entry in `active`."""
     assert discard(lane, seen=7) == [b"gone"]
     assert [*lane.dump()] == [lane.names[2]]
     assert lane.hash() == {"state": "abandoned", "seen": "7"}
     assert 0 < lane.client.pttl(lane.names[2]) <= HOUR
 
 
-def test_discard_keeps_requests_from_coming_to_be_behind_older_intents(lane: Lane):
+def test_discard_refuses_the_requests_of_older_intents(lane: Lane):
     """Another producer announced its request before, and submits it only now."""
     lane.start(9, open_ms=HOUR)
     discard(lane, seen=lane.now)

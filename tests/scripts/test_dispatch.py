@@ -1,4 +1,4 @@
-"""intend, drop, postpone, readmit, insert_tokens, promote, retire: the dispatch slot."""
+"""Tests the scripts of the dispatch slot: intend, drop, postpone, readmit, promote, retire, ..."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def intend_all(lane: Lane, ids: list[str], **given: Any) -> list[Any]:
 
 
 def insert(lane: Lane, *tokens: tuple[int, str, Any]) -> int:
-    """Tokens with their lane and delay."""
+    """Inserts tokens with their lane and delay."""
     names, flat = [DELAYED], list[Any]()
     for lane_of in dict.fromkeys(priority for priority, _, _ in tokens):
         own = [(text, delay) for priority, text, delay in tokens if priority == lane_of]
@@ -45,7 +45,7 @@ def promote(lane: Lane, most: Any = 1000) -> list[int]:
 
 
 def ending(request_id: str = "r1", born: int = 7, retain_ms: Any = HOUR) -> list[Any]:
-    """A request and its summary, as the reply `ended` brings it."""
+    """Returns a request and its summary, as the reply `ended` has it."""
     return [request_id, "done", born, 3, 2, 1, 0, 9, 5, "why", retain_ms]
 
 
@@ -67,7 +67,7 @@ def postpone(lane: Lane, seen: Any, due: Any, request_id: str = "r1") -> int:
 
 
 def postpone_all(lane: Lane, *rows: Any) -> int:
-    """Rows of three: a request, the score that was seen, when to look."""
+    """Postpones rows of three: a request, the score that was read, when to check it."""
     return int(lane.call("reschedule_active", (ACTIVE,), rows=rows))
 
 
@@ -79,7 +79,7 @@ def readmit(lane: Lane, due: Any, request_id: str = "r1") -> int:
 
 
 def test_an_intent_is_newer_than_the_one_the_auditor_gave_up(lane: Lane):
-    """A producer that received `late` gets in at its next try, whatever the clock does."""
+    """A producer that received `late` is admitted at its next try, whatever the clock does."""
     assert intend(lane, above=lane.now + HOUR) == lane.now + HOUR + 1
 
 
@@ -175,7 +175,7 @@ def test_postpone_takes_three_hundred_rows(lane: Lane):
 
 
 def test_readmit_puts_a_forgotten_request_back(lane: Lane):
-    """Also when Redis is full, or it could never be drained. Twice is once."""
+    """It works on a full Redis, too, which could never be drained otherwise, and only once."""
     due = f"{lane.now}.5"
     with full(lane.client):
         assert readmit(lane, due) == 1
@@ -194,7 +194,7 @@ def test_readmit_leaves_what_is_there(lane: Lane):
 
 
 def test_a_delayed_token_waits_by_this_slots_own_clock(lane: Lane):
-    """Its due time is this server's now and the delay; its lane is remembered."""
+    """Its due time is this server's present time plus the delay; its lane is kept."""
     assert insert(lane, (7, "r1#0.1", 5_000), (7, "r1#1.2", 0)) == 2
     assert lane.client.zrange(DELAYED, 0, -1, withscores=True) == [(b"7|r1#0.1", lane.now + 5_000)]
     assert lane.client.lrange(LANES[7], 0, -1) == [b"r1#1.2"]
@@ -290,12 +290,12 @@ def test_retire_twice_logs_once(lane: Lane):
 
 
 def test_retire_without_an_active_entry_logs_all_the_same(lane: Lane):
-    """The marker decides, not the ZREM: a crash between the two loses no ending."""
+    """The marker decides, not the ZREM: a crash between the two loses no end."""
     assert retire(lane) == 1
 
 
 def test_retire_twice_leaves_a_new_life_of_the_id_in_active(lane: Lane):
-    """A late copy of it must not take the next request of this id from its auditor."""
+    """A late copy must not remove the next request of this id from `active`."""
     retire(lane)
     intend(lane)
     assert retire(lane) == 0
@@ -303,13 +303,13 @@ def test_retire_twice_leaves_a_new_life_of_the_id_in_active(lane: Lane):
 
 
 def test_an_intent_returns_the_score_that_was_there(lane: Lane):
-    """So that a refused submission can put it back."""
+    """With it a refused submission can restore the score."""
     first = intend(lane)
     assert intend_all(lane, ["r1"]) == [0, b"", first + 1, b"%d" % first]
 
 
 def test_another_life_of_the_same_id_is_logged_again(lane: Lane):
-    """The id was submitted anew after its tombstone was gone: born differs."""
+    """The id was submitted again after its tombstone was gone: born differs."""
     assert [retire(lane, ending(born=7)), retire(lane, ending(born=8))] == [1, 1]
     assert lane.client.xlen(LOG[2]) == 2
 
@@ -351,7 +351,7 @@ def test_more_markers_go_than_come(lane: Lane):
 
 
 def test_the_log_is_capped(lane: Lane):
-    """It keeps about as many endings as `most`; whole nodes of 100 go."""
+    """The log keeps about as many ends as `most`; whole nodes of 100 are removed."""
     for i in range(450):
         retire(lane, ending(f"r{i}"), most=100)
     assert 100 <= lane.client.xlen(LOG[2]) <= 250

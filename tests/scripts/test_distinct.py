@@ -1,4 +1,4 @@
-"""enqueue, append, seal and discard of a request that takes each id once."""
+"""Tests enqueue, append, seal and discard of a request that takes each id once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORT = [b"a", b"x" * 15]
 
 @pytest.fixture
 def made(lane: Lane) -> Distinct:
-    """The calls of a producer."""
+    """Returns the calls of a producer."""
     return Distinct(lane)
 
 
@@ -44,7 +44,7 @@ def test_the_ids_of_an_open_request_are_kept_for_a_time(made: Distinct):
 
 @pytest.mark.parametrize("count", [3, 20], ids=["few", "in a stream"])
 def test_a_request_of_one_chunk_keeps_no_ids(made: Distinct, count: int):
-    """Nothing can be added to it."""
+    """Nothing can be added to the request."""
     assert made.enqueue([*numbered(count), b"b0"], open_ms=0)[3] == 1
     assert made.lane.number("total") == count
     assert made.lane.client.exists(made.ids) == 0
@@ -55,7 +55,7 @@ def test_an_empty_request_leaves_nothing_out(made: Distinct):
     assert made.lane.hash()["left_out"] == "0"
 
 
-def test_a_repeat_of_the_creation_says_how_many_were_left_out(made: Distinct):
+def test_a_repeat_of_the_creation_returns_how_many_were_left_out(made: Distinct):
     made.enqueue([b"a", b"a"])
     made.append([b"a", b"b"])
     with made.lane.unchanged():
@@ -64,7 +64,7 @@ def test_a_repeat_of_the_creation_says_how_many_were_left_out(made: Distinct):
 
 
 def test_the_ids_of_another_life_do_not_count(made: Distinct):
-    """They may outlive it."""
+    """The set of ids may outlive its request."""
     made.lane.client.sadd(made.ids, with_ids([b"a"])[-1])
     made.enqueue([])
     assert made.append([b"a"])[2] == 0
@@ -137,7 +137,7 @@ def test_an_empty_chunk_adds_nothing(made: Distinct):
 
 
 def test_a_chunk_that_comes_twice_is_added_once(made: Distinct):
-    """Its reply was lost: the second one says the same, and repeats the tokens."""
+    """Its reply was lost: the repeat returns the same, and the tokens again."""
     made.enqueue([b"a"])
     given: dict[str, Any] = {"before": made.lane.hash()["chain"]}
     _, tokens, left_out = made.append([b"a", b"b"], **given)
@@ -148,7 +148,7 @@ def test_a_chunk_that_comes_twice_is_added_once(made: Distinct):
 
 
 def test_nothing_is_added_when_the_ids_are_gone(made: Distinct):
-    """Else what came before would come again."""
+    """Otherwise earlier bodies would be added again."""
     made.enqueue([b"a"])
     made.lane.client.delete(made.ids)
     with made.lane.unchanged():

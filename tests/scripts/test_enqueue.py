@@ -1,4 +1,4 @@
-"""enqueue, append, seal: how a request comes into being, once, whatever is repeated."""
+"""Tests enqueue, append and seal: a request is created once, whatever is repeated."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_enqueue_mints_no_more_tokens_than_there_is_work(lane: Lane):
 
 
 def test_enqueue_keeps_bodies_as_they_are(lane: Lane):
-    """Empty bodies and arbitrary bytes come back as they went in."""
+    """Empty bodies and arbitrary bytes are returned as they were sent."""
     bodies = [b"", b"\x00\xff\r\n", "ü".encode()]
     (token,) = lane.start(bodies, limit=1)
     assert lane.take(token).bodies == bodies
 
 
 def test_enqueue_stores_the_policy_as_its_producer_sends_it(lane: Lane):
-    """But for the deadline, which becomes a moment; then the birth and the shards follow."""
+    """The deadline becomes a moment; the birth and the shards follow."""
     policy = Policy(limit=3, priority=7, attempts=2, deadline_ms=5_000, durable=1)
     given = {"queue": lane.queue, "digest": "d1", "intent": lane.now, "open_ms": 0, "extras": ""}
     text = policy_text(policy)
@@ -57,7 +57,7 @@ def test_chunks_of_a_thousand_are_taken(lane: Lane):
 
 
 def test_enqueue_twice_exists_and_repeats_all_queued_tokens(lane: Lane):
-    """A repeat writes nothing and brings what a lost reply would have brought."""
+    """A repeat writes nothing and returns the tokens of the lost reply."""
     tokens = lane.start(6)
     with lane.unchanged():
         word, chunks, chain, is_open, summary, again = lane.enqueue(6)
@@ -90,7 +90,7 @@ def test_enqueue_after_the_end_still_exists(lane: Lane):
 
 
 def test_an_empty_sealed_request_ends_with_one_publish(lane: Lane, redis_client: redis.Redis):
-    """There is nothing to do: it is done."""
+    """There is nothing to do: the request is done."""
     with listening(redis_client, "done:{r1}") as published:
         word, summary = lane.enqueue([])
         assert (word, summary[0], summary[2]) == (b"ended", b"done", 0)
@@ -137,7 +137,7 @@ def test_append_twice_is_a_dup_that_repeats_the_tokens(lane: Lane):
 
 
 def test_append_of_an_earlier_chunk_is_a_dup(lane: Lane):
-    """Any chunk that is there already is left alone."""
+    """A chunk that is there already is not written again."""
     lane.start(1, open_ms=HOUR)
     lane.append(1, chunk=2)
     lane.append(1, chunk=3)
@@ -154,7 +154,7 @@ def test_append_of_the_last_chunk_with_other_content_is_a_conflict(lane: Lane):
 
 
 def test_append_after_seal_is_closed_but_a_repeat_of_the_last_is_a_dup(lane: Lane):
-    """The repeat of the last append may arrive after the seal: it must not look like a mistake."""
+    """The repeat of the last append may arrive after the seal: it must not be an error."""
     lane.start(1, open_ms=HOUR)
     lane.append(1, chunk=2)
     lane.seal(2)
@@ -197,7 +197,7 @@ def test_seal_twice_counts_once_and_repeats_the_tokens(lane: Lane):
 def test_seal_of_a_request_that_is_worked_off_ends_it_with_one_publish(
     lane: Lane, redis_client: redis.Redis
 ):
-    """The last thing an open request waits for is its seal."""
+    """An open request waits for its seal as the last thing."""
     (token,) = lane.start(1, open_ms=HOUR)
     lane.complete(lane.take(token))
     with listening(redis_client, "done:{r1}") as published:
@@ -219,7 +219,7 @@ def test_seal_of_something_else_is_a_conflict(lane: Lane, chunks: int, chain: st
 
 
 def test_abandon_leaves_a_marker_with_a_ttl(lane: Lane):
-    """The marker is all that is left of an intent without a request, and it goes by itself."""
+    """The marker is all that is left of an intent without a request, and it expires."""
     assert lane.abandon(lane.now) == [b"ok"]
     assert lane.hash() == {"state": "abandoned", "seen": str(lane.now)}
     assert 0 < lane.client.pttl(lane.names[2]) <= HOUR
@@ -237,7 +237,7 @@ def test_enqueue_after_abandon_is_late_until_the_intent_is_newer(lane: Lane):
 
 
 def test_abandon_twice_never_forgets_the_higher_score(lane: Lane):
-    """A late copy of an older abandon must not let an abandoned producer in."""
+    """A late copy of an older abandon must not admit an abandoned producer."""
     lane.abandon(lane.now)
     lane.abandon(lane.now - 100)
     assert lane.number("seen") == lane.now
@@ -252,7 +252,7 @@ def test_abandon_renews_the_time_of_a_marker(lane: Lane):
 
 
 def test_abandon_leaves_a_request_alone(lane: Lane):
-    """There is a request: the auditor was too slow. After its end only the mark is added."""
+    """The auditor was too slow: there is a request. After its end only the mark is added."""
     (token,) = lane.start(1)
     with lane.unchanged():
         assert lane.abandon(lane.now) == [b"exists"]
@@ -264,7 +264,7 @@ def test_abandon_leaves_a_request_alone(lane: Lane):
 
 
 def test_abandon_marks_an_abandoned_life(lane: Lane):
-    """A new life of the id must be announced after that look at `active`."""
+    """A new life of the id must be announced after the auditor has read `active`."""
     lane.start(1, open_ms=1)
     lane.later(2)
     summary = lane.reap()[1]
@@ -276,14 +276,14 @@ def test_abandon_marks_an_abandoned_life(lane: Lane):
 
 
 def test_abandon_names_a_life_that_a_person_cancelled_over(lane: Lane):
-    """Another one may follow it only after a deletion, which keeps the mark."""
+    """Another life may follow it only after a deletion, which keeps the mark."""
     lane.start(1)
     lane.cancel("because")
     assert lane.abandon(lane.now) == [b"over", lane.number("born")]
     assert lane.number("seen") == lane.now
 
 
-def test_enqueue_begins_anew_where_only_the_hash_of_another_life_is_gone(lane: Lane):
+def test_enqueue_creates_a_request_if_only_the_hash_of_another_life_is_gone(lane: Lane):
     """What is left of that life belongs to no request: neither entries nor results are kept."""
     (token,) = lane.start(2, limit=1)
     held = lane.take(token, count=1)
@@ -301,7 +301,7 @@ def test_enqueue_begins_anew_where_only_the_hash_of_another_life_is_gone(lane: L
 
 
 def abandoned(lane: Lane) -> int:
-    """A request that was left open for too long; when it began."""
+    """Makes a request that was left open for too long; returns when it began."""
     lane.start(9, open_ms=HOUR)
     lane.later(HOUR + 1)
     assert lane.reap()[0] == b"ended"
@@ -309,7 +309,7 @@ def abandoned(lane: Lane) -> int:
 
 
 def test_enqueue_of_an_abandoned_id_brings_the_summary_and_writes_nothing(lane: Lane):
-    """Its ending must be in the log before a new life begins; whatever the content is."""
+    """Its end must be logged before a new life begins, whatever the content is."""
     abandoned(lane)
     with lane.unchanged():
         for digest in ("d1", "d2"):
@@ -319,7 +319,7 @@ def test_enqueue_of_an_abandoned_id_brings_the_summary_and_writes_nothing(lane: 
 
 
 def test_enqueue_replaces_the_abandoned_life_that_it_names(lane: Lane):
-    """Nothing of it is left, and the new one begins later, also where the clock stood still."""
+    """Nothing of it is left, and the new one begins later, also if the clock stood still."""
     born = abandoned(lane)
     lane.client.xadd(lane.names[6], {"w": "old"})
     lane.now = born
@@ -338,7 +338,7 @@ def test_enqueue_stores_whose_dead_sub_requests_these_were(lane: Lane):
 
 
 def test_enqueue_replaces_no_abandoned_life_of_which_a_slice_is_held(lane: Lane):
-    """It ends with the last slice."""
+    """The life ends with its last slice."""
     held = lane.take(lane.start(9, open_ms=HOUR)[0])
     lane.later(HOUR - 1)
     assert lane.extend(held) == "ok"

@@ -1,4 +1,4 @@
-"""exchange: one call settles leases, dispatches, pops tokens and acquires the next leases."""
+"""Tests the script exchange: one call settles leases, dispatches tokens, pops and acquires."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Exchanged:
 def lease(
     held: Held, others: list[tuple[bytes, str, int]] | None = None, **changed: Any
 ) -> list[Any]:
-    """Returns the arguments of one lease: all is done but the others."""
+    """Returns the arguments of one lease: all is done except what `others` names."""
     others = others or []
     done = [one for one in held.ids if one not in [other[0] for other in others]]
     given = {"id": "r1", "k": held.k, "fence": held.fence, "op": held.op} | changed
@@ -90,7 +90,7 @@ def _held(token: bytes, reply: Any, op: str) -> Held:
 
 
 def dispatch(lane: Lane, tokens: list[Tok], request_id: str = "r1") -> None:
-    """Puts tokens into their lanes, the first one as the first to be popped."""
+    """Puts tokens into their lanes; the first one is popped first."""
     for token in tokens:
         lane.client.lpush(LANES[token.lane], f"{request_id}#{token.k}.{token.g}")
 
@@ -122,7 +122,7 @@ def in_single_steps(lane: Lane, held: Held, others: list[Any], op: str) -> Held 
 
 
 def seen(lane: Lane) -> tuple[Any, ...]:
-    """Returns all that is stored, but of streams only the contents: their ids have the time."""
+    """Returns all that is stored; of streams only the contents, because ids contain the time."""
     stream, results, dead, log = lane.names[0], lane.names[6], lane.names[7], DISPATCH[2]
     dumped = {
         key: what for key, what in lane.dump().items() if key not in {stream, results, dead, log}
@@ -134,7 +134,7 @@ def seen(lane: Lane) -> tuple[Any, ...]:
     return dumped, waiting, pending, lane.results(), dead_ones, logged
 
 
-# ------------------------------------------------------------------ what it does
+# ------------------------------------------------------------------ the effect
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def seen(lane: Lane) -> tuple[Any, ...]:
 def test_it_leaves_what_the_single_steps_leave(
     one: Lane, bodies: Any, options: dict[str, Any], count: int, verdicts: list[tuple[str, int]]
 ):
-    """And grants the same slice, under the same fence."""
+    """It also grants the same slice, under the same fence."""
     found = []
     for way in ("single steps", "one call"):
         one.client.zadd(DISPATCH[0], {"r1": 1})
@@ -171,7 +171,7 @@ def test_it_leaves_what_the_single_steps_leave(
 
 
 def test_leases_of_several_requests_are_settled_and_the_next_ones_acquired(one: Lane):
-    """One ends, the other goes on behind a third one, which waited longer."""
+    """One request ends, the other one queues behind a third one, which waited longer."""
     two, three = other(one), other(one, "r3")
     first = one.begin(1, limit=1)
     second = two.begin(4, limit=1, count=2)
@@ -207,7 +207,7 @@ def test_an_ended_request_counts_no_more_towards_the_bound(one: Lane):
 
 
 def test_more_urgent_tokens_come_first_and_no_later_lane_is_touched(one: Lane):
-    """From one lane after the other, oldest first, up to the lanes in the keys."""
+    """Tokens are popped lane by lane, oldest first, up to the last lane in the keys."""
     later, urgent = other(one, "r7"), other(one, "r2")
     dispatch(later, later.start(1, limit=1, priority=7), "r7")
     dispatch(one, one.start(3, limit=2))
@@ -253,7 +253,7 @@ def test_tokens_that_are_not_due_or_of_another_lane_are_returned(one: Lane):
 
 
 def test_a_due_retry_among_several_leases_stays_the_next_of_its_lane(one: Lane):
-    """It must be acquired alone, so that the death of its worker is charged."""
+    """The retry must be acquired alone, so that the death of its worker is charged."""
     two = other(one)
     held = one.begin(2, limit=1)
     dispatch(two, two.start(1, limit=1), "r2")
@@ -282,7 +282,7 @@ def test_a_repeat_has_the_same_replies_though_a_token_must_be_acquired_alone(one
 def test_leases_are_shared_if_their_holder_has_several(
     one: Lane, limit: int, shared: str, expected: list[bytes]
 ):
-    """Their number is known only now. A death is charged to the only lease of its holder."""
+    """Their number becomes clear only now. A death is charged to the only lease of its holder."""
     dispatch(one, one.start(2, limit=limit))
     exchange(one, want=5, sizes={}, shared=shared)
     assert [text.split(b":")[6] for text in one.client.hvals(one.names[3])] == expected
@@ -290,7 +290,7 @@ def test_leases_are_shared_if_their_holder_has_several(
 
 @pytest.mark.parametrize("change", ["pause", "cancel", "deadline"])
 def test_a_request_that_must_not_go_on_does_not(one: Lane, change: str):
-    """What was settled counts all the same."""
+    """What was settled still counts."""
     held = one.begin(5, limit=1, count=2, deadline_ms=1_000 if change == "deadline" else 0)
     if change == "deadline":
         one.later(1_000)
@@ -308,8 +308,8 @@ def test_a_permit_above_a_lowered_limit_leaves(one: Lane):
     assert [len(reply.held) for reply in replies] == [0, 0, 1]
 
 
-def test_a_token_without_work_costs_only_itself(one: Lane):
-    """Stale tokens, ended requests, and what is no token: each costs only itself."""
+def test_a_token_without_work_affects_no_other(one: Lane):
+    """Stale tokens, ended requests, and invalid tokens affect no other token."""
     (token,) = one.start(2, limit=1)
     dispatch(one, [token._replace(g="99"), token])
     for name in ("ended", "paused"):
@@ -325,7 +325,7 @@ def test_a_token_without_work_costs_only_itself(one: Lane):
     assert reply.words == ["stale", "ok", "ended", "stale", "gone", "gone"]
 
 
-# ------------------------------------------------------------------ twice, too late, not the owner
+# ------------------------------------------------------------------ repeated, too late, no holder
 
 
 def test_a_repeat_acquires_the_same_and_pops_nothing(one: Lane):
@@ -345,7 +345,7 @@ def test_a_repeat_acquires_the_same_and_pops_nothing(one: Lane):
 
 
 def test_a_repeat_without_leases_returns_what_was_acquired(one: Lane):
-    """A supervisor sends it after the death of a process."""
+    """A supervisor sends this after the death of a process."""
     dispatch(one, one.start(2, limit=1))
     op = one.new_op()
     first = exchange(one, op=op)
@@ -354,7 +354,7 @@ def test_a_repeat_without_leases_returns_what_was_acquired(one: Lane):
 
 
 def test_a_call_that_arrives_after_its_repeat_pops_nothing(one: Lane):
-    """The supervisor's repeat came first, and gave nothing back."""
+    """The supervisor's repeat came first, and returned nothing."""
     dispatch(one, one.start(2, limit=1))
     op = one.new_op()
     assert exchange(one, op=op, want=0).tokens == []
@@ -467,7 +467,7 @@ def test_a_damaged_request_does_not_affect_the_others(one: Lane):
 
 
 def test_an_ending_that_the_log_refuses_is_returned(one: Lane):
-    """So that its caller logs it, and reports why it cannot."""
+    """So its caller logs the end itself, and reports the cause."""
     one.client.set(DISPATCH[2], "another program's")
     reply = exchange(one, lease(one.begin(1, limit=1)))
     assert reply.settled == [b"ended"]
@@ -506,7 +506,7 @@ def test_a_lease_that_is_refused_leaves_no_state_for_the_next_acquire(one: Lane)
 
 
 def test_it_drains_a_full_redis(one: Lane):
-    """What frees memory is never refused."""
+    """Calls that free memory are never refused."""
     held = one.begin(5, limit=1, count=2)
     with full(one.client):
         reply = exchange(one, lease(held))

@@ -1,4 +1,4 @@
-"""exchange takes from all buckets of a request in one call, and returns what it does not use."""
+"""Tests exchange with rates: it takes from all buckets of a request, and refunds the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN, OTHER, LAST = keys.bucket("r1"), keys.bucket("key/b"), keys.bucket("key/c")
 
 
 def left(lane: Lane, bucket: bytes, interval: int, burst: int) -> int:
-    """Takes what a bucket has; returns how many it allowed."""
+    """Takes all that a bucket has; returns how many it allowed."""
     rate = {"interval": interval, "burst": burst, "weight": 1}
     granted: int = lane.call("take", (bucket,), want=9, waited="", **rate)[0]
     return granted
@@ -25,7 +25,7 @@ def left(lane: Lane, bucket: bytes, interval: int, burst: int) -> int:
 
 @pytest.fixture
 def rated(one: Lane) -> Lane:
-    """A request with three rates, whose first token is in its lane."""
+    """Makes a request with three rates, whose first token is in its lane."""
     dispatch(one, one.start(20, limit=1, extras=f"rates=1 {FIRST} {SECOND} {THIRD}"))
     return one
 

@@ -1,4 +1,4 @@
-"""tidy: keys that have outlived their request get an end."""
+"""Tests the script expire_leftovers: keys that have outlived their request get a TTL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_an_ended_request_left_behind_goes(lane: Lane):
 
 
 def test_keys_without_a_request_get_the_time_given(lane: Lane):
-    """Nothing is deleted: a person may want to look."""
+    """Nothing is deleted, because a person may want to read it."""
     lane.start(3, open_ms=HOUR)
     lane.client.delete(lane.names[2])
     assert tidy(lane) == [b"tidied", 3]
@@ -45,7 +45,7 @@ def test_keys_without_a_request_get_the_time_given(lane: Lane):
 
 
 def test_an_intent_given_up_is_no_request(lane: Lane):
-    """Its marker keeps its own time."""
+    """The marker keeps its own TTL."""
     lane.start(1)
     lane.client.delete(lane.names[2])
     lane.abandon(5, ttl=1000)

@@ -1,4 +1,4 @@
-"""What a request's hash keeps of failed attempts: a count, and the last one with a bounded text."""
+"""Tests what a request's hash keeps of failed attempts: a count, and the last bounded text."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def test_the_text_of_a_failure_is_bounded(lane: Lane):
         ("signal 9 (SIGKILL)", "the process of the handler ended by signal 9 (SIGKILL)"),
     ],
 )
-def test_a_death_is_a_failed_attempt_and_says_how_the_process_ended(
-    lane: Lane, how: str, text: str
-):
+def test_a_death_is_a_failed_attempt_with_the_exit_of_its_process(lane: Lane, how: str, text: str):
     (token,) = lane.start(1, attempts=2)
     for attempt in (1, 2):
         held = lane.take(token)

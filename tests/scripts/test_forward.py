@@ -1,4 +1,4 @@
-"""next_forward, land, restart_forward: numbered messages that the target takes once, in order."""
+"""Tests next_forward, land and restart_forward: the target takes each message once, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def push(lane: Lane, *messages: str) -> None:
 
 
 def rest(lane: Lane, key: bytes) -> list[bytes]:
-    """What a list has, oldest first."""
+    """Returns the messages of a list, oldest first."""
     return [*reversed(lane.client.lrange(key, 0, -1))]
 
 

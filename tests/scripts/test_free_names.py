@@ -1,4 +1,4 @@
-"""A library file takes what it needs as parameters, and includes what it calls."""
+"""Tests that a library file takes what it needs as parameters, and includes what it calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXCEPTIONS = {
     "lib/flows/parts.lua": "its hash of parts is the script's",
     "lib/flows/shared.lua": "its hash of values is the script's",
 }
-HEADER = "lib/core/request_keys.lua"  # it declares the keys of a request
+HEADER = "lib/core/request_keys.lua"  # these declare the keys of a request
 LIBRARIES = sorted(
     {path.relative_to(ROOT).as_posix() for path in (ROOT / "lib").rglob("*.lua")}
     - {HEADER, *EXCEPTIONS}
@@ -38,7 +38,7 @@ SCRIPTS = sorted(
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_file_has_no_free_names_but_the_keys_of_a_request(name: str):
-    """It reads no KEYS, no ARGV, no local of a script, and no function that is not included."""
+    """A library file reads no KEYS, no ARGV, no local of a script, no function it lacks."""
     keys = (ROOT / HEADER).read_text().replace("KEYS", "({})")
     assert global_names(keys + expand(ROOT, name)) <= ALLOWED
 

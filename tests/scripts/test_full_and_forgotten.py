@@ -1,4 +1,4 @@
-"""A full Redis must be drainable, and a Redis that forgot its scripts must go on."""
+"""Tests the scripts on a full Redis, which must be drainable, and on one that forgot them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), CONF, LOADS)
 
 @contextlib.contextmanager
 def full(client: redis.Redis) -> Iterator[None]:
-    """The server is at its maxmemory until the end of the block."""
+    """Keeps the server at its maxmemory until the end of the block."""
     client.config_set("maxmemory", 100_000)
     try:
         with pytest.raises(redis.OutOfMemoryError):
@@ -121,7 +121,7 @@ def test_workers_live_on_a_full_redis(lane: Lane):
 
 
 def forget_before_each(lane: Lane) -> Callable[..., object]:
-    """Make the server forget every script before each call."""
+    """Makes the server forget every script before each call."""
     call = lane.call
 
     def forgetting(*args: object, **given: object) -> object:
@@ -132,10 +132,10 @@ def forget_before_each(lane: Lane) -> Callable[..., object]:
 
 
 @pytest.mark.any_command
-def test_everything_goes_on_while_the_server_forgets_its_scripts(
+def test_everything_works_while_the_server_forgets_its_scripts(
     lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
-    """SCRIPT FLUSH before each call: a restart and a failover look like this."""
+    """SCRIPT FLUSH runs before each call, because a restart and a failover have this effect."""
     monkeypatch.setattr(lane, "call", forget_before_each(lane))
     tokens = lane.start(4, open_ms=HOUR, limit=2)
     lane.append(2, chunk=2)

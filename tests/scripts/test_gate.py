@@ -1,4 +1,4 @@
-"""The gate of a request: nothing starts before it opens, and everything starts after it."""
+"""Tests the gate of a request: nothing starts before it opens, and everything after it."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_the_permit_that_has_waited_for_longest_is_hastened(lane: Lane):
 
 
 def test_a_sleeper_is_not_hastened(lane: Lane):
-    """Its retry is not due, so it would find nothing."""
+    """Its retry is not due, so its token would find nothing."""
     held = lane.take(lane.start(1, priority=90, extras="ageing=60000")[0])
     reply = lane.complete(held, others=[(held.ids[0], "retry", HOUR)])
     (sleeper,) = toks(reply[2])

@@ -1,4 +1,4 @@
-"""glance: what a request needs of the maintenance, read without a change."""
+"""Tests the script glance: it reads what a request needs of the maintenance, without a change."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PERMITS, LEASES = "tok:{r1}", "lease:{r1}"
-STREAM = [b"x" * 2_000] * 4  # too much for the way of a small request
+STREAM = [b"x" * 2_000] * 4  # too much for `few` of a small request
 
 
 def glance(lane: Lane, *, queue: str = "req", grace: Any = "") -> list[Any]:
-    """A glance, which must change nothing."""
+    """Calls glance, which must change nothing."""
     with lane.unchanged():
         return list(lane.call("glance", lane.names, queue=queue, grace=grace))
 
 
 def look(lane: Lane) -> int:
-    """When to look, as a glance reports it."""
+    """Returns the next check of the request that a glance reports."""
     word, when, tokens = glance(lane)
     assert (word, tokens) == (b"ok", [])
     return int(when)
@@ -56,7 +56,7 @@ def test_a_deadline_is_expected(lane: Lane):
 
 
 def test_a_deadline_of_a_request_that_is_cancelled_is_not_expected(lane: Lane):
-    """It waits for its last lease only, before the deadline and after it."""
+    """The request waits for its last lease only, before the deadline and after it."""
     lane.begin(STREAM, deadline_ms=5_000, count=1)
     assert lane.cancel()[0] == b"ok"
     assert look(lane) == 30_000
@@ -74,7 +74,7 @@ def test_the_end_of_an_open_requests_time_is_expected(lane: Lane):
     assert lane.reap()[0] == b"ended"
 
 
-# ------------------------------------------------------------------ reap has something to do
+# ------------------------------------------------------------------ reap has work
 
 
 def expired(lane: Lane) -> None:
@@ -93,7 +93,7 @@ def left_open(lane: Lane) -> None:
 
 
 def half_buried(lane: Lane) -> None:
-    """A deadline that one call could not deal with: it buries a thousand."""
+    """Makes a deadline that needs two calls: one buries a thousand."""
     lane.start(1_000, deadline_ms=5_000, open_ms=HOUR)
     lane.append(500, chunk=2)
     lane.seal()
@@ -108,7 +108,7 @@ def permits_deleted(lane: Lane) -> None:
 
 
 def sleeper_deleted(lane: Lane) -> None:
-    """The one permit that waits for a retry is gone."""
+    """Deletes the one permit that waits for a retry."""
     lane.checked = False
     held = lane.begin(1)
     lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
@@ -116,7 +116,7 @@ def sleeper_deleted(lane: Lane) -> None:
 
 
 def nothing_queued(lane: Lane) -> None:
-    """Work, and no permit is queued, held or asleep."""
+    """Makes work, while no permit is queued, leased or asleep."""
     lane.checked = False
     lane.start(STREAM)
     lane.client.delete(PERMITS)
@@ -125,7 +125,7 @@ def nothing_queued(lane: Lane) -> None:
 
 
 def lease_deleted(lane: Lane) -> None:
-    """All entries of a small request are held, and its lease is gone."""
+    """Leases all entries of a small request, and deletes the lease."""
     lane.checked = False
     held_whole(lane)
     lane.client.delete(LEASES, PERMITS)
@@ -171,7 +171,7 @@ def held(lane: Lane) -> None:
 
 
 def held_whole(lane: Lane) -> None:
-    """All entries of a small request in one lease, without a stream."""
+    """Leases all entries of a small request together, without a stream."""
     lane.begin(3, limit=1)
     assert lane.number("few") == 2
 
@@ -192,7 +192,7 @@ def cancelling(lane: Lane) -> None:
 
 
 def cancelling_while_open(lane: Lane) -> None:
-    """The end of its open time, which comes before that of its lease, is not awaited any more."""
+    """Makes a request whose open time ends before its lease, but is not awaited any more."""
     lane.begin(STREAM, open_ms=500)
     lane.cancel()
 
@@ -225,7 +225,7 @@ CALM = [
 def test_where_a_glance_finds_nothing_to_do_reap_changes_nothing(
     lane: Lane, brought: Callable[[Lane], None], after_ms: int
 ):
-    """And it returns the same moment, but for the end of an open request's time."""
+    """It also returns the same moment, except the end of an open request's time."""
     brought(lane)
     lane.later(after_ms)
     expects = look(lane)
@@ -282,7 +282,7 @@ def test_a_permit_whose_request_names_a_tenant_is_named_with_its_turn(lane: Lane
     assert glance(lane, grace=0)[2][-1] == b"3:acme"
 
 
-# ------------------------------------------------------------------ what is not there, or not ours
+# ------------------------------------------------------------------ absent or foreign
 
 
 def test_the_request_of_another_queue_is_foreign(lane: Lane):
@@ -308,7 +308,7 @@ def test_a_request_that_cannot_be_read_is_an_error(lane: Lane):
 
 
 def test_a_lease_that_ends_later_than_it_can_is_due_now(lane: Lane):
-    """The clock went back: reap bounds it to one lease from now."""
+    """The clock went back: reap bounds the lease to one lease from now."""
     lane.begin(STREAM, count=1)
     lane.client.zadd(LEASES, {"0": lane.now + 10 * MINUTE})
     assert look(lane) == 1
@@ -317,7 +317,7 @@ def test_a_lease_that_ends_later_than_it_can_is_due_now(lane: Lane):
 
 
 def test_a_token_that_was_queued_later_than_now_is_named(lane: Lane):
-    """The clock went back: how long ago it was queued is unknown."""
+    """The clock went back: the time since it was queued is unknown."""
     lane.start(1)
     lane.later(-10 * MINUTE)
     assert len(glance(lane, grace=5_000)[2]) == 4

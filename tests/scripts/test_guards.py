@@ -1,4 +1,4 @@
-"""Guards that no other test would miss (python -m tests.explore.mutants finds such)."""
+"""Tests the guards of scripts that no other test holds (see tests/explore/mutants.py)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_drop_logs_nothing_for_a_score_that_is_no_number(lane: Lane):
     assert lane.dump() == {}
 
 
-def test_a_deadline_buries_what_was_given_back_in_bites_of_bytes_too(lane: Lane):
-    """With bodies of 1 MiB a call buries 16, and says that there is more to do now."""
+def test_a_deadline_buries_what_was_released_in_calls_of_bounded_bytes(lane: Lane):
+    """With bodies of 1 MiB a call buries 16, and reports that more is due now."""
     held = lane.begin([b"x" * MIB] + [b"y"] * 19, limit=1, deadline_ms=60_000)
     lane.complete(held, [], [(entry_id, "release", 0) for entry_id in held.ids])
     assert lane.pending() == {"-": 20}
@@ -41,7 +41,7 @@ def test_a_deadline_buries_what_was_given_back_in_bites_of_bytes_too(lane: Lane)
 
 
 def test_a_worker_leaves_though_its_record_has_expired(lane: Lane):
-    """Its entry and its lock go, or it would be looked for."""
+    """Its entry and its lock are removed, or others would take it for dead."""
     lane.raw("ZADD", keys.workers("req"), lane.now, "w:1")
     lane.raw("HSET", CONF, "lock", "w:1", "lock_until", lane.now)
     names = (keys.workers("req"), keys.worker("req", "w:1"), CONF, keys.taken("req", "w:1"))
@@ -50,7 +50,7 @@ def test_a_worker_leaves_though_its_record_has_expired(lane: Lane):
 
 
 def test_another_limit_lets_a_sleeper_sleep(lane: Lane):
-    """Its token is on its way, and due when the retry is."""
+    """Its token is queued already, and due together with the retry."""
     held = lane.begin(1, limit=1)
     lane.complete(held, [], [(held.ids[0], "retry", 60_000)])
     assert lane.request("set_limit", limit=2) == [b"ok", []]

@@ -1,4 +1,4 @@
-"""hand_over: bodies of another request and the cursor over it, in one call."""
+"""Tests the script hand_over: it adds bodies of another request and moves the cursor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def give(lane: Lane, since: str, upto: str, *bodies: bytes) -> list[Any]:
 
 @pytest.fixture
 def fed(lane: Lane) -> Lane:
-    """An open request without a sub-request."""
+    """Makes an open request without a sub-request."""
     assert lane.start(0, limit=2, open_ms=HOUR) == []
     return lane
 

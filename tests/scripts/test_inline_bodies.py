@@ -1,4 +1,4 @@
-"""A small request needs no stream as long as one lease takes and does all of it."""
+"""Tests `few`: a small request needs no stream while one lease takes and completes all of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ODD = [b"", b"3:abc", bytes(range(256)), b"x" * 500]
 
 
 def has_stream(lane: Lane) -> bool:
-    """True when it is a request like any other; else `few` is there, and neither of the others."""
+    """Returns True for a stream; otherwise `few` must be there, and no stream nor group."""
     stream, counter, *_, few = lane.names
     there = {key for key in (stream, counter, few) if lane.client.exists(key)}
     assert there in ({stream, counter}, {few})
@@ -24,14 +24,14 @@ def has_stream(lane: Lane) -> bool:
 
 
 def held_apart(lane: Lane, count: int = 3, **options: Any) -> Held:
-    """A small request, all of it held by one lease."""
+    """Makes a small request, all of it in one lease."""
     held = lane.begin(count, limit=1, **options)
     assert (len(held.ids), has_stream(lane)) == (count, False)
     return held
 
 
 def test_few_small_bodies_wait_and_are_held_in_one_string(lane: Lane):
-    """An empty body and any bytes are the same as in a stream; a refused token writes nothing."""
+    """Empty bodies and any bytes are kept as in a stream; a refused token writes nothing."""
     (token,) = lane.start(ODD, limit=1)
     assert not has_stream(lane)
     with lane.unchanged():
@@ -146,7 +146,7 @@ def test_pause_and_new_limits_leave_them_where_they_are(lane: Lane):
 
 
 def test_no_dead_to_requeue_makes_no_counter(lane: Lane):
-    """It would be taken for the number of what is left."""
+    """A counter would be read as the number of what is left."""
     lane.start(3)
     lane.requeue([b"1-1"])
     assert not has_stream(lane)
@@ -171,7 +171,7 @@ def test_a_permit_deleted_alone_gives_them_back_when_its_lease_expires(lane: Lan
 
 
 def test_a_lease_deleted_alone_is_repaired_too(lane: Lane):
-    """The permit says held, and nothing will ever end that lease: its request still ends."""
+    """The permit is leased, and no such lease will ever expire: its request still ends."""
     held = held_apart(lane)
     lane.checked = False
     lane.client.delete(lane.names[4])

@@ -1,4 +1,4 @@
-"""join.lua: parts of several requests become one body, once; the cursor moves with them."""
+"""Tests the script join: parts of several requests become one body, once, and the cursor moves."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def join(
 
 
 def waiting(lane: Lane) -> dict[bytes, bytes]:
-    """The parts that wait for others, and the marks of dead ones."""
+    """Returns the parts that wait for others, and the marks of dead ones."""
     found: dict[bytes, bytes] = lane.client.hgetall(keys.of_flow(lane.id))
     return found
 
 
 @pytest.fixture
 def fed(lane: Lane) -> Lane:
-    """An open request without a sub-request."""
+    """Makes an open request without a sub-request."""
     assert lane.start(0, limit=2, open_ms=HOUR) == []
     return lane
 
@@ -143,7 +143,7 @@ def test_what_does_not_exist_is_gone(lane: Lane):
 
 
 def test_a_new_life_of_the_id_joins_no_part_of_the_former_one(lane: Lane):
-    """A person has cancelled the former one alone, and its tombstone has expired."""
+    """A person has cancelled the former life alone, and its tombstone has expired."""
     lane.start(0, limit=2, open_ms=HOUR)
     join(lane, START, "1-0,0-0", ("1:0", b"old"), ("1:1:x", b"old"))
     lane.request("cancel", reason="why")

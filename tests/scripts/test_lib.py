@@ -1,4 +1,4 @@
-"""The lib functions by themselves: no server, every number of permits."""
+"""Tests the functions of lua/v1/lib in a Lua interpreter, without a server."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_mint_queues_as_many_as_there_is_work_and_room_for(limit: int, held: int
 
 @given(st.integers(1, 10_000))
 def test_mint_costs_what_it_mints(limit: int):
-    """Never a scan over the limit: one free permit is one write, whatever the limit."""
+    """No scan over the limit is made: one free permit is one write, whatever the limit."""
     lib = minting()
     state = state_of(lib, limit=limit, held=limit - 1, high=limit - 1, fresh=10_000)
     lib.mint(state, NOW)
@@ -112,7 +112,7 @@ def test_a_chunk_of_a_thousand_is_no_error_and_one_more_is():
 
 
 def test_the_first_death_waits_for_nothing_later_ones_for_the_backoff():
-    """Doubling up to the most; no overflow for any attempt."""
+    """The backoff doubles up to its maximum; no attempt overflows it."""
     lib = Lib(("lease/charge_death",), ("death_delay",))
     state = lib.table(backoff_min=1_000, backoff_max=5_000)
     assert [lib.death_delay(state, n) for n in (0, 1, 2, 3, 4, 5, 1000)] == [

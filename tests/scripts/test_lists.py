@@ -1,4 +1,4 @@
-"""Scripts of a person's lists: claim_messages, fan_out, keep_service, settle_messages."""
+"""Tests the scripts of plain lists: claim_messages, fan_out, keep_service, settle_messages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def of_xid(name: str) -> bytes:
 
 
 def push(lane: Lane, key: bytes, *messages: str) -> None:
-    """As a program does: the newest is at the head."""
+    """Pushes as a program does: the newest is at the head."""
     lane.client.lpush(key, *messages)
 
 
 def rest(lane: Lane, key: bytes) -> list[bytes]:
-    """What a list has, oldest first."""
+    """Returns the messages of a list, oldest first."""
     return [*reversed(lane.client.lrange(key, 0, -1))]
 
 

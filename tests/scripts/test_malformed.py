@@ -1,4 +1,4 @@
-"""Malformed arguments: each script refuses them by their code, and writes nothing before."""
+"""Tests malformed arguments: each script refuses them by their code, and writes nothing before."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARDS = ["a", "1;2", "-1", "1, 2", ","]
 
 
 def each(name: str, *values: Any) -> list[dict[str, Any]]:
-    """One argument with several values."""
+    """Returns one argument with several values."""
     return [{name: value} for value in values]
 
 
@@ -145,7 +145,7 @@ ROWS = [(script, code, wrong) for script, code, several in MALFORMED for wrong i
 
 
 def called(lane: Lane, script: str, **wrong: Any) -> Callable[[], Any]:
-    """The call of a script on the three requests, with these arguments changed."""
+    """Calls a script on the three requests, with these arguments changed."""
     call = accepted(lane, three_requests(lane))[script]
     given = call.given | wrong
     if script == "enqueue" and "policy" not in wrong:

@@ -1,4 +1,4 @@
-"""A script of a request that is not there, or has ended, reports that and writes nothing."""
+"""Tests scripts on a request that is absent or has ended: they report that and write nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDED = ({*GONE} - {"claim_dead", "confirm", "extend"}) | {"discard"}
 
 
 def made(lane: Lane) -> dict[str, dict[str, Any]]:
-    """The arguments of each script for a request that ran in a database that is empty now."""
+    """Returns each script's arguments for a request of a database that is empty now."""
     calls = accepted(lane, three_requests(lane))
     lane.client.flushall()
     return {name: call.given for name, call in calls.items()}

@@ -1,4 +1,4 @@
-"""pause_queue: a queue is paused until a time, or until it is resumed."""
+"""Tests the script pause_queue: a queue is paused until a time, or until it is resumed."""
 
 from __future__ import annotations
 

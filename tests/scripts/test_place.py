@@ -1,4 +1,4 @@
-"""place: a request is announced in the queue with the fewest unfinished requests."""
+"""Tests the script place: it announces a request in the queue with the fewest unfinished ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRACE = 5_000
 
 
 def place(lane: Lane, request: str = "r", among: Sequence[str] = QUEUES, **given: Any) -> Any:
-    """The index of the queue and the score; None from a cluster."""
+    """Returns the index of the queue and the score; None from a cluster."""
     how = {"now": lane.now, "id": request, "grace": GRACE, "queues": among} | given
     names = (keys.request_hash(request or "r"), *map(keys.active, among))
     call = lane.scripts.place(names, **how)

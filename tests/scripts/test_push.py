@@ -1,4 +1,4 @@
-"""push: words at the end of a list where the next pop takes them."""
+"""Tests the script push: it adds words at the end of a list where the next pop takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def push(lane: Lane, *words: str, ttl: object = 0, key: bytes = LANE) -> int:
 
 
 def test_what_is_pushed_is_popped_next(lane: Lane):
-    """Before what waits there, the last word first; and the list does not expire."""
+    """The last word is popped first, before older ones; and the list does not expire."""
     lane.client.lpush(LANE, "waits")
     assert push(lane, "a", "b") == 3
     assert lane.client.pttl(LANE) == -1

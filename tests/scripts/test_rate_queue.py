@@ -1,4 +1,4 @@
-"""rate_queue: a queue has a rate, another one, or none."""
+"""Tests the script rate_queue: it gives a queue a rate, another one, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bucket of a rate: never more than burst + rate x time, and no longer waits than needed."""
+"""Tests the bucket of a rate: never more than burst + rate x time, and the shortest waits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_those_that_wait_are_given_one_interval_each(one: Lane):
     assert [take(one) for _ in range(4)] == [[0, 10], [0, 20], [0, 30], [0, 40]]
 
 
-def test_who_comes_later_does_not_overtake_those_that_wait(one: Lane):
+def test_a_later_caller_does_not_overtake_those_that_wait(one: Lane):
     take(one, 5)
     assert take(one) == [0, 10]
     assert take(one) == [0, 20]
@@ -52,7 +52,7 @@ def test_who_comes_later_does_not_overtake_those_that_wait(one: Lane):
     assert take(one, waited=True) == [1, 0]
 
 
-def test_who_never_waits_takes_no_place_in_the_line(one: Lane):
+def test_a_caller_that_never_waits_takes_no_place_in_the_line(one: Lane):
     take(one, 5)
     for _ in range(50):
         asked = one.call("take", (BUCKET,), want=1, waited="2", **RATE)

@@ -1,4 +1,4 @@
-"""reap: leases whose holder is gone are taken back, and only the guilty are charged."""
+"""Tests the script reap: it takes back leases without a holder, and charges only the guilty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEASE = 30_000
 
 
 def reaped(lane: Lane, **which: Any) -> tuple[int, list[Tok]]:
-    """The next look and the tokens of a reap that left the request alive."""
+    """Returns the time of the next check and the tokens, of a reap that left the request alive."""
     word, look, flat = lane.reap(**which)
     assert word == b"ok"
     return look, toks(flat)
@@ -28,11 +28,11 @@ def test_a_lease_that_stands_is_left_alone(lane: Lane):
     lane.take(tokens[1])
     lane.later(LEASE - 2)
     with lane.unchanged():
-        assert reaped(lane) == (2, [])  # one ms; but 1 says: there is more to take back now
+        assert reaped(lane) == (2, [])  # one ms; but 1 means that there is more to take back now
 
 
 def test_a_lease_that_ends_later_than_it_can_ends_a_lease_from_now(lane: Lane):
-    """The clock went back by minutes: a living holder extends it, a dead one's work comes back."""
+    """The clock went back: a living holder extends the lease, a dead one's work returns."""
     tokens = lane.start(6)
     dead, alive = lane.take(tokens[0]), lane.take(tokens[1])
     lane.later(-600_000)
@@ -49,7 +49,7 @@ def test_a_lease_that_ends_later_than_it_can_ends_a_lease_from_now(lane: Lane):
 
 
 def test_a_reap_of_a_worker_leaves_the_ends_of_other_leases_alone(lane: Lane):
-    """Only a look at expired leases compares them with the clock."""
+    """Only a check of expired leases compares them with the clock."""
     other = lane.begin(6)
     before = lane.raw(b"ZSCORE", lane.names[4], other.k)
     lane.later(-600_000)
@@ -58,7 +58,7 @@ def test_a_reap_of_a_worker_leaves_the_ends_of_other_leases_alone(lane: Lane):
 
 
 def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
-    """It was alone, so it is to blame; it is delivered again immediately."""
+    """The entry was alone, so it is charged; it is delivered again immediately."""
     held = lane.begin(3, limit=1, count=1)
     lane.later(LEASE)
     look, (token,) = reaped(lane)
@@ -68,7 +68,7 @@ def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
 
 
 def test_an_expired_lease_of_a_worker_that_held_more_charges_nothing(lane: Lane):
-    """Which of them killed the worker is unknown: it comes back alone, uncharged."""
+    """Any of them may have killed the worker: the entry returns alone, uncharged."""
     held = lane.begin(3, limit=1, count=1, shared=True)
     lane.later(LEASE)
     _, (token,) = reaped(lane)
@@ -79,7 +79,7 @@ def test_an_expired_lease_of_a_worker_that_held_more_charges_nothing(lane: Lane)
 
 
 def test_a_shared_lease_whose_supervisor_names_it_is_charged(lane: Lane):
-    """It was the one that ran when its process died."""
+    """The named lease was running when its process died."""
     held = lane.begin(1, limit=1, attempts=1, shared=True)
     word, summary = lane.reap(worker=held.worker, started=held.started, k=held.k, fence=held.fence)
     assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 0, 1, 0])
@@ -88,7 +88,7 @@ def test_a_shared_lease_whose_supervisor_names_it_is_charged(lane: Lane):
 
 
 def test_a_retry_that_is_not_due_keeps_no_lease_from_being_shared(lane: Lane):
-    """Only what is delivered now must be alone."""
+    """Only an entry that is delivered now must be alone."""
     held = lane.begin(2, limit=1, count=1)
     word, _, flat = lane.complete(held, others=[(held.ids[0], "retry", 1000)])
     assert word == b"ok"
@@ -96,7 +96,7 @@ def test_a_retry_that_is_not_due_keeps_no_lease_from_being_shared(lane: Lane):
 
 
 def test_an_expired_lease_with_many_charges_nothing(lane: Lane):
-    """Which of them killed the worker is unknown; each comes back alone, in its first attempt."""
+    """Any of them may have killed the worker; each returns alone, in its first attempt."""
     held = lane.begin(3, limit=1)
     lane.later(LEASE)
     _, (token,) = reaped(lane)
@@ -123,7 +123,7 @@ def test_only_what_a_partial_completion_left_is_taken_back(lane: Lane):
 
 
 def die(lane: Lane, token: Tok) -> list[Tok]:
-    """Take the token's slice and let the lease expire."""
+    """Takes the token's slice and lets the lease expire."""
     lane.take(token)
     lane.later(LEASE)
     reply = lane.reap()
@@ -199,8 +199,8 @@ def test_reap_deletes_the_consumer_that_holds_nothing(lane: Lane):
     assert lane.pending() == {"-": 3}
 
 
-def test_reap_takes_bounded_bites(lane: Lane):
-    """Over about 1,000 entries the rest is for the next call, for which the reply asks."""
+def test_reap_takes_back_a_bounded_number_a_call(lane: Lane):
+    """Over about 1,000 entries the rest is left to the next call, for which the reply asks."""
     first = lane.enqueue(900, limit=4, open_ms=HOUR)
     tokens = toks(first[1])
     for chunk in (2, 3, 4):
@@ -219,7 +219,7 @@ def test_reap_takes_bounded_bites(lane: Lane):
 
 
 def test_missing_tokens_are_made_again(lane: Lane):
-    """The auditor names permits whose token is nowhere: they are queued with a new generation."""
+    """The auditor names permits without a token: they are queued with a new generation."""
     tokens = lane.start(6)
     _, again = reaped(lane, missing=["1", tokens[1].g, "2", tokens[2].g])
     assert [(token.k, token.lane, token.delay) for token in again] == [("1", 5, 0), ("2", 5, 0)]
@@ -262,7 +262,7 @@ def test_a_request_open_past_its_time_is_abandoned(lane: Lane, redis_client: red
     assert (summary[0], summary[2:6], summary[8]) == (b"cancelled", [4, 0, 0, 4], b"abandoned")
 
 
-def test_an_abandoned_request_waits_for_who_holds_a_slice(lane: Lane):
+def test_an_abandoned_request_waits_for_the_holder_of_a_slice(lane: Lane):
     held = lane.begin(6, open_ms=1_000)
     lane.later(1_001)
     word, _, flat = lane.reap()
@@ -289,7 +289,7 @@ def test_reap_ends_a_cancelled_request_whose_last_holder_died(lane: Lane):
 
 
 def test_every_lease_expires_and_all_is_accounted_for(lane: Lane):
-    """Until all are dead or done: the counts add up, and no body runs too often."""
+    """This repeats until all are dead or done: the counts are right, and no body runs too often."""
     tokens = lane.start(7, attempts=2, limit=2, backoff_min=0, backoff_max=0)
     deliveries: dict[bytes, int] = {}
     while tokens:
@@ -306,8 +306,8 @@ def test_every_lease_expires_and_all_is_accounted_for(lane: Lane):
     assert set(deliveries.values()) <= {2, 3}
 
 
-def test_reap_of_another_queue_is_none_of_its_business(lane: Lane):
-    """A leftover intent must not make this queue's workers run that queue's request."""
+def test_reap_ignores_requests_of_another_queue(lane: Lane):
+    """An old intent must not make this queue's workers run that queue's request."""
     lane.begin(1)
     lane.later(60_000)
     with lane.unchanged():

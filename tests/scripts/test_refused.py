@@ -1,4 +1,4 @@
-"""Each command of each script is refused in turn: nothing is lost, and the request can end."""
+"""Tests each script with each of its commands refused: nothing is lost, the request can end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=Tru
 
 
 class Case(NamedTuple):
-    """A script at work: what it is called for, and how many sub-requests there are then.
+    """A script at work: why it is called, and how many sub-requests there are then.
 
     `is_worker`: no caller need repeat a call that was refused; else its caller does.
     """
@@ -111,7 +111,7 @@ def exchanged_last(lane: Lane) -> Callable[[], Any]:
 
 
 def whole(reply: Exchanged) -> None:
-    """Fails as a single call would if an error refused one of the steps."""
+    """Fails as a single call does if an error refused one of the steps."""
     if b"" in reply.settled or "" in reply.words:
         raise RedisUnfit("a step was refused alone")
 
@@ -163,7 +163,7 @@ def overdue(lane: Lane) -> Callable[[], Any]:
 
 
 def started(name: str, act: str, *args: Any, size: int = MANY, **given: Any) -> Any:
-    """A request that has just been submitted, and one call of it."""
+    """Yields a request that has just been submitted, and one call of it."""
 
     def prepare(lane: Lane) -> Callable[[], Any]:
         lane.start(size, open_ms=2 * HOUR if act in {"append", "seal"} else 0)
@@ -309,7 +309,7 @@ def guard(redis_client: redis.Redis, redis_url: str) -> Iterator[Guard]:
 
 
 def work_off(lane: Lane) -> None:
-    """Whatever is left is taken back, minted again and done, by a worker with all its rights."""
+    """Takes back, mints again and completes what is left, as a worker with all rights."""
     for _ in range(100):
         lane.later(2 * LEASE)
         state = lane.hash()["state"]
@@ -330,7 +330,7 @@ def work_off(lane: Lane) -> None:
 
 
 def account(lane: Lane, total: int) -> None:
-    """Every sub-request ended once."""
+    """Checks that every sub-request ended once."""
     stored, results = lane.hash(), lane.results()
     counts = [int(stored[name]) for name in ("done", "dead", "cancelled")]
     statuses = [status for status, _, _ in results.values()]
@@ -348,7 +348,7 @@ def account(lane: Lane, total: int) -> None:
 def test_a_command_that_is_refused_loses_nothing(
     case: Case, guard: Guard, lane: Lane, redis_client: redis.Redis, *, repeated: bool
 ):
-    """Once the right is back the request ends, with each sub-request counted once."""
+    """With the right restored the request ends, and each sub-request is counted once."""
     if not repeated and not case.is_worker:
         pytest.skip("a producer repeats what was refused")
     found = sorted(acl.commands_of(getattr(library(), case.script)))

@@ -1,4 +1,4 @@
-"""The dispatch slot's scripts when a command in their middle is refused: nothing is lost."""
+"""Tests the dispatch slot's scripts if a command in their middle is refused: nothing is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_damaged_lane_holds_up_no_token_of_another(lane: Lane):
 @ON_SINGLE
 @pytest.mark.parametrize("command", ["lpush", "zrem"])
 def test_no_token_is_lost_by_a_promoter_that_is_refused(command: str, guard: Guard, lane: Lane):
-    """It is in its lane, or it waits; a copy costs one stale acquire."""
+    """The token is in its lane, or it waits; a copy costs one stale acquire."""
     lane.driver = guard.driver
     lane.client.zadd(DELAYED, {"3|a#0.1": 1})
     guard.refuse(command)

@@ -1,4 +1,4 @@
-"""Two releases of the scripts at work on one Redis, and a layout that is newer than ours."""
+"""Tests two releases of the scripts on one Redis, and a layout that is newer than ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER = "-- of another release\n"
 
 @pytest.fixture
 def other(tmp_path: Path) -> Library:
-    """The same scripts with other texts, so that they have other names on the server."""
+    """Makes the same scripts with other texts, so that they have other names on the server."""
     root = tmp_path / "v1"
     shutil.copytree(library().root, root)
     for path in root.rglob("*.lua"):
@@ -37,14 +37,14 @@ def other(tmp_path: Path) -> Library:
 
 @contextlib.contextmanager
 def release(lane: Lane, scripts: Library) -> Any:
-    """The other release's turn."""
+    """Switches to the other release."""
     ours, lane.scripts = lane.scripts, scripts
     yield
     lane.scripts = ours
 
 
 @pytest.mark.any_command
-def test_a_request_goes_through_the_hands_of_two_releases(lane: Lane, other: Library):
+def test_two_releases_work_on_one_request(lane: Lane, other: Library):
     first, *_ = lane.start(20, limit=1)
     with release(lane, other):
         held = lane.take(first, count=8)
@@ -63,7 +63,7 @@ def test_a_request_goes_through_the_hands_of_two_releases(lane: Lane, other: Lib
 
 
 def test_a_worker_notes_the_layout_of_its_release(lane: Lane, driver: SyncDriver):
-    """So that a later release sees what it must not change under its feet."""
+    """A later release reads which layouts are in use."""
     from fairlane.operations.maintenance import registry
 
     assert driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))[0].is_ok

@@ -1,4 +1,4 @@
-"""What a repeated call brings: each queued token once more, and never a third time."""
+"""Tests which tokens a repeated call returns: each queued token once more, never a third time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ every_call = pytest.mark.parametrize("name", CALLS)
 
 
 def begun(lane: Lane) -> list[Tok]:
-    """A sealed request of ten sub-requests; its three tokens."""
+    """Makes a sealed request of ten sub-requests; returns its three tokens."""
     tokens = lane.start(9, open_ms=HOUR)
     lane.append(1, chunk=2)
     lane.seal(2)

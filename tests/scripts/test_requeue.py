@@ -1,4 +1,4 @@
-"""requeue_dead: dead sub-requests wait again, each counted once and with one outcome."""
+"""Tests the script requeue_dead: dead sub-requests wait again, each counted once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def bury(lane: Lane, *indexes: int, of: int = 9, limit: int = 1) -> Tok:
-    """A request with these sub-requests dead, the rest released; its one token."""
+    """Makes a request with these sub-requests dead, the rest released; returns its one token."""
     (token,) = lane.start(of, limit=limit)[:1]
     held = lane.take(token)
     names = [entry_id for entry_id in held.ids if int(entry_id.split(b"-")[1]) in indexes]
@@ -22,7 +22,7 @@ def bury(lane: Lane, *indexes: int, of: int = 9, limit: int = 1) -> Tok:
 
 
 def finish(lane: Lane, token: Tok | None) -> list[Held]:
-    """Work it off, one permit at a time."""
+    """Works the request off, one permit at a time."""
     seen = []
     while token is not None:
         held = lane.take(token)
@@ -63,8 +63,8 @@ def test_it_may_die_again_and_be_requeued_again(lane: Lane):
     assert [lane.number(name) for name in ("done", "dead")] == [1, 0]
 
 
-def test_a_repeat_of_a_call_says_what_the_first_one_did(lane: Lane):
-    """By its op; also after another call, and after the end of the request. Nothing is written."""
+def test_a_repeat_of_a_call_returns_what_the_first_one_did(lane: Lane):
+    """The op identifies the call, also after another call and after the end. Nothing is written."""
     held = lane.begin(2, limit=1, open_ms=HOUR)
     lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
     first, second = lane.dead_ids()
@@ -102,7 +102,7 @@ def test_a_dead_one_that_is_named_twice_is_requeued_once(lane: Lane):
 
 
 def test_ids_grow_whatever_the_clock_does(lane: Lane):
-    """A requeue between chunks, with a clock that stands still or runs backwards."""
+    """A requeue runs between chunks, with a clock that stands still or goes back."""
     held = lane.begin(3, limit=1, open_ms=HOUR)
     lane.complete(held, others=[(held.ids[0], "dead", 0), (held.ids[2], "dead", 0)])
     lane.later(-5_000)
@@ -122,7 +122,7 @@ def test_only_what_is_named_is_requeued(lane: Lane):
 
 
 def test_a_call_moves_about_four_mebibytes(lane: Lane):
-    """It says at how many it has looked; the caller goes on behind them."""
+    """The reply counts how many were read; the caller continues behind them."""
     bodies = [b"x" * MIB] * 3
     (token,) = lane.start(bodies, limit=1, open_ms=HOUR)
     for chunk in (2, 3):
@@ -149,7 +149,7 @@ def test_requeue_while_paused_waits_for_resume(lane: Lane):
 
 
 def test_what_is_on_its_way_to_its_end_takes_nothing_back(lane: Lane):
-    """Cancelled it would be counted cancelled, and after the deadline it would die again."""
+    """A cancelled request would count it as cancelled; after the deadline it would die again."""
     token = bury(lane, 0, of=4)
     lane.take(token)
     lane.cancel()

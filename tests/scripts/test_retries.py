@@ -1,4 +1,4 @@
-"""Retries, releases and the dead: attempts are charged to whom they belong."""
+"""Tests retries, releases and deaths: each attempt is charged to the right sub-request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.requests import HOUR, Held, Lane, Tok, toks
 
 
 def fail(lane: Lane, held: Held, delay: int, verdict: str = "retry") -> list[Tok]:
-    """Give the same verdict on all of a slice; returns the tokens."""
+    """Gives the same verdict on all of a slice; returns the tokens."""
     reply = lane.complete(held, others=[(entry_id, verdict, delay) for entry_id in held.ids])
     return toks(reply[2]) if reply[0] == b"ok" else []
 
@@ -24,7 +24,7 @@ def test_a_retry_waits_in_retry_and_a_sleeper_is_minted_with_its_delay(lane: Lan
 
 
 def test_no_sleeper_is_minted_while_other_work_is_ready(lane: Lane):
-    """The token that is awake will see the retry when its time comes."""
+    """The token that is awake will find the retry when it is due."""
     (token,) = lane.start(2, limit=1)
     held = lane.take(token, count=1)
     tokens = fail(lane, held, 5_000)
@@ -64,7 +64,7 @@ def test_fresh_work_wakes_the_sleeper(lane: Lane):
 
 
 def test_a_due_retry_is_delivered_alone_with_attempt_2(lane: Lane):
-    """Fresh work is ready too, but a death must be charged to the retried one alone."""
+    """Fresh work is ready, too, but a death must be charged to the retried one alone."""
     held = lane.begin(9, limit=1, count=1)
     (token,) = fail(lane, held, 1_000)
     lane.later(1_000)

@@ -1,4 +1,4 @@
-"""put_schedule, move_tick, drop_schedule, due_schedules: definitions and their next ticks."""
+"""Tests put_schedule, move_tick, drop_schedule and due_schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""set_deadline: from now on another deadline holds; one that has passed stays passed."""
+"""Tests the script set_deadline: another deadline holds from now on; a passed one stays passed."""
 
 from __future__ import annotations
 

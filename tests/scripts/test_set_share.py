@@ -1,4 +1,4 @@
-"""set_share: the tenant of a request gets another share, and its tokens name it."""
+"""Tests the script set_share: a request's tenant gets another share, and its tokens name it."""
 
 from __future__ import annotations
 

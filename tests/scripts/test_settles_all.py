@@ -1,4 +1,4 @@
-"""A completion of a whole lease, which looks nothing up, and others that only look like one."""
+"""Tests completions of a whole lease, which look nothing up, and those that only resemble one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOWS = pytest.mark.parametrize("size", [3, 600], ids=["few", "in a stream"])
 
 
 def held_of(lane: Lane, size: int) -> Held:
-    """Four sub-requests of one request of six, or all of one of four."""
+    """Leases four sub-requests of one request of six, or all of one of four."""
     few = size < 100
     (token,) = lane.start([b"x" * size] * (4 if few else 6), limit=1)
     return lane.take(token, count=4)
@@ -50,7 +50,7 @@ def test_another_order_or_one_named_twice_is_looked_up(
     "order", [(8, 10, 9, 10, 12), (4, 9, 10, 11, 12), (8, 9, 10, 11, 4)], ids=str
 )
 def test_ids_of_other_lengths_or_of_another_lease_are_looked_up(lane: Lane, order: tuple[int, ...]):
-    """As many as are owed, and all but one are right: only what is its own is settled, once."""
+    """As many are named as are owed, and all but one are right: only its own are settled, once."""
     before = lane.begin([b"x" * 600] * 13, limit=1, count=8)
     held = lane.take(toks(lane.complete(before)[2])[0], count=5)
     ids = before.ids + held.ids
@@ -61,7 +61,7 @@ def test_ids_of_other_lengths_or_of_another_lease_are_looked_up(lane: Lane, orde
 
 @HOWS
 def test_a_whole_lease_reads_no_pending_list(lane: Lane, size: int):
-    """It would cost each sub-request as much again."""
+    """That would double the cost of each sub-request."""
     held = held_of(lane, size)
     lane.checked = False
 

@@ -1,4 +1,4 @@
-"""A queue spread over shards: where tokens go, how requests are moved, what is forgotten when."""
+"""Tests a queue of several shards: where tokens go, how requests move, what is forgotten."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lanes_of(tokens: list[Any]) -> list[bytes]:
 
 
 def test_tokens_go_to_the_shards_in_turn(lane: Lane):
-    """Permit k to the k-th of them, and the hundreds of a lane's number are its shard."""
+    """Permit k goes to the k-th of them, and the hundreds of a lane's number are its shard."""
     tokens = lane.enqueue(5, limit=5, shards="7,1,12")[1]
     assert lanes_of(tokens) == [b"705", b"105", b"1205", b"705", b"105"]
 
@@ -65,7 +65,7 @@ def test_what_is_held_stays_held_by_a_move(lane: Lane):
 
 
 def test_what_is_no_longer_among_the_shards_is_left(lane: Lane):
-    """At first that is the queue's own lanes, shard 0."""
+    """Before any change that is the queue's own lanes, shard 0."""
     assert set_shards(lane, "1,7") == [b"ok", b"1,7", b"0", b"%d" % lane.now]
     lane.now += 5
     assert set_shards(lane, "7,9") == [b"ok", b"7,9", b"1,0", b"%d" % lane.now]
@@ -86,7 +86,7 @@ def test_nothing_was_ever_spread(lane: Lane):
 
 
 def test_what_is_left_is_forgotten_if_nothing_was_set_since(lane: Lane):
-    """Else requests may use what was left by the later change."""
+    """Otherwise requests may use what the later change has left."""
     since = set_shards(lane, "1,7")[3]
     lane.now += 5
     later = set_shards(lane, "9")

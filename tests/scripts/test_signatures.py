@@ -1,4 +1,4 @@
-"""What a script declares is what it uses: keys, arguments, includes, flags, and bounded unpacks."""
+"""Tests that a script declares what it uses: keys, arguments, includes, flags, bounded unpacks."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def script(name: str) -> Script:
 
 
 def plain(text: str) -> str:
-    """The code without its comments."""
+    """Returns the code without its comments."""
     return re.sub(r"--.*", "", text)
 
 
 def calls_in(code: str) -> Iterator[list[str]]:
-    """The arguments of every redis.call."""
+    """Returns the arguments of every redis.call."""
     for match in re.finditer(r"redis\.call\(", code):
         yield split(code, match.end())
 
 
 def split(code: str, start: int) -> list[str]:
-    """The comma-separated arguments from `start` to the parenthesis that closes them."""
+    """Returns the comma-separated arguments from `start` to the parenthesis that closes them."""
     parts, depth, at = [""], 1, start
     while True:
         letter = code[at]
@@ -78,7 +78,7 @@ def split(code: str, start: int) -> list[str]:
 
 
 def keys_of(arguments: list[str]) -> list[str]:
-    """Which arguments of a call are keys."""
+    """Returns which arguments of a call are keys."""
     command = arguments[0].strip('"')
     if command in NO_KEY:
         return []
@@ -92,14 +92,14 @@ def keys_of(arguments: list[str]) -> list[str]:
 
 
 def loops_over_keys(code: str, names: tuple[str, ...]) -> set[str]:
-    """Loop variables that go over declared keys only."""
+    """Returns the loop variables that go over declared keys only."""
     found = re.findall(r"for _, (\w+) in ipairs\(\{([\w, ]+)\}\)", code)
     return {variable for variable, listed in found if set(listed.split(", ")) <= set(names)}
 
 
 @script_of
 def test_every_key_a_script_touches_is_declared(name: str):
-    """Only a script for one server derives keys: elsewhere they may be in another slot."""
+    """Only a script for one server derives keys: in a cluster they may be in another slot."""
     code = plain(expand(ROOT, path_of(name)))
     declared = script(name).keys
     if path_of(name).startswith("single_server/") and "select_request(" in code:
@@ -121,7 +121,7 @@ def path_of(name: str) -> str:
 
 @script_of
 def test_a_declared_key_is_never_given_another_name(name: str):
-    """A local that is assigned anew would hide what is touched."""
+    """A local that is assigned again would hide which key is used."""
     code = plain(expand(ROOT, path_of(name)))
     for key in script(name).keys:
         assert len(re.findall(rf"^\s*(?:local )?{key} = ", code, re.MULTILINE)) == 1, key
@@ -193,8 +193,8 @@ def test_what_is_sent_has_all_it_calls_and_nothing_else(name: str):
     assert unused == set()
 
 
-def test_a_function_that_is_never_come_to_is_left_out():
-    """Nor one that only such a one calls, or itself, or that a comment names; order stays."""
+def test_a_function_that_is_never_called_is_left_out():
+    """A function is left out, too, if only such a one, itself or a comment names it."""
     text = (
         "local a = KEYS[1]\n"
         "local function low(x)\n  return x\nend\n"
@@ -221,8 +221,8 @@ def includes(path: Path) -> list[str]:
 
 
 @script_of
-def test_flags_say_what_may_run_on_a_full_redis(name: str):
-    """Only what brings new work is refused; only what reads may not write."""
+def test_flags_declare_what_may_run_on_a_full_redis(name: str):
+    """Only calls that bring new work are refused; only scripts that read may not write."""
     wanted = "grows" if name in GROWING else "no-writes" if name in READING else "allow-oom"
     assert script(name).flag == wanted
     first = script(name).source(Dialect.SINGLE).split(b"\n", 1)[0]
@@ -241,7 +241,7 @@ def test_a_script_that_only_reads_calls_nothing_that_writes(name: str):
 
 @script_of
 def test_a_wrong_missing_or_extra_name_is_a_type_error(name: str):
-    """A caller's slip is found before Redis is touched: no server is there."""
+    """A caller's mistake is found before Redis is called: no server is there."""
     made = script(name)
     names = tuple(b"k" for _ in made.keys)
     words = dict.fromkeys(made.params, 0)
@@ -292,7 +292,7 @@ def test_two_scripts_never_share_a_name():
 
 
 def returned_in(code: str) -> Iterator[list[str]]:
-    """The elements of every reply that begins with a literal word."""
+    """Returns the elements of every reply that begins with a literal word."""
     for match in re.finditer(r'\{(?="[a-z]+"[,}])', code):
         if "return " in code[code.rindex("\n", 0, match.start()) : match.start()]:
             yield split(code, match.end())
@@ -302,7 +302,7 @@ def returned_in(code: str) -> Iterator[list[str]]:
 
 @script_of
 def test_a_header_names_what_the_script_returns(name: str):
-    """Each literal reply has a word of the header and its fields; no word of it is made up."""
+    """Each literal reply has a word of the header and its fields; no word is invented."""
     made = script(name)
     code = plain(without_unused(expand(ROOT, path_of(name))))
     if made.replies.is_plain or made.replies.untagged:
@@ -321,7 +321,7 @@ def test_a_header_names_what_the_script_returns(name: str):
 
 @script_of
 def test_a_reply_has_the_names_of_its_header(name: str):
-    """Each field by its name, and each word by a property; any other name is an error."""
+    """Each field has a name, and each word a property; any other name is an error."""
     made = script(name)
     for word, kind in made.replies.items():
         raw = [word, *([number] * 10 for number in range(len(kind.fields)))]
@@ -343,7 +343,7 @@ def test_a_word_that_the_header_lacks_is_an_error():
 
 
 def test_a_list_without_a_word_has_names_too():
-    """Its last field may be missing, or stand for all that follow."""
+    """The last field may be missing, or stand for all that follow."""
     moved = script("promote").reply([3, 17])
     assert (moved.moved, moved.next_due, moved.word, moved.is_ended) == (3, 17, "", False)
     exchanged = script("exchange").reply([[[b"lost"]], [], [], [b"r1#0.1"], [[b"stale"]]])
@@ -368,7 +368,7 @@ end
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Library:
-    """The scripts, each with an unpack that fails over 1,000."""
+    """Makes the scripts, each with an unpack that fails over 1,000."""
     shutil.copytree(ROOT, tmp_path / "v1")
     for name in NAMES:
         path = tmp_path / "v1" / path_of(name)
@@ -378,7 +378,7 @@ def watched(tmp_path: Path) -> Library:
 
 @pytest.mark.any_command
 def test_unpack_never_goes_over_a_thousand(lane: Lane, watched: Library):
-    """The most of everything: 1,000 bodies, results, retries, tokens, workers."""
+    """It calls each with the most it may have: 1,000 bodies, results, retries, tokens, workers."""
     lane.scripts = watched
     tokens = lane.start(1000, limit=1000, open_ms=HOUR)
     lane.append(1000, chunk=2)

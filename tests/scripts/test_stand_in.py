@@ -1,4 +1,4 @@
-"""stand_in: a program that takes does what is due, but only while no worker beats."""
+"""Tests the script stand_in: a program that takes also maintains the queue, without workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCK, REST = 2_500, 4_000
 
 
 class Standing(NamedTuple):
-    """What the script replied."""
+    """The reply of the script."""
 
     word: bytes
     leads: int

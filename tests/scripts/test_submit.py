@@ -1,4 +1,4 @@
-"""submit: the three steps of creating requests in one script, where one server has all keys."""
+"""Tests the script submit: it creates requests in one call, on a server that has all keys."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def submit_contents(lane: Lane, ids: list[str], contents: list[Any], **given: An
 
 
 def in_three_steps(lane: Lane, bodies: list[bytes] | int, **given: Any) -> None:
-    """The same as producers do it in a cluster."""
+    """Does the same in the steps that producers take in a cluster."""
     how = HOW | {"digest": "d1"} | given
     grace = how.pop("grace")
     _, _, intent, _ = lane.call("intend", (ACTIVE, CONF), ids=[lane.id], grace=grace, above=0)
@@ -111,7 +111,7 @@ def forget(lane: Lane) -> None:
 def test_it_leaves_what_the_three_steps_leave(
     one: Lane, bodies: list[bytes] | int, given: dict[str, Any]
 ):
-    """Byte for byte, in every key."""
+    """Every key has the same bytes."""
     in_three_steps(one, bodies, **given)
     expected = one.dump()
     forget(one)
@@ -121,7 +121,7 @@ def test_it_leaves_what_the_three_steps_leave(
 
 
 def test_it_returns_what_intend_and_enqueue_return_without_the_tokens_it_dispatched(one: Lane):
-    """No bound, no shards, the intent, none before; then ok, nothing to dispatch, and its birth."""
+    """It replies: no bound, no shards, the intent, none before; then ok, and the birth."""
     assert submit(one, 4) == [0, b"", one.now + GRACE, b"0", [b"ok", [], one.now]]
     assert one.client.lrange("{req}:5", 0, -1) == [b"r1#2.3", b"r1#1.2", b"r1#0.1"]
     assert one.client.zscore(ACTIVE, "r1") == one.now + GRACE
@@ -165,7 +165,7 @@ def test_after_the_end_it_still_exists(one: Lane):
 
 
 def test_an_intent_that_was_given_up_is_late(one: Lane):
-    """The auditor's mark stands; its producer announces it anew, and later."""
+    """The auditor's mark holds; its producer announces it again, and later."""
     one.abandon(one.now + HOUR)
     assert submit(one, 1)[4] == [b"late", one.now + HOUR]
     assert one.client.exists("{req}:5") == 0
@@ -174,10 +174,10 @@ def test_an_intent_that_was_given_up_is_late(one: Lane):
 @pytest.mark.parametrize(
     ("name", "value", "expected"), [("max_waiting", 7, [7, b""]), ("shards", "0,1", [0, b"0,1"])]
 )
-def test_where_more_is_to_be_asked_it_announces_only(
+def test_with_a_bound_or_shards_it_announces_only(
     one: Lane, name: str, value: Any, expected: list[Any]
 ):
-    """A bound wants room, shards want a turn: the producer goes on from the intent."""
+    """A bound needs room, and shards need a choice: the producer continues from the intent."""
     one.client.hset(CONF, name, value)
     assert submit(one, 3) == [*expected, one.now + GRACE, b"0", b""]
     assert set(one.dump()) == {ACTIVE, CONF}
@@ -197,7 +197,7 @@ def test_where_more_is_to_be_asked_it_announces_only(
 def test_what_is_malformed_is_refused_before_anything_is_written(
     one: Lane, given: dict[str, Any], word: str
 ):
-    """Not even the intent."""
+    """Not even the intent is written."""
     with one.refuses(word):
         submit(one, 1, **given)
 
@@ -225,7 +225,7 @@ def test_a_chunk_over_a_thousand_is_refused(one: Lane):
 
 
 def test_a_newer_layout_is_left_alone(one: Lane):
-    """Its release may have keys that this one has not."""
+    """Its release may have keys that this one lacks."""
     one.client.hset(CONF, "layout", 99)
     with one.unchanged(), pytest.raises(LayoutTooNew):
         submit(one, 1)
@@ -274,7 +274,7 @@ def test_a_conflict_among_several_leaves_the_others_created(one: Lane):
 
 
 def test_an_unreadable_request_among_several_is_announced_only(one: Lane):
-    """Its producer goes on with it alone, and so it gets its own error."""
+    """Its producer continues with it alone, and so it gets its own error."""
     one.client.lpush("few:{r2}", "a key of another type")
     one.client.set("req:{r2}", "a key of another type")
     replies = submit_all(one, SEVERAL)[4::3]

@@ -1,4 +1,4 @@
-"""A lease may last for a term of its holder's own, shorter or longer than the request's leases."""
+"""Tests a lease with a term of its holder's own, shorter or longer than the request's leases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ends(lane: Lane, held: Held) -> int:
 
 
 def look(lane: Lane) -> int:
-    """In how many ms maintenance has something to do; 1 = now."""
+    """Returns in how many ms maintenance has something to do; 1 = now."""
     return int(lane.request("glance", queue=lane.queue, grace="")[1])
 
 

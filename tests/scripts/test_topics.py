@@ -1,4 +1,4 @@
-"""publish, subscribe, take_messages, unsubscribe: every subscriber gets every message."""
+"""Tests publish, subscribe, take_messages, unsubscribe: every subscriber gets every message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def subscribe(lane: Lane, name: str = "s", start: str = "new", most: int = 10) -
 
 
 def take(lane: Lane, name: str = "s", most: int = 10, redeliver: int = REDELIVER) -> Any:
-    """The bodies that are delivered again, and those that are new."""
+    """Takes messages: those that are delivered again, and those that are new."""
     word, *rest = lane.call("take_messages", BOTH, subscriber=name, most=most, redeliver=redeliver)
     if word == b"gone":
         return "gone"
@@ -178,7 +178,7 @@ def test_what_comes_again_goes_before_what_is_new_and_counts_for_the_bound(lane:
 
 
 def test_a_page_that_is_full_of_repeats_goes_on_behind_them(lane: Lane):
-    """Else the first ones would come again and again."""
+    """Otherwise the first ones would be delivered again and again."""
     subscribe(lane)
     publish(lane, *"abcd")
     take(lane)

@@ -1,4 +1,4 @@
-"""add_turns, take_turns, charge_turns: tenants share a lane, however many tokens each has."""
+"""Tests add_turns, take_turns and charge_turns: tenants share a lane, whatever their tokens."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_lanes_do_not_mix(lane: Lane):
 
 
 def test_a_token_that_is_added_twice_is_taken_twice(lane: Lane):
-    """The second one is a stale acquire."""
+    """The second copy is a stale acquire."""
     for _ in range(2):
         add(lane, [token("a")])
     assert take(lane, 9) == [token("a")] * 2
 
 
 def test_a_repeated_take_takes_the_next_tokens(lane: Lane):
-    """Those of a lost reply are lost, and the auditor mints them again."""
+    """The tokens of a lost reply are lost, and the auditor mints them again."""
     add(lane, [token("a", i) for i in range(4)])
     assert [take(lane, 2), take(lane, 2)] == [
         [token("a", 0), token("a", 1)],
@@ -130,7 +130,7 @@ def test_a_tenant_that_has_been_idle_for_long_is_forgotten(lane: Lane):
 
 
 def test_a_tenant_without_its_tokens_delays_no_other(lane: Lane):
-    """As after a rollback, or damage by hand."""
+    """This happens after a rollback, or damage by hand."""
     add(lane, [token("a")])
     lane.client.delete(TURNS)
     add(lane, [token("b")])

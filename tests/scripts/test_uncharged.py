@@ -1,4 +1,4 @@
-"""What a living holder gives back in its first attempt comes back together, as it was taken."""
+"""Tests what a living holder releases in its first attempt: it returns together, uncharged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def back(lane: Lane, held: Held, done: list[bytes]) -> list[Any]:
-    """These are done; the others were never begun."""
+    """Completes these and releases the others, which were never begun."""
     return lane.complete(held, done, is_unbegun=True)
 
 
 def given_back(lane: Lane, *done: int, size: int = 6, limit: int = 1) -> Tok:
-    """A lease of `size` sub-requests of which these were done; the token for the others."""
+    """Leases `size` sub-requests and completes these; returns the token for the others."""
     held = lane.begin([b"b%d" % i for i in range(size)] + [b"x" * 1100], limit=limit, count=size)
     return toks(back(lane, held, [held.ids[i] for i in done])[2])[0]
 
@@ -56,7 +56,7 @@ def test_the_same_acquire_again_is_answered_the_same(lane: Lane):
 
 
 def test_one_that_failed_before_comes_alone(lane: Lane):
-    """Given back in its second attempt it is due now, and its death would count."""
+    """Released in its second attempt it is due now, and its death would be charged."""
     held = lane.begin(3, limit=1, count=1)
     (token,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 0)])[2])
     (token,) = toks(back(lane, lane.take(token), [])[2])
@@ -65,7 +65,7 @@ def test_one_that_failed_before_comes_alone(lane: Lane):
 
 
 def test_after_a_death_each_comes_alone(lane: Lane):
-    """Any of them may have killed the worker, also when they were together for the second time."""
+    """Any of them may have killed the worker, also if they were together for the second time."""
     again = lane.take(given_back(lane), count=1000)
     assert len(again.ids) == 6
     lane.later(3_600_000)
@@ -75,7 +75,7 @@ def test_after_a_death_each_comes_alone(lane: Lane):
 
 
 def test_what_lies_between_two_of_them_is_not_theirs(lane: Lane):
-    """0, 2 and 3 come together while another lease has 1: each id that is named is looked up."""
+    """0, 2 and 3 return together while another lease has 1: each named id is looked up."""
     first, second, third = lane.start([b"x" * 100] * 18, limit=3)
     held, other = lane.take(first, count=1000), lane.take(second, count=1000)
     lane.take(third, count=1000)

@@ -1,4 +1,4 @@
-"""enqueue with `unique`: a new life of an id follows only after the former one, and its window."""
+"""Tests enqueue with `unique`: a new life of an id follows after the former one and its window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def again(lane: Lane, window: int = 0, digest: str = "d2", **given: Any) -> list[Any]:
-    """Other content under the same id."""
+    """Submits other content under the same id."""
     return lane.enqueue(1, digest=digest, extras=f"unique={window}:ab", **given)
 
 

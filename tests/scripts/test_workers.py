@@ -1,4 +1,4 @@
-"""register, beat, expire, unregister: who lives, who leads, who must go."""
+"""Tests register_worker, heartbeat, expire_workers and unregister_worker: registry and leader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.support.requests import Lane
 
 WORKERS, CONF = keys.workers("req"), keys.conf("req")
-DIED, PAUSED, RATE = -4, -2, -1  # places in the reply to a beat
+DIED, PAUSED, RATE = -4, -2, -1  # indexes in the reply to a heartbeat
 TTL, LATE, LOCK, TAKEN_TTL = 60_000, 2_000, 5_000, 600_000
 WORDS = {"ttl": TTL, "late": LATE, "host": "box", "pid": 42, "started": 7}
 
@@ -76,7 +76,7 @@ def test_register_refuses_a_name_that_beats_elsewhere(lane: Lane):
 
 
 def test_register_takes_over_a_name_without_heartbeats(lane: Lane):
-    """A beat later than `late`; nothing of the former life stays in the record."""
+    """The last heartbeat is later than `late`; nothing of the former life stays in the record."""
     register(lane)
     beat(lane, holds="much")
     lane.later(LATE + 1)
@@ -110,7 +110,7 @@ def test_a_beat_renews_the_worker(lane: Lane):
 
 
 def test_a_beat_brings_what_is_due_next(lane: Lane):
-    """The earliest of active and of delayed, 0 for nothing, and the oldest beat of all workers."""
+    """The reply has the earliest of active and of delayed, 0 for none, and the oldest heartbeat."""
     register(lane)
     assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b"", 0, 0, 0, b""]
     lane.client.zadd(keys.active("req"), {"r1": 900, "r2": 800})
@@ -124,7 +124,7 @@ def test_a_beat_brings_what_is_due_next(lane: Lane):
 
 
 def test_a_worker_whose_record_was_deleted_drains(lane: Lane):
-    """The registry still lists it: a person wants it to go."""
+    """The registry still lists the worker, because a person wants it to end."""
     register(lane)
     lane.client.delete(record("w:1"))
     with lane.unchanged():
@@ -142,7 +142,7 @@ def test_a_worker_that_is_listed_with_a_beat_far_ahead_is_unknown(lane: Lane):
 
 
 def test_a_worker_whose_registry_is_gone_is_unknown(lane: Lane):
-    """The slot was wiped: it registers again."""
+    """The slot was lost: the worker registers again."""
     register(lane)
     lane.client.delete(record("w:1"), WORKERS)
     with lane.unchanged():
@@ -150,14 +150,14 @@ def test_a_worker_whose_registry_is_gone_is_unknown(lane: Lane):
 
 
 def test_a_worker_whose_name_has_another_life_is_replaced(lane: Lane):
-    """It must stop; the other's record is left alone."""
+    """The old process must stop; the record of the other one is left alone."""
     register(lane, started=8)
     with lane.unchanged():
         assert beat(lane, started=7) == [b"replaced"]
 
 
 def test_a_beat_reports_a_death_to_the_leader(lane: Lane):
-    """Each beat returns when the last death was reported; without another one that stays."""
+    """Each heartbeat returns when the last death was reported; that stays until another one."""
     register_two(lane)
     died = lane.now
     assert beat(lane, "w:2", died="1")[DIED] == died
@@ -170,7 +170,7 @@ def test_a_beat_reports_a_death_to_the_leader(lane: Lane):
 
 @pytest.mark.parametrize("word", [b"drain", b"unknown", b"replaced"])
 def test_a_beat_that_renews_nothing_reports_no_death(lane: Lane, word: bytes):
-    """Another one will, once the worker is registered."""
+    """The worker reports the death again, once it is registered."""
     register(lane, started=8 if word == b"replaced" else 7)
     if word != b"replaced":
         lane.client.delete(record("w:1"), *([WORKERS] if word == b"unknown" else []))
@@ -179,7 +179,7 @@ def test_a_beat_that_renews_nothing_reports_no_death(lane: Lane, word: bytes):
 
 
 def test_a_beat_reports_a_pause_until_its_end(lane: Lane):
-    """Exactly at its end the queue is not paused any more."""
+    """Exactly at the end of the pause the queue is not paused any more."""
     register(lane)
     assert beat(lane)[PAUSED] == 0
     lane.call("pause_queue", (CONF,), period=2_000, longest=10**15)
@@ -214,7 +214,7 @@ def test_a_beat_keeps_what_the_worker_took(lane: Lane):
 
 
 def leaders(lane: Lane) -> list[int]:
-    """Who of two workers leads, by a beat of each."""
+    """Returns which of two workers lead, by a heartbeat of each."""
     return [beat(lane, "w:1")[1], beat(lane, "w:2")[1]]
 
 
@@ -236,7 +236,7 @@ def test_the_lock_goes_to_the_next_when_its_holder_stops_beating(lane: Lane):
 
 
 def test_a_lock_that_ends_later_than_it_can_is_free(lane: Lane):
-    """The clock went back just after the leader died: the next beat of another worker leads."""
+    """The clock went back just after the leader died: the next heartbeat of another one leads."""
     register_two(lane)
     assert leaders(lane) == [1, 0]
     lane.later(-1)
@@ -247,7 +247,7 @@ def test_a_lock_that_ends_later_than_it_can_is_free(lane: Lane):
 
 
 def test_the_leader_brings_beats_that_lie_ahead_back_to_now(lane: Lane):
-    """The clock went back just after a worker died: its beat is late as soon as any other's."""
+    """The clock went back just after a worker died: its heartbeat is late like any other."""
     for name in ("w:1", "w:2", "w:3"):
         register(lane, name)
     lane.later(-600_000)
@@ -267,7 +267,7 @@ def test_a_beat_brings_back_a_bounded_number(lane: Lane):
         assert lane.client.zcount(WORKERS, lane.now + 1, "+inf") == left
 
 
-def test_who_leaves_gives_the_lock_free(lane: Lane):
+def test_a_worker_that_unregisters_frees_the_lock(lane: Lane):
     register_two(lane)
     assert leaders(lane) == [1, 0]
     unregister(lane, "w:1")
@@ -294,7 +294,7 @@ def test_unregister_leaves_another_life_alone(lane: Lane):
     lane.client.delete(taken("w:1"))
 
 
-def test_expire_forgets_who_has_not_beaten_for_a_ttl(lane: Lane):
+def test_expire_removes_workers_without_a_heartbeat_for_a_ttl(lane: Lane):
     register(lane, "w:1")
     lane.later(TTL - 1)
     register(lane, "w:2")

@@ -1,4 +1,4 @@
-"""One Spark session for all tests; where there is no Java, they are skipped in one sentence."""
+"""Fixtures: one Spark session for all tests, which are skipped without Java."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """Two cores, and a failed Spark task is tried twice again."""
+    """Starts a session of two cores, in which a failed Spark task is tried twice again."""
     skip_without_java()
     from pyspark.sql import SparkSession
 
@@ -78,7 +78,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def _active(request: pytest.FixtureRequest) -> None:
-    """An interrupted stream in one test leaves no active session to the next."""
+    """Clears the active session that an interrupted stream in one test may leave."""
     if "spark" in request.fixturenames:
         from fairlane.spark.data_source import register
 
@@ -87,7 +87,7 @@ def _active(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module")
 def lean(spark: Any) -> Iterator[None]:
-    """For many queries over few rows: each is one plan, and its shuffles have one partition."""
+    """Speeds up many queries over few rows: each is one plan, and shuffles have one partition."""
     lean = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
     before = {name: spark.conf.get(name) for name in lean}
     for name, value in lean.items():

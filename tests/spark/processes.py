@@ -1,4 +1,4 @@
-"""Java, and the processes that a test looks for."""
+"""Skips tests without Java, and finds the processes that a test looks for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def skip_without_java() -> None:
-    """Skips the test where there is no Spark or no Java, in one sentence."""
+    """Skips the test if there is no Spark or no Java, in one sentence."""
     try:
         requirements.need_spark()
         requirements.need_java()

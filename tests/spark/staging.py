@@ -1,4 +1,4 @@
-"""The scripts of the sink, driven one by one in the slot of a lane's request."""
+"""Drives the scripts of the sink, one by one, in the slot of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TXN = "t1"
 
 
 class Sink:
-    """One transaction that writes to the request of a lane."""
+    """A transaction that writes to the request of a lane."""
 
     def __init__(self, lane: Lane, txn: str = TXN) -> None:
         self.lane, self.txn = lane, txn
@@ -24,30 +24,30 @@ class Sink:
         self.ids = keys.unique_ids(lane.id)
 
     def area(self, name: str) -> bytes:
-        """The key of an area."""
+        """Returns the key of an area."""
         return keys.area(self.lane.id, self.txn, name)
 
     def open(self, **options: Any) -> None:
-        """The request, open and empty."""
+        """Makes the request, open and empty."""
         assert self.lane.enqueue([], open_ms=HOUR, **options)[0] == b"ok"
 
     def stage(
         self, bodies: list[bytes] | int, *, area: str = "0:1", chunk: Any = 1, **given: Any
     ) -> list[Any]:
-        """Stage one chunk; a number stands for so many bodies b0, b1, ..."""
+        """Stages one chunk; a number means that many bodies b0, b1, ..."""
         packed = pack(numbered(bodies) if isinstance(bodies, int) else bodies)
         given = {"ttl": DAY, "packed": packed} | given
         reply: list[Any] = self.lane.call("stage", (self.area(area),), chunk=chunk, **given)
         return reply
 
     def pin(self, *areas: tuple[str, int, int], **given: Any) -> list[Any]:
-        """Pin areas, each a name, chunks, rows."""
+        """Pins areas, each a name, chunks, rows."""
         manifest = "".join(f"{name},{chunks},{rows}\n" for name, chunks, rows in areas)
         given = {"manifest": manifest, "open_ms": HOUR, "ttl": 7 * DAY} | given
         return self._checked("pin_manifest", (*self.lane.names, self.record), **given)
 
     def roll(self, position: Any = 0, *, area: str = "0:1", **given: Any) -> list[Any]:
-        """Roll one chunk."""
+        """Rolls one chunk."""
         given = {
             "position": position,
             "chunk": 1,
@@ -61,13 +61,13 @@ class Sink:
         )
 
     def unstage(self, *areas: str, keep: str = "0") -> list[Any]:
-        """Drop areas."""
+        """Drops areas."""
         names = (self.record, *map(self.area, areas))
         reply: list[Any] = self.lane.call("unstage", names, keep=keep)
         return reply
 
     def add_unique(self, rows: dict[bytes, bytes], **given: Any) -> list[Any]:
-        """Add sub-requests by their ids."""
+        """Adds sub-requests by their ids."""
         given = {
             "open_ms": HOUR,
             "ttl": DAY,
@@ -79,7 +79,7 @@ class Sink:
     def add_part(
         self, first: Any, bodies: list[bytes] | int, *, partition: int = 0, **given: Any
     ) -> list[Any]:
-        """Add rows of a partition, from its row `first` on."""
+        """Adds rows of a partition, from its row `first` on."""
         packed = pack(numbered(bodies) if isinstance(bodies, int) else bodies)
         given = {"open_ms": HOUR, "ttl": DAY, "packed": packed} | given
         names = (*self.lane.names, self.record)
@@ -92,5 +92,5 @@ class Sink:
 
 
 def bodies_of(lane: Lane) -> list[bytes]:
-    """What waits in the lane's request, in its order."""
+    """Returns the bodies that wait in the lane's request, in their order."""
     return [fields[b"b"] for _, fields in lane.client.xrange(lane.names[0])]

@@ -1,4 +1,4 @@
-"""docs/spark.md runs: its Python in one program, as a reader would type it; then its commands."""
+"""Tests docs/spark.md: runs its Python in one program, as a reader types it; then its commands."""
 
 from __future__ import annotations
 

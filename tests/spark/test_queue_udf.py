@@ -1,4 +1,4 @@
-"""Rows go through a queue and come back with their own results, whatever Spark computes again."""
+"""Tests the queue as a UDF: rows return with their own results, whatever Spark computes again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def worker(url: str, handler: str) -> Iterator[None]:
 
 
 def rows_of(spark: Any, count: int = 1000) -> Any:
-    """Some rows in five partitions that are not equally full."""
+    """Returns some rows in five partitions that are not equally full."""
     made = spark.range(0, count, 1, 5).where("id % 7 != 0 or id < 100")
     return made.withColumn("body", sql.concat(sql.lit("b"), "id"))
 
@@ -94,7 +94,7 @@ def test_a_failed_row_has_the_status_dead(spark: Any, redis_url: str):
 
 
 def test_a_row_that_always_fails_holds_a_query_for_seconds_only(spark: Any, redis_url: str):
-    """By default three attempts, with pauses of 0.1 s to 1 s."""
+    """By default it has three attempts, with pauses of 0.1 s to 1 s."""
     rows = spark.createDataFrame([(1, b"good"), (2, b"raise")], ["id", "body"])
     with worker(redis_url, "raises"):
         made = queue_udf(rows, redis=redis_url, request="r1", timeout_s=60)

@@ -1,4 +1,4 @@
-"""The format is known to a session in every thread of the program."""
+"""Tests that the format is registered with a session in every thread of the program."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_any_thread_starts_a_stream(spark: Any, server: Any, tmp_path: Path):
         assert bodies_in(client, "lines") == [b"one", b"two"]
 
 
-# ------------------------------------------------------------------ errors of ours
+# ------------------------------------------------------------------ our own errors
 
 
 def test_a_refused_write_raises_one_sentence(spark: Any, server: Any):

@@ -1,4 +1,4 @@
-"""The block of docs/requests.md about Spark runs as it stands, and shows what it says."""
+"""Tests that the block of docs/requests.md about Spark runs, and prints what the page shows."""
 
 from __future__ import annotations
 

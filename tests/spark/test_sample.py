@@ -1,4 +1,4 @@
-"""The pipeline sample keeps its promises, also when a worker of its fleet is killed."""
+"""Tests the guarantees of the pipeline sample, also if a worker of its fleet is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END_S = 600.0
 
 
 def run(url: str, out: Path, *words: str) -> str:
-    """What it printed; it ended well."""
+    """Returns what the sample printed; it must end well."""
     skip_without_java()
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Requests and results made without workers, so that every number in them is known."""
+"""Makes requests and results without workers, so that every number in them is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class World:
         self.driver, self.queue = driver, Queue(driver, queue)
 
     def submit(self, request_id: str, count: int, **options: Any) -> None:
-        """A request whose bodies are its indexes."""
+        """Submits a request whose bodies are its indexes."""
         bodies = (b"%d" % n for n in range(count))
         self.queue.submit_request(bodies, id=request_id, **options)
 

@@ -1,1 +1,1 @@
-"""Helpers that several test folders share: servers, waiting, workers, and checks after each test."""
+"""Helpers that several test folders share: servers, waiting, workers, checks after each test."""

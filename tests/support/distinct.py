@@ -33,9 +33,9 @@ USUAL: dict[str, Any] = {
 
 
 class Distinct:
-    """The script calls of a producer whose request takes each id once; the key of a body is its xid.
+    """Calls the scripts as a producer whose request takes each id once; a body's key is its xid.
 
-    `texts` stand for the bodies and the text of their ids.
+    `texts` replace the bodies and the text of their ids.
     """
 
     def __init__(self, lane: Lane) -> None:

@@ -150,7 +150,7 @@ def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -
 def heal(driver: Any) -> None:
     """Runs what maintenance does sooner or later."""
     for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
-        due = 1 + score % 1  # a fraction says that it was seen to exist
+        due = 1 + score % 1  # a fraction marks that it was seen to exist
         driver.client.zadd(keys.active("req"), {name: due})
     driver.run(look_after_and_feed("req"))
     driver.run(registry.promote("req"))
@@ -177,7 +177,7 @@ def lose_tokens(driver: Any) -> None:
 
 
 def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
-    """Returns all that a caller can see after the work; before that, checks that everything is whole."""
+    """Returns all that a caller can see after the work; first checks that everything is whole."""
     driver: Any = Forgetful(plain, client)
     ids = [key.decode()[5:-1] for key in client.scan_iter("req:{*}")]
     for request_id in ids:
@@ -222,7 +222,7 @@ def lists_of(client: Any) -> dict[bytes, Any]:
 
 
 def topic_of(client: Any, driver: SyncDriver) -> Any:
-    """Returns the counts of the topic t and the positions of its subscribers; None without a topic."""
+    """Returns the counts of the topic t and its subscribers' positions; None without a topic."""
     if not client.exists(*keys.topic("t")):
         return None
     state = driver.run(read_topic("t"))

@@ -146,7 +146,7 @@ def dead(entry_id: bytes, error: str = "bad port", attempt: int = 1) -> Verdict:
 def settlement(
     held: Held, done: list[bytes], others: list[tuple[bytes, str, int]], reason: str = ""
 ) -> list[Any]:
-    """Returns a worker's settlement of a slice: the results of what is done, verdicts on the others.
+    """Returns a worker's settlement of a slice: the results of what is done, verdicts on the rest.
 
     `reason` is why sub-requests are released.
     """
@@ -426,7 +426,7 @@ class Lane:
     def dump(self) -> dict[bytes, tuple[bytes, bool]]:
         """Returns all that is stored, to be compared: key -> (content, whether it has a TTL).
 
-        Which tokens were repeated is left out: a repeat notes that, and changes nothing else.
+        The repeated tokens are left out: a repeat notes them, and changes nothing else.
         """
         found, key = dump(self.client), self.names[2]
         if key in found:
@@ -513,7 +513,7 @@ def cut(
 ) -> bool:
     """Runs the operation's first steps, then drops it as a crash does; True if it had ended.
 
-    `across`: what a script can do in several slots it does; otherwise it goes as in a cluster.
+    `across`: scripts for several slots run; otherwise the steps are those of a cluster.
     """
     source = iter(bodies)
     reply: Any = None
@@ -545,7 +545,7 @@ def pop_token(driver: SyncDriver, queue: str = "req") -> Token | None:
 
 
 def take_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Slice | None:
-    """Returns a slice of the most urgent token that is not stale; dispatches what acquire returns."""
+    """Returns a slice of the most urgent token that is not stale; dispatches what it returns."""
     while (token := pop_token(driver, queue)) is not None:
         reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
         for call in follow_up(queue, (token.request_id, reply)):

@@ -68,7 +68,7 @@ class Security:
         }
 
     def tls_options(self, port: int, *, clients: str = "no") -> list[str]:
-        """Returns options for a server that accepts only TLS; `clients`: clients need a certificate."""
+        """Returns options for a server that accepts only TLS; `clients`: they need certificates."""
         words = ["--port", "0", "--tls-port", str(port), "--tls-replication", "yes"]
         words += ["--tls-cert-file", str(self.folder / "server.crt")]
         words += ["--tls-key-file", str(self.folder / "server.key")]

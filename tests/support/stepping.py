@@ -59,7 +59,7 @@ def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], b
 
 
 def apart(operation: Operation[Any]) -> Operation[Any]:
-    """Runs an operation as in a cluster: no server has all keys. Errors of a step are thrown into it."""
+    """Runs an operation as in a cluster: no server has all keys. Errors of a step reach it."""
     reply: Any = None
     error: BaseException | None = None
     while True:

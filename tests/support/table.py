@@ -1,4 +1,4 @@
-"""The table of back ends at the end of a run: which tests ran where, and what is missing and why."""
+"""The table of back ends at the end of a run: what ran on each, and what is missing and why."""
 
 from __future__ import annotations
 

@@ -197,9 +197,9 @@ class Workers:
         return made
 
     def hurry(self) -> None:
-        """Makes the leader look at every unfinished request at its next beat.
+        """Makes the leader check every unfinished request at its next heartbeat.
 
-        Any worker may lead then: the lock of a leader that was stopped would stand for 2.5 s.
+        Any worker may lead then: the lock of a stopped leader would last for 2.5 s.
         """
         active = keys.active(self.queue.name)
         for name in self.client.zrange(active, 0, -1):

@@ -1,1 +1,1 @@
-"""Tests of tasks."""
+"""Tests tasks."""

@@ -1,4 +1,4 @@
-"""An app on a clean server, and what works off its requests."""
+"""Fixtures: an app on a clean server, and a worker for its requests."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def work(app: App) -> Callable[[], int]:
 
 @pytest.fixture
 def program(redis_url: str, tmp_path: Path) -> Program:
-    """`fairlane` with FAIRLANE_REDIS, in an empty folder."""
+    """Makes `fairlane` with FAIRLANE_REDIS, in an empty folder."""
     return Program(tmp_path, redis_url)

@@ -1,4 +1,4 @@
-"""What the tests of tasks share: types, and one call of a worker's handler."""
+"""Types that tests of tasks share, and one call of a worker's handler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Row(TypedDict):
 
 
 class Record:
-    """Stands in for a lease."""
+    """Replaces a lease."""
 
     def __init__(self) -> None:
         self.is_stopped = False

@@ -1,4 +1,4 @@
-"""What an app registers and refuses, and the options of its tasks."""
+"""Tests what an app registers and refuses, and the options of its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call in a worker: hooks around it, results, and bodies that no task can take."""
+"""Tests one call of a task in a worker: hooks, results, and invalid bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["sync", "async", "mixed"])
 def app(request: pytest.FixtureRequest) -> App:
-    """An app with the task `run`; `mixed` also has a task of the other kind."""
+    """Makes an app with the task `run`; `mixed` also has a task of the other kind."""
     made = App("images")
     body: Callable[[int], Any] = some
 

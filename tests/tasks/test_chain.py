@@ -1,4 +1,4 @@
-"""Chains and groups of tasks."""
+"""Tests chains and groups of tasks."""
 
 from __future__ import annotations
 

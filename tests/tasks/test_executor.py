@@ -1,4 +1,4 @@
-"""An executor: its futures behave as those of concurrent.futures, and its calls run on workers."""
+"""Tests the executor: futures behave as in concurrent.futures, and calls run on workers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def slow(n: int, ctx: Context) -> str:
 
 
 def double(n: int) -> int:
-    """Stands for a function of another module."""
+    """Replaces a function of another module."""
     return n * 2
 
 
@@ -216,7 +216,7 @@ def test_a_cancelled_request_ends_its_futures(app: App, tasks: dict[str, Any]):
     app.queue.request(request.id).cancel("by a test")
     with pytest.raises(TaskCancelled):
         future.result(20)
-    again = executor.submit(tasks["double"], 2)  # the executor goes on
+    again = executor.submit(tasks["double"], 2)  # the executor continues
     run_until_done(app, again)
     executor.shutdown()
     assert again.result(20) == 4

@@ -1,4 +1,4 @@
-"""`App.cron`: tasks that recur, which the workers of the app add to the queue."""
+"""Tests `App.cron`: recurring tasks, which the workers of the app add to the queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tidy(app: App) -> None:
 
 @pytest.fixture
 def worker_log() -> Iterator[list[str]]:
-    """What the workers of this process log."""
+    """Returns what the workers of this process log."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

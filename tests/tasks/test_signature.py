@@ -1,4 +1,4 @@
-"""Arguments are bound and encoded at the caller, and decoded to their annotations in the worker."""
+"""Tests how arguments are bound and encoded by the caller, and decoded in the worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def made(function: Any, encoding: Any = "json") -> tuple[App, Task[..., Any, Any
 
 
 def sent(task: Task[..., Any, Any], *args: Any, **kwargs: Any) -> bytes:
-    """The body that submit would send."""
+    """Returns the body that submit would send."""
     return task.signature.encode(task.app.codec, task.signature.bind(args, kwargs))
 
 

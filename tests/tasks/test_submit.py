@@ -1,4 +1,4 @@
-"""Tasks on a server: submitted, run by a worker, and read as typed values."""
+"""Tests tasks on a server: submitted, run by a worker, and read as typed values."""
 
 from __future__ import annotations
 

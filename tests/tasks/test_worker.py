@@ -1,4 +1,4 @@
-"""`rq-worker --app`: several apps, apps that cannot be loaded, and tasks that are missing."""
+"""Tests `rq-worker --app`: several apps, apps that cannot be loaded, and missing tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An app whose queue is on a clean server."""
+"""Fixture: an app whose queue is on a clean server."""
 
 from __future__ import annotations
 

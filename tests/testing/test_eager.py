@@ -1,4 +1,4 @@
-"""The eager mode: no Redis, and the same results and errors as those of a worker."""
+"""Tests the eager mode: no Redis, and the same results and errors as those of a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tasks.parts import Size
 
 @pytest.fixture
 def app() -> App:
-    """Its Redis is nowhere."""
+    """Makes an app without a Redis."""
     return App("images", "redis://127.0.0.1:1")
 
 

@@ -1,4 +1,4 @@
-"""The plugin for pytest: the sample project's tests pass, and a wrong setting is one sentence."""
+"""Tests the pytest plugin: the sample project passes, and a wrong setting is one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""run_tasks: the calls of an app run in the test's own process."""
+"""Tests run_tasks: the calls of an app run in the test's own process."""
 
 from __future__ import annotations
 

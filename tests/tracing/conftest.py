@@ -1,4 +1,4 @@
-"""A provider of traces whose spans stay in memory, for the length of a test."""
+"""Fixtures: a provider of traces whose spans stay in memory, during one test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """Configures a provider, as a program would."""
+    """Configures a provider, as a program does."""
     found, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(found))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)

@@ -1,4 +1,4 @@
-"""The spans of an executor's calls: the creation of each, the sending of several, the handlers."""
+"""Tests the spans of an executor's calls: the creation, the submission, the handlers."""
 
 from __future__ import annotations
 

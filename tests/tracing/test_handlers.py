@@ -1,4 +1,4 @@
-"""The span of each call of a handler."""
+"""Tests the span of each call of a handler."""
 
 from __future__ import annotations
 

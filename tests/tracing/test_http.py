@@ -1,4 +1,4 @@
-"""The trace of a program that calls `fairlane serve`: its requests and spans continue that."""
+"""Tests the trace context of callers of `fairlane serve`: requests and spans continue it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The span of a submission, and what its requests carry."""
+"""Tests the span of a submission, and the context that its requests carry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spans of a program that takes and settles."""
+"""Tests the spans of a program that takes and settles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real worker writes its spans: from a hook, from before the fork, and to no server at all."""
+"""Tests the spans of real workers: from a hook, from before the fork, and without a server."""
 
 from __future__ import annotations
 

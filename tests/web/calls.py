@@ -1,4 +1,4 @@
-"""Calls of the API that several tests make, and what their answers must be."""
+"""Calls of the API that several tests share, and checks of their replies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def take(serving: Serving, **given: Any) -> list[dict[str, Any]]:
 
 
 def is_problem(answer: Answer, status: int, words: str = "") -> bool:
-    """It is refused in one sentence of problem details."""
+    """Checks that the reply is one sentence of problem details."""
     assert (answer.status, answer.headers["content-type"]) == (status, PROBLEM), answer
     assert answer.json["status"] == status
     assert words in answer.json["detail"], answer.json
@@ -34,7 +34,7 @@ def is_problem(answer: Answer, status: int, words: str = "") -> bool:
 
 @contextlib.contextmanager
 def listening(serving: Serving, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A curl that reads a stream."""
+    """Starts a curl that reads a stream."""
     *options, path = words
     with subprocess.Popen(
         ["curl", "-sN", "-m", "60", *options, f"{serving.url}{path}"], stdout=subprocess.PIPE

@@ -23,12 +23,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def program(redis_url: str, tmp_path: Path) -> Program:
-    """`fairlane` with FAIRLANE_REDIS, in an empty folder."""
+    """Makes `fairlane` with FAIRLANE_REDIS, in an empty folder."""
     return Program(tmp_path, redis_url)
 
 
 @pytest.fixture
 def serving(program: Program) -> Iterator[Serving]:
-    """A server without tokens."""
+    """Runs a server without tokens."""
     with Serving(program) as running:
         yield running

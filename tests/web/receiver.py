@@ -1,4 +1,4 @@
-"""A receiver of webhooks on this machine; a test chooses its answers."""
+"""Runs a receiver of webhooks on this machine; a test chooses its replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Received(NamedTuple):
         return str(json.loads(self.body)["data"]["id"])
 
     def is_signed_with(self, secret: str) -> bool:
-        """As a receiver checks it, by the specification of Standard Webhooks."""
+        """Checks the signature as a receiver does, by the specification of Standard Webhooks."""
         signed = f"{self.headers['webhook-id']}.{self.headers['webhook-timestamp']}.".encode()
         key = base64.b64decode(secret.removeprefix("whsec_"))
         digest = hmac.new(key, signed + self.body, hashlib.sha256).digest()
@@ -32,7 +32,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """Keeps what came; answers with the statuses of `answers` in turn, the last one for ever."""
+    """Keeps what came; replies with the statuses of `answers` in turn, the last one for ever."""
 
     def __init__(self) -> None:
         self.received: list[Received] = []
@@ -46,7 +46,7 @@ class Receiver:
 
 @contextlib.contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver that runs."""
+    """Runs a receiver."""
     found = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """What curl received: `headers` have lower-case names."""
+    """The reply that curl received: `headers` have lower-case names."""
 
     status: int
     headers: dict[str, str]
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Serving(contextlib.AbstractContextManager["Serving"]):
-    """A server that runs; at the end it must end within seconds of a signal, with exit code 0."""
+    """A running server; at the end it must end within seconds of a signal, with exit code 0."""
 
     def __init__(self, program: Program, *options: object) -> None:
         self.program = program

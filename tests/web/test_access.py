@@ -1,4 +1,4 @@
-"""Bearer tokens: how they are kept, what each scope allows, and when they are not taken."""
+"""Tests bearer tokens: how they are stored, what each scope allows, and when they are refused."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_an_expired_token_is_not_found(file: TokenFile):
 
 
 def test_the_hashes_are_compared_in_constant_time(file: TokenFile, monkeypatch: pytest.MonkeyPatch):
-    """Every one of them, also when an earlier one is not equal."""
+    """It compares every hash, also if an earlier one is not equal."""
     texts = [file.create(f"t{i}", ["submit"])[1] for i in range(3)]
     compared: list[tuple[str, str]] = []
 

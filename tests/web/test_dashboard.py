@@ -1,4 +1,4 @@
-"""The dashboard's files, its policy, and the cookie that carries a token."""
+"""Tests the dashboard's files, its policy, and the cookie that carries a token."""
 
 from __future__ import annotations
 

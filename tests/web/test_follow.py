@@ -1,4 +1,4 @@
-"""/v1/requests/{id}/live: a request while people watch it."""
+"""Tests GET /v1/requests/{id}/live: a request's changes, for any number of viewers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seen(reader: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def until(reader: subprocess.Popen[bytes], **wanted: Any) -> dict[str, Any]:
-    """Returns the first event whose request is so."""
+    """Returns the first event whose request has this state."""
     while True:
         found = seen(reader)
         if all(found["request"][name] == value for name, value in wanted.items()):
@@ -52,7 +52,7 @@ def test_a_request_is_sent_now_and_whenever_it_has_changed(serving: Serving):
 
 
 def test_any_number_of_viewers_costs_one_look_a_second(serving: Serving, redis_client: redis.Redis):
-    """ZCARD counts the leases of the request in each look, and in few other reads."""
+    """ZCARD counts the leases of the request at each check, and in few other reads."""
     path = f"/v1/requests/{submit(serving, bodies=['a', 'b'])}"
     with contextlib.ExitStack() as streams:
         readers = [

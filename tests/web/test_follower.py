@@ -1,4 +1,4 @@
-"""Streams of endings read only when one blocking call has found something, or after an outage."""
+"""Tests that streams of ends are read only after a blocking call found one, or an outage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlane.web.endpoint.follower import Follower
 
 
 class Log:
-    """A driver whose replies a test gives: lists of endings, or errors."""
+    """A driver whose replies a test gives: lists of ends, or errors."""
 
     def __init__(self) -> None:
         self.replies: asyncio.Queue[Any] = asyncio.Queue()
@@ -54,7 +54,7 @@ def test_a_stream_is_woken_at_the_start_by_an_ending_and_after_an_outage():
     asyncio.run(scenario())
 
 
-def test_a_quiet_log_wakes_no_stream():
+def test_a_log_without_news_wakes_no_stream():
     async def scenario() -> None:
         log, found = Log(), Follower()
         async with found.following(log.queue):

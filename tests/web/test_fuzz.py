@@ -1,4 +1,4 @@
-"""Schemathesis calls everything that /openapi.json describes, with good and with bad input.
+"""Fuzzes every call of /openapi.json with Schemathesis, with good and with bad input.
 
 FAIRLANE_FUZZ_EXAMPLES is how many inputs each call gets: 3, or many for a long run.
 """

@@ -1,4 +1,4 @@
-"""/v1/live and /v1/doctor: how a queue stands, for any number of viewers."""
+"""Tests GET /v1/live and /v1/doctor: the state of a queue, for any number of viewers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_viewer_of_an_earlier_process_begins_anew(serving: Serving):
 
 
 def test_many_viewers_cost_one_poller(serving: Serving, redis_client: redis.Redis):
-    """Each look sends INFO once; so their number is that of the looks."""
+    """Each check sends INFO once; so the number of INFO is that of the checks."""
     address = urlsplit(serving.url)
     with contextlib.ExitStack() as streams:
         readers = []

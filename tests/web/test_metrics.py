@@ -1,4 +1,4 @@
-"""GET /metrics: what Prometheus scrapes of a queue."""
+"""Tests GET /metrics: what Prometheus scrapes of a queue."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def scrape(serving: Serving) -> tuple[str, dict[str, Samples]]:
 
 
 def measured(driver: SyncDriver) -> None:
-    """Two calls of one band, and a failed one: waited 3 and 100 ms, ran 50 us and 2 s."""
+    """Makes two calls of one band, and a failed one: waited 3 and 100 ms, ran 50 us and 2 s."""
     one = tally("req", 12, {3: 1}, {50: 1}, {})
     other = tally("req", 17, {100: 1}, {2_000_000: 1}, {"failed": 1})
 
@@ -104,7 +104,7 @@ def test_the_histograms_have_exact_counts(serving: Serving, driver: SyncDriver):
 def test_the_number_of_series_does_not_grow_with_priorities_and_tenants(
     serving: Serving, queue: Queue
 ):
-    """All 100 priorities, 1,000 tenants with a tag and a request each."""
+    """It has all 100 priorities, and 1,000 tenants with a tag and a request each."""
     for priority in range(0, 100, 10):
         queue.submit_request(["a"], priority=priority, tenant="t", tags=["g"])
     before = {name: set(one) for name, one in scrape(serving)[1].items()}
@@ -124,7 +124,7 @@ def test_the_number_of_series_does_not_grow_with_priorities_and_tenants(
 
 
 @pytest.mark.rest
-def test_a_scrape_while_redis_is_off_says_so(program: Program):
+def test_a_scrape_while_redis_is_off_reports_that(program: Program):
     with run_server() as server:
         program.env["FAIRLANE_REDIS"] = server.url
         with Serving(program) as serving:

@@ -1,4 +1,4 @@
-"""The application of a queue under a path of another application."""
+"""Tests the application of a queue, mounted under a path of another application."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def client_of(redis_url: str, tokens: Path | None) -> TestClient:
-    """A client of an application that has the one of a queue under /queue."""
+    """Returns a client of an application that has the one of a queue under /queue."""
     inner = asgi(url=redis_url, tokens=tokens)
 
     @contextlib.asynccontextmanager

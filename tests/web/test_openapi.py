@@ -1,4 +1,4 @@
-"""The description of the API: it names every call, is OpenAPI 3.1, and is shown on a page."""
+"""Tests the description of the API: it names every call, is OpenAPI 3.1, and has a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dashboard shows and changes, with curl against a server of its own."""
+"""Tests the API calls of the dashboard, with curl against a server of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def die(serving: Serving, name: str, *reasons: str) -> None:
-    """Submits a request whose sub-requests are given up for these reasons."""
+    """Submits a request whose sub-requests die for these reasons."""
     submit(serving, id=name, bodies=[f"body {i}" for i in range(len(reasons))], limit=9)
     for taken, reason in zip(take(serving, count=len(reasons)), reasons, strict=True):
         path = f"/v1/taken/{taken['receipt']}/dead"
@@ -39,7 +39,7 @@ def test_a_caller_sees_its_name_and_its_scopes(program: Program, serving: Servin
     assert (mine["name"], mine["scopes"], mine["has_tokens"]) == ("anna", ["view", "operate"], True)
 
 
-def test_it_says_why_a_request_waits_and_how_much_could_start(serving: Serving):
+def test_it_reports_why_a_request_waits_and_how_much_could_start(serving: Serving):
     name = submit(serving, bodies=["a", "b", "c"], limit=2)
     found = serving.curl(f"/v1/requests/{name}/why").json
     assert (found["request"]["id"], found["causes"][0]["kind"]) == (name, "workers")

@@ -1,4 +1,4 @@
-"""How often a caller may call: by its token, else by its address; and what the server remembers."""
+"""Tests the API's rate limits: by token, else by address; and that their memory is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of a call is read within bounds of time and size."""
+"""Tests how the content of a call is read, within bounds of time and size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def call(*given: bytes, ends: bool = True) -> Request:
-    """A call whose content comes in these parts; without an end it goes quiet."""
+    """Makes a call whose content comes in these parts; without an end it stops sending."""
     parts = list(given)
 
     async def receive() -> dict[str, Any]:

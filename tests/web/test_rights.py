@@ -1,4 +1,4 @@
-"""The server as a user of Redis with the least rights, and while Redis is away."""
+"""Tests the server as a user of Redis with the least rights, and while Redis is unreachable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket that the server listens at."""
+"""Tests the socket on which the server listens."""
 
 from __future__ import annotations
 

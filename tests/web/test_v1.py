@@ -1,4 +1,4 @@
-"""/v1 with curl against a server of its own: requests, results, what is taken, endings."""
+"""Tests /v1 with curl against a server of its own: requests, results, takes, ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def test_a_stream_of_results_goes_on_at_the_next_one(
     order: str, first: list[str], rest: list[str], serving: Serving
 ):
-    """Also while the request runs, and after the second break."""
+    """This works also while the request runs, and after the second break."""
     name = submit(serving, bodies=["a", "b", "c", "d"], limit=4)
     taken = {one["body"]: one["receipt"] for one in take(serving, count=4)}
     path, wants = f"/v1/requests/{name}/results?order={order}", ("-H", "Accept: text/event-stream")
@@ -56,7 +56,7 @@ def _result(event: dict[str, str]) -> str:
     return f"{event['id']} {json.loads(event['data'])['body']}"
 
 
-def test_a_request_goes_its_way(serving: Serving):
+def test_a_request_is_submitted_taken_and_settled(serving: Serving):
     bodies = ["a", "ä", {"base64": "/w=="}]
     name = submit(serving, bodies=bodies, priority=1, limit=3, tags=["x"], id="r1")
     assert submit(serving, bodies=bodies, priority=1, limit=3, tags=["x"], id="r1") == "r1"
@@ -277,7 +277,7 @@ def test_another_content_of_an_id_is_409(serving: Serving):
     assert is_problem(serving.call("POST", "/v1/requests", {"bodies": ["b"], "id": "r1"}), 409)
 
 
-def test_it_lives_and_is_ready(serving: Serving):
+def test_the_liveness_and_readiness_probes_succeed(serving: Serving):
     for path in ("/livez", "/readyz"):
         answer = serving.curl(path)
         assert (answer.status, answer.json) == (200, {"status": "ok"})
@@ -290,7 +290,7 @@ def test_without_tokens_no_page_of_another_site_may_call(serving: Serving):
 
 
 def test_many_streams_cost_one_call_and_leave_nothing(serving: Serving, redis_client: redis.Redis):
-    """Callers come and go; each gets its own place of the log."""
+    """Callers connect and close; each gets its own position in the log."""
 
     def blocked() -> int:
         return int(redis_client.info("clients")["blocked_clients"])

@@ -1,4 +1,4 @@
-"""Webhooks: every ending is posted, signed, in order, whatever dies; failures wait and are seen."""
+"""Tests webhooks: every end is posted, signed, in order, despite crashes; failures are retried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WonderQ's table of endpoints, every row, with curl against a server of its own."""
+"""Tests every row of WonderQ's table of endpoints, with curl against a server of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DELETES = ("/messages", "/message")
 
 @pytest.fixture
 def guarded(program: Program) -> Iterator[Serving]:
-    """A server that needs tokens."""
+    """Runs a server that needs tokens."""
     program("token", "create", "first", "--scope", "admin")
     with Serving(program) as running:
         yield running

@@ -1,1 +1,1 @@
-"""The worker, from its parts to processes that are killed at work."""
+"""Tests the worker, from its parts to processes that are killed at work."""

@@ -1,4 +1,4 @@
-"""A queue that is checked when its test has ended, and workers in processes of their own."""
+"""Fixtures: a queue that is checked after its test, and workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def queue(redis_url: str, redis_client: redis.Redis) -> Iterator[Queue]:
-    """The queue `req`; at the end every request is whole, and nothing is held or registered."""
+    """Yields the queue `req`; at the end every request is whole, and nothing is leased."""
     with Queue.from_url(redis_url, patience_s=5) as made:
         yield made
         check_requests(made, redis_client)
@@ -42,13 +42,13 @@ def workers(queue: Queue, redis_client: redis.Redis, tmp_path: Path) -> Iterator
 
 @pytest.fixture
 def folder(workers: Workers) -> Folder:
-    """What the test and its handlers share."""
+    """Returns the folder that the test and its handlers share."""
     return workers.folder
 
 
 @pytest.fixture
 def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is 110 s: ten seconds after the leases of these tests were taken."""
+    """Stops the clock at 110 s: ten seconds after the leases of these tests were taken."""
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 110.0)
 
 
@@ -73,7 +73,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time of the worker."""
+    """The worker's clock: its one number is the time."""
     made = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     return made

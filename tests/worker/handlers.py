@@ -1,4 +1,4 @@
-"""The handlers that the tests' workers run. Bodies and gates say what happens."""
+"""The handlers of the tests' workers. Bodies and gates control what they do."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def spend(seconds: float) -> None:
-    """Take time, as a handler's work does."""
+    """Spends time, as a handler's work does."""
     threading.Event().wait(seconds)
 
 
 async def spend_async(seconds: float) -> None:
-    """Take time and let other tasks run."""
+    """Spends time and lets other tasks run."""
     loop = asyncio.get_running_loop()
     over = loop.create_future()
     loop.call_later(seconds, over.set_result, None)
@@ -33,7 +33,7 @@ async def spend_async(seconds: float) -> None:
 
 
 def here() -> str:
-    """Which unit this is."""
+    """Returns the name of this unit."""
     task = asyncio.current_task() if _runs_loop() else None
     return f"{os.getpid()}/{task.get_name() if task else threading.current_thread().name}"
 
@@ -47,18 +47,18 @@ def _runs_loop() -> bool:
 
 
 def echo(body: bytes) -> bytes:
-    """The body."""
+    """Returns the body."""
     return body
 
 
 def echo_noted(body: bytes, context: Context) -> bytes:
-    """The body; notes who ran which place at which attempt."""
+    """Returns the body; notes which unit ran which index at which attempt."""
     Folder.of_handler().note("ran", context.index, context.attempt, context.id)
     return body
 
 
 def meet(body: bytes) -> str:
-    """Waits until as many units as the body says run concurrently; returns this unit's name."""
+    """Waits until as many units as the body names run concurrently; returns this unit's name."""
     folder = Folder.of_handler()
     folder.note("met", here())
     folder.wait_noted("met", int(body))
@@ -66,7 +66,7 @@ def meet(body: bytes) -> str:
 
 
 async def meet_async(body: bytes) -> str:
-    """The same as tasks."""
+    """Does the same as a coroutine."""
     folder = Folder.of_handler()
     folder.note("met", here())
     while len(folder.noted("met")) < int(body):
@@ -76,26 +76,26 @@ async def meet_async(body: bytes) -> str:
 
 @batch_handler
 def number_batch(bodies: list[bytes]) -> list[bytes]:
-    """Each body with the length of its batch."""
+    """Returns each body with the length of its batch."""
     return [b"%b of %d" % (body, len(bodies)) for body in bodies]
 
 
 @batch_handler
 async def number_batch_async(bodies: list[bytes]) -> list[bytes]:
-    """The same as a task."""
+    """Does the same as a coroutine."""
     await spend_async(0.001)
     return [b"%b of %d" % (body, len(bodies)) for body in bodies]
 
 
 def describe(body: bytes, context: Context) -> str:
-    """What the context says."""
+    """Returns the fields of the context."""
     left = context.deadline - time.monotonic()
     words = (context.id, context.index, context.attempt, context.fence, context.cancelled)
     return " ".join(map(str, (*words, 25 < left <= 30)))
 
 
 def interval(body: bytes, context: Context) -> str:
-    """When it began and ended; the first wait until as many run concurrently as the body says."""
+    """Returns when it began and ended; the first wait until so many run concurrently."""
     began = time.monotonic_ns()
     folder = Folder.of_handler()
     if context.index < int(body):
@@ -106,7 +106,7 @@ def interval(body: bytes, context: Context) -> str:
 
 
 def busy_noted(body: bytes, context: Context) -> None:
-    """Compute for 20 µs; notes when it began."""
+    """Computes for 20 µs; notes when it began."""
     began = time.monotonic_ns()
     Folder.of_handler().note(context.id, began)
     while time.monotonic_ns() < began + 20_000:
@@ -114,7 +114,7 @@ def busy_noted(body: bytes, context: Context) -> None:
 
 
 def hold(body: bytes, context: Context) -> bytes:
-    """Wait at the gate; notes beginning, process and attempt, and that it went on."""
+    """Waits at the gate; notes beginning, process and attempt, and that it continued."""
     folder = Folder.of_handler()
     folder.note("began", context.index, os.getpid(), context.attempt)
     folder.pass_gate()
@@ -123,7 +123,7 @@ def hold(body: bytes, context: Context) -> bytes:
 
 
 def hold_once(body: bytes, context: Context) -> bytes:
-    """Wait at the gate at the first call of all, whatever the attempt is."""
+    """Waits at the gate at the first call of all, whatever the attempt is."""
     folder = Folder.of_handler()
     folder.note("began", context.index, os.getpid(), context.attempt)
     if len(folder.noted("began")) == 1:
@@ -132,7 +132,7 @@ def hold_once(body: bytes, context: Context) -> bytes:
 
 
 def append_first(body: bytes, context: Context) -> bytes:
-    """At the first attempt append to a file until the gate opens."""
+    """Appends to a file until the gate opens, at the first attempt."""
     folder = Folder.of_handler()
     folder.note("began", context.index, os.getpid(), context.attempt)
     while context.attempt == 1 and not folder.is_open():
@@ -142,7 +142,7 @@ def append_first(body: bytes, context: Context) -> bytes:
 
 
 def until_cancelled(body: bytes, context: Context) -> bytes:
-    """Wait at the gate that the body names, or until the result is not wanted."""
+    """Waits at the gate that the body names, or until the result is not wanted."""
     folder = Folder.of_handler()
     folder.note("began", context.index, os.getpid(), context.attempt)
     gate = body.decode()
@@ -152,9 +152,9 @@ def until_cancelled(body: bytes, context: Context) -> bytes:
 
 
 def deaf(body: bytes, context: Context) -> str:
-    """Hold the interpreter lock, in C, for as many ms as the body says; say for how long it did.
+    """Holds the interpreter lock, in C, for as many ms as the body names; returns for how long.
 
-    PyDLL does not let go of the lock during the call, as CDLL would: no other thread of this
+    PyDLL does not release the lock during the call, as CDLL does: no other thread of this
     process runs meanwhile, which the second thread proves.
     """
     folder = Folder.of_handler()
@@ -175,13 +175,13 @@ def deaf(body: bytes, context: Context) -> str:
 
 
 def fail(body: bytes, context: Context) -> bytes:
-    """Fail always."""
+    """Fails always."""
     Folder.of_handler().note("failed", context.attempt, time.monotonic_ns())
     raise LookupError("no such thing: " + body.decode())
 
 
 def fail_first(body: bytes, context: Context) -> bytes:
-    """Fail at the first attempt only."""
+    """Fails at the first attempt only."""
     Folder.of_handler().note("ran", context.attempt, time.monotonic_ns())
     if context.attempt == 1:
         raise LookupError("not yet")
@@ -189,7 +189,7 @@ def fail_first(body: bytes, context: Context) -> bytes:
 
 
 def poison(body: bytes, context: Context) -> bytes:
-    """Die, without a word, of one body."""
+    """Kills its process at one body."""
     if body == b"poison":
         Folder.of_handler().note("died", context.attempt)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -197,14 +197,14 @@ def poison(body: bytes, context: Context) -> bytes:
 
 
 def step(body: bytes, context: Context) -> bytes:
-    """Take a millisecond; notes who ran."""
+    """Takes a millisecond; notes which unit ran."""
     Folder.of_handler().note("ran", context.index)
     spend(0.001)
     return body
 
 
 def slow_noted(body: bytes, context: Context) -> bytes:
-    """Take 4 ms, or wait at the gate that the body names; notes the request."""
+    """Takes 4 ms, or waits at the gate that the body names; notes the request."""
     folder = Folder.of_handler()
     folder.note("began", context.id)
     if body:
@@ -214,14 +214,14 @@ def slow_noted(body: bytes, context: Context) -> bytes:
 
 
 async def slow_noted_async(body: bytes, context: Context) -> bytes:
-    """Take 4 ms and let others run; notes the request."""
+    """Takes 4 ms and lets others run; notes the request."""
     Folder.of_handler().note("began", context.id)
     await spend_async(0.004)
     return body
 
 
 def fail_bad_first(body: bytes, context: Context) -> bytes:
-    """Fail at the first attempt of a bad body."""
+    """Fails at the first attempt of a bad body."""
     Folder.of_handler().note("ran", context.index, context.attempt)
     if body == b"bad" and context.attempt == 1:
         raise LookupError("not yet")
@@ -229,25 +229,25 @@ def fail_bad_first(body: bytes, context: Context) -> bytes:
 
 
 async def step_async(body: bytes) -> bytes:
-    """Take a millisecond and let others run."""
+    """Takes a millisecond and lets others run."""
     await spend_async(0.001)
     return body
 
 
 def kill_parent(body: bytes) -> bytes:
-    """Die with the supervisor."""
+    """Dies with the supervisor."""
     os.kill(os.getppid(), signal.SIGKILL)
     threading.Event().wait()
     return body
 
 
 async def echo_async(body: bytes) -> bytes:
-    """The body."""
+    """Returns the body."""
     return body
 
 
 def hold_999(body: bytes) -> bytes:
-    """The body; 999 waits at the gate."""
+    """Returns the body; 999 waits at the gate."""
     if body == b"999":
         folder = Folder.of_handler()
         folder.note("began")
@@ -256,7 +256,7 @@ def hold_999(body: bytes) -> bytes:
 
 
 def busy_once(body: bytes, context: Context) -> bytes:
-    """The other side asks for a pause at the first call of all."""
+    """Asks for a pause at the first call of all, as a remote service does."""
     folder = Folder.of_handler()
     folder.note("called", body.decode(), time.time())
     if not folder.is_open("busy"):
@@ -266,13 +266,13 @@ def busy_once(body: bytes, context: Context) -> bytes:
 
 
 def share(body: bytes, context: Context) -> bytes:
-    """The body; counts the call in the state that the steps share."""
+    """Returns the body; counts the call in the state that the steps share."""
     flow = context.flow
     flow.shared.incr(f"{flow.name}.{flow.step}")
     return body
 
 
 async def share_async(body: bytes, context: Context) -> bytes:
-    """The same in an event loop."""
+    """Does the same in an event loop."""
     await context.flow.ashared.incr("calls")
     return body

@@ -1,4 +1,4 @@
-"""What the tests of a worker's parts share: a unit, a slice, replies as Redis sends them."""
+"""Builders for tests of a worker's parts: a unit, a slice, replies as Redis sends them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SUBMITTED_MS = 1_700_000_000_000
 
 
 def entries_of(*bodies: bytes) -> list[Entry]:
-    """Sub-requests as a reply brings them."""
+    """Returns sub-requests as a reply has them."""
     return [(b"%d-%d" % (SUBMITTED_MS, i), (b"b", body)) for i, body in enumerate(bodies)]
 
 
 def slice_of(*bodies: bytes, **changed: Any) -> Slice:
-    """A slice of request `r1`, first attempt."""
+    """Returns a slice of request `r1`, first attempt."""
     given: dict[str, Any] = {
         "request_id": "r1",
         "k": "0",
@@ -58,12 +58,12 @@ def slice_of(*bodies: bytes, **changed: Any) -> Slice:
 
 
 def record_of_its_own() -> LeaseRecord:
-    """The record of a board of one unit."""
+    """Returns the record of a board of one unit."""
     return LeaseBoard(1).records[0]
 
 
 def unit_of_its_own(slice_ms: float = 20.0, *, has_one_server: bool = False) -> Unit:
-    """A unit that holds nothing and has learned nothing; it takes the steps of a cluster."""
+    """Returns a unit without leases or measures; it takes the steps of a cluster."""
     unit = Unit("req", "w:1", "7", record_of_its_own(), Sizer(slice_ms), Metrics("req"))
     unit.has_one_server = has_one_server
     return unit
@@ -72,7 +72,7 @@ def unit_of_its_own(slice_ms: float = 20.0, *, has_one_server: bool = False) -> 
 def granted(
     *bodies: bytes, tokens: tuple[Any, ...] = (), fence: int = 7, waiting: int = 0
 ) -> list[Any]:
-    """What acquire answers when it grants a slice."""
+    """Returns the reply of acquire that grants a slice."""
     policy = [TAKEN_MS, SUBMITTED_MS, 30_000, 5, 1_000, 300_000, 5, 0, 0, waiting, b""]
     return [b"ok", b"%d" % fence, 1, policy, entries_of(*bodies), list(tokens)]
 
@@ -115,7 +115,7 @@ def _ask_without_note(step: Any) -> Operation[Any]:
 
 
 def handled(step: Handle, outcome: Outcome) -> Handled:
-    """The reply to a step of one lease that came to this outcome."""
+    """Returns the reply to a step of one lease that had this outcome."""
     lease = step.leases.take()
     assert lease is not None
     lease.note(outcome)
@@ -123,7 +123,7 @@ def handled(step: Handle, outcome: Outcome) -> Handled:
 
 
 def work_off(unit: Unit, taken: Slice, lane: bytes = b"") -> Operation[list[Any]]:
-    """A unit's way with the one lease that it holds; returns what is to be dispatched."""
+    """Runs a unit over its one lease; returns what must be dispatched."""
     record, returned = unit.free.pop(), FollowUps(unit.queue, lane)
     hold(record, taken, clock.mono_s())
     yield from unnoted(work(unit, Acquired(lane, [Lease(taken, record)]), returned))
@@ -131,17 +131,17 @@ def work_off(unit: Unit, taken: Slice, lane: bytes = b"") -> Operation[list[Any]
 
 
 def is_note(step: Any) -> bool:
-    """True for a command that notes in the dispatch slot what a worker took."""
+    """Returns True for a command that notes in the dispatch slot what a worker took."""
     return isinstance(step, Command) and b":taken:" in (key_of(step) or b"")
 
 
 # ------------------------------------------------------------------ a runner
 
-Run = Any  # what the fixture `run` is: a function that returns an Outcome
+Run = Any  # the type of the fixture `run`: a function that returns an Outcome
 
 
 def made_async(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """The same handler as an `async def`, with the same shape."""
+    """Returns the same handler as an `async def`, with the same shape."""
     shape = shape_of(handler)
 
     async def alone(body: Any) -> Any:
@@ -157,7 +157,7 @@ def made_async(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pairs(outcome: Outcome) -> list[tuple[bytes, Any]]:
-    """(head without its times, body) of each result."""
+    """Returns (head without its times, body) of each result."""
     heads, bodies = outcome.results[::2], outcome.results[1::2]
     return [
         (b":".join(bytes(head).split(b":")[:4]), body)  # type: ignore[arg-type]
@@ -166,12 +166,12 @@ def pairs(outcome: Outcome) -> list[tuple[bytes, Any]]:
 
 
 def indexes(ids: list[bytes]) -> list[int]:
-    """The places in the input that these entries have."""
+    """Returns the indexes of these entries."""
     return [int(entry_id.partition(b"-")[2]) for entry_id in ids]
 
 
 def failed(outcome: Outcome) -> list[int]:
-    """The places of the sub-requests that failed."""
+    """Returns the indexes of the sub-requests that failed."""
     return indexes([verdict.entry_id for verdict in outcome.verdicts])
 
 

@@ -1,4 +1,4 @@
-"""The health port: a worker's id is its address."""
+"""Tests the health port: a worker's id is its address."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ REPORT: dict[str, Any] = {
 
 @pytest.fixture
 def report() -> dict[str, Any]:
-    """What the port's worker says of itself."""
+    """Returns the report of the port's worker."""
     return dict(REPORT)
 
 
 @pytest.fixture
 def selector() -> Iterator[selectors.BaseSelector]:
-    """The supervisor's."""
+    """The supervisor's selector."""
     with selectors.DefaultSelector() as made:
         yield made
 
 
 @pytest.fixture
 def port(report: dict[str, Any], selector: selectors.BaseSelector) -> Iterator[HealthPort]:
-    """A port on a free address, which a supervisor watches."""
+    """Yields a port on a free address, which a supervisor watches."""
     made = HealthPort("127.0.0.1:0", lambda: report)
     made.watch(selector)
     yield made
@@ -73,21 +73,21 @@ def port(report: dict[str, Any], selector: selectors.BaseSelector) -> Iterator[H
 
 
 def look(port: HealthPort, selector: selectors.BaseSelector) -> None:
-    """What the supervisor does between two ticks; waits for nothing."""
+    """Does what the supervisor does between two ticks; waits for nothing."""
     for key, _ in selector.select(0):
         key.data()
     port.expire()
 
 
 def connect(port: HealthPort, request: bytes = b"") -> socket.socket:
-    """A client that has sent this."""
+    """Connects a client that has sent this."""
     client = socket.create_connection(split_id(port.address), timeout=5)
     client.sendall(request)
     return client
 
 
 def accept(port: HealthPort, selector: selectors.BaseSelector) -> None:
-    """Looks until there is a client."""
+    """Serves until there is a client."""
 
     def accepts() -> bool:
         look(port, selector)
@@ -97,7 +97,7 @@ def accept(port: HealthPort, selector: selectors.BaseSelector) -> None:
 
 
 def read(port: HealthPort, selector: selectors.BaseSelector, client: socket.socket) -> bytes:
-    """All that a client receives, while the supervisor looks."""
+    """Returns all that a client receives, while the supervisor serves."""
     client.setblocking(False)
     said = b""
 
@@ -117,7 +117,7 @@ def read(port: HealthPort, selector: selectors.BaseSelector, client: socket.sock
 
 @pytest.fixture
 def ask(port: HealthPort, selector: selectors.BaseSelector) -> Ask:
-    """Sends a request, and returns the answer's head and body."""
+    """Sends a request, and returns the reply's head and body."""
 
     def ask(request: bytes) -> tuple[bytes, bytes]:
         head, _, body = read(port, selector, connect(port, request)).partition(b"\r\n\r\n")
@@ -133,8 +133,8 @@ def test_a_free_port_becomes_the_address(port: HealthPort):
     assert number > 0
 
 
-def test_healthz_says_all_of_the_report(ask: Ask):
-    """As JSON, with its length, and 200."""
+def test_healthz_returns_all_of_the_report(ask: Ask):
+    """It is JSON, with its length, and 200."""
     head, body = ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n")
     assert f"Content-Length: {len(body)}\r\n".encode() in head + b"\r\n"
@@ -142,7 +142,7 @@ def test_healthz_says_all_of_the_report(ask: Ask):
 
 
 def test_healthz_of_a_worker_that_lost_redis_is_503(ask: Ask, report: dict[str, Any]):
-    """So that a balancer can go by the status alone."""
+    """So a balancer can use the status alone."""
     report["healthy"] = False
     head, body = ask(b"GET /healthz HTTP/1.1\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 503 Service Unavailable\r\n")
@@ -150,7 +150,7 @@ def test_healthz_of_a_worker_that_lost_redis_is_503(ask: Ask, report: dict[str, 
 
 
 def test_metrics_are_in_prometheus_form(ask: Ask):
-    """Each with HELP and TYPE, counters with _total, all with the queue."""
+    """Each has HELP and TYPE, counters have _total, and all have the queue."""
     head, body = ask(b"GET /metrics HTTP/1.1\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n")
     lines = body.decode().splitlines()
@@ -172,7 +172,7 @@ def test_metrics_are_in_prometheus_form(ask: Ask):
 def test_the_demand_of_the_queue_is_among_the_metrics_of_the_leader(
     report: dict[str, Any], selector: selectors.BaseSelector
 ):
-    """The health does not ask for it, because probes are frequent."""
+    """The health does not read it, because probes are frequent."""
     asked = []
 
     def demand() -> Demand:
@@ -190,7 +190,7 @@ def test_the_demand_of_the_queue_is_among_the_metrics_of_the_leader(
 
 
 def test_another_path_is_404_with_a_hint(ask: Ask):
-    """It names the two that exist."""
+    """The hint names the two that exist."""
     head, body = ask(b"GET /favicon.ico HTTP/1.1\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 404 Not Found\r\n")
     assert body == b"try /healthz or /metrics\n"
@@ -205,7 +205,7 @@ def test_what_is_no_request_gets_the_health(ask: Ask, request_: bytes):
 def test_a_request_is_answered_while_many_connections_send_none(
     port: HealthPort, ask: Ask, selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
 ):
-    """No deadline passes meanwhile; the oldest connections give way to new ones."""
+    """No deadline passes meanwhile; the oldest connections are closed for new ones."""
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 100.0)
     with contextlib.ExitStack() as stack:
         for _ in range(300):
@@ -218,7 +218,7 @@ def test_a_request_is_answered_while_many_connections_send_none(
 def test_a_connection_without_a_request_is_closed_after_its_time(
     port: HealthPort, selector: selectors.BaseSelector, now: list[float]
 ):
-    """Not before, and without an answer; no look waits for it."""
+    """It is not closed before, and gets no reply; the supervisor does not wait for it."""
     client = connect(port)
     accept(port, selector)
     now[0] += health_port._CLIENT_S
@@ -245,7 +245,7 @@ def test_an_answer_that_is_not_read_keeps_no_thread_waiting(
 def test_a_connection_that_gave_way_is_not_served(
     port: HealthPort, selector: selectors.BaseSelector
 ):
-    """Its request came in the same look as those that took its place."""
+    """Its request came in the same turn as those that took its place."""
     oldest = connect(port)
     accept(port, selector)
     with contextlib.ExitStack() as stack:
@@ -271,10 +271,10 @@ def test_a_process_that_is_forked_leaves_the_parents_clients(
     assert read(port, selector, client).startswith(b"HTTP/1.0 200 OK\r\n")
 
 
-def test_a_client_that_went_away_is_no_error(
+def test_a_client_that_closed_its_connection_is_no_error(
     port: HealthPort, ask: Ask, selector: selectors.BaseSelector
 ):
-    """Nor is a look without any client."""
+    """Nor is a turn without any client."""
     connect(port).close()
     look(port, selector)
     look(port, selector)
@@ -282,14 +282,14 @@ def test_a_client_that_went_away_is_no_error(
 
 
 def test_a_port_that_is_taken_is_refused_with_a_sentence(port: HealthPort):
-    """It says which, and what to do."""
+    """The error names the port, and the remedy."""
     number = split_id(port.address)[1]
     with pytest.raises(WorkerRefused, match=f"port {number} of 127.0.0.1 is taken: give this work"):
         HealthPort(port.address, dict)
 
 
 def test_a_closed_port_refuses(port: HealthPort):
-    """Which is how others know that the worker is dead."""
+    """So others detect that the worker is dead."""
     port.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(split_id(port.address), timeout=5)
@@ -319,7 +319,7 @@ def test_a_port_of_an_ipv6_address_answers(report: dict[str, Any]):
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_of_another_machine_is_refused_with_a_sentence(host: str):
-    """A worker can only listen where it is."""
+    """A worker can listen only on its own machine."""
     with pytest.raises(WorkerRefused, match=f"worker id {host}:0 can't be listened on: "):
         HealthPort(f"{host}:0", dict)
 
@@ -351,7 +351,7 @@ def test_a_worker_answers_while_many_connections_send_nothing(queue: Queue, work
     ],
 )
 def test_an_id_is_a_host_and_a_port(worker: str, expected: tuple[str, int]):
-    """Split at the last colon."""
+    """It is split at the last colon."""
     assert split_id(worker) == expected
 
 
@@ -363,7 +363,7 @@ def test_an_id_is_a_host_and_a_port(worker: str, expected: tuple[str, int]):
     ],
 )
 def test_an_id_that_is_no_address_is_refused(worker: str):
-    """With a sentence that shows one."""
+    """The error shows one."""
     with pytest.raises(InvalidArgument, match=r"host:port is expected, as in 127\.0\.0\.1:7101"):
         split_id(worker)
 

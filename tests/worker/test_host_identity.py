@@ -1,4 +1,4 @@
-"""Where a worker runs: equal for two of them only if they share a loopback interface."""
+"""Tests the identity of a worker's host: equal only for workers that share a loopback interface."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def act(body, context):
 
 
 def unshared() -> list[str]:
-    """What begins a program in a network namespace of its own."""
+    """Returns the words that begin a program in a network namespace of its own."""
     unshare = shutil.which("unshare")
     words = [unshare or "", "--net"]
     if not unshare or subprocess.run([*words, "true"], check=False).returncode:
@@ -58,19 +58,19 @@ def unshared() -> list[str]:
 
 
 def program(*before: str) -> str:
-    """What another process on this machine finds."""
+    """Returns what another process on this machine finds."""
     words = [*before, sys.executable, "-c", HERE]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.rstrip("\n")
 
 
 def test_two_processes_of_one_machine_are_at_one_place():
-    """It begins with the hostname, for people."""
+    """The identity begins with the hostname, which people read."""
     assert program() == whereabouts()
     assert hostname_of(whereabouts()) == socket.gethostname()
 
 
 def test_a_process_in_another_network_namespace_is_elsewhere():
-    """As in a container; its hostname is the same."""
+    """A container is such a case; its hostname is the same."""
     found = program(*unshared())
     assert hostname_of(found) == hostname_of(whereabouts())
     assert found != whereabouts()
@@ -88,7 +88,7 @@ def test_another_boot_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_unknown_place_is_equal_to_that_of_no_other_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """But to itself: a worker may register twice."""
+    """It is equal to itself: a worker may register twice."""
     before = whereabouts()
     monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "none")
     assert whereabouts() == whereabouts()
@@ -96,7 +96,7 @@ def test_an_unknown_place_is_equal_to_that_of_no_other_process(
 
 
 def test_elsewhere_than_on_linux_it_is_the_hostname(monkeypatch: pytest.MonkeyPatch):
-    """Where there are no network namespaces."""
+    """There are no network namespaces there."""
     monkeypatch.setattr(sys, "platform", "darwin")
     assert whereabouts() == socket.gethostname()
 
@@ -122,7 +122,7 @@ def test_a_hostname_that_is_a_loopback_proves_nothing_either(monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.server
 def test_a_late_beat_from_another_network_is_no_death(tmp_path: Path):
-    """Its only attempt is not charged, and it goes on when it is no longer stopped."""
+    """Its only attempt is not charged, and it continues when it is no longer stopped."""
     (tmp_path / "gated.py").write_text(HANDLER)
     folder, before = Folder(tmp_path), unshared()
     with contextlib.ExitStack() as stack:
@@ -147,7 +147,7 @@ def test_a_late_beat_from_another_network_is_no_death(tmp_path: Path):
         beats = keys.workers(queue.name)
 
         def has_looked() -> bool:
-            """Another worker has led for long enough to take a death for one."""
+            """Returns whether another worker has led for long enough to detect a death."""
             beat = client.zscore(beats, name)
             assert beat is not None, "it was taken for dead"
             newest: Any = client.zrange(beats, -1, -1, withscores=True)

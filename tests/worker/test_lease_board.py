@@ -1,4 +1,4 @@
-"""The page of memory that a worker's processes share."""
+"""Tests the lease board, which is the page of memory that a worker's processes share."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ pytestmark = pytest.mark.usefixtures("still_clock")
 def hold(
     record: LeaseRecord, request_id: str = "r1", fence: int = 7, lease_s: float = 30.0
 ) -> Held:
-    """A lease goes to the board, acquired at second 100."""
+    """Puts a lease on the board, acquired at second 100."""
     record.hold(request_id, "2", fence, OP, 100.0, lease_s)
     return held_by(record)
 
 
 def nonzero(counts: dict[str, int]) -> dict[str, int]:
-    """The counts that are not zero."""
+    """Returns the counts that are not zero."""
     return {name: count for name, count in counts.items() if count}
 
 
 def held_by(record: LeaseRecord) -> Held:
-    """The lease that must be there."""
+    """Returns the lease, which must be there."""
     held = record.held()
     assert held is not None
     return held
@@ -49,7 +49,7 @@ def held_by(record: LeaseRecord) -> Held:
 
 @pytest.mark.parametrize("layout", [WorkerFields, RecordFields, Counts], ids=lambda it: it.__name__)
 def test_each_number_is_aligned_so_that_one_store_writes_it(layout: type[Structure]):
-    """Also in the second record: the head and a record are multiples of eight bytes."""
+    """In the second record, too: the head and a record are multiples of eight bytes."""
     assert sizeof(layout) % 8 == 0
     for name, kind, *_ in layout._fields_:
         assert getattr(layout, name).offset % alignment(kind) == 0
@@ -58,7 +58,7 @@ def test_each_number_is_aligned_so_that_one_store_writes_it(layout: type[Structu
 
 
 def test_records_follow_each_other_without_overlap():
-    """A lease that fills its record leaves each byte of the others and of the head alone."""
+    """A lease that fills its record does not change any byte of the others and of the head."""
     board = LeaseBoard(3)
     end = sizeof(WorkerFields) + sizeof(RecordFields)
     memset(addressof(board.records[1]._fields), 0xFF, sizeof(RecordFields))
@@ -70,7 +70,7 @@ def test_records_follow_each_other_without_overlap():
 
 
 def test_flags_are_found_on_the_page_by_their_offset():
-    """A supervisor looks at one byte a record, not at thousands of records."""
+    """A supervisor reads one byte a record, not thousands of records."""
     board = LeaseBoard(2, 3)
     for unit in (1, 4):
         hold(board.records[unit])
@@ -99,7 +99,7 @@ def test_a_reader_in_another_process_sees_no_torn_number():
 
 
 def test_the_shards_of_a_queue_are_read_as_they_were_set():
-    """As many as fit, each of one byte; its own lanes alone are none."""
+    """As many fit as the board has bytes; its own lanes alone are none."""
     board = LeaseBoard(1)
     (record,) = board.records
     before = record.shards
@@ -123,7 +123,7 @@ def test_a_unit_that_holds_nothing_is_not_on_the_board():
 
 
 def test_a_lease_is_read_as_it_was_written():
-    """All of it comes back, with the deadline counted from the send time of the acquire."""
+    """All of it is read, with the deadline counted from the send time of the acquire."""
     board = LeaseBoard(2)
     hold(board.records[1], "request.of-some:length_1")
     (held,) = board.held()
@@ -133,7 +133,7 @@ def test_a_lease_is_read_as_it_was_written():
 
 
 def test_the_longest_names_fit():
-    """128 characters of id, the highest permit, the highest fence; and no neighbour is touched."""
+    """128 characters of id, the highest permit and fence fit; no neighbour is changed."""
     board = LeaseBoard(3)
     for record in board.records:
         record.hold("i" * 128, "9999", 2**64 - 1, OP, 1.0, 86_400.0)
@@ -168,7 +168,7 @@ def test_a_lease_is_seen_in_another_process():
 
 
 class Watched:
-    """A field of the shared memory: reports each read and write of it."""
+    """A field of the shared memory that reports each read and write."""
 
     def __init__(self, field: Any, report: Callable[[], None]) -> None:
         self.field, self.report = field, report
@@ -195,18 +195,18 @@ class Interruption:
             monkeypatch.setattr(RecordFields, name, watched)
 
     def arm(self, at: int, act: Callable[[], Any]) -> None:
-        """From now on, `act` after access number `at`."""
+        """Arms `act` for access number `at`."""
         self.seen, self.at, self.act = count(), at, act
 
     def report(self) -> None:
-        """One access."""
+        """Counts one access."""
         if next(self.seen) == self.at:
             self.seen = count(-(10**9))
             self.act()
 
 
 def is_whole(held: Held | None) -> bool:
-    """Returns whether a lease was written as it is, and is no mixture of two."""
+    """Returns whether a lease is as it was written, and no mixture of two."""
     leases = {
         None,
         ("first", 7, 130.0, 30.0),
@@ -218,7 +218,7 @@ def is_whole(held: Held | None) -> bool:
 
 @pytest.mark.parametrize("at", range(13))
 def test_a_half_written_lease_is_not_seen(at: int, monkeypatch: pytest.MonkeyPatch):
-    """Whenever the supervisor looks while a unit writes, it sees a whole lease or none."""
+    """Whenever the supervisor reads while a unit writes, it sees a whole lease or none."""
     record, seen = record_of_its_own(), []
     hold(record, "first")
     interruption = Interruption(monkeypatch)
@@ -235,7 +235,7 @@ def test_a_half_written_lease_is_not_seen(at: int, monkeypatch: pytest.MonkeyPat
 def test_a_lease_that_changes_while_it_is_read_is_read_again(
     at: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Whenever a unit goes on to another lease while the supervisor looks, nothing is mixed."""
+    """Whenever a unit writes another lease while the supervisor reads, nothing is mixed."""
     record = record_of_its_own()
     hold(record, "first")
     interruption = Interruption(monkeypatch)
@@ -267,7 +267,7 @@ def test_a_half_noted_abandoned_acquire_is_not_seen(at: int, monkeypatch: pytest
 
 
 def test_a_process_that_died_while_it_wrote_holds_nothing():
-    """Its half-written lease is not believed, and the next process writes over it."""
+    """Its half-written lease is not used, and the next process overwrites it."""
     record = record_of_its_own()
     hold(record)
     record._fields.version |= 1
@@ -279,7 +279,7 @@ def test_a_process_that_died_while_it_wrote_holds_nothing():
 
 
 def test_a_lease_of_several_waits_for_its_turn():
-    """One alone waits for no other; what was worked on waits only to be settled."""
+    """One alone waits for no other; a finished one waits only to be settled."""
     alone, shared = LeaseBoard(1, 1).records
     hold(alone)
     shared.hold("r2", "0", 7, OP, 100.0, 30.0, 4, shared=True)
@@ -295,7 +295,7 @@ def test_a_lease_of_several_waits_for_its_turn():
 
 @pytest.mark.parametrize("how", ["stop", "release"])
 def test_a_lease_that_was_taken_back_does_not_get_its_turn(how: str):
-    """Stopped, or gone already; the next lease on the same record does."""
+    """It was stopped, or is gone already; the next lease on the same record gets its turn."""
     (record,) = LeaseBoard(1).records
     record.hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
     if how == "stop":
@@ -308,7 +308,7 @@ def test_a_lease_that_was_taken_back_does_not_get_its_turn(how: str):
 
 
 def test_spare_records_have_leases_but_no_counts():
-    """What a unit came to is counted on its own."""
+    """A unit's outcome is counted separately."""
     board = LeaseBoard(2, 3)
     for record in board.records:
         record.hold("r1", "0", 7, OP, 100.0, 30.0)
@@ -333,7 +333,7 @@ def test_the_progress_of_a_call_is_read_until_its_lease_ends():
 
 
 def begin(record: LeaseRecord, entry_id: bytes = b"1700000000000-4", until: float = 105.0) -> None:
-    """A call of the handler begins, at second 103."""
+    """Begins a call of the handler, at second 103."""
     record.begin(
         entry_id,
         began=103.0,
@@ -347,14 +347,14 @@ def begin(record: LeaseRecord, entry_id: bytes = b"1700000000000-4", until: floa
 
 
 def running_in(record: LeaseRecord) -> Running:
-    """The call that must be there."""
+    """Returns the call, which must be there."""
     running = record.running()
     assert running is not None
     return running
 
 
 def test_a_call_with_a_time_limit_is_on_the_board_while_it_runs():
-    """All that is needed to charge it: the entry, the attempt, the backoff; and the thread."""
+    """The board has what charging needs: the entry, the attempt, the backoff; and the thread."""
     record = record_of_its_own()
     hold(record)
     before = record.running()
@@ -370,7 +370,7 @@ def test_a_call_with_a_time_limit_is_on_the_board_while_it_runs():
 
 
 def test_the_longest_call_fits():
-    """The longest id of an entry; no count is touched."""
+    """The longest id of an entry fits; no count is changed."""
     board = LeaseBoard(2)
     for record in board.records:
         hold(record)
@@ -381,7 +381,7 @@ def test_the_longest_call_fits():
 
 
 def test_two_calls_for_one_entry_are_distinct():
-    """Of one lease or of two: a decision about one must not apply to the other."""
+    """They are of one lease or of two: a decision about one must not apply to the other."""
     record = record_of_its_own()
     numbers = set()
     for _ in range(2):
@@ -394,7 +394,7 @@ def test_two_calls_for_one_entry_are_distinct():
 
 
 def test_a_call_of_a_process_that_died_is_not_the_next_ones():
-    """Its record is used again: the call belongs to the lease it ran under."""
+    """Its record is used again: the call belongs to its lease."""
     record = record_of_its_own()
     hold(record)
     begin(record)
@@ -491,7 +491,7 @@ def test_a_stop_is_for_the_lease_it_names():
 
 @pytest.mark.parametrize("fence", [7, 8])
 def test_a_stop_of_an_older_lease_does_not_stop_a_newer_one(fence: int):
-    """Not even when both requests count from one and so have the same fence."""
+    """This holds even if both requests count from one and so have the same fence."""
     record = record_of_its_own()
     older = hold(record, "r1", 7)
     record.stop(older)
@@ -504,7 +504,7 @@ def test_a_stop_of_an_older_lease_does_not_stop_a_newer_one(fence: int):
 
 
 def test_attention_ends_when_it_is_cleared():
-    """The one byte that is read after every call is cleared; the stop itself stands."""
+    """The one byte that is read after every call is cleared; the stop itself stays."""
     record = record_of_its_own()
     record.stop(hold(record))
     record.clear_attention()
@@ -513,7 +513,7 @@ def test_attention_ends_when_it_is_cleared():
 
 
 def test_a_lost_connection_is_reported_once():
-    """By any unit; the supervisor then looks for tokens that were in its hands."""
+    """Any unit reports it; the supervisor then looks for the tokens it may have lost."""
     board = LeaseBoard(2)
     assert not board.pop_connection_loss()
     board.records[1].note_connection_loss()
@@ -552,7 +552,7 @@ def test_a_count_without_a_field_is_refused():
 
 
 def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyPatch):
-    """The handler sees it by the clock alone: its supervisor may not reach Redis."""
+    """The clock alone shows it to the handler: its supervisor may not reach Redis."""
     record = LeaseBoard(1).records[0]
     record.hold("r1", "0", 7, OP, 100.0, 30.0)
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 126.9)
@@ -563,7 +563,7 @@ def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("begin", [True, False])
 def test_a_unit_waits_until_it_may_begin(*, begin: bool):
-    """After a death with several leases only one unit of the process goes on."""
+    """After a death with several leases only one unit of the process continues."""
     board = LeaseBoard(2)
     board.records[1].wait(begin=False)
     board.records[1].wait(begin=begin)

@@ -1,4 +1,4 @@
-"""Measures: kept together by a process, sent once a second, shown by `fairlane stats`."""
+"""Tests a worker's measures: collected, sent once a second, shown by `fairlane stats`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sent(calls: list[Any]) -> dict[str, int]:
 
 
 def test_measures_are_sent_once_a_second(now: list[float]):
-    """All that came together since the last time, and nothing twice."""
+    """All that was collected since the last time is sent, and nothing twice."""
     measures = Metrics("req")
     measures.add(5, [100, 100], [7, 9])
     assert measures.due() == []
@@ -34,14 +34,14 @@ def test_measures_are_sent_once_a_second(now: list[float]):
 
 
 def test_an_idle_process_sends_nothing(now: list[float]):
-    """However long it idles."""
+    """Its idle time does not matter."""
     measures = Metrics("req")
     now[0] += 1000
     assert (measures.due(), measures.rest()) == ([], [])
 
 
 def test_each_priority_is_measured_for_itself():
-    """One call each."""
+    """Each has one call."""
     measures = Metrics("req")
     measures.add(0, [1], [1])
     measures.add(99, [2], [2])
@@ -51,7 +51,7 @@ def test_each_priority_is_measured_for_itself():
 
 @ON_SINGLE
 def test_what_workers_measured_is_in_the_queues_statistics(queue: Queue, workers: Workers):
-    """All of it, when they have drained."""
+    """All of it is there when they have drained."""
     queue.submit_request([b"%d" % i for i in range(300)], limit=4, priority=7)
     queue.submit_request([b"1"] * 20, limit=2, priority=3)
     workers.run("number_batch", processes=2, concurrency=2)

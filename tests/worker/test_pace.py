@@ -1,4 +1,4 @@
-"""The pace of a worker: what it finishes in a second while it works."""
+"""Tests the pace of a worker: how much it finishes in a second of work."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_the_last_minute_counts():
 
 
 def test_slow_calls_are_measured_over_a_longer_time():
-    """One call in half a minute: the last ten count, from the end of the first one on."""
+    """There is one call in half a minute: the last ten count, from the end of the first one on."""
     pace = Pace(1)
     found = [pace.look(second, 1, second // 30, 0) for second in range(601)]
     assert found[-1] == pytest.approx(10 / 271)
 
 
 def test_looks_in_quick_succession_are_one_sample():
-    """A worker that waits for an idle queue beats ten times a second."""
+    """A worker that waits for an idle queue sends ten heartbeats a second."""
     pace = Pace(1)
     found = [pace.look(0.1 * look, 1, look, 0) for look in range(11)]
     assert found[-1] == pytest.approx(10.0)

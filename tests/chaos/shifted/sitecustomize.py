@@ -1,4 +1,4 @@
-"""Put on PYTHONPATH, it moves this process's wall clock by FAIRLANE_CHAOS_SHIFT seconds."""
+"""Moves this process's wall clock by FAIRLANE_CHAOS_SHIFT seconds, if it is on PYTHONPATH."""
 
 from __future__ import annotations
 

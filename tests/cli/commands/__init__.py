@@ -1,1 +1,1 @@
-"""The commands, as a user runs them."""
+"""Tests the commands, as a user runs them."""

@@ -1,4 +1,4 @@
-"""`fairlane acl`: rules that a server takes, and no password in readable form."""
+"""Tests `fairlane acl`: rules that a server accepts, and no password in readable form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRETS = b"producer=first secret\n# a comment\n\nworker=a=b#c\n"
 
 
 def users_in(lines: bytes) -> dict[str, list[str]]:
-    """Name -> rules, of an aclfile."""
+    """Returns name -> rules, of an aclfile."""
     rows = [line.split() for line in lines.decode().splitlines()]
     assert {row[0] for row in rows} <= {"user"}
     return {row[1]: row[2:] for row in rows}
@@ -134,7 +134,7 @@ def test_the_lines_are_an_aclfile_that_a_server_starts_with(alone: Program):
 
 @pytest.mark.server
 def test_the_commands_are_what_redis_cli_takes(alone: Program):
-    """And give a user anew: nothing it had before stays."""
+    """They create a user anew: nothing it had before stays."""
     alone.env["FAIRLANE_PASSWORD_WORKER"] = "busy"
     (line,) = alone("acl", "worker", "--format", "commands").out.decode().splitlines()
     with run_server("single") as server, closing(server.client()) as client:
@@ -155,7 +155,7 @@ def test_a_server_refuses_a_placeholder_as_a_password(alone: Program):
 
 
 def spoken(port: int, line: str) -> bytes:
-    """The reply to a line of words, quoted as redis-cli takes them."""
+    """Returns the reply to a line of words, quoted as redis-cli takes them."""
     words = [word.encode() for word in shlex.split(line, comments=False)]
     sent = b"*%d\r\n" % len(words)
     sent += b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)

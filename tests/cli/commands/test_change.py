@@ -1,4 +1,4 @@
-"""pause, resume and set: what is now in force is printed, and what cannot be is said."""
+"""Tests `fairlane pause`, `resume` and `set`: they print what is in force, and refuse the rest."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_tenant_gets_another_share(program: Program):
         (("--limit", "2", "--burst", "5"), "burst needs a rate"),
     ],
 )
-def test_bad_numbers_are_refused_before_redis_is_asked(
+def test_bad_numbers_are_refused_before_redis_is_called(
     words: tuple[str, ...], said: str, program: Program
 ):
     program("set", "mine", *words, "--redis", NO_SERVER).refused(2, said)

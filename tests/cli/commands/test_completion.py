@@ -1,4 +1,4 @@
-"""Shell completion: what the shells load, and what the programs then answer."""
+"""Tests shell completion: what the shells load, and what the programs then return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN = "import sys; sys.argv[0] = {name!r}; from fairlane import cli; cli.{entry}
 
 
 def completions(program: Program, line: str) -> list[str]:
-    """What bash is offered for the last word of this line."""
+    """Returns what bash offers for the last word of this line."""
     words = line.split(" ")
     asked = "_" + words[0].replace("-", "_").upper() + "_COMPLETE"
     env = {asked: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}

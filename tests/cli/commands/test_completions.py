@@ -1,4 +1,4 @@
-"""`fairlane completions`: the durable log as lines, from a place on, and followed."""
+"""Tests `fairlane completions`: the completion log as lines, from a position on, and followed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_following_an_empty_log_begins_with_the_first_ending(program: Program, r
 
 
 def test_lost_endings_are_one_sentence(program: Program, redis_client: redis.Redis):
-    """The log holds an earlier and a later entry, but not the place of the reader."""
+    """The log has an earlier and a later entry, but not the reader's position."""
     for log_id in ("10-1", "30-1"):
         redis_client.xadd(keys.completed(settings.DEFAULT_QUEUE), {"id": "x"}, id=log_id)
     program("completions", "--since", "20-1").refused(

@@ -1,4 +1,4 @@
-"""dead list, requeue and drop: what was given up, and whether it should run again."""
+"""Tests `fairlane dead list`, `requeue` and `drop` on dead sub-requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fail_or_reject(body: bytes) -> NoReturn:
 
 @pytest.fixture
 def dead(program: Program, redis_url: str) -> Callable[[bytes], None]:
-    """The call makes a request `mine` of these lines, all of them dead."""
+    """Returns a call that makes a request `mine` of these lines, all of them dead."""
 
     def make(lines: bytes) -> None:
         program("submit", "-", "--id", "mine", stdin=lines)
@@ -114,7 +114,7 @@ def test_each_one_with_its_body(dead: Callable, program: Program):
     assert base64.b64decode(two["body_base64"]) == b"\xff\x00"
 
 
-def test_why_they_are_dead_is_a_phrase_for_people(program: Program, redis_url: str):
+def test_the_reason_of_a_death_is_a_phrase(program: Program, redis_url: str):
     """JSON has the word that is stored."""
     program(
         "submit", "-", "--id", "mine", "--attempts", "3", "--backoff", "1ms..1ms", stdin=b"1\n2\n"
@@ -170,7 +170,7 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     ],
     ids=["active", "all dead", "all done"],
 )
-def test_a_repeated_requeue_says_where_they_went_and_what_came_of_it(
+def test_a_repeated_requeue_names_the_new_request_and_its_outcome(
     answer: Callable | None, counted: str, dead: Callable, program: Program, redis_url: str
 ):
     dead(b"1\n2\n")

@@ -1,4 +1,4 @@
-"""`fairlane demand`: a number, or JSON for an autoscaler."""
+"""Tests `fairlane demand`: a number, or JSON for an autoscaler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fairlane doctor`: what it prints, what it repairs, where it still works, and its exit codes."""
+"""Tests `fairlane doctor`: what it prints and repairs, and its exit codes."""
 
 from __future__ import annotations
 

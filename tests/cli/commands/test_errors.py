@@ -1,4 +1,4 @@
-"""`fairlane errors`: the failures of one request."""
+"""Tests `fairlane errors`: the failures of one request."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_fingerprint_of_a_retry_is_that_of_its_death(program: Program, redis
 
 
 def test_what_waits_without_an_error_is_a_note(program: Program, lane: Lane):
-    """The worker has died while it held several leases, so none of them is charged."""
+    """The worker died with several leases, so none of them is charged."""
     lane.begin([b"a", b"b"], shared=True)
     lane.reap(worker="w:1", started="7")
     ended = program("errors", "r1")

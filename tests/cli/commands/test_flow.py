@@ -1,4 +1,4 @@
-"""`fairlane flow`: the runs of a queue, one run drawn, and what is refused."""
+"""Tests `fairlane flow`: the runs of a queue, a drawing of one run, and refused input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fairlane list`: a table, its pages, its filters, and what is refused."""
+"""Tests `fairlane list`: its table, pages and filters, and refused input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def die(_: int, __: bytes) -> bytes:
 
 
 def fill(program: Program, redis_url: str) -> None:
-    """A request with a dead sub-request, one that is held, one that is cancelled."""
+    """Makes a request with a dead sub-request, one that is leased, one that is cancelled."""
     program("submit", "-", "--id", "ill", stdin=b"a\nb\n")
     settle(redis_url, die)
     program("submit", "-", "--id", "held", "--priority", 1, stdin=b"a\n")
@@ -131,5 +131,5 @@ def test_a_cursor_of_another_queue_is_refused(program: Program):
 
 @pytest.mark.parametrize("name", ["list", "workers", "queues", "completions", "errors x"])
 def test_without_a_redis_the_command_reports_that(name: str, alone: Program):
-    """The one second of patience is that of a port on which no server listens."""
+    """The timeout of one second is for a port without a server."""
     alone(*name.split(), "--redis", NO_SERVER).refused(5, "127.0.0.1:1", "does not answer")

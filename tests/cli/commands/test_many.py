@@ -1,4 +1,4 @@
-"""Many requests from the command line: counted first, changed with --yes, and reported."""
+"""Tests commands for many requests: counted first, changed with --yes, and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fairlane queue` and what `rq-submit` does where a queue has a bound."""
+"""Tests `fairlane queue`, and `rq-submit` to a queue with a bound."""
 
 from __future__ import annotations
 

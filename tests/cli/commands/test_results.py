@@ -1,4 +1,4 @@
-"""Results: plain lines or JSON, to stdout or to a file that is whole or not there."""
+"""Tests `fairlane results`: plain lines or JSON, to stdout or to a file that is whole or absent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BINARY = b"\xff\x00"
 
 
 def answer(index: int, body: bytes) -> bytes | None:
-    """One answer of each sort, by the body."""
+    """Returns one result of each kind, by the body."""
     if body == b"dead":
         raise Dead("it cannot be")
     return {b"none": None, b"binary": BINARY, b"lines": b"two\nlines"}.get(body, body + b"!")
@@ -165,7 +165,7 @@ def test_results_flow_while_the_request_runs(program: Program, redis_url: str):
         assert finish(process).out == b"b!\n"
 
 
-def test_a_reader_that_has_seen_enough(program: Program, redis_url: str):
+def test_a_closed_pipe_ends_the_output(program: Program, redis_url: str):
     submit(program, *(b"x" * 1000 for _ in range(300)))
     settle(redis_url, answer)
     with program.start("results", "mine") as process:

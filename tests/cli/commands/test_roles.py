@@ -1,4 +1,4 @@
-"""The commands as the users that `fairlane acl` prints: they can do their part, and no other's."""
+"""Tests the commands as the users that `fairlane acl` prints: each role has exactly its rights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shout(body):
 
 @pytest.fixture
 def users(redis_server: Backend, redis_url: str) -> Iterator[Users]:
-    """Users for the queue `req`, on servers that know no script."""
+    """Makes users for the queue `req`, on servers that have no scripts."""
     made = Users(redis_url, servers_of(redis_server), "req")
     forget_scripts(made.servers)
     yield made
@@ -46,13 +46,13 @@ def users(redis_server: Backend, redis_url: str) -> Iterator[Users]:
 
 @pytest.fixture
 def as_role(users: Users, program: Program) -> As:
-    """The program, by the role that runs it."""
+    """Returns the program, run by a role."""
     program.file(HANDLER, "mine.py")
     return As(users, program)
 
 
 class As:
-    """Runs a command as the user of a role, and sees that nothing it needed was refused."""
+    """Runs a command as the user of a role, and checks that nothing it needs was refused."""
 
     def __init__(self, users: Users, program: Program) -> None:
         self.users, self.program = users, program
@@ -124,7 +124,7 @@ def test_maintenance_does_what_a_person_does(as_role: As):
 
 @ON_EVERY_KIND
 def test_maintenance_repairs_what_a_monitor_finds(as_role: As, redis_client: redis.Redis):
-    """What --repair sends besides is sent only where there is damage."""
+    """--repair sends further commands only where there is damage."""
     as_role("deployer", "scripts", "load")
     as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n" * 50)
     for name in ("left", "other"):
@@ -153,7 +153,7 @@ def test_a_user_for_topics_publishes_and_reads(as_role: As):
 
 @ON_EVERY_KIND
 def test_a_user_for_lists_does_what_its_commands_do(users: Users, as_role: As, program: Program):
-    """Its keys are named by a person."""
+    """A person names its keys."""
     as_role("deployer", "scripts", "load")
     url = program.env["FAIRLANE_REDIS"] = users.add("lists", "~{lists}:*")
     a, b, c, d = (f"{{lists}}:{name}" for name in "abcd")
@@ -167,11 +167,11 @@ def test_a_user_for_lists_does_what_its_commands_do(users: Users, as_role: As, p
     assert users.refused() == set()
 
 
-# ------------------------------------------------------------------ what they may not
+# ------------------------------------------------------------------ missing rights
 
 
 def refused(url: str, step: Command | Call) -> None:
-    """The step is refused, and the sentence says that it was the right that was missing."""
+    """Checks that the step is refused, with a sentence that names the missing right."""
     with (
         closing(SyncDriver(url, patience_s=0)) as driver,
         pytest.raises(RedisUnfit, match="`fairlane acl` lists what a role needs"),
@@ -181,7 +181,7 @@ def refused(url: str, step: Command | Call) -> None:
 
 @ON_EVERY_KIND
 def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.Redis):
-    """Neither take nor complete, though it may run the scripts by name."""
+    """It can neither take nor complete, although it may run the scripts by name."""
     as_role("deployer", "scripts", "load")
     producer = users.add("producer")
     as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n" * 50)
@@ -274,11 +274,11 @@ def test_any_worker_may_submit_what_schedules_owe(
     redis_client.flushall()
 
 
-# ------------------------------------------------------------------ where something is refused
+# ------------------------------------------------------------------ refusals
 
 
 def test_a_refused_command_is_one_sentence(as_role: As, users: Users):
-    """Also if a user for one queue names another."""
+    """This includes a user for one queue that names another."""
     as_role("deployer", "scripts", "load")
     as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n")
     as_role.program.env["FAIRLANE_REDIS"] = users.add("monitor")

@@ -1,4 +1,4 @@
-"""`fairlane schedule`: what it prints, and what it refuses in one sentence."""
+"""Tests `fairlane schedule`: what it prints, and what it refuses in one sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAILY = ("schedule", "add", "daily", "0 7 * * mon-fri", "--tz", "Europe/Berlin")
 
 @pytest.fixture(autouse=True)
 def _clean(redis_client: Any) -> Iterator[None]:
-    """Schedules do not outlive a test."""
+    """Removes schedules, which must not outlive a test."""
     yield
     redis_client.flushall()
 

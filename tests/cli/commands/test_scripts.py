@@ -1,4 +1,4 @@
-"""`fairlane scripts`: every server has them, primaries and replicas, also after a restart."""
+"""Tests `fairlane scripts`: every server gets them, replicas too, also after a restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALL = len([*library()])
 
 @pytest.fixture
 def servers(redis_server: Backend, redis_url: str) -> Iterator[list[redis.Redis]]:
-    """The servers, which know no script."""
+    """Returns the servers, which have no scripts."""
     made = servers_of(redis_server)
     forget_scripts(made)
     yield made
@@ -44,13 +44,13 @@ def servers(redis_server: Backend, redis_url: str) -> Iterator[list[redis.Redis]
 
 @pytest.fixture
 def deployer(servers: list[redis.Redis], redis_url: str, program: Program) -> Program:
-    """The program, as a user that may load scripts and nothing else."""
+    """Makes the program, as a user that may load scripts and nothing else."""
     program.env["FAIRLANE_REDIS"] = Users(redis_url, servers).add("deployer")
     return program
 
 
 def looked(program: Program, *words: object, code: int = 0) -> dict[str, Any]:
-    """What `fairlane scripts` says in JSON, by port; and its exit code is as expected."""
+    """Returns what `fairlane scripts` prints in JSON, by port; checks its exit code."""
     ended = program("scripts", *words, "--json")
     assert ended.code == code, ended.err
     rows = [json.loads(line) for line in ended.out.splitlines()]
@@ -87,7 +87,7 @@ def test_what_is_missing_is_named_and_loaded_once(deployer: Program, servers: li
 def test_loaded_scripts_are_the_texts_that_the_drivers_call(
     deployer: Program, servers: list[redis.Redis]
 ):
-    """So no caller sends a script whole any more."""
+    """So no caller sends a whole script any more."""
     deployer("scripts", "load")
     before = called(servers)
     producer = Users(deployer.env["FAIRLANE_REDIS"], servers).add("producer", "+eval")
@@ -114,7 +114,7 @@ def test_the_same_as_json(deployer: Program):
         assert row["error"] is None
 
 
-# ------------------------------------------------------------------ refused
+# ------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`fairlane server`, and the embedded server that starts when nothing else is named."""
+"""Tests `fairlane server`, and the embedded server that starts if no other is named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTICE = "fairlane: uses your embedded Redis server; --redis URL names another\n
 
 @pytest.fixture
 def embedded(alone: Program) -> Iterator[Program]:
-    """`fairlane` with an embedded server of its own, which ends with the test."""
+    """Makes `fairlane` with an embedded server of its own, which ends with the test."""
     yield alone
     alone("server", "stop")
 

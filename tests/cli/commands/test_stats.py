@@ -1,4 +1,4 @@
-"""`fairlane stats`: what was measured, as a table and as JSON."""
+"""Tests `fairlane stats`: the measurements, as a table and as JSON."""
 
 from __future__ import annotations
 

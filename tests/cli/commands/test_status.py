@@ -1,4 +1,4 @@
-"""Looking at a queue and at a request, and cancelling one."""
+"""Tests `fairlane status` of a queue and of a request, and `fairlane cancel`."""
 
 from __future__ import annotations
 

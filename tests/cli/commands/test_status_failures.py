@@ -1,4 +1,4 @@
-"""`status ID` shows that attempts fail, why, and when the next one is due."""
+"""Tests `fairlane status ID` of failures: that attempts fail, why, and when the next is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a FILE: every line is a sub-request, its bytes as they are."""
+"""Tests `rq-submit FILE`: every line is a sub-request, with its bytes as they are."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_same_again_finds_the_same_request(
 
 
 def test_an_id_that_was_cancelled_is_refused_with_its_reason(program: Program):
-    """No id is on standard output: nothing of it runs. Other content is refused even before."""
+    """No id is on standard output, because nothing of it runs. Other content is refused before."""
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     ended = program("submit", program.file(b"b\n"), "--id", "mine")
     ended.refused(2, "mine exists with other content")
@@ -142,7 +142,7 @@ def test_an_interrupted_pipe_takes_the_request_back(
 
 
 @pytest.mark.parametrize("words", [(), ("--id", "mine")], ids=str)
-def test_an_interrupt_while_redis_hangs_says_what_is_not_certain(
+def test_an_interrupt_while_redis_hangs_reports_what_is_uncertain(
     words: tuple[str, ...], program: Program
 ):
     """It ends soon, whether it waits for a reply or for more lines."""
@@ -182,7 +182,7 @@ def test_a_pipe_prints_an_id_that_is_wanted_before_it_is_read(
     assert "standard input is empty" in ended.err
 
 
-# What is there under the id when a submission is interrupted, and what it says of that.
+# What is there under the id when a submission is interrupted, and what the command reports.
 BEFORE = {
     "nothing": "request mine was withdrawn, and nothing of it is left",
     "begun": "request mine is not complete: submit the same again to go on, or",
@@ -192,7 +192,7 @@ BEFORE = {
 
 
 @pytest.mark.parametrize("before", BEFORE)
-def test_an_interrupt_says_what_is_left_under_an_own_id(
+def test_an_interrupt_reports_what_is_left_under_an_own_id(
     before: str, program: Program, redis_url: str, redis_client: redis.Redis
 ):
     if before == "all":
@@ -214,7 +214,7 @@ def test_an_interrupt_says_what_is_left_under_an_own_id(
 
 
 def has_two_chunks(redis_client: redis.Redis) -> bool:
-    """Returns True when the producer of the only request has the reply to its first chunk."""
+    """Returns True if the producer of the only request has the reply to its first chunk."""
     found: Any = redis_client.keys("req:*")
     fields = [stored(redis_client, key.decode()[5:-1]) for key in found]
     return any(int(one.get("total", 0)) > CHUNK_ENTRIES for one in fields)
@@ -264,7 +264,7 @@ def test_repeats_are_left_out_and_counted(way: str, program: Program, redis_clie
     assert json.loads(program("status", ended.id, "--json").out)["left_out"] == 3
 
 
-def test_without_repeats_nothing_is_said_of_them(program: Program):
+def test_without_repeats_nothing_is_printed_about_them(program: Program):
     ended = program("submit", program.file(b"a\nb\n"), "--distinct")
     assert (ended.code, ended.err) == (0, "")
     assert b"distinct" not in program("status", ended.id).out

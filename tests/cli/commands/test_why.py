@@ -1,4 +1,4 @@
-"""`fairlane why`: what holds up one request, in sentences and as JSON."""
+"""Tests `fairlane why`: what holds up one request, in sentences and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_WORKER = (
 
 
 def served(redis_url: str) -> None:
-    """A worker of four idle units beats."""
+    """Registers a worker of four idle units."""
     with Queue.from_url(redis_url) as queue:
         beat(queue, "w:9", "0 leases; 4 units 20.000/s")
 

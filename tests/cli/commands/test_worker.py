@@ -1,4 +1,4 @@
-"""`rq-worker`: handlers by name, and the whole way from a file to its results."""
+"""Tests `rq-worker`: handlers by name, and the whole way from a file to its results."""
 
 from __future__ import annotations
 

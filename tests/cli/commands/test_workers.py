@@ -1,4 +1,4 @@
-"""`fairlane workers` and `fairlane queues`."""
+"""Tests `fairlane workers` and `fairlane queues`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How data is shown to people."""
+"""Tests the output on terminals."""

@@ -1,4 +1,4 @@
-"""A program whose stdout and stderr are a terminal: what it draws, and how it ends."""
+"""Runs a program on a terminal: collects what it draws, and waits for its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States have colours on a terminal, and only there."""
+"""Tests that states have colours on a terminal, and only there."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def drawn_by(program: Program, *words: object, **env: str) -> str:
-    """What a command that ends by itself draws on a terminal."""
+    """Returns what a command draws on a terminal until it ends."""
     shown = on_terminal(program, *words, **env)
     assert shown.end() == 0
     return shown.drawn.decode()
 
 
 def fill(program: Program, redis_url: str) -> None:
-    """One request that is done, one with a dead sub-request, one that waits."""
+    """Makes one request that is done, one with a dead sub-request, one that waits."""
 
     def answer(_: int, body: bytes) -> bytes:
         if body == b"dead":

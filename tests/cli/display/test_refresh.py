@@ -1,4 +1,4 @@
-"""`status --watch`: in place on a terminal, a line for each change elsewhere."""
+"""Tests `fairlane status --watch`: drawn in place on a terminal, else a line for each change."""
 
 from __future__ import annotations
 

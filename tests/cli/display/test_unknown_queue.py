@@ -1,4 +1,4 @@
-"""A queue that was never used gets a hint; nothing else changes."""
+"""Tests the hint about a queue that was never used; nothing else changes."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_a_worker_logs_the_hint_and_works(program: Program):
 
 
 def test_a_queue_that_is_used_meanwhile_gets_no_hint(queue: Queue):
-    """A worker starts, and the first request comes between its two looks."""
+    """A worker starts, and the first request is submitted between its two checks."""
     queue.submit_request([b"a"])
     looks = 0
 
     class Between:
-        """A driver to which the queue was not known at the first look."""
+        """A driver that did not find the queue at the first check."""
 
         def run(self, operation: Any) -> Any:
             nonlocal looks

@@ -1,4 +1,4 @@
-"""Fixtures: a person's lists."""
+"""Fixtures: plain lists of a user."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def lists(redis_client: redis.Redis) -> Iterator[redis.Redis]:
-    """The server. The lists have no TTL: they go before the keys are checked."""
+    """Returns the server. The lists have no TTL: they are removed before the keys are checked."""
     yield redis_client
     redis_client.flushall()

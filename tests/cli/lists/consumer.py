@@ -1,4 +1,4 @@
-"""A consumer of a plain list, as its own program: takes a message, and records it in one step.
+"""A consumer of a plain list, as a program: takes a message, and records it in one step.
 
 It works with the commands of Redis only. What it was working on when it died, it finishes first.
 """

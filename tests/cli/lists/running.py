@@ -1,4 +1,4 @@
-"""Programs of a test that run beside it, and are killed."""
+"""Starts the programs of a test beside it, and kills them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
         self._all: list[Forked] = []
 
     def fairlane(self, *words: object) -> Forked:
-        """A command of `fairlane`."""
+        """Starts a command of `fairlane`."""
         return self.start("fairlane.cli:main", *words)
 
     def start(self, call: str, *words: object) -> Forked:
-        """A function of a module, with these words in sys.argv."""
+        """Starts a function of a module, with these words in sys.argv."""
         with _streams() as fds:
             made = Forked(
                 call,

@@ -1,4 +1,4 @@
-"""`fairlane balance`, Balancer and AsyncBalancer."""
+"""Tests `fairlane balance`, Balancer and AsyncBalancer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fairlane fanout`: what it refuses, how it ends, and that no death loses or doubles a message."""
+"""Tests `fairlane fanout`: refusals, its end, and that no crash loses or doubles a message."""
 
 from __future__ import annotations
 
@@ -181,11 +181,11 @@ def test_a_signal_ends_it_within_the_pop_timeout(number: signal.Signals, crew: C
     assert fanout.wait(8) == 0
 
 
-# ------------------------------------------------------------------ deaths
+# ------------------------------------------------------------------ crashes
 
 
 def handed_over(lists: Any, name: str) -> Counter[bytes]:
-    """How often each message is behind the fan-out."""
+    """Returns how often each message is behind the fan-out."""
     return Counter(lists.lrange(f"seen:{name}", 0, -1)) + Counter(
         lists.lrange(f"q:{name}", 0, -1) + lists.lrange(f"q:{name}:work", 0, -1)
     )

@@ -1,4 +1,4 @@
-"""`fairlane forward`: in order, once, one at a time, whatever dies on the way."""
+"""Tests `fairlane forward`: messages in order, once, by one forwarder at a time."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def crew(program: Program) -> Iterator[Crew]:
 
 @pytest.fixture
 def far() -> Iterator[Any]:
-    """Another Redis."""
+    """Runs another Redis."""
     with run_server("single") as server:
         yield server
 
 
 @pytest.fixture
 def words(redis_url: str, far: Any) -> list[str]:
-    """Forward the list orders to the list copy on the other Redis."""
+    """Returns the words that forward the list orders to the list copy on the other Redis."""
     return ["forward", "--from", f"{redis_url}/orders", "--to", f"{far.url}/copy", "--lease", "1s"]
 
 
 def rest(client: Any, name: str) -> list[bytes]:
-    """What a list has, oldest first."""
+    """Returns the messages of a list, oldest first."""
     return [*reversed(client.lrange(name, 0, -1))]
 
 
@@ -211,7 +211,7 @@ def test_a_password_is_not_shown(program: Program):
     assert "s3cret" not in ended.err
 
 
-# ------------------------------------------------------------------ what dies, or is set back
+# ------------------------------------------------------------------ crashes and clocks set back
 
 
 def has(client: Any, name: str, count: int) -> bool:
@@ -223,7 +223,7 @@ def has(client: Any, name: str, count: int) -> bool:
 def test_forwarders_that_are_killed_lose_and_double_nothing_and_keep_the_order(
     words: list[str], crew: Crew, lists: Any, far: Any
 ):
-    """Of two forwarders the active one is killed again and again; the other goes on."""
+    """Of two forwarders the active one is killed repeatedly; the other continues."""
     sent = [b"%d" % (number % 1500) for number in range(10_000)]
     running = [crew.fairlane(*words) for _ in range(2)]
     with far.client() as client:
@@ -244,7 +244,7 @@ def test_forwarders_that_are_killed_lose_and_double_nothing_and_keep_the_order(
 def test_a_forwarder_that_was_stopped_for_too_long_doubles_nothing(
     words: list[str], crew: Crew, lists: Any, far: Any
 ):
-    """SIGSTOP in the middle; another one has taken over when it goes on."""
+    """SIGSTOP stops it in the middle; another one has taken over when it continues."""
     first = crew.fairlane(*words)
     sent = [b"%d" % number for number in range(5_000)]
     with far.client() as client:
@@ -263,7 +263,7 @@ def test_a_forwarder_that_was_stopped_for_too_long_doubles_nothing(
 def test_a_target_that_restarts_empty_gets_all_that_is_not_settled(
     words: list[str], crew: Crew, program: Program, lists: Any, far: Any
 ):
-    """What it had confirmed and lost is gone; the log of the forwarder names it."""
+    """What the target had confirmed and lost is gone; the log of the forwarder names it."""
     with program.start(*words) as forwarder, far.client() as client:
         lists.lpush("orders", "a", "b")
         wait_until(partial(has, client, "copy", 2), 20)

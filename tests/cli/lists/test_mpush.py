@@ -1,4 +1,4 @@
-"""The contract of mpush: what its README shows, command by command, and the same lists out."""
+"""Tests the contract of mpush: the commands of its README have the same results."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def crew(program: Program) -> Iterator[Crew]:
 
 
 def start(crew: Crew, program: Program, config: dict[str, Any]) -> Any:
-    """As README: the file is named by propsFile."""
+    """Starts mpush as its README does: the file is named by propsFile."""
     program.env["propsFile"] = str(program.file(json.dumps(config).encode(), "mpush.json"))
     return crew.fairlane("fanout")
 
 
 def mpush(client: Any) -> bool:
-    """One turn of mpush, as its README has it in JavaScript."""
+    """Does one turn of mpush, as its README has it in JavaScript."""
     message = client.rpoplpush(IN, PENDING)
     if message is None:
         return False
@@ -115,7 +115,7 @@ def test_a_service_whose_registration_is_deleted_ends(crew: Crew, program: Progr
 def test_a_service_that_could_not_renew_registers_itself_again(
     crew: Crew, program: Program, lists: Any
 ):
-    """It was stopped, or Redis was away, for longer than its registration lasts."""
+    """It was stopped, or Redis was unreachable, for longer than its registration lasts."""
     fanout = start(crew, program, SERVICE | {"serviceExpire": 2, "serviceRenew": 1})
     wait_until(partial(lists.exists, "demo:mpush:1"))
     fanout.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""QueueBalancer, AsyncQueueBalancer, and `rq-submit` with several queues."""
+"""Tests QueueBalancer, AsyncQueueBalancer, and `rq-submit` with several queues."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_repeat_under_an_id_finds_the_same_request(balancer: QueueBalancer, li
 
 
 def test_producers_that_share_the_queues_keep_them_equally_long(lists: Any, redis_url: str):
-    """Each has a connection of its own; a look and a push would let several choose one queue."""
+    """Each has a connection of its own; a read and a push would let several choose one queue."""
 
     def submit() -> None:
         with QueueBalancer.from_url(NAMES, redis_url) as mine:

@@ -1,4 +1,4 @@
-"""`fairlane topic`, Topic and AsyncTopic."""
+"""Tests `fairlane topic`, Topic and AsyncTopic."""
 
 from __future__ import annotations
 
@@ -284,12 +284,12 @@ def test_a_topic_with_only_a_retention_is_there(program: Program):
     assert program("topic", "show", "news").out.startswith(b"topic news: 0 messages, 0 published")
 
 
-# ------------------------------------------------------------------ deaths
+# ------------------------------------------------------------------ crashes
 
 
 @pytest.mark.slow
 def test_readers_that_are_killed_lose_nothing(program: Program, topic: Topic, tmp_path: Any):
-    """A reader is killed again and again; what it had not acknowledged comes again."""
+    """A reader is killed repeatedly; what it had not acknowledged is delivered again."""
     sent = [b"%d" % number for number in range(3_000)]
     topic.subscribe("a")
     topic.publish_many(sent)

@@ -1,1 +1,1 @@
-"""Progress on stderr."""
+"""Tests the progress on stderr."""

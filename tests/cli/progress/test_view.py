@@ -1,4 +1,4 @@
-"""Waiting for a request, and watching it."""
+"""Tests `fairlane wait` and `--watch`: their output while a request runs."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_an_interrupt_within_the_timeout_reports_how_to_get_the_file(
 
 @pytest.fixture
 def terminal(program: Program) -> Program:
-    """The program on a terminal with colours."""
+    """Returns the program on a terminal with colours."""
     pytest.importorskip("rich")
     program.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
     program.env.pop("NO_COLOR", None)
@@ -232,7 +232,7 @@ def read_all(screen: int) -> str:
     return found.decode()
 
 
-# ------------------------------------------------------------------ Redis goes away
+# ------------------------------------------------------------------ Redis is unreachable
 
 
 GONE = (
@@ -290,7 +290,7 @@ def test_a_watch_notices_that_another_request_has_the_id(
 
 
 def has_sent(redis_client: redis.Redis, *commands: str) -> bool:
-    """True when this is the last command of one of the clients."""
+    """Returns True if this is the last command of one of the clients."""
     return any(client["cmd"] in commands for client in redis_client.client_list())
 
 
@@ -312,7 +312,7 @@ def test_a_request_that_vanishes_before_the_first_look_was_there(
 
 @pytest.mark.slow
 def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
-    """Redis hangs, then goes on, then is killed; the wait ends with the sentence of an outage."""
+    """Redis hangs, then continues, then is killed; the wait ends with the sentence of an outage."""
     with run_server() as server:
         alone.env["FAIRLANE_REDIS"] = server.url
         with alone.start("submit", alone.file(b"a\n"), "--id", "mine", "--watch") as process:
@@ -405,7 +405,7 @@ def test_durations_are_shown_in_two_units_at_most(ms: int, said: str):
 
 
 class Shown(AbstractContextManager["Shown"]):
-    """A view that keeps what it is to show, and asks for more after a second."""
+    """A view that keeps its lines, and asks for the next after a second."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -419,7 +419,7 @@ class Shown(AbstractContextManager["Shown"]):
 
 
 def test_a_large_file_is_shown_being_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Its share, rate and ETA, from half a second on and then as often as the view asks for it."""
+    """It shows share, rate and ETA, from half a second on and then as often as the view asks."""
     clock, shown = iter((0.0, 0.4, 0.5, 1.4, 2.0)), Shown()
     monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(view, "_view", lambda **_: shown)

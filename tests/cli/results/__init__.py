@@ -1,1 +1,1 @@
-"""Results as files."""
+"""Tests results as files."""

@@ -1,4 +1,4 @@
-"""The file of `--out`: a regular one, whole or not there, with the permissions it had."""
+"""Tests the file of `--out`: a regular file, whole or absent, with its former permissions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mode_of(path: Path) -> int:
 def test_a_stream_is_refused_and_stays_what_it_is(
     command: str, name: str, program: Program, redis_client: redis.Redis
 ):
-    """Even if standard output is a regular file, which a rename would replace."""
+    """Standard output may be a regular file, which a rename would replace."""
     program.file(b"a\n")
     target = program.folder / "stdout"
     words = (command, "input", "--out", name)

@@ -1,1 +1,1 @@
-"""Input of rq-submit."""
+"""Tests the input of rq-submit."""

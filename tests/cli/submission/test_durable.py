@@ -1,4 +1,4 @@
-"""--durable N: what replicas have not confirmed is exit 5 and a sentence that names it."""
+"""Tests `--durable N`: what replicas have not confirmed is exit 5 and a sentence that names it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    """A primary and its replica."""
+    """Yields a primary and its replica."""
     with run_pair() as made:
         yield made
 
 
 @pytest.fixture
 def durable(pair: Pair, tmp_path: Path) -> Program:
-    """`fairlane` on the primary."""
+    """Makes `fairlane` on the primary."""
     return Program(tmp_path, pair.primary.url)
 
 

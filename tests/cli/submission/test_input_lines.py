@@ -1,4 +1,4 @@
-"""How a FILE is cut into lines, whatever the pieces in which it is read."""
+"""Tests how a FILE is cut into lines, whatever the pieces in which it is read."""
 
 from __future__ import annotations
 

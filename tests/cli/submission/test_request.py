@@ -1,4 +1,4 @@
-"""What `rq-submit` reports when a submission is cut off."""
+"""Tests what `rq-submit` reports when a submission is cut off."""
 
 from __future__ import annotations
 

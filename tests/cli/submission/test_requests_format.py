@@ -1,4 +1,4 @@
-"""`--format requests`: the sample's format, where every line is a request."""
+"""Tests `--format requests`: the sample's format, where every line is a request."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_has_no_meaning_is_refused(
 
 
 def test_a_line_whose_id_is_taken_does_not_keep_the_others_of_its_group(program: Program):
-    """What is submitted is printed all the same, and a repeat of what fits changes nothing."""
+    """Other lines are submitted and printed, and a repeat of what fits changes nothing."""
     name = program.file(SAMPLE)
     program("submit", "-", "--id", "mine.2", stdin=b"other")
     ended = program("submit", name, *WORDS, "--id", "mine")
@@ -146,8 +146,8 @@ class Interrupted(io.BytesIO):
 
 
 @pytest.mark.usefixtures("redis_server")
-def test_ctrl_c_while_redis_hangs_asks_for_none_of_the_others(monkeypatch: pytest.MonkeyPatch):
-    """One short try in all: what was on its way may be there or not."""
+def test_ctrl_c_while_redis_hangs_sends_none_of_the_others(monkeypatch: pytest.MonkeyPatch):
+    """There is one short try in all: a sent request may be there or not."""
     monkeypatch.setattr("fairlane.settings.ASK_S", 0.05)
     monkeypatch.setattr("fairlane.cli.submission.input_lines.BLOCK", 4 * (GROUP + 7))
     wish = SubmitOptions(Policy(limit=1), None, False, False, False, None, None)

@@ -1,1 +1,1 @@
-"""`fairlane top` in a terminal."""
+"""Tests `fairlane top` in a terminal."""

@@ -1,4 +1,4 @@
-"""`fairlane top` in a terminal of 80 by 24."""
+"""Tests `fairlane top` in a terminal of 80 by 24."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_text_from_redis_cannot_command_the_terminal():
         assert "\x07" not in shown(app)
 
 
-def test_a_summary_of_late_workers_says_so_in_words():
+def test_a_summary_of_late_workers_is_in_words():
     found = snapshot_of(request("r1"), workers=(worker("h:1"),))
     frames = [frame_of(1, found, Rates(done=12_345.0, failed=0.0))]
     assert "done    12.3k/s" in view.summary(found, frames)[0]

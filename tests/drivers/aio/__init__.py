@@ -1,1 +1,1 @@
-"""The asyncio driver alone."""
+"""Tests the asyncio driver alone."""

@@ -1,4 +1,4 @@
-"""A fake server for the tests of the asyncio driver."""
+"""Fixture: a fake server for the tests of the asyncio driver."""
 
 from __future__ import annotations
 

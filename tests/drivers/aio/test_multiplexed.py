@@ -1,4 +1,4 @@
-"""The connection that all tasks of an event loop share: who gets which answer."""
+"""Tests the multiplexed connection: many tasks share it, and each gets its own replies."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @in_event_loop
-async def test_what_is_asked_in_one_turn_is_one_write(server: FakeServer):
-    """Calls and batches of many tasks, in the order in which they asked."""
+async def test_calls_of_one_turn_are_one_write(server: FakeServer):
+    """Calls and batches of many tasks are sent in the order of their calls."""
     async with connected(server) as driver:
         writes = watched(driver)
         asked = [echo(driver, b"%d" % i) for i in range(CALLS_PER_WRITE - 1)]
@@ -40,7 +40,7 @@ async def test_what_is_asked_in_one_turn_is_one_write(server: FakeServer):
 
 @in_event_loop
 async def test_of_very_much_the_server_receives_the_beginning_soon(server: FakeServer):
-    """It works on it while the others of the same turn ask; the rest goes when the turn ends."""
+    """The server works on them while the other tasks of the same turn call."""
     async with connected(server) as driver:
         writes, words = watched(driver), [b"%d" % i for i in range(5 * CALLS_PER_WRITE + 1)]
         assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
@@ -94,7 +94,7 @@ def test_each_node_of_a_cluster_has_a_line():
 
 @in_event_loop
 async def test_what_is_long_has_a_line_of_its_own(server: FakeServer):
-    """It would keep the others waiting while it is sent."""
+    """It would delay the others while it is sent."""
     async with connected(server) as driver:
         writes = watched(driver)
         long, many = b"x" * 100_000, [b"%d" % i for i in range(40)]
@@ -106,7 +106,7 @@ async def test_what_is_long_has_a_line_of_its_own(server: FakeServer):
         assert len(writes.sent) == 1
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the loops that end leave lines behind
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the loops that end leave connections open
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_driver_may_go_on_in_another_event_loop(server: FakeServer):
     driver = AsyncDriver(f"redis://127.0.0.1:{server.port}", patience_s=0)
@@ -154,7 +154,7 @@ def test_forgotten_scripts_are_sent_whole(redis_url: str, redis_client: redis.Re
 
 
 class Lane:
-    """A server with one lane: pops of all kinds, and waiting ones that wait for `more`."""
+    """A server with one lane: pops of all kinds; blocking ones wait for `more`."""
 
     def __init__(self, *found: bytes) -> None:
         self.found = [*found]
@@ -173,7 +173,7 @@ class Lane:
 
 
 def pops(count: int, seen: list[Any]) -> Operation[None]:
-    """Pops as a worker does, behind what it has to say."""
+    """Pops as a worker does, after its other steps."""
     for i in range(count):
         said, popped = yield Batch([Command(b"ECHO", b"%d" % i), tokens.pop("req", 2000, "w")])
         assert said == b"%d" % i
@@ -197,7 +197,7 @@ async def test_a_pop_that_waits_has_its_own_line(server: FakeServer):
 
 @in_event_loop
 async def test_a_busy_run_pops_without_waiting_first(server: FakeServer):
-    """While it finds something; then it waits again. What was beside the pop is not repeated."""
+    """It does so while it finds tokens; then it blocks again. Other steps are not repeated."""
     lane = server.say = Lane(b"t1", b"t2", b"t3")
     async with connected(server) as driver:
         seen: list[Any] = []

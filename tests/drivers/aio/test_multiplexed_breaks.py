@@ -1,4 +1,4 @@
-"""Who goes away from the connection that all tasks share, and what breaks under them."""
+"""Tests cancelled tasks and broken connections on the multiplexed connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @in_event_loop
 async def test_a_cancelled_task_disturbs_no_other(server: FakeServer):
-    """Its replies are thrown away, and those behind them go to the tasks behind it."""
+    """Its replies are dropped, and those behind them go to the tasks behind it."""
     says = server.say = Says(hold=b"first")
     async with connected(server) as driver:
         made = server.connections
@@ -57,7 +57,7 @@ async def test_a_cancelled_task_disturbs_no_other(server: FakeServer):
 
 @in_event_loop
 async def test_a_broken_line_repeats_all_that_was_on_it(server: FakeServer):
-    """The same words, on one new line; the driver learns of it once."""
+    """The same words are sent on one new connection; the driver is notified once."""
     async with connected(server) as driver:
         made, cuts = server.connections, []
         driver.on_cut = lambda: cuts.append(1)
@@ -71,7 +71,7 @@ async def test_a_broken_line_repeats_all_that_was_on_it(server: FakeServer):
 
 @in_event_loop
 async def test_without_patience_each_task_has_the_error_of_a_broken_line(server: FakeServer):
-    """Each error is an object of its own, and the next call has a new line."""
+    """Each error is an object of its own, and the next call has a new connection."""
     async with connected(server, patience_s=0) as driver:
         server.say = cut_once(server)
         asked = (echo(driver, b"%d" % i) for i in range(20))
@@ -90,7 +90,7 @@ async def test_without_patience_each_task_has_the_error_of_a_broken_line(server:
 async def test_an_error_that_spoils_the_line_leaves_the_others_their_answers(
     error: str, server: FakeServer
 ):
-    """Only what was refused is repeated, on a new line; the old one gets no more calls."""
+    """Only what was refused is repeated, on a new connection; the old one gets no more calls."""
     says = Says(hold=b"last")
 
     def refuse(words: list[bytes]) -> Any:
@@ -116,7 +116,7 @@ async def test_an_error_that_spoils_the_line_leaves_the_others_their_answers(
 
 @in_event_loop
 async def test_a_line_is_given_up_once(server: FakeServer):
-    """What its last answers say of the server is no news, and the new line stays."""
+    """Its last replies do not count as news of the server, and the new connection stays."""
     says, refused = Says(hold=b"long"), {b"bad", b"late"}
 
     def refuse(words: list[bytes]) -> Any:
@@ -156,7 +156,7 @@ async def test_an_error_of_a_call_alone_leaves_the_line_as_it_is(error: str, ser
 
 @in_event_loop
 async def test_a_line_that_has_to_log_in_again_is_made_anew(server: FakeServer):
-    """The user's password was changed, perhaps: the refusal is raised, the next call logs in."""
+    """The user's password may have changed: the refusal is raised, the next call logs in."""
     async with connected(server) as driver:
         made = server.connections
         server.say = lambda _: Refusal("NOAUTH Authentication required.")
@@ -169,7 +169,7 @@ async def test_a_line_that_has_to_log_in_again_is_made_anew(server: FakeServer):
 
 @in_event_loop
 async def test_a_server_that_stops_answering_is_left_by_all(server: FakeServer):
-    """None of them waits for longer than one answer may take."""
+    """No task waits for longer than one reply may take."""
     says = server.say = Says(hold=b"0")
     async with connected(server, patience_s=0, timeout_s=0.3) as driver:
         asked = (echo(driver, b"%d" % i) for i in range(20))
@@ -182,7 +182,7 @@ async def test_a_server_that_stops_answering_is_left_by_all(server: FakeServer):
 
 @in_event_loop
 async def test_a_loop_that_was_away_reads_before_it_gives_up(server: FakeServer):
-    """It may be our own process that was stopped, and not the server."""
+    """Our own process may have been stopped, and not the server."""
     says = server.say = Says(hold=b"a")
     async with connected(server, patience_s=0, timeout_s=60) as driver:
         shared = shared_by(driver)
@@ -193,13 +193,13 @@ async def test_a_loop_that_was_away_reads_before_it_gives_up(server: FakeServer)
         says.go.set()
         assert await task == b"a"
         assert shared_by(driver) is shared
-        await until(lambda: shared._timer is None)  # the second look is over
+        await until(lambda: shared._timer is None)  # the second check is over
         assert shared_by(driver) is shared
 
 
 @in_event_loop
 async def test_an_idle_line_is_not_taken_for_one_without_answers(server: FakeServer):
-    """The time counts from the moment when something was asked."""
+    """The time counts from the moment when something was sent."""
     says = server.say = Says(hold=b"a")
     async with connected(server, patience_s=0, timeout_s=60) as driver:
         shared = shared_by(driver)
@@ -227,7 +227,7 @@ async def test_a_driver_that_is_closed_waits_for_the_answers_on_their_way(server
 
 
 def cut_at(server: FakeServer, word: bytes, *, after: threading.Event) -> Any:
-    """Answers until it receives this word: then it ends the connection."""
+    """Answers until it receives this word: then it closes the connection."""
 
     def say(words: list[bytes]) -> Any:
         if words[-1] == word:
@@ -266,7 +266,7 @@ async def test_after_half_a_reply_only_the_rest_is_sent_on_a_new_line(server: Fa
 
 @in_event_loop
 async def test_time_in_which_nothing_was_sent_yet_is_not_the_servers_silence(server: FakeServer):
-    """A handler that computes for long between a call and the end of its turn."""
+    """A handler may compute for long between a call and the end of its turn."""
     async with connected(server, patience_s=0, timeout_s=60) as driver:
         shared = shared_by(driver)
         for word in (b"x", b"y"):
@@ -283,7 +283,7 @@ async def test_time_in_which_nothing_was_sent_yet_is_not_the_servers_silence(ser
 
 @pytest.fixture
 def nodes() -> Iterator[list[FakeServer]]:
-    """A cluster of two."""
+    """Yields a cluster of two."""
     with fake_servers(2) as servers:
         for one in servers:
             one.say = Says()
@@ -302,7 +302,7 @@ def intend() -> Any:
 async def test_a_forgotten_script_may_be_repeated_while_the_slots_are_unknown(
     count: int, nodes: list[FakeServer]
 ):
-    """It goes to the server that forgot it, whatever else is found out meanwhile."""
+    """It goes to the server that forgot it, whatever else is found meanwhile."""
     async with connected(*nodes) as driver:
 
         def say(words: list[bytes]) -> Any:
@@ -350,7 +350,7 @@ def test_a_forgotten_script_whose_repeat_breaks_off_is_repeated(
 
 
 def test_a_line_that_was_sound_all_the_time_is_used_again(nodes: list[FakeServer]):
-    """Its server failed another caller: a ping is sent, and no line is lost."""
+    """Its server failed another caller: a ping is sent, and no connection is lost."""
 
     async def scene() -> Any:
         async with connected(*nodes) as driver:
@@ -368,8 +368,8 @@ def test_a_line_that_was_sound_all_the_time_is_used_again(nodes: list[FakeServer
 
 
 @in_event_loop
-async def test_what_an_old_line_says_at_its_end_is_no_news(server: FakeServer):
-    """Another one took its place: that one stays, and its server is not distrusted."""
+async def test_the_last_replies_of_an_old_connection_are_no_news(server: FakeServer):
+    """Another connection took its place: that one stays, and its server is not distrusted."""
     async with connected(server) as driver:
         lines, old = driver.servers._one, shared_by(driver)
         assert lines is not None
@@ -381,7 +381,7 @@ async def test_what_an_old_line_says_at_its_end_is_no_news(server: FakeServer):
 
 
 def slow_to_log_in(server: FakeServer) -> threading.Event:
-    """A connection is made only when this is set."""
+    """Delays each new connection until this is set."""
     gate, answer = threading.Event(), server._answer
 
     def slow(words: list[bytes]) -> Any:
@@ -395,7 +395,7 @@ def slow_to_log_in(server: FakeServer) -> threading.Event:
 
 @in_event_loop
 async def test_a_driver_that_is_closed_makes_no_line_any_more(server: FakeServer):
-    """Its caller has gone: that line would never be closed."""
+    """Its caller has gone: that connection would never be closed."""
     async with connected(server) as driver:
         await driver.close()
         gate = slow_to_log_in(server)
@@ -430,7 +430,7 @@ async def test_a_task_that_waits_for_a_line_when_the_driver_is_closed_has_anothe
 @pytest.mark.parametrize("first", ["the line", "the tasks"])
 @in_event_loop
 async def test_a_task_is_cancelled_with_the_line_it_waits_for(first: str, server: FakeServer):
-    """As at the end of asyncio.run, which cancels all there is in any order."""
+    """At its end asyncio.run cancels all tasks in any order."""
     async with connected(server, patience_s=60) as driver:
         await driver.close()
         gate, known = slow_to_log_in(server), server.times(b"CLIENT")
@@ -448,8 +448,8 @@ async def test_a_task_is_cancelled_with_the_line_it_waits_for(first: str, server
 
 
 @in_event_loop
-async def test_one_asks_a_cluster_for_its_slots_on_behalf_of_all(nodes: list[FakeServer]):
-    """However many calls fail because a node is gone."""
+async def test_one_call_reads_the_slots_of_a_cluster_for_all_tasks(nodes: list[FakeServer]):
+    """This holds however many calls fail because a node is gone."""
     async with connected(*nodes) as driver:
         made = sum(one.connections for one in nodes)
         asked = sum(one.times(b"CLUSTER") for one in nodes)
@@ -462,7 +462,7 @@ async def test_one_asks_a_cluster_for_its_slots_on_behalf_of_all(nodes: list[Fak
 
 @in_event_loop
 async def test_a_line_whose_end_came_while_it_was_made_is_not_used(server: FakeServer):
-    """Its next caller would get no sign of the end, and wait."""
+    """Its next caller would not detect the end, and wait."""
     async with connected(server, timeout_s=2) as driver:
         await driver.close()
         lines = driver.servers._one

@@ -1,1 +1,1 @@
-"""Drivers and the nodes of a cluster."""
+"""Tests the drivers on the nodes of a cluster."""

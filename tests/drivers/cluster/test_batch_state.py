@@ -1,4 +1,4 @@
-"""What drivers do when servers say what is hard to bring real ones to say: both drivers."""
+"""Tests batches on replies that real servers rarely send, by both drivers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ON_THE_MOVE = Refusal("TRYAGAIN Multiple keys request during rehashing of slot")
 
 @pytest.fixture
 def servers() -> Iterator[list[FakeServer]]:
-    """Two of a cluster, of which the first one serves all slots."""
+    """Yields two servers of a cluster, of which the first one serves all slots."""
     with fake_servers(2) as made:
         yield made
 
 
-# ------------------------------------------------------------------ connections that are no good
+# ------------------------------------------------------------------ broken connections
 
 
 @both
@@ -43,7 +43,7 @@ def servers() -> Iterator[list[FakeServer]]:
 def test_a_name_leads_elsewhere_after_its_server_was_demoted(
     kind: str, error: str, act: Callable[..., Actor]
 ):
-    """A batch has a new connection, too: the name may lead to the new primary by then."""
+    """A batch has a new connection, too: the name may by then lead to the new primary."""
     with fake_servers(1) as (server,):
         actor = act(kind, server)
         batch = Batch([Command(b"SET", b"a", 1), Command(b"SET", b"b", 1)])
@@ -68,15 +68,15 @@ def test_a_sound_connection_stays_when_a_slot_has_moved(
     assert (old.connections, old.times(b"GET")) == (made, 2)
 
 
-# ------------------------------------------------------------------ who is asked
+# ------------------------------------------------------------------ the choice of a node
 
 
 @both
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_primary_that_is_cut_off_is_asked_last(
+def test_a_primary_that_is_cut_off_is_called_last(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer], *, is_named: bool
 ):
-    """It says that it serves all slots, and that the cluster is down; the others know better."""
+    """It reports that it serves all slots, and that the cluster is down; the others are right."""
     old, new = servers
     old.slots = [(MIDDLE, new), (LAST, old)]
     actor = act(kind, old, *([new] if is_named else []))
@@ -125,7 +125,7 @@ def lanes_on_the_move(words: list[bytes]) -> Any:
 def test_the_other_way_is_taken_before_anything_is_waited_for(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """Of a batch's other steps one may have to wait long."""
+    """One of the batch's other steps may have to wait long."""
     here, there = servers
     here.slots = there.slots = [(MIDDLE, there), (LAST, here)]
     here.say = lanes_on_the_move
@@ -142,7 +142,7 @@ def test_the_other_way_is_taken_before_anything_is_waited_for(
 def test_another_way_that_fails_costs_its_step_only(
     kind: str, says: Refusal, error: type, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """In a lenient batch; and it has only the time that is left."""
+    """In a lenient batch only its step fails; and it has only the time that is left."""
     server, _ = servers
     server.say = lambda words: {b"GET": b"x", b"LLEN": says}.get(words[0], ON_THE_MOVE)
     actor = act(kind, server, patience_s=0.5)
@@ -159,7 +159,7 @@ def test_another_way_that_fails_costs_its_step_only(
 def test_a_batch_may_have_a_patience_of_its_own(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """Shorter than the driver's, because what was answered must not wait."""
+    """It is shorter than the driver's, because what was answered must not wait."""
     here, there = servers
     here.slots = there.slots = [(MIDDLE, there), (LAST, here)]
     there.say = lambda _: DOWN
@@ -221,7 +221,7 @@ def test_a_clock_is_read_where_the_step_beside_it_is_answered(
 def test_only_a_broken_connection_is_reported_as_one(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """A token may have gone with it. Whether to go on is asked before every repeat."""
+    """A token may be lost with it. Before every repeat the caller decides whether to continue."""
     server, _ = servers
     actor = act(kind, server)
     actor.run(once(Command(b"GET", HERE)))
@@ -270,7 +270,7 @@ def test_a_server_that_is_not_there_cuts_nothing(kind: str, act: Callable[..., A
 def test_one_primary_that_is_too_old_makes_the_cluster_unfit(
     kind: str, at: int, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """Unless that primary is away."""
+    """It does not if that primary is unreachable."""
     servers[at].version = "6.2.14"
     for server in servers:
         server.slots = [(MIDDLE, servers[1]), (LAST, servers[0])]
@@ -294,7 +294,7 @@ def test_a_node_may_be_added_while_another_one_fails(kind: Any):
     servers = kind("redis+cluster://127.0.0.1:1", 1.0)
 
     class Adding(dict[Any, Any]):
-        """While one is noted, another thread meets a new node."""
+        """While a node is noted, another thread meets a new node."""
 
         def __setitem__(self, name: Any, value: Any) -> None:
             servers.lines_at(("127.0.0.1", 2))
@@ -309,7 +309,7 @@ def test_the_slots_may_be_forgotten_while_a_home_is_looked_for(kind: Any):
     """Threads share a driver."""
 
     class Flickering(kind):  # type: ignore[misc]
-        """Another thread forgets them after the first look."""
+        """Another thread forgets them after the first read."""
 
         @property
         def _map(self) -> Any:

@@ -1,4 +1,4 @@
-"""A cluster of three primaries whose slots are on the move, half-way or moved: both drivers."""
+"""Tests both drivers on a cluster whose slots are half-way moved, or have moved."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ pytestmark = [pytest.mark.server]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three primaries, which nothing fails over."""
+    """Runs three primaries, without failovers."""
     with run_cluster(3, 0) as made:
         yield made
 
 
 @pytest.fixture
 def driver(cluster: Cluster) -> Iterator[SyncDriver]:
-    """It has the slots as they are before a test moves any."""
+    """Makes a driver that has the slots as they are before a test moves any."""
     with contextlib.closing(SyncDriver(cluster.url, patience_s=20)) as made:
         made.run(once(Command(b"EXISTS", "a")))
         yield made
@@ -50,14 +50,14 @@ def driver(cluster: Cluster) -> Iterator[SyncDriver]:
 
 
 def other(cluster: Cluster, slot: int) -> Node:
-    """A primary that does not own this slot."""
+    """Returns a primary that does not own this slot."""
     owner = cluster.owner(slot)
     return next(node for node in cluster.primaries() if node is not owner)
 
 
 @contextlib.contextmanager
 def half_moved(cluster: Cluster, slot: int, count: int | None = 0) -> Iterator[None]:
-    """The slot is on its way, and so many of its keys are there already; then it arrives."""
+    """Moves so many keys of a slot; at the end of the block all of it arrives."""
     cluster.begin_move(slot, other(cluster, slot))
     if count is None or count:
         cluster.move_keys(slot, count)
@@ -67,14 +67,14 @@ def half_moved(cluster: Cluster, slot: int, count: int | None = 0) -> Iterator[N
 
 
 def perform(kind: str, driver: SyncDriver, operation: Operation[Any]) -> Any:
-    """By the driver that was there before, or by an asyncio one."""
+    """Runs an operation by the driver that was there before, or by an asyncio one."""
     if kind == "sync":
         return driver.run(operation)
     return run("async", driver.url, operation, patience_s=20)
 
 
 def stored_in(cluster: Cluster, key: bytes) -> int:
-    """How many lists or other values of this key there are, on all nodes."""
+    """Returns how many lists or other values of this key there are, on all nodes."""
     return sum(len(node.ask("KEYS", key)) for node in cluster.primaries())
 
 
@@ -133,7 +133,7 @@ def test_a_waiter_follows_its_request(kind: str, cluster: Cluster, driver: SyncD
 def test_a_key_is_found_on_either_side(
     kind: str, cluster: Cluster, driver: SyncDriver, *, moved: bool
 ):
-    """A command of one key is answered while its slot is on the move: ASK is followed."""
+    """A command of one key is answered while its slot moves: ASK is followed."""
     driver.run(once(Command(b"SET", "{req}:one", "1")))
     with half_moved(cluster, HOME, None if moved else 0):
         steps = [Command(b"GET", "{req}:one"), Command(b"INCR", "{req}:new"), Command(b"GET", "b")]
@@ -147,7 +147,7 @@ def test_a_key_is_found_on_either_side(
 def test_tokens_are_popped_while_their_lanes_move(
     kind: str, cluster: Cluster, driver: SyncDriver, count: int | None
 ):
-    """The most urgent first, whichever side it is on: by commands of one key each."""
+    """The most urgent tokens come first, on whichever side, by commands of one key each."""
     for lane, name in ((7, "late"), (3, "soon"), (3, "sooner")):
         driver.run(once(Command(b"RPUSH", LANES[lane], f"{name}#0.1")))
     with half_moved(cluster, HOME, count):
@@ -161,7 +161,7 @@ def test_tokens_are_popped_while_their_lanes_move(
 def test_tokens_are_dispatched_while_their_lanes_move(
     kind: str, cluster: Cluster, driver: SyncDriver, count: int | None
 ):
-    """Now and later; none is stored twice, none is lost."""
+    """Tokens are due now and later; none is stored twice, none is lost."""
     driver.run(once(Command(b"LPUSH", LANES[5], "before#0.1")))
     minted = [b"5", b"1.2", 0, b"6", b"2.3", 0, b"5", b"3.4", 60_000]
     with half_moved(cluster, HOME, count):
@@ -180,7 +180,7 @@ def test_tokens_are_dispatched_while_their_lanes_move(
 
 @both
 def test_a_script_waits_until_its_slot_has_arrived(kind: str, cluster: Cluster, driver: SyncDriver):
-    """It has nine keys, some of them missing: nothing can answer it before."""
+    """It has nine keys, some of them missing: no node can answer it before."""
     queue = Queue(driver)
     queue.submit_request([b"x"], id="r1")
     slot = slot_of("req:{r1}")
@@ -205,7 +205,7 @@ def test_a_script_waits_until_its_slot_has_arrived(kind: str, cluster: Cluster, 
 
 
 def test_a_queue_lives_through_the_move_of_its_slots(cluster: Cluster, driver: SyncDriver):
-    """Its own and those of its requests, one after the other: all is done once."""
+    """Its own slot and those of its requests move in turn: all is done once."""
     queue = Queue(driver)
     queue.set_shards(3)
     requests = [queue.submit_request([b"x"] * 5, id=f"r{i}", limit=2) for i in range(4)]
@@ -222,7 +222,7 @@ def test_a_queue_lives_through_the_move_of_its_slots(cluster: Cluster, driver: S
 
 @both
 def test_shards_are_on_different_primaries(kind: str, cluster: Cluster, driver: SyncDriver):
-    """As many as there are, wherever the slots have gone since the queue was made."""
+    """There are as many as primaries, wherever the slots moved since the queue was made."""
 
     def homes(numbers: tuple[int, ...]) -> set[int]:
         return {cluster.owner(keys.delayed("req", n)).port for n in numbers}
@@ -249,7 +249,7 @@ def test_shards_are_on_different_primaries(kind: str, cluster: Cluster, driver: 
 def test_a_script_is_loaded_where_its_slot_is_going(
     kind: str, cluster: Cluster, driver: SyncDriver
 ):
-    """The node that has the keys already has no copy of it."""
+    """The node that already has the keys has no copy of the script."""
     key = keys.conf("elsewhere")
     slot = slot_of(key)
     driver.run(once(Command(b"HSET", key, b"max_waiting", 0)))

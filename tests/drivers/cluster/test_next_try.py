@@ -1,4 +1,4 @@
-"""When a node that is away is tried again, by a clock of the test's own."""
+"""Tests when an unreachable node is tried again, by a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ AWAY_S = 1.0
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time."""
+    """The test's clock: its one number is the time."""
     made = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     return made
 
 
 def hung(now: list[float], try_s: float) -> ServerHealth:
-    """A server that is away, after a try that took so long."""
+    """Returns a server that is away, after a try that took so long."""
     server = ServerHealth()
     server.note_silence()
     now[0] += 10.0
@@ -38,7 +38,7 @@ def hung(now: list[float], try_s: float) -> ServerHealth:
 
 
 def pause_s(server: ServerHealth, now: list[float], *again_s: float) -> float:
-    """Seconds until the next try is due, counted in tenths."""
+    """Returns the seconds until the next try is due, counted in tenths."""
     began = now[0]
     while not server.may_try(AWAY_S, *again_s):
         now[0] += 0.1
@@ -64,7 +64,7 @@ def test_a_call_that_cannot_wait_is_tried_sooner(now: list[float]):
 
 
 class Answering(AsyncCalls):
-    """Its batches have the given replies; an error is raised."""
+    """A driver whose batches have the given replies; an error is raised."""
 
     def __init__(self, *answers: Any) -> None:
         driver: Any = SimpleNamespace(
@@ -84,7 +84,7 @@ class Answering(AsyncCalls):
 
 
 def test_a_pop_that_is_given_up_takes_no_reply_from_the_others():
-    """An asyncio unit that was busy looks first, and waits in a second batch: the pop alone."""
+    """A busy asyncio unit pops without waiting first, then in a second batch with the pop alone."""
     away = NodeAway("Redis at h:1 has not answered")
     steps = [Command(b"GET", b"a"), Pop([b"l"], 250, 1)]
     batch = Batch(steps, lenient=True, away_s=AWAY_S)
@@ -96,7 +96,7 @@ def test_a_pop_that_is_given_up_takes_no_reply_from_the_others():
 
 @pytest.mark.parametrize("lenient", [True, False])
 def test_a_pop_that_is_alone_or_strict_raises(*, lenient: bool):
-    """Nothing of the batch was answered, or the first error is what it comes to."""
+    """Nothing of the batch was answered, or the first error is its result."""
     away = NodeAway("Redis at h:1 has not answered")
     pop = Pop([b"l"], 250, 1)
     steps = [pop] if lenient else [Command(b"GET", b"a"), pop]

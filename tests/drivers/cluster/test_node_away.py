@@ -1,4 +1,4 @@
-"""One node of a cluster does not answer: what need not wait for it does not, by both drivers."""
+"""Tests both drivers while one node of a cluster is unreachable: only its own steps wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUSY = Refusal("LOADING Redis is loading the dataset in memory")
 
 @pytest.fixture
 def servers() -> Iterator[list[FakeServer]]:
-    """Two primaries: the second one serves the lower half of the slots."""
+    """Yields two primaries: the second one serves the lower half of the slots."""
     with fake_servers(2) as made:
         first, second = made
         first.slots = second.slots = [(MIDDLE, second), (LAST, first)]
@@ -37,22 +37,22 @@ def servers() -> Iterator[list[FakeServer]]:
 
 @pytest.fixture
 def actor(kind: str, act: Callable[..., Actor], servers: list[FakeServer]) -> Actor:
-    """A driver of one kind that has both primaries in its URL."""
+    """Makes a driver of one kind that has both primaries in its URL."""
     return act(kind, *servers)
 
 
 def cut(_: list[bytes]) -> Any:
-    """Closes the connection instead of an answer."""
+    """Closes the connection instead of sending a reply."""
     raise ConnectionResetError
 
 
 def refuse(_: list[bytes]) -> Any:
-    """Answers that nothing can be answered now."""
+    """Replies that no command can run now."""
     return BUSY
 
 
 def both_gets(**options: Any) -> Batch:
-    """One step for each of the two nodes."""
+    """Returns one step for each of the two nodes."""
     steps = [Command(b"GET", HERE), Command(b"GET", THERE)]
     return Batch(steps, lenient=True, away_s=AWAY_S, **options)
 
@@ -90,10 +90,10 @@ def test_its_steps_are_given_up_and_not_sent_any_more(
 
 
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with others"])
-def test_its_error_says_if_a_step_was_sent(
+def test_its_error_reports_whether_a_step_was_sent(
     actor: Actor, servers: list[FakeServer], monkeypatch: pytest.MonkeyPatch, *, is_alone: bool
 ):
-    """A node that hangs may perform it later; what was given up before it was sent is lost."""
+    """A node that hangs may run it later; a step that was given up before it was sent is lost."""
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
     servers[1].say = cut
     batch = both_gets()
@@ -149,7 +149,7 @@ def test_a_write_to_be_confirmed_is_given_up_too(actor: Actor, servers: list[Fak
 
 
 def test_what_is_patient_waits_for_it(actor: Actor, servers: list[FakeServer]):
-    """Also when others have given it up; and its answer says that the node is back."""
+    """This holds also if others have given it up; its reply ends the outage of the node."""
     servers[1].say = cut
     assert isinstance(actor.run(once(both_gets()))[1], NodeAway)
     asked = servers[1].times(b"GET")
@@ -176,7 +176,7 @@ def test_a_call_with_more_time_waits_though_others_gave_up(actor: Actor, servers
 def test_a_replica_that_took_over_is_found(
     actor: Actor, servers: list[FakeServer], monkeypatch: pytest.MonkeyPatch
 ):
-    """The slots are asked for while the old node is away, though it is not tried again."""
+    """The slots are read while the old node is away, though that node is not tried again."""
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
     monkeypatch.setattr(settings, "SLOTS_AGAIN_S", 0.0)
     servers[1].say = cut
@@ -186,7 +186,7 @@ def test_a_replica_that_took_over_is_found(
     assert actor.run(once(both_gets())) == [1, 1]
 
 
-def test_a_single_server_is_waited_for_as_ever(kind: str, act: Callable[..., Actor]):
+def test_a_single_server_is_waited_for(kind: str, act: Callable[..., Actor]):
     with fake_servers(1) as (server,):
         began = time.monotonic()
         server.say = lambda words: 2 if time.monotonic() > began + 3 * AWAY_S else cut(words)
@@ -194,7 +194,7 @@ def test_a_single_server_is_waited_for_as_ever(kind: str, act: Callable[..., Act
 
 
 def test_an_error_of_a_step_is_still_its_own(actor: Actor, servers: list[FakeServer]):
-    """A node that refuses for good is not away."""
+    """A node that refuses permanently is not away."""
     servers[1].say = lambda _: Refusal("WRONGTYPE for good")
     _, error = actor.run(once(both_gets()))
     assert not isinstance(error, RedisUnreachable)

@@ -1,4 +1,4 @@
-"""How a driver finds its server and keeps to it: Sentinel, patience, connections."""
+"""Tests how a driver finds and follows its server: Sentinel, retries, connections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UP_S = 20.0
 
 
 def write_around(change: Callable[[], None]) -> Operation[list[Any]]:
-    """Write on the master and ask where; the same again after something has changed."""
+    """Writes on the master and reads where; does the same again after a change."""
     said = []
     for step in (change, None):
         yield Command(b"SET", "{a}:0", "x", "PX", 60_000)
@@ -46,7 +46,7 @@ def write_around(change: Callable[[], None]) -> Operation[list[Any]]:
 @both
 @pytest.mark.parametrize("how", ["demote_the_master", "kill_the_master"])
 def test_a_sentinels_master_is_reached_and_followed(kind: str, how: str):
-    """Both drivers, whether the old master is demoted or dead; the operation does not notice."""
+    """Both drivers follow a demoted or dead master; the operation is not affected."""
     with run_guarded() as trio:
         ports = run(kind, trio.url, write_around(getattr(trio, how)), patience_s=UP_S)
         assert ports == [trio.first.port, trio.second.port]
@@ -80,7 +80,7 @@ def test_a_sentinel_that_does_not_run_is_unreachable(kind: str):
 @both
 @pytest.mark.parametrize("query", ["", "?sentinel_password=wrong"])
 def test_a_sentinel_that_refuses_the_login_is_one_sentence(kind: str, query: str):
-    """Patience does not help. redis-py's own text shows the objects of its clients."""
+    """Retries do not help. redis-py's own text shows the objects of its clients."""
     with run_guarded() as trio:
         trio.sentinels[0].execute_command("ACL", "SETUSER", "default", "resetpass", ">sesame")
         with pytest.raises(RedisUnfit) as raised:
@@ -116,7 +116,7 @@ def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
 
 
 class FakeClock:
-    """A clock that only moves when a test moves it."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -127,7 +127,7 @@ class FakeClock:
 
 @pytest.fixture
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """What durations are measured with."""
+    """Replaces the clock that measures durations."""
     made = FakeClock()
     monkeypatch.setattr("fairlane.common.clock.mono_s", made)
     return made
@@ -161,7 +161,7 @@ def test_no_patience_is_one_try(fake_clock: FakeClock):
 
 
 def test_pauses_grow_to_a_second(fake_clock: FakeClock, monkeypatch: pytest.MonkeyPatch):
-    """Doubling, with some jitter, and no longer than what is left."""
+    """They double, with some jitter, and are no longer than what is left."""
     monkeypatch.setattr("random.uniform", lambda _low, high: high)
     pauses = []
     for pause in backoff.connection_delays(4.0):

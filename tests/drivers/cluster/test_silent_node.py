@@ -1,4 +1,4 @@
-"""A node of a cluster that stopped answering is tried for a moment only, until it answers."""
+"""Tests that a node which stopped answering gets short tries only, until it answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG_S = 600.0  # a try of that length would be seen
 
 @pytest.fixture
 def mute() -> Iterator[dict[str, Any]]:
-    """A server that takes connections and never answers, as a stopped process does."""
+    """Runs a server that takes connections and never answers, as a stopped process does."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         yield {"host": host, "port": port, "socket_timeout": LONG_S}
@@ -38,7 +38,7 @@ def where(url: str) -> dict[str, Any]:
 
 
 def suspect(kind: str, there: dict[str, Any]) -> Any:
-    """The connections to a server that did not answer last."""
+    """Returns the connections to a server that did not answer last."""
     if kind == "sync":
         lines: Any = sync_connections.ServerConnections(redis.ConnectionPool(**there), "there")
     else:
@@ -90,5 +90,5 @@ def test_only_the_node_that_did_not_answer_is_tried_briefly(redis_url: str):
 
 
 def test_a_node_without_answers_costs_less_than_a_failover():
-    """Than what is left of the five seconds when a node timeout of two and its vote are over."""
+    """It costs less than the rest of the five seconds after a node timeout of two and a vote."""
     assert settings.FIRST_RETRY_TIMEOUT_S < 1 < settings.FAILOVER_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""Which key decides where a step goes in a cluster, without I/O."""
+"""Tests which key decides the node of a step in a cluster, without I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYED = {
 
 @pytest.mark.parametrize("args", KEYED, ids=str)
 def test_the_key_of_a_command_decides_its_node(args: tuple):
-    """Not its first word when that is another word of the command's name."""
+    """The first word does not count if it belongs to the command's name."""
     assert key_of(Command(*args)) == KEYED[args]
 
 

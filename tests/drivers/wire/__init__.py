@@ -1,1 +1,1 @@
-"""Encoding, errors, TLS."""
+"""Tests encoding, errors and TLS."""

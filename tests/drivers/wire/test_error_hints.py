@@ -1,4 +1,4 @@
-"""Why a server does not answer, in words that follow `Redis at ... does not answer`."""
+"""Tests the hints why a server does not answer, after `Redis at ... does not answer`."""
 
 from __future__ import annotations
 

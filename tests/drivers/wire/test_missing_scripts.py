@@ -1,4 +1,4 @@
-"""A user without the right to load scripts, on a server that lacks them: a wait, then an error."""
+"""Tests a user who may not load scripts, on a server without them: a wait, then an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENCE_S = 20.0
 
 @pytest.fixture
 def users(redis_server: Backend, redis_url: str) -> Iterator[Users]:
-    """Users on servers that know no script."""
+    """Makes users on servers that have no scripts."""
     made = Users(redis_url, servers_of(redis_server))
     forget_scripts(made.servers)
     yield made
@@ -41,7 +41,7 @@ def users(redis_server: Backend, redis_url: str) -> Iterator[Users]:
 
 
 def load(url: str) -> None:
-    """What `fairlane scripts load` does."""
+    """Does what `fairlane scripts load` does."""
     with closing(driver_of_all(url, patience_s=1, timeout_s=5)) as driver:
         for place in driver.run(everywhere("here")):
             assert driver.run(look(place, load=True)).is_well
@@ -53,8 +53,8 @@ def insertion(token: str) -> Any:
 
 
 @both
-def test_the_sentence_says_where_and_who_helps(kind: str, users: Users):
-    """In place of the server's own, which names a command that no caller sent."""
+def test_the_error_names_the_server_and_the_remedy(kind: str, users: Users):
+    """It replaces the server's own text, which names a command that no caller sent."""
     worker = users.add("worker")
     ports = {str(one.connection_pool.connection_kwargs["port"]) for one in users.servers}
     with pytest.raises(ScriptsNotLoaded) as raised:
@@ -70,7 +70,7 @@ def test_the_sentence_says_where_and_who_helps(kind: str, users: Users):
 
 @both
 def test_a_call_goes_on_when_they_are_loaded(kind: str, users: Users, redis_client: redis.Redis):
-    """Loaded after the first refusal, which the server has noted."""
+    """They are loaded after the first refusal, which the server has counted."""
     worker, deployer = users.add("worker"), users.add("deployer")
     helper = threading.Thread(target=load_when_refused, args=(users.servers, deployer))
     helper.start()
@@ -91,7 +91,7 @@ def load_when_refused(servers: list[redis.Redis], deployer: str) -> None:
 def test_what_a_batch_has_popped_meanwhile_is_not_lost(
     kind: str, users: Users, redis_client: redis.Redis
 ):
-    """Only the step that was refused goes again."""
+    """Only the refused step is repeated."""
     worker, deployer = users.add("worker"), users.add("deployer")
     redis_client.lpush("{req}:5", "a")
     helper = threading.Thread(target=load_when_refused, args=(users.servers, deployer))
@@ -105,7 +105,9 @@ def test_what_a_batch_has_popped_meanwhile_is_not_lost(
 
 
 @both
-def test_a_user_who_may_loads_them_as_ever(kind: str, users: Users, redis_client: redis.Redis):
+def test_a_user_with_the_right_loads_missing_scripts(
+    kind: str, users: Users, redis_client: redis.Redis
+):
     run(kind, users.add("worker", "+eval"), once(insertion("a")), patience_s=0)
     assert redis_client.llen("{req}:5") == 1
     redis_client.delete("{req}:5")

@@ -1,4 +1,4 @@
-"""Secure connections: to one server, to a cluster, past sentinels; and why one is refused."""
+"""Tests TLS: to one server, to a cluster, behind sentinels; and why one is refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def server(security: Security) -> Iterator[Server]:
 
 
 def go_through(url: str) -> None:
-    """Requests by both drivers, and a worker's part; by the least privileged user."""
+    """Runs requests by both drivers, and a worker's part, as the least privileged user."""
     with Queue.from_url(url, patience_s=5) as queue:
         requests = [queue.submit_request([b"1", b"2"]) for _ in range(5)]
         assert len(work_off(queue.driver)) == 10
@@ -73,12 +73,12 @@ def test_one_server(server: Server):
 
 
 def pinged(client: Any) -> int:
-    """How many PINGs it has answered, but not those of logins."""
+    """Returns how many PINGs it has answered, except those of logins."""
     return int(client.info("commandstats").get("cmdstat_ping", {}).get("calls", 0))
 
 
 def test_replies_of_several_records_are_read_as_they_were_sent(server: Server):
-    """TLS gives what has come piece by piece: after a handler that computed there are many."""
+    """TLS returns data piece by piece: after a handler that computed there are many pieces."""
 
     async def scene(client: Any) -> None:
         driver = AsyncDriver(server.url, patience_s=5)
@@ -87,7 +87,7 @@ def test_replies_of_several_records_are_read_as_they_were_sent(server: Server):
             assert await driver.run(once(Batch([Command(b"PING", word) for word in old]))) == old
             known = pinged(client)
             asked = [asyncio.create_task(driver.run(once(Command(b"PING", w)))) for w in new]
-            await asyncio.sleep(0)  # they ask; that goes out when the turn ends
+            await asyncio.sleep(0)  # they call; that is sent when the turn ends
             await asyncio.sleep(0)
             wait_until(lambda: pinged(client) >= known + len(new))  # nothing is read meanwhile
             assert await asyncio.gather(*asked) == new
@@ -106,7 +106,7 @@ def test_a_cluster(security: Security):
 
 
 def test_a_master_behind_a_sentinel(security: Security):
-    """The sentinel speaks TLS too, and has users of its own; they fail over as ever."""
+    """The sentinel uses TLS, too, and has users of its own; they fail over as usual."""
     with run_guarded(security=security) as trio:
         for server in (trio.first, trio.second):
             with contextlib.closing(server.client()) as client:
@@ -118,14 +118,14 @@ def test_a_master_behind_a_sentinel(security: Security):
 
 @both
 def test_a_server_whose_signer_is_unknown_is_refused_immediately(kind: str, server: Server):
-    """Patience would not help; the sentence names the option that does."""
+    """Retries would not help; the sentence names the option that does."""
     url = server.url.partition("?")[0]
     with pytest.raises(RedisUnfit, match=r"certificate verify failed.*ssl_ca_certs=FILE"):
         run(kind, url, once(Command(b"TIME")), patience_s=600)
 
 
 @both
-def test_a_server_of_another_name_is_refused_unless_one_says_so(kind: str, tmp_path: Path):
+def test_a_server_of_another_name_is_refused_unless_the_url_allows_it(kind: str, tmp_path: Path):
     known = made_in(tmp_path, names="DNS:elsewhere.example")
     with run_server(security=known) as server:
         with pytest.raises(RedisUnfit, match="certificate verify failed: IP address mismatch"):
@@ -136,7 +136,7 @@ def test_a_server_of_another_name_is_refused_unless_one_says_so(kind: str, tmp_p
 
 @both
 def test_a_server_that_speaks_no_tls_is_suspected(kind: str):
-    """It answers nothing at all to one who does."""
+    """It never answers a client that uses TLS."""
     with socket.create_server((HOST, 0)) as mute:
         url = f"rediss://{HOST}:{mute.getsockname()[1]}"
         with pytest.raises(RedisUnreachable, match="does it speak TLS"):
@@ -162,7 +162,7 @@ def test_a_server_that_speaks_nothing_else_is_suspected(kind: str, server: Serve
 
 @both
 def test_a_server_may_want_a_certificate_of_the_client(kind: str, security: Security):
-    """It says so, or hangs up, whichever is read first."""
+    """It reports so, or closes the connection, whichever is read first."""
     with run_server("single", "--tls-auth-clients", "yes", security=security) as server:
         with pytest.raises((RedisUnfit, RedisUnreachable), match=r"certificate|CERTIFICATE"):
             run(kind, server.url, once(Command(b"TIME")), patience_s=0)
@@ -180,7 +180,7 @@ def test_a_user_of_a_cluster_with_a_wrong_password_is_refused(kind: str, securit
 
 @in_event_loop
 async def test_an_abandoned_line_leaves_no_socket_behind(server: Server):
-    """TLS waits for the other side's goodbye, which the end of the event loop would cut off."""
+    """TLS waits for the other side's close, which the end of the event loop would cut off."""
     driver = AsyncDriver(server.url, patience_s=5)
     try:
         line: Any = await (await driver.servers.lines_for(None)).take()

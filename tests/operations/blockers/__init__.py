@@ -1,1 +1,1 @@
-"""The one diagnosis of what holds up a request."""
+"""Tests the diagnosis of what holds up a request."""

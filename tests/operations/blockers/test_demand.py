@@ -1,4 +1,4 @@
-"""The signal for autoscaling equals a count by hand."""
+"""Tests the demand, which is the signal for autoscaling, against a count by hand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BY_HAND = {"held": 3 - 2, "full": 1 - 1, "limited": 4, "small": 2, "rated": 1, "
 
 
 def test_the_demand_is_the_sum_of_free_permits_or_ready_work(queue: Queue, driver: SyncDriver):
-    """What is paused, cancelled, delayed or waits for others counts for nothing."""
+    """Paused, cancelled and delayed requests, and those that wait for others, add nothing."""
     submit_all_kinds(queue, driver)
     found = queue.demand()
     assert found == Demand("req", sum(BY_HAND.values()), 3, 9, is_paused=False, is_exact=True)
@@ -65,7 +65,7 @@ def test_stale_and_lost_tokens_do_not_matter(
 def test_the_demand_of_very_many_requests_is_exact(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """The walk reads them a part at a time; an entry that two parts have counts once."""
+    """The walk reads them in parts; an entry that two parts have counts once."""
     submit_all_kinds(queue, driver)
     for kind in range(3):
         queue.submit_many([[b"x"] * 3] * 400, limit=1 + kind)
@@ -76,7 +76,7 @@ def test_the_demand_of_very_many_requests_is_exact(
 
 
 def test_a_request_that_waits_costs_one_command(queue: Queue):
-    """Leases and retries are counted only of those that are at work or have failed."""
+    """Leases and retries are counted only of requests that are at work or have failed."""
     queue.submit_many([[b"x"] * 3] * 5, limit=2)
     take_slice(queue.driver, count=1)
     sent: list[object] = []
@@ -112,7 +112,7 @@ def test_a_request_past_its_deadline_starts_nothing(lane: Lane):
 
 
 def test_a_paused_queue_needs_no_more_workers(queue: Queue, driver: SyncDriver):
-    """What they hold goes on."""
+    """Leased sub-requests continue."""
     submit_all_kinds(queue, driver)
     queue.pause()
     found = queue.demand()
@@ -135,7 +135,7 @@ def test_an_empty_queue_has_no_demand(queue: Queue):
 def test_what_belongs_to_no_request_of_this_queue_is_left_out(
     queue: Queue, redis_client: redis.Redis
 ):
-    """It was announced and never submitted, or `active` is damaged."""
+    """Such a request was announced and never submitted, or `active` is damaged."""
     queue.submit_request([b"x"])
     other = type(queue)(queue.driver, "other").submit_request([b"x"])
     redis_client.zadd(keys.active("req"), {"absent": 1, other.id: 1})

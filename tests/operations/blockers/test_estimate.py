@@ -1,4 +1,4 @@
-"""When a request starts and ends, from what the workers measured: by hand, in round numbers."""
+"""Tests the estimate of a request's start and end from measurements, in round numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUSY = FOUR._replace(leases=4)
 
 
 def facts(left: int = 20, limit: int = 4, held: int = 0, **given: Any) -> RequestFacts:
-    """A request of priority 5 of which nothing has started."""
+    """Returns the facts of a request of priority 5 of which nothing has started."""
     counts: dict[str, Any] = {"total": left, "done": 0, "dead": 0, "cancelled": 0}
     progress = Progress(
         "r1", "active", **counts, held=held, limit=limit, priority=5, queue="req", **given
@@ -29,7 +29,7 @@ def facts(left: int = 20, limit: int = 4, held: int = 0, **given: Any) -> Reques
 
 
 def near(*ahead: tuple[int, str], behind: tuple[str, ...] = (), **given: Any) -> Neighbours:
-    """A place in lane 5 behind these tokens, each a lane and a request."""
+    """Returns a place in lane 5 behind these tokens, each a lane and a request."""
     tokens = [InLane(lane, Token(name, "0", "1")) for lane, name in ahead]
     counts: dict[int, int] = {}
     for lane, _ in ahead:
@@ -38,7 +38,7 @@ def near(*ahead: tuple[int, str], behind: tuple[str, ...] = (), **given: Any) ->
 
 
 def times(*given: Any) -> tuple[float | None, float | None]:
-    """When the request starts and ends, in seconds from now."""
+    """Returns when the request starts and ends, in seconds from now."""
     found = estimate(*given)
     return tuple(ms and (ms - NOW) / 1000 for ms in (found.starts_ms, found.ends_ms))  # type: ignore[return-value]
 
@@ -76,7 +76,7 @@ def test_more_urgent_work_that_workers_hold_comes_first_too():
 
 
 def test_requests_of_its_lane_take_turns_with_it():
-    """It works on 20 of its own and 20 of the larger one; the smaller one has only 10."""
+    """Workers serve 20 of its own and 20 of the larger one; the smaller one has only 10."""
     rivals = {"a": Rival(9, 5, 100, 0), "b": Rival(9, 5, 10, 0)}
     assert times(facts(20), [], FOUR, near((5, "a"), behind=("b",)), rivals) == (0.05, 2.55)
 
@@ -143,7 +143,7 @@ def test_a_queue_that_is_paused_for_a_time_has_one():
 
 
 def test_the_capacity_is_that_of_the_live_workers():
-    """One that has measured nothing counts as the others; one of an earlier release not."""
+    """A worker without a measurement counts like the others; one of an earlier release does not."""
     workers = [
         worker(units=4, per_s=20.0, leases=3),
         worker(units=4, per_s=0.0, leases=4),

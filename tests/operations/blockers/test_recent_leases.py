@@ -1,4 +1,4 @@
-"""The leases of a request: who holds its permits, and what was settled last."""
+"""Tests the leases of a request: which worker holds each permit, and what was settled last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a request waits: each cause with its figures, and the place in the lanes."""
+"""Tests why a request waits: each cause with its figures, and its place in the lanes."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ IN_A_MINUTE = r"[0-9:]{8} UTC \(in (59|60) s\)"
 
 @pytest.fixture
 def served(queue: Queue) -> Queue:
-    """The queue with a worker that only beats: four units, all of them idle."""
+    """A queue with a worker that only sends heartbeats: four units, all of them idle."""
     beat(queue, "w:9", "0 leases; 4 units 20.000/s")
     return queue
 
 
 @pytest.fixture
 def holder(served: Queue) -> Queue:
-    """The queue where the worker beats, too, in whose name `next_slice` takes leases."""
+    """A queue with heartbeats of the worker in whose name `next_slice` takes leases."""
     beat(served, "w:1", "0 leases")
     return served
 
 
 def only(found: WhyWaiting) -> Cause:
-    """The one cause that there is."""
+    """Returns the only cause."""
     (cause,) = found.causes
     return cause
 
@@ -198,7 +198,7 @@ def test_the_rate_of_the_queue_is_named_only_while_it_allows_nothing(
 
 
 def test_every_cause_is_named_that_of_the_request_first(queue: Queue):
-    """Each of them would be enough."""
+    """Each of these causes would be enough."""
     request = queue.submit_request([b"x"])
     request.pause()
     queue.pause(for_s=60)
@@ -247,7 +247,7 @@ def test_the_first_in_line_is_taken_next(served: Queue):
 def test_more_urgent_requests_at_work_go_first_although_they_have_no_token(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis
 ):
-    """What they hold comes back to an earlier lane before a unit looks at this one."""
+    """Their leased sub-requests return to an earlier lane before a unit reaches this one."""
     beat(queue, "w:1", "1 leases; 1 units 10.000/s")
     urgent = queue.submit_request([b"x"] * 101, id="urgent", limit=1, priority=0)
     next_slice(driver, count=1)

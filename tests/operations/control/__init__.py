@@ -1,1 +1,1 @@
-"""What people do with requests."""
+"""Tests control of requests: change, cancel, wait, and dead letters."""

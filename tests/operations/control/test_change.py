@@ -1,4 +1,4 @@
-"""Live changes from both faces: the tokens they bring reach the lanes."""
+"""Tests live changes by the blocking and the asyncio API: their tokens reach the lanes."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_asyncio_face_does_the_same(redis_url: str, lane: Lane):
 
 
 def test_repeats_do_not_fill_a_lane_with_tokens(queue: Queue, lane: Lane):
-    """A second copy stands for a reply that may be lost. Later the auditor finds what is lost."""
+    """A second copy replaces a reply that may be lost. Later the auditor finds lost tokens."""
     for _ in range(20):
         request = queue.submit_request(["a"] * 9, id="r1", limit=4)
         request.resume()
@@ -159,7 +159,7 @@ def test_repeats_do_not_fill_a_lane_with_tokens(queue: Queue, lane: Lane):
 
 
 def test_a_token_lost_after_its_repeat_is_found_by_the_auditor(queue: Queue, lane: Lane):
-    """A repeat brings no third copy, so nothing but the auditor brings it back."""
+    """A repeat returns no third copy, so only the auditor restores the token."""
     for _ in range(2):
         request = queue.submit_request(["a"] * 9, id="r1", limit=4)
     lane.client.delete(keys.lanes("req")[5])

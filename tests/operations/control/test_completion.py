@@ -1,4 +1,4 @@
-"""Waiting for the end, the completion log, cancelling and looking on."""
+"""Tests waiting for the end, the completion log, cancelling, and progress."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def waiting(queue: Queue, lane: Lane) -> Iterator[Callable[[], Any]]:
-    """A waiter for r1 in a thread, which has subscribed; the call returns its outcome."""
+    """Waits for r1 in a thread that has subscribed; the yielded call returns its outcome."""
     got: list[Any] = []
 
     def run() -> None:
         try:
             got.append(queue.request("r1").wait(60))
-        except Exception as error:  # noqa: BLE001  it is what the test asks for
+        except Exception as error:  # noqa: BLE001  the test compares it
             got.append(error)
 
     lane.client.config_resetstat()
@@ -58,7 +58,7 @@ def waiting(queue: Queue, lane: Lane) -> Iterator[Callable[[], Any]]:
 
 
 def is_waiting(lane: Lane) -> bool:
-    """Return True if a waiter has subscribed to the end of r1, and then read its state."""
+    """Returns True if a waiter has subscribed to the end of r1, and then read its state."""
     listens = listeners(lane.client, "done:{r1}")
     return bool(listens) and "cmdstat_hmget" in lane.client.info("commandstats")
 
@@ -86,7 +86,7 @@ def test_wait_returns_when_the_request_ends(queue: Queue, lane: Lane, is_early: 
 
 
 def test_wait_survives_a_broken_subscription(queue: Queue, lane: Lane):
-    """The connection is killed: it subscribes anew and reads the state again."""
+    """The connection is killed: the waiter subscribes again and reads the state again."""
     queue.submit_request([b"a"], id="r1")
     with waiting(queue, lane) as outcome:
         lane.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
@@ -97,7 +97,7 @@ def test_wait_survives_a_broken_subscription(queue: Queue, lane: Lane):
 def test_wait_asks_again_when_the_message_is_lost(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
-    """Pub/sub may lose it: a slow poll stands behind."""
+    """Pub/sub may lose the message, so a slow poll reads the state, too."""
     monkeypatch.setattr(settings, "POLL_S", 0.02)
     queue.submit_request([b"a"], id="r1")
     with waiting(queue, lane) as outcome:
@@ -114,8 +114,8 @@ def test_wait_ends_when_its_own_time_is_over(queue: Queue):
     assert queue.request("r1").state() == "active"
 
 
-def test_wait_for_what_vanishes_is_lost_and_never_silence(queue: Queue, lane: Lane):
-    """A failover took the slot."""
+def test_wait_for_a_request_that_vanishes_raises_request_lost(queue: Queue, lane: Lane):
+    """A failover lost the slot."""
     queue.submit_request([b"a"], id="r1")
     with waiting(queue, lane) as outcome:
         lane.client.delete(*lane.names)
@@ -145,7 +145,7 @@ def test_an_unknown_request_is_not_found(queue: Queue, lane: Lane, ask: str):
 
 
 def test_wait_subscribes_before_it_reads():
-    """The other way round the end could fall between the two."""
+    """In the other order the end could fall between the two."""
     operation = wait("r1", lambda: 0.0, None)
     first = operation.send(None)
     assert isinstance(first, Subscribe)
@@ -208,7 +208,7 @@ def test_completions_of_an_unused_queue_are_none(queue: Queue):
 def test_endings_that_were_trimmed_before_they_were_read_are_an_error(
     queue: Queue, lane: Lane, follow: bool
 ):
-    """The log has a cap; the place of the reader is older than what is left."""
+    """The log has a cap; the reader's position is older than the oldest entry."""
     end_three(queue)
     reader = queue.completions("0", follow=follow)
     first = next(reader).log_id
@@ -217,7 +217,7 @@ def test_endings_that_were_trimmed_before_they_were_read_are_an_error(
     with pytest.raises(DataLost, match=r"endings after .* may be missing .* begins at"):
         list(queue.completions(first, follow=follow))
     lane.client.xtrim(keys.completed("req"), maxlen=1, approximate=False)
-    assert [one.id for one in (next(reader), next(reader))] == ["r1", "r3"]  # its page has them
+    assert [one.id for one in (next(reader), next(reader))] == ["r1", "r3"]  # they are in its page
     with pytest.raises(DataLost, match='from "0"'):
         next(reader)
     assert [one.id for one in queue.completions("0", follow=False)] == ["r4"]
@@ -232,7 +232,7 @@ def test_an_ending_that_was_read_may_be_the_oldest_that_is_left(queue: Queue, la
 
 @pytest.mark.parametrize("later", [0, 1])
 def test_a_place_that_a_failover_took_back_is_an_error(queue: Queue, lane: Lane, later: int):
-    """The new primary's clock is behind: its endings come before the place of the reader."""
+    """The new primary's clock is behind: its ends come before the reader's position."""
     end_three(queue)
     *_, last = queue.completions("0", follow=False)
     log = keys.completed("req")
@@ -257,7 +257,7 @@ def test_a_log_that_is_gone_is_an_error_to_its_reader(queue: Queue, lane: Lane):
 
 
 def test_completions_from_a_moment_on(queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch):
-    """It need not be the place of an entry; a log that was trimmed after it is an error."""
+    """The moment need not be an entry; a log that was trimmed after it is an error."""
     end_three(queue)
     first, *_ = queue.completions("0", follow=False)
     before = str(int(first.log_id.split("-")[0]) - 1)
@@ -273,7 +273,7 @@ def test_completions_from_a_moment_on(queue: Queue, lane: Lane, monkeypatch: pyt
 # ------------------------------------------------------------------ cancel and look
 
 
-def test_cancel_says_whether_the_request_has_ended(queue: Queue, lane: Lane):
+def test_cancel_returns_whether_the_request_has_ended(queue: Queue, lane: Lane):
     queue.submit_request(numbered(5), id="r1")
     held = next_slice(queue.driver)
     assert queue.request("r1").cancel() is False
@@ -306,7 +306,7 @@ def test_progress_counts_what_is_held_done_and_left(queue: Queue):
     assert (now.done, now.left, now.held, now.ended, now.state) == (5, 0, 0, True, "done")
 
 
-def test_holders_names_who_works_on_it(queue: Queue):
+def test_holders_returns_the_workers_of_a_request(queue: Queue):
     queue.submit_request(numbered(5), id="r1", limit=2)
     held = next_slice(queue.driver, count=2)
     (row,) = queue.driver.run(request_state.holders("r1"))

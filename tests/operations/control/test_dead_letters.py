@@ -1,4 +1,4 @@
-"""Dead sub-requests: looked at, requeued before and after the end, dropped."""
+"""Tests dead sub-requests: they are listed, requeued before and after the end, and dropped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def answers(request: Request) -> dict[int, tuple[str, bytes | None]]:
     return dict(found)
 
 
-# ------------------------------------------------------------------ looking
+# ------------------------------------------------------------------ listing
 
 
 def test_the_dead_come_with_all_that_is_known(queue: Queue):
@@ -297,7 +297,7 @@ def test_a_part_of_them_after_the_end(queue: Queue):
 
 
 def test_many_and_big_ones_go_in_chunks(queue: Queue, monkeypatch: pytest.MonkeyPatch):
-    """No step brings more than about 4 MiB."""
+    """No step returns more than about 4 MiB."""
     monkeypatch.setattr(dead_module, "CALL", 3)
     bodies = [b"%02d" % i + b"x" * (MIB // 2 - 2) for i in range(11)]
     request = ended(queue, bodies)
@@ -327,7 +327,7 @@ def test_cut_off_anywhere_a_repeat_goes_on(
 
 
 def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
-    """Requeue, dropped as a crash would before this drop (from 0); the id of the new request."""
+    """Requeues, and stops as in a crash before this drop (from 0); returns the new request's id."""
     operation, reply, new_id = requeue_dead("r1", choice), None, ""
     while True:
         step = operation.send(reply)
@@ -381,7 +381,7 @@ def test_what_is_being_requeued_is_not_dropped(queue: Queue):
 
 
 def test_the_rest_of_a_cancelled_one_is_not_dropped(queue: Queue, monkeypatch: pytest.MonkeyPatch):
-    """Cut off while dropping, and then cancelled: no request would run what is still there."""
+    """The drop was cut off, and then the request cancelled: no request would run the rest."""
     monkeypatch.setattr(dead_module, "CALL", 1)
     request = ended(queue)
     choice = DeadChoice.of(indexes=range(3))
@@ -430,7 +430,7 @@ def test_it_ends_while_it_is_being_requeued(queue: Queue, monkeypatch: pytest.Mo
 def test_what_dies_while_it_is_being_requeued_runs_again_too(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, is_cut: bool
 ):
-    """The choice is made again after the end: nothing that no request runs may be dropped."""
+    """The choice is made again after the end: nothing may be dropped that no request runs."""
     request, held = running(queue)
     end = iter([lambda: refuse(queue.driver, held, lambda body: body != b"b0")])
     script = library().requeue_dead
@@ -449,8 +449,8 @@ def test_what_dies_while_it_is_being_requeued_runs_again_too(
     assert list(request.dead()) == []
 
 
-def test_a_choice_says_what_is_meant():
-    """Nothing named is all; an empty list is none."""
+def test_a_choice_without_ids_means_all_and_an_empty_one_none():
+    """Without a choice all are meant; an empty list means none."""
     assert DeadChoice.of() == DeadChoice()
     assert DeadChoice.of(indexes=[]) != DeadChoice()
 
@@ -484,7 +484,7 @@ def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue):
 
 
 def test_a_reason_that_looks_like_a_number_is_none(queue: Queue):
-    """The new request is made from the numbers of the old one's hash, and from no words in it."""
+    """The new request is made from the numbers of the old one's hash, and not from its texts."""
     request = queue.submit_request(numbered(3), id="r1", limit=1, attempts=4)
     held = next_slice(queue.driver, count=1)
     refuse(queue.driver, held, lambda _: True, "bad port")

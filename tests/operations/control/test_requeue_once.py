@@ -1,4 +1,4 @@
-"""After the end each dead sub-request is requeued into one new request, whatever is cut off."""
+"""Tests that each dead sub-request of an ended request is requeued once, despite crashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BIG = [b"%d" % i + b"x" * (1 << 19) for i in range(5)]  # more than one chunk
 def drive(
     driver: SyncDriver, choice: DeadChoice, before: Callable[[Any], None] = lambda _: None
 ) -> tuple[str, int]:
-    """Requeues as in a cluster; `before` gets each step before it is run."""
+    """Requeues as in a cluster; `before` gets each step before it runs."""
     operation, reply = requeue_dead("r1", choice), None
     while True:
         try:
@@ -46,7 +46,7 @@ def drive(
 
 
 def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:
-    """Works off everything, also what lost its token in a crash."""
+    """Works everything off, also sub-requests whose tokens were lost in a crash."""
     seen = work_off(driver)
     for name in lane.client.zrange(keys.active("req"), 0, -1):
         driver.run(
@@ -56,7 +56,7 @@ def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:
 
 
 def cut_before(driver: SyncDriver, name: str, count: int, choice: DeadChoice = ALL) -> None:
-    """Requeues, and stops as a crash would before the `count`th call of the script `name`."""
+    """Requeues, and stops as in a crash before the `count`th call of the script `name`."""
     left = count
 
     def stop(step: Any) -> None:
@@ -78,7 +78,7 @@ def test_cut_off_anywhere_another_choice_runs_none_of_them_twice(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, steps: int,
     others: DeadChoice,
 ):  # fmt: skip
-    """A crash between any two steps; the next caller has another choice that overlaps with it."""
+    """A crash follows any step; the next caller has another choice that overlaps."""
     monkeypatch.setattr(dead_module, "CALL", 2)
     request = ended(queue, numbered(5))
     cut(lane.driver, requeue_dead("r1", THREE), [], steps)
@@ -95,7 +95,7 @@ def test_cut_off_anywhere_another_choice_runs_none_of_them_twice(
 def test_two_concurrent_requeues_with_choices_that_overlap_run_each_once(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, second: DeadChoice, steps: int
 ):
-    """The second caller comes between any two steps of the first one."""
+    """The second caller runs between any two steps of the first one."""
     monkeypatch.setattr(dead_module, "CALL", 2)
     request = ended(queue, numbered(5))
     left = steps
@@ -115,7 +115,7 @@ def test_two_concurrent_requeues_with_choices_that_overlap_run_each_once(
 
 
 def others_of(lane: Lane) -> list[str]:
-    """The ids of all requests but r1."""
+    """Returns the ids of all requests except r1."""
     return [key.decode()[5:-1] for key in lane.client.keys("req:*") if key != b"req:{r1}"]
 
 
@@ -153,7 +153,7 @@ def test_what_a_cancelled_request_settled_does_not_run_again(
 
 
 def test_an_open_one_that_was_cancelled_keeps_none_from_running(queue: Queue, lane: Lane):
-    """Its submission was cut off, and the auditor gave it up."""
+    """Its submission was cut off, and the auditor abandoned it."""
     request = ended(queue, BIG)
     cut_before(lane.driver, "append", 2)
     seen = work_off(lane.driver)
@@ -184,7 +184,7 @@ def test_a_full_redis_takes_back_nothing_that_may_have_run(queue: Queue, lane: L
 
 
 def twice(driver: SyncDriver, choice: DeadChoice) -> tuple[str, int]:
-    """Requeues, and every step is sent twice: the first reply is lost."""
+    """Requeues, and sends every step twice, because the first reply is lost."""
     lost = []
 
     def before(step: Any) -> None:

@@ -1,1 +1,1 @@
-"""Submission."""
+"""Tests the creation of requests."""

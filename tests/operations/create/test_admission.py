@@ -1,4 +1,4 @@
-"""Back-pressure: a queue's bound on what waits, and how a submission waits for room."""
+"""Tests backpressure: a queue's bound on what waits, and submissions that wait for room."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ CONF = keys.conf("req")
 
 
 def waiting(queue: Queue) -> int:
-    """What is counted now."""
+    """Returns the present count."""
     return queue.driver.run(admission.read_bounds(queue.name)).waiting
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that were asked for; none is made."""
+    """Returns the pauses that were requested; none is made."""
     asked: list[float] = []
     monkeypatch.setattr(clock, "sleep", asked.append)
     return asked
 
 
 def everything(lane: Lane) -> dict[bytes, Any]:
-    """All that is stored, but for markers, for the last recount, and for a zero of what waits."""
+    """Returns all that is stored, except markers, the last recount, and a zero count."""
     gone = (
         ["recounted"] if int(lane.client.hget(CONF, "waiting") or 0) else ["recounted", "waiting"]
     )
@@ -109,7 +109,7 @@ def test_the_same_again_is_found_however_full_the_queue_is(queue: Queue):
 
 
 def test_a_repeat_that_finds_the_request_elsewhere_counts_nothing(queue: Queue):
-    """The id is another queue's: what was admitted for it is taken back."""
+    """The id belongs to another queue: what was admitted for it is subtracted."""
     queue.set_max_waiting(10)
     type(queue)(queue.driver, "other").submit_request(numbered(3), id="r1")
     with pytest.raises(RequestExists):
@@ -118,7 +118,7 @@ def test_a_repeat_that_finds_the_request_elsewhere_counts_nothing(queue: Queue):
 
 
 def test_what_is_settled_makes_room_at_the_next_refusal(queue: Queue):
-    """A refused producer counts again before it believes that there is no room."""
+    """A refused producer counts again before it concludes that there is no room."""
     queue.set_max_waiting(10)
     queue.submit_request(numbered(10), id="r1")
     held = next_slice(queue.driver, count=4)
@@ -146,7 +146,7 @@ def test_a_full_queue_is_counted_once_a_second_not_by_every_producer(
 
 
 def work_off_one(queue: Queue) -> None:
-    """Settle one slice."""
+    """Settles one slice."""
     held = next_slice(queue.driver, count=1)
     settle(queue.driver, held)
 
@@ -195,7 +195,7 @@ def test_a_wait_ends_in_time_and_takes_a_stream_back(queue: Queue, lane: Lane, p
 
 
 def test_each_chunk_may_wait_as_long(queue: Queue, monkeypatch: pytest.MonkeyPatch, redis_url: str):
-    """The time is for one refusal, not for the whole stream."""
+    """The timeout is for one refusal, not for the whole stream."""
     waits: list[float] = []
     monkeypatch.setattr(settings, "RECOUNT_MS", 0)
     with Queue.from_url(redis_url) as other:
@@ -263,13 +263,13 @@ def test_ctrl_c_while_it_waits_leaves_nothing(
 
 @pytest.mark.parametrize("seconds", [-1, 2401, "10", None, True], ids=repr)
 def test_a_wait_that_is_no_time_is_refused(queue: Queue, lane: Lane, seconds: Any):
-    """An hour without a chunk would be the end of the open request."""
+    """After an hour without a chunk the open request would end."""
     with pytest.raises(InvalidArgument, match="max_wait_s"):
         queue.submit_request([b"a"], max_wait_s=seconds)
     assert lane.dump() == {}
 
 
-def test_the_asyncio_face_waits_and_bounds_alike(redis_url: str):
+def test_the_asyncio_api_waits_and_bounds_alike(redis_url: str):
     async def both() -> None:
         async with aio.Queue.from_url(redis_url) as queue:
             assert await queue.set_max_waiting(2) == (2, 0)
@@ -305,7 +305,7 @@ def test_a_bound_that_is_no_number_is_refused(queue: Queue, lane: Lane, most: An
 
 
 def test_the_count_follows_the_work_without_any_refusal(queue: Queue, lane: Lane):
-    """The leader's recount: what is done or cancelled is settled, another queue's is not ours."""
+    """The leader's recount: done or cancelled ones are settled; another queue's do not count."""
     queue.set_max_waiting(100)
     queue.submit_request(numbered(10), id="r1")
     queue.submit_request(numbered(5), id="r2")
@@ -354,7 +354,7 @@ def test_a_bounded_submission_cut_off_is_counted_once(lane: Lane, queue: Queue, 
 
 @pytest.mark.parametrize("after", range(3, 8))
 def test_what_a_dead_producer_was_admitted_is_taken_back(lane: Lane, queue: Queue, after: int):
-    """With its intent, when the auditor drops that; or with its request, when that is cancelled."""
+    """It is subtracted with its intent, or when its request is cancelled."""
     queue.set_max_waiting(100)
     cut(lane.driver, submit("r1", Policy()), THREE, after)
     if lane.client.exists("req:{r1}"):
@@ -398,8 +398,8 @@ def test_the_same_again_after_a_recount_counts_once(queue: Queue):
     assert waiting(queue) == 2
 
 
-def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue):
-    """The leader recounts at every look after requests."""
+def test_without_a_bound_a_recount_reads_the_bound_only(queue: Queue):
+    """The leader recounts after each check of requests."""
     queue.submit_request(numbered(3), id="r1")
     assert watch(queue.driver, admission.recount("req"))[1] == ["HGET"]
     queue.driver.run(admission.set_max_waiting("req", 100))
@@ -412,7 +412,7 @@ def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue):
 
 
 def scripts_of(run: Callable[[Any], Any], operation: Any) -> list[str]:
-    """The scripts that an operation calls; `submit` only where one server has all keys."""
+    """Returns the scripts that an operation calls; `submit` only if one server has all keys."""
     names: list[str] = []
 
     def watched() -> Any:
@@ -429,7 +429,7 @@ def scripts_of(run: Callable[[Any], Any], operation: Any) -> list[str]:
 
 
 def test_without_a_bound_a_submission_costs_what_it_did(lane: Lane):
-    """With one it asks once for each chunk; one round trip in the dispatch slot."""
+    """With a bound, each chunk needs one round trip more, to the dispatch slot."""
 
     def run(operation: Any) -> None:
         lane.run(operation, iter(THREE))

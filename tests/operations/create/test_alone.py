@@ -1,4 +1,4 @@
-"""How a request comes into being, in one step or in three steps, and what is lost on the way."""
+"""Tests the creation of one request in one step or in three, with lost replies between."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ FULL = RedisFull("Redis is full")
 def refused(
     driver: SyncDriver, operation: Any, script: str, *, times: int = 1, is_lost: bool = False
 ) -> tuple[Any, list[str]]:
-    """Runs it on a server that is full when this script comes, so many times.
+    """Runs an operation on a server that is full when this script is called, so many times.
 
-    `is_lost`: an earlier try had gone well, but its reply was lost. Returns the result, and the
+    `is_lost`: an earlier try succeeded, but its reply was lost. Returns the result, and the
     names of the steps since the refusal.
     """
     reply: Any = None
@@ -60,7 +60,7 @@ def refused(
 
 
 def word_of(step: Any) -> str:
-    """What a step is that calls no script."""
+    """Returns the name of a step that calls no script."""
     args = getattr(step, "args", None)
     return args[0].decode() if args else type(step).__name__.lower()
 
@@ -79,13 +79,13 @@ def chunk_of(
 
 
 def way_of(driver: SyncDriver) -> str:
-    """The script by which a request is written here."""
+    """Returns the script that writes a request here."""
     driver.check()
     return "enqueue" if driver.is_cluster else "submit"
 
 
 def test_what_was_written_though_its_reply_was_lost_is_found_on_a_full_redis(lane: Lane):
-    """It is not refused: its caller would submit it again, under another id."""
+    """It is not refused, because its caller would submit it again under another id."""
     total, names = refused(lane.driver, chunk_of("r1", Policy()), way_of(lane.driver), is_lost=True)
     assert (total, names) == (2, ["confirm"])
     assert lane.hash()["state"] == "active"
@@ -100,7 +100,7 @@ def test_what_a_full_redis_refused_leaves_nothing(lane: Lane):
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_intent_that_was_taken_back_is_not_used_again(lane: Lane, times: int):
-    """Each try for room is announced anew: the auditor has to know of what is written."""
+    """Each try is announced again, because the auditor needs an intent for what is written."""
     policy = Policy()
     _, (intent,) = lane.run(announce(policy, ["r1"]))
     operation = chunk_of("r1", policy, max_wait_s=60, announced=intent)
@@ -136,7 +136,7 @@ GRACE_MS = settings.INTENT_GRACE_MS
 def test_the_auditors_first_look_is_no_later_than_what_it_must_do(
     queue: Queue, lane: Lane, options: dict[str, Any], grace_ms: int
 ):
-    """So what is late is dead soon, what ages is hastened, and what waits for others starts."""
+    """So what is late dies soon, what ages is hastened, and what waits for others starts."""
     queue.submit_request([b"z"], id="other")
     seconds, micros = lane.client.time()
     before = int(seconds) * 1000 + int(micros) // 1000
@@ -151,7 +151,7 @@ def test_the_auditors_first_look_is_no_later_than_what_it_must_do(
 
 
 def refusing(fake: FakeServer, mode: str) -> Callable[[list[bytes]], Any]:
-    """A node that names its mode so, and takes no script for keys of several slots."""
+    """Makes a node report its mode, and refuse scripts for keys of several slots."""
 
     def say(words: list[bytes]) -> Any:
         if words[0] in {b"EVAL", b"EVALSHA"} and len({*map(slot_of, keys_of(words))}) > 1:
@@ -174,7 +174,7 @@ def keys_of(words: list[bytes]) -> list[bytes]:
 
 
 def slot_of(key: bytes) -> bytes:
-    """What decides on its slot."""
+    """Returns the key or step that decides on the slot."""
     return key.partition(b"{")[2].partition(b"}")[0]
 
 
@@ -188,7 +188,7 @@ def slot_of(key: bytes) -> bytes:
     ],
 )
 def test_a_node_of_a_cluster_is_known_by_its_mode_or_its_refusal(kind: str, mode: str, asked: int):
-    """Whatever the URL says of it; it is asked once."""
+    """The URL does not decide this; the node is asked once."""
     with fake_servers(1) as (fake,):
         fake.say = refusing(fake, mode)
         url = f"redis://127.0.0.1:{fake.port}"

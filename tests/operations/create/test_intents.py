@@ -1,4 +1,4 @@
-"""Intents that are taken back: what stood in `active` before, unless someone else moved it."""
+"""Tests intents that are undone: the earlier entry of `active` returns, unless it moved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def put_back(queue: str, request_id: str, intent: Intent) -> Any:
-    """What undoes the intent of a producer that found a request that runs."""
+    """Undoes the intent of a producer that found a running request."""
     return restore(queue, request_id, intent, is_over=False)
 
 
@@ -33,13 +33,13 @@ either_step = pytest.mark.parametrize("undo", [withdraw, put_back], ids=["withdr
 
 
 def announced(driver: SyncDriver) -> Intent:
-    """The intent of one more producer of r1."""
+    """Announces one more producer of r1."""
     _, (intent,) = driver.run(announce(Policy(), ["r1"]))
     return intent
 
 
 def place(lane: Lane) -> float | None:
-    """Where r1 stands in `active`."""
+    """Returns the score of r1 in `active`."""
     score: float | None = lane.client.zscore(keys.active("req"), "r1")
     return score
 
@@ -48,7 +48,7 @@ def place(lane: Lane) -> float | None:
 def test_an_acknowledged_request_stays_listed_when_an_older_intent_is_undone(
     lane: Lane, undo: Undo
 ):
-    """The auditor gave the first intent up, and takes that score out last."""
+    """The auditor abandoned the first intent, and removes that score last."""
     first = announced(lane.driver)
     lane.abandon(first.score)
     older, newer = announced(lane.driver), announced(lane.driver)
@@ -82,7 +82,7 @@ def test_a_mark_that_the_request_exists_comes_back_with_its_place(lane: Lane):
 
 @either_step
 def test_an_intent_is_undone_on_a_full_redis(lane: Lane, undo: Undo):
-    """Redis was full: that is why it is undone."""
+    """The full Redis is the reason why it is undone."""
     before = announced(lane.driver)
     intent = announced(lane.driver)
     lane.client.config_set("maxmemory", 1)

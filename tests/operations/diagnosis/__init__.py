@@ -1,1 +1,1 @@
-"""Checks, walks and repairs."""
+"""Tests checks, walks and repairs."""

@@ -1,4 +1,4 @@
-"""doctor: what a server and a queue say of themselves is judged, and each fault has its remedy."""
+"""Tests doctor's checks of servers and queues: each fault has its remedy."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ SETTINGS = {
 
 
 def judged(name: str, config: dict[str, str] | None = None, **info: str) -> Finding:
-    """One judgement of a healthy server of which this is different."""
+    """Returns the one finding about a healthy server with this difference."""
     facts = Facts(HEALTHY | info, SETTINGS | (config or {}))
     return next(check for check in judge(facts) if check.check == name)
 
 
 def examined(driver: Lane | SyncDriver, queue: str = "req") -> dict[str, Finding]:
-    """Every check of a real server and a queue, by name."""
+    """Returns every check of a real server and a queue, by name."""
     parts = examine(queue, clock.mono_s, clock.wall_ms)
     checks = [check for part in parts for check in driver.run(part)]
     # The nodes of a cluster are one line where they are alike.
@@ -66,7 +66,7 @@ def examined(driver: Lane | SyncDriver, queue: str = "req") -> dict[str, Finding
 
 @pytest.fixture
 def lane(lane: Lane) -> Lane:
-    """The request `r1`, as of now."""
+    """Makes the request `r1`, as of now."""
     lane.now = server_ms(lane.client)
     return lane
 
@@ -141,7 +141,7 @@ def test_settings_are_judged(name: str, info: dict, config: dict, state: str, wo
 
 @pytest.mark.parametrize("aof", ["0", "1"])
 def test_settings_that_may_not_be_read_are_reported_so(aof: str):
-    """A managed Redis refuses CONFIG: that alone is nothing bad."""
+    """A managed Redis refuses CONFIG, which alone is no fault."""
     info = HEALTHY | {"aof_enabled": aof, "connected_slaves": "1"}
     checks = {check.check: check for check in judge(Facts(info, None))}
     for name in ("persistence", "replicas", "timeouts"):
@@ -164,7 +164,7 @@ def test_info_is_read_as_it_is_sent():
     assert read_info(b"# Server\r\nos:a:b\r\n\r\nempty:\r\n") == {"os": "a:b", "empty": ""}
 
 
-# ------------------------------------------------------------------ asking
+# ------------------------------------------------------------------ checks of servers
 
 
 def test_an_idle_queue_on_a_real_server(driver: SyncDriver):
@@ -184,7 +184,7 @@ def test_it_only_reads(lane: Lane):
 
 @pytest.mark.any_command
 def test_scripts_that_are_loaded_are_counted(driver: SyncDriver, redis_client: redis.Redis):
-    """By the text the server would be sent."""
+    """They are counted by the text that would be sent to the server."""
     redis_client.script_flush()
     assert examined(driver)["scripts"].what.startswith("0 of ")
     Queue(driver).submit_request([b"x"])
@@ -194,7 +194,7 @@ def test_scripts_that_are_loaded_are_counted(driver: SyncDriver, redis_client: r
 
 @pytest.fixture
 def limited(driver: SyncDriver, redis_client: redis.Redis) -> Iterator[SyncDriver]:
-    """A driver whose user may only do what a worker must."""
+    """Makes a driver whose user may only do what a worker must."""
     rules = ("on", ">secret", "~*", "&*", "+@all", "-config", "-info", "-script", "-ping")
     redis_client.execute_command("ACL", "SETUSER", "few", *rules)
     scheme, _, rest = driver.url.partition("://")
@@ -204,7 +204,7 @@ def limited(driver: SyncDriver, redis_client: redis.Redis) -> Iterator[SyncDrive
     redis_client.execute_command("ACL", "DELUSER", "few")
 
 
-def test_what_is_refused_is_said_and_the_rest_is_checked(limited: SyncDriver):
+def test_a_refusal_is_reported_and_the_rest_is_checked(limited: SyncDriver):
     checks = examined(limited)
     assert "INFO is refused" in checks["version"].what
     assert checks["workers"].severity == "ok"
@@ -217,7 +217,7 @@ def test_a_queue_that_cannot_be_read_is_bad(lane: Lane):
 
 
 def answer(step: Any, clock_ms: int, version: str) -> Any:
-    """What a made-up node says; one without a clock refuses TIME and PING."""
+    """Returns the reply of a fake node; one without a clock refuses TIME and PING."""
     words = step.command.args
     if not clock_ms and words[0] in {b"TIME", b"PING"}:
         return RedisUnfit("NOPERM this user has no permissions to run the command")
@@ -232,7 +232,7 @@ def answer(step: Any, clock_ms: int, version: str) -> Any:
 
 
 def ask(nodes: dict[Any, Any], *, pings: float = 0.0) -> list[Finding]:
-    """The checks of made-up nodes, each with its clock and version, or the error it raises."""
+    """Returns the checks of fake nodes, each with its clock and version, or the error it raises."""
     times = iter(range(10_000))
     operation = examine_servers(lambda: next(times) * pings, lambda: 1_000_000)
     step = operation.send(None)
@@ -257,7 +257,7 @@ def ask(nodes: dict[Any, Any], *, pings: float = 0.0) -> list[Finding]:
 FINE = (1_000_000, "7.2.11")
 
 
-def test_what_is_true_of_all_nodes_is_said_once():
+def test_what_is_true_of_all_nodes_is_reported_once():
     checks = ask({("a", 1): FINE, ("b", 2): FINE, ("c", 3): (1_000_000, "7.2.10")})
     versions = [check for check in checks if check.check == "version"]
     assert [(check.severity, check.what.partition(": ")[0]) for check in versions] == [
@@ -294,7 +294,7 @@ def test_clocks_are_compared(theirs: int, words: str):
 
 @pytest.mark.parametrize(("seconds", "state"), [(0.0001, "ok"), (0.02, "warn")])
 def test_round_trips_are_measured(seconds: float, state: str):
-    """A far server is no good for short slices."""
+    """A distant server is unsuitable for short slices."""
     checks = ask({None: FINE}, pings=seconds)
     assert [check.severity for check in checks if check.check == "latency"] == [state]
 
@@ -415,7 +415,7 @@ def test_a_request_that_cannot_be_read_is_bad(lane: Lane):
 def test_many_small_streams_are_worth_smaller_blocks(
     lane: Lane, size: int, requests: int, bodies: int, is_reported: bool
 ):
-    """One sentence, where it helps: a request of many fills its own."""
+    """There is one sentence if it helps: a request of many sub-requests fills its own."""
     before = lane.client.config_get("stream-node-max-bytes")["stream-node-max-bytes"]
     lane.client.config_set("stream-node-max-bytes", size)
     try:
@@ -463,13 +463,13 @@ def test_results_above_the_memory_are_warned_of(
         assert "--retain" in check.remedy
 
 
-def test_a_log_whose_requests_have_expired_says_nothing_of_what_they_keep(lane: Lane):
+def test_a_log_whose_requests_have_expired_gives_no_estimate_of_their_size(lane: Lane):
     for i in range(200):
         lane.client.xadd("{req}:completed", {"id": f"r{i}", "state": "done"})
     assert "retention" not in examined(lane)
 
 
 def test_the_need_of_a_retention_counts_its_markers():
-    """At one request a second: an hour of results, and two hours of markers."""
+    """One request a second keeps an hour of results, and two hours of markers."""
     assert Left(HOUR, 1_000).byte_seconds == 3_600 * 1_000 + 7_200 * 150
     assert Left(24 * HOUR, 0).byte_seconds == 48 * 3_600 * 150

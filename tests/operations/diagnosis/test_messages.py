@@ -1,4 +1,4 @@
-"""The doctor's findings on topics and forwarded lists."""
+"""Tests doctor's findings on topics and forwarded lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERS = list_keys.forward_state("orders")
 
 @pytest.fixture
 def lane(lane: Lane) -> Iterator[Lane]:
-    """Its topic and its list have no TTL: they go before the keys are checked."""
+    """Makes a topic and a list without a TTL, and removes them before the keys are checked."""
     yield lane
     for key in (ORDERS, list_keys.in_flight("orders"), "orders"):
         lane.client.delete(key)
@@ -36,7 +36,7 @@ def lane(lane: Lane) -> Iterator[Lane]:
 
 
 def found(lane: Lane, after_ms: int, *names: bytes) -> list[Finding]:
-    """What is found, so long after now."""
+    """Returns the findings, so long after now."""
     now = server_ms(lane.client) + after_ms
     return list(lane.run(check_messages(names or (CONF, ORDERS), now)))
 

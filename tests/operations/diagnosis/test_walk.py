@@ -1,4 +1,4 @@
-"""The walk: every damage is found, reported once, repaired on request, and not found again."""
+"""Tests the walk: each damage is found and reported once, repaired on request, then gone."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ LOGGED = keys.logged("req")
 
 @pytest.fixture
 def lane(lane: Lane) -> Lane:
-    """The request `r1`, as of two minutes ago: maintenance would have looked at it by now."""
+    """Makes the request `r1`, as of two minutes ago, when maintenance would have checked it."""
     lane.now = server_ms(lane.client) - 2 * MINUTE
     return lane
 
 
 def walk(lane: Lane, *, repair: bool = False, **given: Any) -> list[Finding]:
-    """All that one walk finds."""
+    """Returns all findings of one walk."""
     made = Walk("req", **given)
     found: list[Finding] = []
     while not made.is_over:
@@ -52,12 +52,12 @@ def walk(lane: Lane, *, repair: bool = False, **given: Any) -> list[Finding]:
 
 
 def bad_of(found: list[Finding]) -> list[tuple[str, str]]:
-    """What is bad: each check and its subject."""
+    """Returns the faults: each check and its subject."""
     return [(one.check, one.subject) for one in found if one.severity == BAD]
 
 
 def is_found_and_fixed(lane: Lane, *expected: tuple[str, str]) -> None:
-    """It is found twice, then found and repaired, and then not found any more."""
+    """Checks that it is found twice, then found and repaired, and then not found any more."""
     for _ in range(2):
         found = walk(lane)
         assert bad_of(found) == [*expected]
@@ -69,25 +69,25 @@ def is_found_and_fixed(lane: Lane, *expected: tuple[str, str]) -> None:
 
 
 def submitted(lane: Lane, *ids: str, count: int = 3) -> None:
-    """Whole requests, submitted just now."""
+    """Submits whole requests."""
     for name in ids:
         Queue(lane.driver).submit_request(numbered(count), id=name)
 
 
 def announced(lane: Lane) -> Lane:
-    """It stands in `active`, as if it had been looked at a moment ago."""
+    """Adds an entry to `active`, as if the request had been checked a moment ago."""
     lane.client.zadd(ACTIVE, {lane.id: server_ms(lane.client) + 5000.5})
     return lane
 
 
 def queued(lane: Lane, count: int = 3, **options: Any) -> Lane:
-    """A whole request: its tokens in their lane, itself in `active`."""
+    """Makes a whole request: its tokens in their lane, itself in `active`."""
     dispatch(lane.driver, "req", lane.id, lane.enqueue(count, **options)[1])
     return announced(lane)
 
 
 def finished(lane: Lane) -> Lane:
-    """A request that has ended and was not logged."""
+    """Makes a request that has ended and was not logged."""
     lane.complete(lane.take(lane.start(1)[0]))
     return lane
 
@@ -99,7 +99,7 @@ def test_an_empty_redis_has_nothing_to_find(lane: Lane):
     assert walk(lane) == []
 
 
-def test_whole_requests_are_not_complained_about(lane: Lane):
+def test_whole_requests_have_no_finding(lane: Lane):
     queued(lane)
     submitted(lane, "held", "ended", "cancelled", count=2)
     next_slice(lane.driver)
@@ -111,7 +111,7 @@ def test_whole_requests_are_not_complained_about(lane: Lane):
     assert found.looked == 4
 
 
-def test_workers_that_go_on_meanwhile_are_not_found_fault_with(lane: Lane):
+def test_workers_that_continue_meanwhile_cause_no_finding(lane: Lane):
     submitted(lane, *(f"r{i}" for i in range(8)), count=4)
     held: list[Any] = []
 
@@ -161,7 +161,7 @@ def test_a_request_that_no_leader_looks_after_is_put_into_active(lane: Lane):
 
 
 def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane):
-    """Between the look at it and the look into `active`."""
+    """It ends between the read of the request and the read of `active`."""
     (token,) = lane.start(1)
     announced(lane)
 
@@ -176,7 +176,7 @@ def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane):
 
 
 def test_an_unlogged_ending_is_logged_once(lane: Lane):
-    """With its counts; one that has ended just now may be on its way to the log."""
+    """The log entry has its counts; a recent end may be on its way to the log."""
     finished(lane)
     is_found_and_fixed(lane, ("unlogged", "r1"))
     (ending,) = lane.run(read_completions("req", "0", 0))
@@ -195,7 +195,7 @@ def test_an_entry_without_a_request_is_dropped(lane: Lane, mark: str):
     assert [(one.id, one.state) for one in endings] == ([("r1", "lost")] if mark else [])
 
 
-def test_an_intent_of_a_moment_ago_is_none_of_its_business(lane: Lane):
+def test_a_recent_intent_is_left_alone(lane: Lane):
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
     assert bad_of(walk(lane, repair=True)) == []
     assert lane.client.zcard(ACTIVE) == 1
@@ -246,7 +246,7 @@ def test_lost_tokens_are_minted_again(lane: Lane):
 
 
 def test_a_token_in_a_workers_hands_is_not_lost(lane: Lane):
-    """It was popped before the walk looked, and shown before the walk was done."""
+    """It was popped before the walk read the lane, and used before the walk was done."""
     tokens = lane.start(1)
     announced(lane)
 
@@ -319,7 +319,7 @@ def test_keys_without_a_request_expire_in_a_day(lane: Lane):
 
 
 @pytest.mark.parametrize("part", ["sub", "tok", "out"])
-def test_one_key_alone_is_known_by_what_it_holds(lane: Lane, part: str):
+def test_one_key_alone_is_recognized_by_its_content(lane: Lane, part: str):
     held = lane.take(lane.start(3)[0])
     lane.complete(held, held.ids[:1], keep=True)
     for key in set(lane.client.scan_iter()):
@@ -379,7 +379,7 @@ def test_a_full_redis_is_repaired(lane: Lane):
 
 
 def test_a_refusal_is_reported_with_the_finding(lane: Lane):
-    """The log is no stream: an ending can't be written there; the walk goes on."""
+    """The log is no stream, so no end can be written to it; the walk continues."""
     finished(lane)
     lane.client.set(keys.completed("req"), "text")
     found = walk(lane, repair=True)
@@ -419,7 +419,7 @@ def test_it_goes_page_by_page(lane: Lane, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_hourly_walk_only_rebuilds(lane: Lane):
-    """Lost tokens and leases are found by the look that follows."""
+    """Lost tokens and leases are found by the check that follows."""
     lane.take(lane.start(3)[0])
     other = Lane(lane.driver, lane.client, request_id="r2")
     other.now = lane.now
@@ -438,7 +438,7 @@ def test_the_hourly_walk_only_rebuilds(lane: Lane):
         assert steps == ["Nodes", "SCAN", "TIME", *of_requests]
 
 
-def test_an_idle_hourly_walk_asks_for_keys_only(lane: Lane):
+def test_an_idle_hourly_walk_reads_keys_only(lane: Lane):
     assert watch(lane.driver, Walk("req", thorough=False).page())[1] == ["Nodes", "SCAN"]
 
 

@@ -1,1 +1,1 @@
-"""What a person looks for: requests, workers, queues and failures."""
+"""Tests the lists of requests, workers, queues and failures."""

@@ -1,4 +1,4 @@
-"""The failures of a request: the dead ones by kind, and what waits for another attempt."""
+"""Tests the list of a request's failures: dead ones by kind, and those that wait for a retry."""
 
 from __future__ import annotations
 

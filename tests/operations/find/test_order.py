@@ -1,4 +1,4 @@
-"""A list of requests in another order than that of urgency."""
+"""Tests lists of requests that are sorted by another field than urgency."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_ending_that_comes_between_two_pages_moves_no_other(queue: Queue):
     assert [one.id for one in (*first.requests, *rest.requests)] == ["r0", "r1", "r2", "r3"]
 
 
-def test_each_part_of_a_large_queue_is_sorted_and_the_page_says_so(
+def test_each_part_of_a_large_queue_is_sorted_and_the_page_is_marked(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(waiting, "MOST_READ", 20)
@@ -86,7 +86,7 @@ def test_each_part_of_a_large_queue_is_sorted_and_the_page_says_so(
     assert (len(walked), set(walked)) == (200, names)
 
 
-def test_each_part_of_a_long_log_is_sorted_and_the_page_says_so(
+def test_each_part_of_a_long_log_is_sorted_and_the_page_is_marked(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(requests, "_PART", 3)

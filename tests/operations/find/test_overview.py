@@ -1,4 +1,4 @@
-"""A queue at a glance: who beats, what may start, and which requests come first."""
+"""Tests the overview of a queue: live workers, startable work, and the first requests."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_stale_tokens_that_are_due_later_are_not_counted(queue: Queue, redis_cli
 
 
 def test_a_token_that_is_popped_while_it_is_looked_at_is_not_stale(queue: Queue):
-    """Its permit is held by then, but the token is not in its lane any more."""
+    """Its permit is leased by then, but the token is not in its lane any more."""
     queue.submit_request([b"x"] * 2, limit=2)
     taken: list[Slice | None] = []
 
@@ -92,7 +92,7 @@ def test_a_token_that_is_popped_while_it_is_looked_at_is_not_stale(queue: Queue)
 def test_urgent_requests_come_first_however_many_others_there_are(
     read: int, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    """The lanes lead to those that wait, also when few of all requests are read."""
+    """The lanes lead to those that wait, also if only few of all requests are read."""
     monkeypatch.setattr(waiting, "MOST_READ", read)
     queue.submit_many([[b"x"]] * 60, priority=7, limit=1)
     urgent = queue.submit_many([[b"x"]] * 5, priority=0, limit=1)

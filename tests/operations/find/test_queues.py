@@ -1,4 +1,4 @@
-"""The queues on a Redis, found by the names of keys."""
+"""Tests the list of a Redis's queues, found by the names of keys."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_cursor_of_something_else_is_refused(after: str, sentence: str, queue:
 
 
 @pytest.mark.parametrize("trace", ["submitted", "ended", "worker"])
-def test_a_queue_is_known_by_whatever_is_left_of_it(trace: str, queue: Queue):
+def test_a_queue_is_found_by_whatever_is_left_of_it(trace: str, queue: Queue):
     assert not queue.driver.run(is_known("req"))
     if trace == "worker":
         beat(queue, "w:1")

@@ -1,4 +1,4 @@
-"""A list of requests: its order, its filters, its pages, and what is refused."""
+"""Tests the list of requests: its order, filters and pages, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 
 
 def pages(queue: Queue, limit: int, **wanted: Any) -> Iterator[list[str]]:
-    """The ids of each page, until the end of the list."""
+    """Returns the ids of each page, until the end of the list."""
     after = ""
     while True:
         page = queue.list_requests(limit=limit, after=after, **wanted)
@@ -106,7 +106,7 @@ def test_age_counts_from_the_submission_by_the_clock_of_redis(
 
 
 def test_an_ended_request_has_the_age_of_its_submission(queue: Queue, redis_client: redis.Redis):
-    """Also if the log has an entry that was added just now."""
+    """Entries that were added to the log just now do not change it."""
     queue.submit_request([b"x"], id="old")
     make_older(redis_client, queue, "old", HOUR_MS)
     queue.submit_request([b"x"], id="new")
@@ -141,7 +141,7 @@ def test_a_request_that_comes_between_two_pages_moves_no_other(queue: Queue):
 
 
 def test_a_request_that_ends_while_a_page_is_read_has_one_row(queue: Queue):
-    """It is read as running, and then as the newest ending."""
+    """The request is read as running, and then as the newest end."""
     queue.submit_request([b"x"], id="mine")
     queue.submit_request([b"x"], id="other", priority=9)
     held = next_slice(queue.driver)

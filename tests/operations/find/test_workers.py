@@ -1,4 +1,4 @@
-"""The workers of a queue: alive or dead, and what they hold."""
+"""Tests the list of a queue's workers: alive or dead, and what they hold."""
 
 from __future__ import annotations
 

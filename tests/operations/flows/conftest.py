@@ -1,4 +1,4 @@
-"""The driver as the tests of flows want it."""
+"""Fixture: the driver that the tests of flows use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of flows without workers: submit, settle, hand over, and read what came of it."""
+"""Steps of flows without workers: submit, settle, hand over, and read the outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY = (SECOND, THIRD, FOURTH, "r.5")
 
 
 class Plain:
-    """The driver as scenarios want it: it also does single steps."""
+    """A driver for scenarios, which also runs single steps."""
 
     def __init__(self, driver: SyncDriver, client: Any) -> None:
         self.run, self.client = driver.run, client
@@ -58,7 +58,7 @@ def work_off(driver: Any, request_id: str = "r") -> None:
 
 
 def feed_all(driver: Any) -> None:
-    """Hands over to every step that there is."""
+    """Hands over to every step."""
     for name in EVERY:
         driver.run(hand_over(name))
 
@@ -76,7 +76,7 @@ def bodies_of(driver: Any, request_id: str) -> list[bytes]:
 
 
 def lose_what_was_not_sent(driver: Any) -> None:
-    """What maintenance does about tokens that were minted, and not inserted."""
+    """Restores tokens that were minted, and not inserted, as maintenance does."""
     for one in EVERY:
         if is_unfinished(driver, one):
             driver.run(change.pause(one))

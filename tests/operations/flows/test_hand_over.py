@@ -1,4 +1,4 @@
-"""A step is fed with what the one before it has finished, once, whatever is cut off or repeated."""
+"""Tests the hand-over of finished results to the next step: once, despite crashes and repeats."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_what_is_handed_over_twice_is_there_once(plain: Any):
 
 
 def test_two_leaders_hand_over_what_is_there_once(plain: Any):
-    """The second one reads, then the first one does all of it, then the second one goes on."""
+    """The second leader reads, the first one hands over everything, then the second continues."""
     start(plain, TWO_STEPS)
     work(plain, *[""] * 4)
     late = hand_over(SECOND)
     step = next(late)
-    for _ in range(3):  # the state of both, and the results
+    for _ in range(3):  # the states of both, and the results
         step = late.send(plain.do(step))
     assert plain.run(hand_over(SECOND)).is_over
     assert plain.run(rest_of(late, step)) == (0, True)
@@ -109,7 +109,7 @@ def test_a_submission_cut_off_at_any_step_is_finished_by_a_repeat(plain: Any, qu
 
 
 def fed(operation: Any, chunks: list[list[bytes]]) -> Any:
-    """The same operation, with these chunks as its caller's."""
+    """Runs the same operation, with these chunks as its caller's."""
     waiting = iter(chunks)
     reply: Any = None
     while True:
@@ -218,7 +218,7 @@ def test_a_step_that_ended_while_the_producer_was_slow_is_no_success(
 
 
 def test_a_flow_that_a_result_has_stopped_was_submitted(plain: Any, queue: Queue):
-    """A worker may be so quick that the flow is over when the producer looks."""
+    """A worker may be so quick that the flow is over when the producer checks it."""
 
     def slow() -> Any:
         yield numbered(2)

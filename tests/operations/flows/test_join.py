@@ -1,4 +1,4 @@
-"""Children of a step, and the step that joins them: one body for each result of the parent."""
+"""Tests a step's children and their join: one body for each result of the parent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def work_some(driver: Any, *names: str, verdict: str = "", most: int = 1000) -> 
 
 
 def reach_children(driver: Any, flow: Flow = CHILDREN, count: int = 3) -> None:
-    """Both children have what the first step has finished."""
+    """Hands the results of the first step over to both children."""
     start(driver, flow, count)
     drain(driver)
     for name in (SECOND, THIRD):
@@ -196,7 +196,7 @@ def test_a_flow_whose_results_are_missing_is_cancelled_and_not_ended(plain: Any,
 
 
 def test_two_leaders_join_what_is_there_once(plain: Any):
-    """The second one reads, then the first one does all of it, then the second one goes on."""
+    """The second leader reads, the first one joins everything, then the second one continues."""
     reach_children(plain)
     drain(plain)
     late = hand_over(FOURTH)

@@ -1,4 +1,4 @@
-"""The audit trail: an entry before each change, and its outcome in its place."""
+"""Tests the audit trail of the API: an entry before each change, replaced by its outcome."""
 
 from __future__ import annotations
 

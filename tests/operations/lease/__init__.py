@@ -1,1 +1,1 @@
-"""Leases, tokens, shards."""
+"""Tests leases, tokens, shards and statistics."""

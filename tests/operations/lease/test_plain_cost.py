@@ -1,4 +1,4 @@
-"""A queue that uses neither rates, delays, tenants nor ageing sends no command for them.
+"""Tests that a plain queue sends no command for rates, delays, tenants or ageing.
 
 The figures are those of one sub-request in the middle of a request. If a change needs more
 commands, it must be worth that for everyone.
@@ -49,7 +49,7 @@ STEPS = {**SCRIPTS, "evalsha": 3, "time": 2, "hmget": 2, "zcard": 2, "hget": 3, 
 
 
 def commands(client: redis.Redis, work: Callable[[], Any]) -> dict[str, float]:
-    """The commands of one round, those inside scripts included."""
+    """Returns the commands of one round, including those inside scripts."""
     client.config_resetstat()
     for _ in range(ROUNDS):
         work()

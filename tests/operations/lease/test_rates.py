@@ -1,4 +1,4 @@
-"""A worker acquires for a request with rates: in steps on a cluster, in one call elsewhere."""
+"""Tests leases of a request with rates: in steps on a cluster, in one call elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR: Any = {"rate": "5/h", "burst": 3}
 
 
 def next_slice(lane: Lane, count: int = 1000) -> tuple[str, Slice | None]:
-    """Pops the next token and shows it; dispatches what comes back."""
+    """Pops the next token and acquires with it; dispatches the tokens that return."""
     raw = lane.client.rpop(keys.lanes("req")[5])
     token = parse(raw)
     assert token is not None

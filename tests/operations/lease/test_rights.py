@@ -1,4 +1,4 @@
-"""A worker's rights are looked at before it takes any work: what is missing is named."""
+"""Tests that a worker checks its Redis rights before it takes work, and names missing ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY = b"{req}:rights:w:1"
 
 @pytest.fixture
 def weak(redis_client: redis.Redis, redis_url: str) -> Iterator[SyncDriver]:
-    """A driver of a user that has a worker's rules, which a test changes."""
+    """Makes a driver of a user that has a worker's rules, which a test changes."""
     if not redis_url.startswith("redis://") or "@" in redis_url:
         pytest.skip("it needs a user of its own")
     rule(redis_client)
@@ -78,7 +78,7 @@ def test_each_command_that_is_missing_is_named(weak: SyncDriver, redis_client: r
 @ON_SINGLE
 @pytest.mark.any_command
 def test_each_kind_of_key_that_is_missing_is_named(weak: SyncDriver, redis_client: redis.Redis):
-    """An older release's rules do not name those of a newer one."""
+    """An older release's rules do not name the keys of a newer one."""
     patterns = [rule for rule in acl.rules("worker", "req") if rule.startswith("~")]
     for missing in ("~few:{*}", "~tok:{*}"):
         redis_client.execute_command(
@@ -90,7 +90,7 @@ def test_each_kind_of_key_that_is_missing_is_named(weak: SyncDriver, redis_clien
 
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_every_command_that_a_worker_may_send_is_tried(dialect: Dialect):
-    """What a script calls from now on is tried, too: it is read from the scripts."""
+    """A script's new call is tried, too, because the list is read from the scripts."""
     version = "8.0.0"
     info = {"redis_version": version, "redis_mode": dialect.value}
     found = rights.commands(info)
@@ -104,7 +104,7 @@ def test_every_command_that_a_worker_may_send_is_tried(dialect: Dialect):
 @ON_SINGLE
 @pytest.mark.any_command
 def test_no_command_is_tried_in_a_form_that_redis_does_not_look_at(redis_client: redis.Redis):
-    """A wrong number of arguments is noticed before a missing right; and nothing is changed."""
+    """A wrong number of arguments is refused before a missing right; and nothing is changed."""
     for exists in (True, False):
         for name in wanted_of(redis_client):
             redis_client.flushall()
@@ -135,7 +135,7 @@ def test_a_full_redis_is_no_missing_right(driver: SyncDriver, redis_client: redi
 
 
 def test_a_command_that_was_renamed_is_named():
-    """No rules bring it back, so the sentence says what does."""
+    """No rules restore the command, so the sentence names the remedy."""
     with (
         server_process.run_server("single", "--rename-command", "COPY", "") as server,
         contextlib.closing(SyncDriver(server.url, patience_s=0)) as driver,

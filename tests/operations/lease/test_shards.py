@@ -1,4 +1,4 @@
-"""A queue over shards: where tokens go, how what waits is moved, when a shard is forgotten."""
+"""Tests a queue of several shards: where tokens go, how requests move, when shards end."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def spread_over(queue: Queue, *numbers: int) -> ShardLayout:
 
 
 def tokens_of(client: Any, shard: int) -> list[bytes]:
-    """All tokens of one shard."""
+    """Returns all tokens of one shard."""
     return [token for lane in keys.lanes("req", shard) for token in client.lrange(lane, 0, -1)]
 
 
 def age(client: Any) -> None:
-    """The shards were set long ago."""
+    """Makes the shards look as if they were set long ago."""
     client.hset(keys.conf("req"), "shards_since", LONG_AGO)
 
 
 def repaired(queue: Queue) -> list[Finding]:
-    """What a walk finds; then all of it is repaired."""
+    """Returns what a walk finds, and repairs all of it."""
     walk = Walk(queue.name)
     found: list[Finding] = []
     while not walk.is_over:
@@ -52,7 +52,7 @@ def repaired(queue: Queue) -> list[Finding]:
 
 
 def served(queue: Queue) -> tuple[int, ...]:
-    """The shards that workers look into."""
+    """Returns the shards that workers serve."""
     numbers: tuple[int, ...] = queue.driver.run(shards.read_shards(queue.name)).served
     return numbers
 
@@ -70,7 +70,7 @@ def test_a_lane_has_a_number_and_the_number_a_lane():
 
 @pytest.mark.parametrize("name", ["req/1", "req/"])
 def test_no_queue_can_have_the_name_of_a_shard(name: str):
-    """Its lanes would be another queue's."""
+    """The lanes of the shard would be another queue's."""
     with pytest.raises(InvalidArgument):
         keys.check_name("queue", name)
 
@@ -137,7 +137,7 @@ def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_cl
 
 
 def test_a_token_lost_from_a_shard_is_minted_there_again(queue: Queue, redis_client: redis.Redis):
-    """Its permit says in which lane it should be."""
+    """Its permit names the lane where it should be."""
     spread_over(queue, 3, 4)
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     kept, lost = tokens_of(redis_client, 3), tokens_of(redis_client, 4)
@@ -173,8 +173,10 @@ def test_requests_are_moved_to_the_new_shards(queue: Queue, redis_client: redis.
     finish(queue, redis_client)
 
 
-def test_left_shards_are_served_until_producers_must_know(queue: Queue, redis_client: redis.Redis):
-    """One that had learnt of them before may still submit."""
+def test_left_shards_are_served_until_no_producer_uses_them(
+    queue: Queue, redis_client: redis.Redis
+):
+    """A producer that has read the old shards may still submit to them."""
     spread_over(queue, 3)
     assert served(queue) == (3, 0)
     queue.driver.run(shards.move("req"))
@@ -185,7 +187,7 @@ def test_left_shards_are_served_until_producers_must_know(queue: Queue, redis_cl
 
 
 def test_an_announced_request_keeps_a_left_shard(queue: Queue, redis_client: redis.Redis):
-    """Its producer is on the way."""
+    """Its producer has not finished yet."""
     spread_over(queue, 3)
     age(redis_client)
     redis_client.zadd(keys.active("req"), {"coming": 1})
@@ -208,7 +210,7 @@ def test_what_is_stale_in_a_shard_goes_with_it(queue: Queue, redis_client: redis
 
 @pytest.mark.parametrize("how", ["the leader audits", "doctor repairs"])
 def test_tokens_in_unrecorded_shards_are_moved(queue: Queue, redis_client: redis.Redis, how: str):
-    """The dispatch slot was wiped, or rolled back to before it was spread."""
+    """The dispatch slot was lost, or rolled back to before it was spread."""
     spread_over(queue, 3, 4)
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     for name in (keys.conf("req"), keys.active("req")):
@@ -225,7 +227,7 @@ def test_tokens_in_unrecorded_shards_are_moved(queue: Queue, redis_client: redis
 
 
 def long_queued(client: Any) -> dict[Any, Any]:
-    """The permits of r1 as if they had been queued an hour ago."""
+    """Makes the permits of r1 look as if they had been queued an hour ago."""
     found = {}
     for k, text in client.hgetall(keys.permits("r1")).items():
         kind, g, since, lane, due = text.split(b":")
@@ -251,7 +253,7 @@ def test_a_damaged_request_does_not_keep_a_left_shard(queue: Queue, redis_client
 def test_a_request_whose_node_is_away_keeps_a_left_shard(
     queue: Queue, redis_client: redis.Redis, fails: str
 ):
-    """Its tokens may still be there; the others are moved all the same, on every page."""
+    """Its tokens may still be there; the others are moved nevertheless, on every page."""
     for name in ("away", "good"):
         queue.submit_request([b"x"] * 2, id=name, limit=2)
     spread_over(queue, 3)
@@ -268,7 +270,7 @@ def test_a_request_whose_node_is_away_keeps_a_left_shard(
 
 
 def without(driver: SyncDriver, operation: Any, name: str, kind: type) -> Any:
-    """Runs an operation, but the node of this request does not answer steps of this kind."""
+    """Runs an operation while the node of this request does not answer steps of this kind."""
     reply: Any = None
     while True:
         try:
@@ -287,7 +289,7 @@ def without(driver: SyncDriver, operation: Any, name: str, kind: type) -> Any:
 
 
 def test_what_is_no_shard_of_ours_is_passed_over():
-    """A later release may know more of them."""
+    """A later release may use more of them."""
     assert Shards.of(b"1,300,x,,-2,2,1").numbers == (1, 2)
     assert shards.served(b"900", b"\xff") == (0,)
 
@@ -304,18 +306,18 @@ def test_a_shard_that_fails_does_not_keep_others_from_promotion(
         redis_client.delete(name)
 
 
-def test_without_a_change_a_move_asks_no_request(driver: SyncDriver):
+def test_without_a_change_a_move_reads_no_request(driver: SyncDriver):
     """The maintenance of an ordinary queue costs nothing more."""
     assert driver.run(shards.move("req")) == 0
 
 
 def test_a_grace_is_longer_than_any_producer_takes():
-    """Its intent is given up by the auditor before."""
+    """The auditor abandons such a producer's intent before."""
     assert settings.INTENT_GRACE_MS + settings.AUDIT_MS < 2 * 10_000
 
 
 def finish(queue: Queue, client: Any) -> None:
-    """Works off everything from the queue's own lanes."""
+    """Works everything off from the queue's own lanes."""
     queue.driver.run(shards.set_shards("req", Shards()))
     queue.driver.run(shards.move("req"))
     for shard in (3, 4):

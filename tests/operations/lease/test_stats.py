@@ -1,4 +1,4 @@
-"""Statistics: what was sent comes back, by priority and in all."""
+"""Tests statistics: sent measurements are returned, by priority and in total."""
 
 from __future__ import annotations
 

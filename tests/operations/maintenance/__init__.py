@@ -1,1 +1,1 @@
-"""What keeps a queue whole."""
+"""Tests the maintenance of a queue."""

@@ -1,4 +1,4 @@
-"""Requests as maintenance finds them."""
+"""Fixtures: requests as maintenance finds them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.support.upkeep import server_ms
 
 @pytest.fixture
 def lane(lane: Lane) -> Lane:
-    """The request `r1`, as of now."""
+    """Makes the request `r1`, as of now."""
     lane.now = server_ms(lane.client)
     return lane
 
 
 @pytest.fixture
 def old(lane: Lane) -> Lane:
-    """The request `r1`, as of a minute ago: what is queued then has been queued for long."""
+    """Makes the request `r1`, as of a minute ago: what is queued then has been queued for long."""
     lane.later(-MINUTE)
     return lane

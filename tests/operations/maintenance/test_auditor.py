@@ -1,4 +1,4 @@
-"""The audit: lost tokens and forgotten leases are found without a look at every request."""
+"""Tests the audit: it finds lost tokens and old leases without a check of every request."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
 
 GRACE = settings.TOKEN_GRACE_MS
-SEEN = "9000000000000.5"  # in `active`: the request exists, and is not looked at for long
+SEEN = "9000000000000.5"  # in `active`: the request exists, and is not checked for long
 
 
 @pytest.fixture
 def lane(lane: Lane) -> Lane:
-    """The request `r1`, as of a minute ago: what is queued then has been queued for long."""
+    """Makes the request `r1`, as of a minute ago: what is queued then has been queued for long."""
     lane.now = server_ms(lane.client) - MINUTE
     return lane
 
 
 @pytest.fixture
 def no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The audit glances at no request that it does not suspect."""
+    """Makes the audit read no request that it does not suspect."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
 
 
 def other(lane: Lane, name: str) -> Lane:
-    """Another request of the same moment."""
+    """Makes another request of the same moment."""
     made = Lane(lane.driver, lane.client, request_id=name)
     made.now = lane.now
     return made
 
 
 def submit(lane: Lane, *, in_lane: bool = True, bodies: int = 1, **options: Any) -> list[Any]:
-    """A request as it is once its producer is done, or but for its tokens."""
+    """Submits a request as its producer does, perhaps without its tokens."""
     flat = lane.enqueue(bodies, **options)[1]
     lane.client.zadd(ACTIVE, {lane.id: float(SEEN)})
     if in_lane:
@@ -66,7 +66,7 @@ def submit(lane: Lane, *, in_lane: bool = True, bodies: int = 1, **options: Any)
 
 
 def submit_some(lane: Lane, count: int, **options: Any) -> list[Lane]:
-    """So many requests: r0, r1, ..."""
+    """Submits so many requests: r0, r1, ..."""
     made = [other(lane, f"r{i}") for i in range(count)]
     for one in made:
         submit(one, **options)
@@ -74,7 +74,7 @@ def submit_some(lane: Lane, count: int, **options: Any) -> list[Lane]:
 
 
 def glanced(steps: list[str]) -> int:
-    """How many requests were glanced at."""
+    """Returns how many requests were read."""
     return sum(int(name.split()[0]) for name in steps if name.endswith(" glance"))
 
 
@@ -111,7 +111,7 @@ def test_each_lost_token_of_a_request_with_several_is_found(lane: Lane):
 
 
 def test_a_token_that_was_queued_just_now_is_not_suspected(lane: Lane):
-    """It may be on its way; after a death the grace is shorter."""
+    """The token may be on its way; after a death the grace is shorter."""
     lane.now = server_ms(lane.client) - 3_000
     submit(lane, in_lane=False)
     assert lane.run(Audit("req").run(GRACE)) == 0
@@ -159,7 +159,7 @@ def test_tokens_in_the_lanes_of_shards_are_seen(lane: Lane):
 
 
 def test_a_token_in_a_shard_that_no_worker_looks_into_is_lost(lane: Lane):
-    """As `conf` was rolled back: the request is moved."""
+    """`conf` was rolled back: the request is moved."""
     submit(lane, limit=1, shards="7")
     assert lane.run(Audit("req").run(GRACE)) == 1
     assert len(standing(lane.client)) == 1
@@ -188,7 +188,7 @@ def test_an_idle_queue_costs_a_few_reads(driver: SyncDriver, redis_client: Any):
 
 @pytest.mark.usefixtures("no_sample")
 def test_an_expired_lease_is_found_without_a_note(lane: Lane):
-    """Its request has no token in a lane; `active` would look at it much later."""
+    """Its request has no token in a lane; `active` would name it much later."""
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
     lane.take(Tok(5, only.k, only.g))
@@ -211,7 +211,7 @@ def test_a_lease_that_goes_on_is_left_alone(lane: Lane):
 
 
 def held_beside_a_token(lane: Lane) -> None:
-    """An expired lease of `r1`, noted by a worker that beats; its other token is in the lane."""
+    """Makes an expired lease of `r1`, noted by a live worker; its other token is in the lane."""
     submit(lane, in_lane=False, bodies=4, limit=2)
     mine, kept = suspects(lane)
     lane.take(Tok(5, mine.k, mine.g), count=1)
@@ -223,7 +223,7 @@ def held_beside_a_token(lane: Lane) -> None:
 
 @pytest.mark.usefixtures("no_sample")
 def test_what_a_worker_has_held_for_two_audits_is_looked_at(lane: Lane):
-    """Such a lease may have expired, though its request has other tokens in a lane."""
+    """Such a lease may have expired, although its request has other tokens in a lane."""
     held_beside_a_token(lane)
     audits, glances = Audit("req"), []
     for _ in range(2):
@@ -289,7 +289,7 @@ def test_of_very_many_requests_each_audit_compares_a_part(
 
 
 def test_an_intent_on_its_way_is_left_alone(lane: Lane):
-    """It has its own time; no request exists yet."""
+    """The intent has its own timeout; no request exists yet."""
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client) + 5_000})
     before = lane.dump()
     assert lane.run(Audit("req").run(GRACE)) == 0
@@ -336,7 +336,7 @@ def test_a_request_left_open_is_cancelled(lane: Lane):
 
 @pytest.mark.parametrize("damage", ["permits", "hash"])
 def test_a_request_that_cannot_be_read_keeps_no_other_from_its_tokens(lane: Lane, damage: str):
-    """Its error is returned; nor does a name stop the audit that no release of ours wrote."""
+    """Its error is returned; nor does an invalid name stop the audit."""
     made = submit_some(lane, 3, in_lane=False, limit=1)
     bad = keys.permits("r1") if damage == "permits" else keys.request_hash("r1")
     lane.client.delete(bad)
@@ -370,7 +370,7 @@ def test_a_lane_that_cannot_be_read_is_no_proof_that_a_token_is_lost(lane: Lane)
 def test_requests_of_which_nothing_is_expected_are_first_all_glanced_at_and_then_in_turn(
     lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
-    """Thousands may be paused. Beside them a lost token is found as soon as ever."""
+    """Thousands may be paused. A lost token beside them is found as soon as ever."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 4)
     made = submit_some(lane, 20, in_lane=False, limit=1)
     for one in made:
@@ -385,7 +385,7 @@ def test_requests_of_which_nothing_is_expected_are_first_all_glanced_at_and_then
     assert any(token.startswith(b"r20#") for token in standing(lane.client))
 
 
-def test_a_worker_that_left_the_registry_is_still_known_by_what_it_took(lane: Lane):
+def test_a_worker_that_left_the_registry_is_still_found_by_its_notes(lane: Lane):
     """Its lease may last longer than its record."""
     (mine, *_) = lane.start(9, limit=3, lease_ms=HOUR)
     lane.client.zadd(ACTIVE, {"r1": float(SEEN)})

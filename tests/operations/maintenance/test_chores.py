@@ -1,4 +1,4 @@
-"""The leading worker hastens what ages, and starts what waits for others."""
+"""Tests the leader's chores: it hastens ageing requests, and starts those that wait for others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DUE_FIRST = 1  # a score in `active` that is due
 
 
 def look(lane: Lane, request_id: str) -> None:
-    """The leader checks this request now."""
+    """Checks this request as the leader."""
     lane.client.zadd(keys.active("req"), {request_id: DUE_FIRST + 0.5})
     lane.driver.run(registry.look_after("req"))
 

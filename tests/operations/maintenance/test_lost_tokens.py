@@ -1,4 +1,4 @@
-"""Lost tokens: permits whose tokens are in no lane get new ones."""
+"""Tests the recovery of lost tokens: permits whose tokens are in no lane get new ones."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_tokens_that_stand_somewhere_are_left(old: Lane):
     old.client.delete(DELAYED)
 
 
-def test_nothing_suspected_asks_nothing(driver: SyncDriver):
+def test_without_suspects_nothing_is_read(driver: SyncDriver):
     assert watch(driver, remint_lost("req", [])) == (0, [])
 
 
 def test_a_token_promoted_meanwhile_is_seen(old: Lane):
-    """`delayed` is asked first, as tokens move only from there to the lane."""
+    """`delayed` is read first, because tokens move only from there to the lane."""
     (late,) = old.start(1)
     old.client.zadd(DELAYED, {b"5|" + token(late): 1})
     seen: list[str] = []
@@ -88,7 +88,7 @@ def test_a_token_promoted_meanwhile_is_seen(old: Lane):
 
 
 def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane):
-    """It is in a worker's hands: that one is refused, its copy is not, and nothing runs twice."""
+    """A worker has it: that token is refused, its copy is not, and nothing runs twice."""
     (only,) = old.start(1)
     old.client.lpush(HOME, token(only))
     popped = []
@@ -109,7 +109,7 @@ def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane):
     assert pop_token(old.driver) is None
 
 
-def test_few_tokens_are_asked_for_one_by_one(old: Lane):
+def test_few_tokens_are_looked_up_one_by_one(old: Lane):
     insert(old.driver, "req", "r1", old.enqueue(20, limit=20)[1])
     asked = remint_lost("req", suspects(old))
     assert watch(old.driver, asked) == (0, ["HMGET", "20 ZSCORE", "20 LPOS"])
@@ -128,7 +128,7 @@ def test_for_many_tokens_the_lane_is_read_page_by_page(old: Lane, others: int, p
 
 
 def test_tokens_that_change_ends_meanwhile_are_looked_for_again(old: Lane):
-    """A lease goes on in place of the next one, which slips past the reader; but hardly twice."""
+    """A lease continues in place of the next one, which slips past the reader; but hardly twice."""
     insert(old.driver, "req", "r1", old.enqueue(30, limit=30)[1])
     old.client.lpush(HOME, *[b"other#0.%d" % i for i in range(1500)])
     turns = 0
@@ -144,7 +144,7 @@ def test_tokens_that_change_ends_meanwhile_are_looked_for_again(old: Lane):
 
 
 def test_tokens_that_come_in_meanwhile_hide_none(old: Lane):
-    """They push the others towards the reader, not past it; and pops take from the far end."""
+    """They push the others towards the reader, not past it; and pops take from the other end."""
     flat = old.enqueue(21, limit=21)[1]
     old.client.lpush(HOME, *[b"other#0.%d" % i for i in range(1060)])
     insert(old.driver, "req", "r1", flat)

@@ -1,4 +1,4 @@
-"""The pause of a queue through the library, blocking and asyncio."""
+"""Tests the pause of a queue by the blocking and the asyncio API."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_period_that_is_not_valid_is_refused_before_anything_is_written(queue:
         (61_000, "paused until 1970-01-01 00:01:01 UTC (in 60 s)"),
     ],
 )
-def test_a_pause_is_named_for_people(until: int, text: str):
+def test_a_pause_has_a_readable_text(until: int, text: str):
     assert QueuePause(until, 1_000).text == text
 
 

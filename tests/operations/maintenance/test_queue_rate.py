@@ -1,4 +1,4 @@
-"""The rate of a whole queue through the library, blocking and asyncio."""
+"""Tests the rate of a whole queue by the blocking and the asyncio API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reaper: every unfinished request is looked at in its time, and what that finds is done."""
+"""Tests the reaper: it checks every unfinished request in time, and does what is due."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     [(0, b"drain"), (59_999, b"drain"), (60_000, b"unknown"), (HOUR, b"unknown")],
 )
 def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, late_ms: int, word: bytes):
-    """After a TTL of silence it went by itself, and its worker registers again."""
+    """It expired after a TTL without a heartbeat, and its worker registers again."""
     record, conf = keys.worker("req", "w:1"), keys.conf("req")
     same = {"id": "w:1", "started": 7, "ttl": settings.WORKER_TTL_MS}
     lane.call("register_worker", (WORKERS, record, conf), host="b", pid=1, late=2000, **same)
@@ -116,11 +116,11 @@ def test_what_is_not_due_is_not_looked_at(lane: Lane):
     assert watch(lane.driver, registry.look_after("req")) == (0, ["3 ZCARD"])
 
 
-# ------------------------------------------------------------------ one look
+# ------------------------------------------------------------------ one check
 
 
 def look(lane: Lane, score: float = 1) -> bool:
-    """One look at `r1`, whose score in `active` is this."""
+    """Checks `r1`, whose score in `active` is this."""
     lane.client.zadd(ACTIVE, {"r1": score})
     lane.now = server_ms(lane.client)
     looked: bool = lane.run(registry.look_at("req", "r1", str(score), lane.now))
@@ -128,7 +128,7 @@ def look(lane: Lane, score: float = 1) -> bool:
 
 
 def test_an_intent_without_a_request_is_abandoned_and_dropped(lane: Lane):
-    """Marked first: a producer that is only slow starts over instead of being forgotten."""
+    """It is marked first: a producer that is only slow starts again instead of being lost."""
     score = lane.now + 100
     assert look(lane, score) is False
     assert lane.client.zcard(ACTIVE) == 0
@@ -140,7 +140,7 @@ def test_an_intent_without_a_request_is_abandoned_and_dropped(lane: Lane):
 
 @pytest.mark.parametrize("what", ["renewed", "submitted"])
 def test_an_intent_that_is_alive_after_all_is_not_dropped(lane: Lane, what: str):
-    """The producer came back between the look and the verdict."""
+    """The producer returned between the check and the verdict."""
 
     def come_back(name: str) -> None:
         if name == "abandon" and what == "renewed":
@@ -263,7 +263,7 @@ def test_an_unread_intent_stays_an_intent(lane: Lane):
 
 
 def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane):
-    """A producer's new intent is newer than what the look has seen."""
+    """A producer's new intent is newer than what the check has read."""
     lane.start(1)
     lane.client.zadd(ACTIVE, {"r1": 1})
 
@@ -276,7 +276,7 @@ def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane):
 
 
 def test_requests_that_do_not_answer_are_put_off_together():
-    """A node that is away costs one batch; nothing of its requests is asked for again."""
+    """A node that is unreachable costs one batch; its requests are not read again."""
     failed: dict[str, FairlaneError] = {}
     operation: Any = registry.look_after("req", failed=failed)
     due = [part for i in range(9) for part in (b"r%d" % i, b"%d.5" % i)]
@@ -303,7 +303,7 @@ def test_a_node_that_is_away_costs_the_others_nothing():
 
 
 @pytest.mark.parametrize(("bites", "reaps"), [(1, 1), (3, 3), (1000, 20)])
-def test_one_look_takes_back_all_of_a_request_in_bounded_bites(bites: int, reaps: int):
+def test_one_check_takes_back_all_of_a_request_in_bounded_calls(bites: int, reaps: int):
     operation = registry.look_at("req", "r1", "1", 5)
     step, steps = operation.send(None), []
     with contextlib.suppress(StopIteration):

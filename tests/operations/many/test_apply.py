@@ -1,4 +1,4 @@
-"""A change of many requests: counted, made in batches, and whole if it is repeated."""
+"""Tests a change of many requests: counted, made in batches, and whole after a repeat."""
 
 from __future__ import annotations
 

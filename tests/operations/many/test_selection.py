@@ -1,4 +1,4 @@
-"""Which requests a change is for: each once, only those that it can change."""
+"""Tests which requests a change selects: each once, and only those that it can change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def label(client: redis.Redis, name: str, tags: str, tenant: str) -> None:
 
 
 def three(queue: Queue) -> None:
-    """Done, paused and active requests; the last one is urgent."""
+    """Makes done, paused and active requests; the last one is urgent."""
     queue.submit_request([b"x"], id="done-1")
     work_off(queue.driver)
     queue.submit_request([b"x"], id="paused-1", priority=7).pause()
@@ -83,7 +83,7 @@ def test_tags_and_tenants_choose_running_and_ended_requests(
 
 
 def test_an_ending_whose_request_is_gone_is_not_chosen(queue: Queue, redis_client: redis.Redis):
-    """The log keeps endings longer; nothing is left to change."""
+    """The log keeps ends longer; nothing is left to change."""
     three(queue)
     redis_client.delete(keys.request_hash("done-1"))
     assert chosen(queue, Change.delete()) == []

@@ -1,4 +1,4 @@
-"""Another rate for requests that wait or run: of one, of many, of those that share a key."""
+"""Tests set_rate on requests that wait or run: one, many, or those that share a key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_request_that_waits_for_a_slow_rate_starts_with_a_faster_one(
     Forgetful(queue.driver, None, lost).run(set_rate("r1", "1000/s", 100))
 
     def starts() -> bool:
-        """The bucket is empty, so the next one starts after an interval of the new rate."""
+        """Checks that the next start follows after an interval of the new rate."""
         lane.driver.run(registry.promote("req"))
         return lane.client.llen(keys.lanes("req")[5]) > 0 and next_slice(lane)[0] == "ok"
 

@@ -1,1 +1,1 @@
-"""What a person looks for: requests, workers, queues and failures."""
+"""Tests the reads of a queue for monitoring."""

@@ -1,4 +1,4 @@
-"""One bounded read of a queue agrees with the longer reads, and marks what it cuts."""
+"""Tests the bounded snapshot of a queue: it agrees with longer reads, and marks what it cuts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_of_very_many_requests_a_part_is_read_and_marked(
 def test_a_request_at_work_is_read_however_many_wait(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """What workers took last names it."""
+    """The workers' notes of taken tokens name it."""
     queue.submit_many([[b"x"]] * 20, priority=0)
     queue.submit_request([b"x"] * 3, id="zz", priority=50)
     beat(queue, "w:1")
@@ -142,7 +142,7 @@ def test_a_server_reports_itself(queue: Queue):
 
 
 def test_a_server_that_refuses_info_is_no_reason_to_fail():
-    """A user with few rights sees the queue all the same."""
+    """A user with few rights sees the queue nevertheless."""
     reading = read_servers()
     next(reading)
     reading.send([None])

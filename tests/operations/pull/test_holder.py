@@ -1,4 +1,4 @@
-"""The lease of what a program took is found by the name of the sub-request."""
+"""Tests that the lease of a taken sub-request is found by the sub-request's name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found(queue: Queue, index: int = 0, name: str = "r1") -> Receipt | None:
 
 
 def text_of(queue: Queue, index: int = 0) -> str:
-    """The receipt without the time, which the permit has less exactly."""
+    """Returns the receipt without the time, which the permit has less exactly."""
     receipt = found(queue, index)
     assert receipt is not None
     return without_time(receipt.text)

@@ -1,4 +1,4 @@
-"""What was taken is settled by its receipt: each verb, twice, after another one, and too late."""
+"""Tests how receipts settle taken sub-requests: each verb, twice, after another one, too late."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TOO_OLD = pytest.raises(ReceiptExpired, match="is too old: its lease is over")
 
 
 def taken_of(queue: Queue, total: int = 2, **options: Any) -> tuple[Request, Taken]:
-    """A request with so many sub-requests, and the first of them."""
+    """Takes the first sub-request of a request with so many."""
     request = queue.submit_request(numbered(total), id="r1", **({"limit": 1} | options))
     return request, take_one(queue, visible_for=HOUR)
 
 
 def results(request: Request) -> list[Result]:
-    """The results so far, also while the request runs."""
+    """Returns the results so far, also while the request runs."""
     found: list[Result] = []
     with contextlib.suppress(TimeoutError):
         found += request.results(timeout=0)
@@ -90,7 +90,7 @@ def test_a_result_that_cannot_be_stored_is_refused_and_the_lease_stays(queue: Qu
 
 
 def test_a_result_that_is_written_while_others_end_is_found_again(queue: Queue):
-    """A repeat looks through what was written since, page by page."""
+    """A repeat searches what was written since, page by page."""
     queue.submit_request(numbered(1200), id="r1", limit=1200)
     first, *others = [one for _ in range(12) for one in queue.take(100)]
     for one in others[:600]:
@@ -190,7 +190,7 @@ def test_extend_holds_it_from_now_on(queue: Queue, redis_client: Any):
         assert seconds - 10 < left_s() <= seconds + 1
 
 
-def test_extend_of_a_cancelled_request_says_that_the_result_is_not_wanted(queue: Queue):
+def test_extend_of_a_cancelled_request_reports_that_the_result_is_unwanted(queue: Queue):
     request, taken = taken_of(queue)
     assert not request.cancel()
     assert not taken.extend()
@@ -271,7 +271,7 @@ def test_a_receipt_of_an_earlier_life_settles_nothing_of_the_next(
 
 
 def test_an_expired_lease_that_was_not_taken_back_is_still_held(queue: Queue, redis_client: Any):
-    """Another can't have it yet, so its result counts."""
+    """Another worker can't have it yet, so its result counts."""
     request, taken = taken_of(queue, 1)
     redis_client.zadd(keys.leases("r1"), {"0": 1})
     taken.done("in time")

@@ -1,4 +1,4 @@
-"""A program takes sub-requests as a worker does: what it gets, and what it does not."""
+"""Tests how a program takes sub-requests: what it receives, and what it does not."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MINUTE_S = 60
 
 @pytest.fixture(autouse=True)
 def whole(queue: Queue) -> Iterator[None]:
-    """At the end every request that a test has made is whole."""
+    """Checks at the end that every request of a test is whole."""
     yield
     ids = [one.id for one in queue.list_requests(limit=100).requests]
     assert {name: broken(queue, name) for name in ids} == {name: [] for name in ids}
 
 
-# ------------------------------------------------------------------ what comes
+# ------------------------------------------------------------------ the order
 
 
 def test_what_is_posted_is_taken_once(queue: Queue):
@@ -84,7 +84,7 @@ def test_tenants_take_turns_however_many_requests_each_has(queue: Queue):
 
 
 def test_tenants_of_one_priority_take_turns(queue: Queue):
-    """However many requests each of them has."""
+    """It does not matter how many requests each of them has."""
     for n in range(20):
         queue.post(str(n), tenant="many")
     for n in range(2):
@@ -130,7 +130,7 @@ def test_no_more_start_than_the_rate_allows(queue: Queue):
 
 
 def test_no_more_start_than_the_rate_of_the_queue_allows(queue: Queue, redis_client: Any):
-    """What may not start yet waits in its lane, in its order."""
+    """The rest waits in its lane, in its order."""
     queue.set_rate("5/h", 3)
     queue.submit_request([b"1"], id="first")
     queue.submit_request([b"2"], id="second")
@@ -247,7 +247,7 @@ def test_a_time_that_is_longer_than_the_requests_lease_counts(queue: Queue, redi
     request = queue.post("a", lease_s=1)
     taken = take_one(queue, visible_for=HOUR)
     redis_client.zadd(keys.active("req"), {request.id: 1.5})
-    assert queue.take() == []  # it looks at the request, and finds nothing that has expired
+    assert queue.take() == []  # it checks the request, and finds nothing that has expired
     left_ms = redis_client.zscore(keys.leases(request.id), "0") - redis_client.time()[0] * 1000
     assert 1000 * (HOUR - MINUTE_S) < left_ms <= 1000 * (HOUR + 1)
     taken.done()

@@ -1,1 +1,1 @@
-"""Tests of the operations on schedules."""
+"""Tests the operations on schedules."""

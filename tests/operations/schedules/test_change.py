@@ -1,4 +1,4 @@
-"""Adding, changing, listing, pausing and removing schedules, and what is refused."""
+"""Tests how schedules are added, changed, listed, paused and removed, and what is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEDULES, TICKS = keys.schedules("req")
 
 @pytest.fixture
 def tidy(queue: Queue, redis_client: Any) -> Iterator[Queue]:
-    """A queue; its schedules are removed at the end."""
+    """Yields a queue; removes its schedules at the end."""
     yield queue
     redis_client.flushall()
 
@@ -68,7 +68,7 @@ def test_schedules_are_listed_next_one_first_and_paused_ones_last(tidy: Queue):
 
 
 def test_the_same_schedule_again_keeps_a_tick_that_was_missed(tidy: Queue, redis_client: Any):
-    """A worker that starts registers it, and must not forget what was due while none lived."""
+    """A worker that starts registers it, and must keep the ticks that were missed before."""
     add(tidy)
     redis_client.zadd(TICKS, {"daily": 1_000})
     assert add(tidy).state == "overdue"

@@ -1,4 +1,4 @@
-"""When a cron line is due: also where clocks change, and how a wrong line is refused."""
+"""Tests when a cron line is due, also if clocks change, and how a wrong line is refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_time_that_comes_twice_is_due_once():
 
 
 def test_in_the_second_of_two_equal_hours_the_first_one_is_past():
-    """A time of the second hour has a time of the first one behind it on the clock."""
+    """A time of the second hour is later than one of the first, though the clock reads less."""
     assert times("30 2 * * *", "2026-10-25T02:20+01:00", 1) == ["2026-10-26T02:30+01:00"]
 
 
@@ -105,7 +105,7 @@ def test_the_latest_ticks_are_those_at_the_end():
 
 
 def test_the_latest_tick_of_a_long_time_is_found_in_few_steps(monkeypatch: pytest.MonkeyPatch):
-    """A year without a worker, and a tick each second."""
+    """No worker ran for a year, with a tick each second."""
     cron = cron_of("* * * * * *", "UTC")
     read: list[int] = []
     after = cron.after

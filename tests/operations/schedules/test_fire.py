@@ -1,4 +1,4 @@
-"""Due ticks: exactly one request for each, whatever is missed, crashes or runs twice."""
+"""Tests due ticks: exactly one request for each, despite missed ticks, crashes and repeats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def daily(missed: str = "one", **given: Any) -> Definition:
 
 
 def at(now: int, operation: Operation[Any]) -> Operation[Any]:
-    """The operation, while the clock of the dispatch slot is at this time for its schedules."""
+    """Runs the operation while the clock of the dispatch slot is at this time for its schedules."""
     reply: Any = None
     while True:
         try:
@@ -80,7 +80,7 @@ class Ticking:
         return fired
 
     def requests(self) -> list[str]:
-        """The ids of all requests."""
+        """Returns the ids of all requests."""
         found = [name.decode() for name in self.client.scan_iter(match=b"req:{*}", count=1000)]
         return sorted(name.removeprefix("req:{").removesuffix("}") for name in found)
 
@@ -90,7 +90,7 @@ class Ticking:
 
 @pytest.fixture
 def ticking(driver: SyncDriver, redis_client: Any) -> Iterator[Ticking]:
-    """A queue whose schedules have a clock of their own."""
+    """Yields a queue whose schedules have a clock of their own."""
     yield Ticking(driver, redis_client)
     redis_client.flushall()
 
@@ -132,14 +132,14 @@ def test_ticks_that_are_not_missed_do_not_count_as_missed_ones():
     ids=["spring", "autumn"],
 )
 def test_missed_ticks_are_right_where_clocks_change(tick: str, now: str, expected: list[str]):
-    """At 02:30, which does not come in spring, and comes twice in autumn."""
+    """02:30 does not occur in spring, and occurs twice in autumn."""
     found = [iso(one) for one in owed(daily("all"), ms(tick), ms(now))]
     assert found[:2] == [f"2026{one}" for one in expected]
     assert len(found) == (3 if "03-30" in now else 2)
 
 
 def test_many_missed_ticks_are_submitted_part_by_part():
-    """A leader that ends goes on at the next part."""
+    """A leader that ends continues at the next part."""
     definition = define(cron="* * * * *", bodies=[b"x"], missed="all", most=1000)
     moves = plan("req", "s", definition.encode(), 0, 999 * MINUTE)
     assert [len(move.ticks) for move in moves] == [400, 400, 200]
@@ -208,7 +208,7 @@ MOST_STEPS = 5  # of one pass with one schedule, in a cluster
 
 
 def orders() -> Iterator[str]:
-    """Every order of the first steps of leaders a and b, each of which may end anywhere."""
+    """Yields every order of the first steps of leaders a and b, each of which may end anywhere."""
     for ours, theirs in product(range(MOST_STEPS + 1), repeat=2):
         for places in combinations(range(ours + theirs), ours):
             yield "".join("a" if place in places else "b" for place in range(ours + theirs))
@@ -244,7 +244,7 @@ def test_two_leaders_in_any_order_give_each_tick_one_request(ticking: Ticking):
 
 
 class Stepped:
-    """A pass that is run step by step."""
+    """A pass that runs step by step."""
 
     def __init__(self, driver: SyncDriver, operation: Operation[Any]) -> None:
         self._driver, self._operation, self._reply = driver, operation, None
@@ -260,7 +260,7 @@ class Stepped:
 
 
 def apart_steps(operation: Operation[Any]) -> Operation[Any]:
-    """The operation as in a cluster, where the creation of a request has three steps."""
+    """Returns the steps of the operation in a cluster, where the creation takes three."""
     reply: Any = None
     while True:
         try:

@@ -1,1 +1,1 @@
-"""Submission."""
+"""Tests submission."""

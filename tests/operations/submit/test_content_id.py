@@ -1,4 +1,4 @@
-"""Content ids: the same content under the same options is one request."""
+"""Tests content ids: the same content under the same options is one request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_bodys_end_is_part_of_the_id(one: list[bytes], other: list[bytes]):
     ids=str,
 )
 def test_options_are_part_of_the_id(changed: dict):
-    """But those that are at their default are not, so that options may be added."""
+    """Options at their default are left out, so that options may be added."""
     assert content_id([b"a"], **changed) != content_id([b"a"])
     defaults: dict[str, Any] = {"queue": "req", "priority": 5, "limit": 3, "durable": 0}
     assert content_id([b"a"], **defaults) == content_id([b"a"])

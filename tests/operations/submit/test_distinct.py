@@ -1,4 +1,4 @@
-"""A request that takes each key once, whatever becomes of its producer."""
+"""Tests a request that takes each key once, also if its producer dies or repeats."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def bodies_of(request: Request) -> list[bytes | None]:
 
 
 def counts(request: Request) -> tuple[int, int]:
-    """How many sub-requests it has, and how many bodies were left out."""
+    """Returns how many sub-requests it has, and how many bodies were left out."""
     progress = request.progress()
     return progress.total, progress.left_out
 
@@ -138,8 +138,8 @@ def test_an_addition_is_left_out_if_the_key_was_added_before(queue: Queue):
     assert bodies_of(request) == [b"done a1", b"done b1", b"done c1"]
 
 
-def test_a_producer_that_died_goes_on_behind_what_it_sent(queue: Queue):
-    """Not behind what was kept: `added` counts what was left out, too."""
+def test_a_producer_that_died_continues_behind_what_it_sent(queue: Queue):
+    """`added` counts what was left out, too."""
     lines = [f"line {n % 7}" for n in range(30)]
     queue.open(id="resumed", distinct=True).add_many(lines[:11])  # and then it dies
     with queue.open(id="resumed", distinct=True) as request:
@@ -290,7 +290,7 @@ def test_a_lost_reply_changes_nothing(
 
 
 def test_a_repeat_of_an_addition_whose_reply_was_lost_leaves_nothing_out(queue: Queue):
-    """What it added itself is no repeat."""
+    """What the repeat added itself is no repetition."""
     request = queue.open(id="lost", distinct=True)
     request.add("a")
     chunk = [b"a", b"b", b"c", b"b"]

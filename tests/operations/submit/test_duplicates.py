@@ -1,4 +1,4 @@
-"""An id that has another request: it is kept, replaced, or put off."""
+"""Tests submissions under an id in use: the other request is kept, replaced, or debounced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""durable=N: acknowledged means that N replicas have it; what is not confirmed is named."""
+"""Tests durable=N: acknowledged means that N replicas have it; errors name the rest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
 
 @pytest.fixture(scope="module", params=KINDS)
 def shared(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """A pair for the tests that do not kill it."""
+    """Yields a pair for the tests that do not kill it."""
     server_process.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
@@ -49,7 +49,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 @pytest.fixture
 def pair(shared: Pair) -> Pair:
-    """An empty pair."""
+    """Yields an empty pair."""
     with contextlib.closing(shared.primary.client()) as client:
         client.flushall()
         wait_until(lambda: in_step(client), why="the replica is in step")
@@ -58,7 +58,7 @@ def pair(shared: Pair) -> Pair:
 
 @pytest.fixture(params=KINDS)
 def mortal(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """A pair whose primary will be killed."""
+    """Yields a pair whose primary will be killed."""
     server_process.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
@@ -66,14 +66,14 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 @pytest.fixture
 def queue(pair: Pair) -> Iterator[Queue]:
-    """The queue on the pair's primary."""
+    """Makes the queue on the pair's primary."""
     with Queue.from_url(pair.primary.url) as made:
         yield made
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replicas get 400 ms."""
+    """Gives replicas 400 ms."""
     monkeypatch.setattr(settings, "CONFIRM_MS", 400)
 
 
@@ -105,7 +105,7 @@ def test_a_replica_that_does_not_answer_is_named_and_the_request_goes_on(queue: 
 
 @pytest.mark.usefixtures("short")
 def test_the_same_again_confirms(queue: Queue, pair: Pair):
-    """A repeat writes nothing new, but something: WAIT has something to wait for."""
+    """A repeat writes nothing new, but it writes: WAIT has something to wait for."""
     for bodies in (numbered(3), numbered(2500)):
         name = f"r{len(bodies)}"
         with pair.frozen():
@@ -141,7 +141,7 @@ def test_a_server_without_replicas_refuses_too(redis_server: Backend, redis_url:
         alone.submit_request([b"a"], durable=1)
 
 
-def test_the_asyncio_face_confirms_and_complains_alike(pair: Pair, short: None):
+def test_the_asyncio_api_confirms_and_refuses_alike(pair: Pair, short: None):
     del short
 
     async def both() -> None:
@@ -166,11 +166,11 @@ def test_a_durable_submission_cut_off_anywhere_is_resumed_and_confirmed(queue: Q
     assert after > 12
 
 
-# ------------------------------------------------------------------ what a failover took
+# ------------------------------------------------------------------ lost in a failover
 
 
 def steps_until_confirm(driver: Any, operation: Any) -> Any:
-    """Run it up to its Confirm, which is returned."""
+    """Runs an operation up to its Confirm, which is returned."""
     source, reply = iter(THREE), None
     while not isinstance(step := operation.send(reply), Confirm):
         reply = next(source, None) if isinstance(step, NextChunk) else driver.run(once(step))
@@ -179,7 +179,7 @@ def steps_until_confirm(driver: Any, operation: Any) -> Any:
 
 @pytest.mark.parametrize("lost", ["all of it", "its last chunk"])
 def test_what_a_failover_took_before_the_confirmation_is_noticed(queue: Queue, lost: str):
-    """WAIT alone would say yes: the new primary has replicas, too."""
+    """WAIT alone would not detect it: the new primary has replicas, too."""
     operation = submit("r1", Policy(durable=1))
     step = steps_until_confirm(queue.driver, operation)
     with contextlib.closing(servers_client(queue)) as client:
@@ -194,7 +194,7 @@ def test_what_a_failover_took_before_the_confirmation_is_noticed(queue: Queue, l
 
 
 def servers_client(queue: Queue) -> Any:
-    """A raw client of a queue's server."""
+    """Makes a raw client of a queue's server."""
     import redis
 
     return redis.Redis.from_url(queue.driver.url)
@@ -230,7 +230,7 @@ def test_an_end_that_a_failover_took_back_is_waited_for_again(queue: Queue):
     assert queue.driver.run(durability.confirm_end("gone", 1, "done")) is False
 
 
-def test_settling_is_confirmed_whatever_it_says(queue: Queue, pair: Pair, short: None):
+def test_settling_is_confirmed_whatever_it_returns(queue: Queue, pair: Pair, short: None):
     """ok, the end, already and ended: each has a write behind which WAIT waits."""
     del short
     queue.submit_request(numbered(2), id="r1", durable=1, limit=1)
@@ -266,7 +266,7 @@ def test_what_is_lost_is_not_waited_for(queue: Queue, pair: Pair):
 
 
 def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
-    """Killed while a producer submits and a worker works."""
+    """The primary is killed while a producer submits and a worker works."""
     submitted, ended = [], []
 
     def go_on(queue: Queue) -> None:
@@ -294,7 +294,7 @@ def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
 
 
 def drained(queue: Queue, names: list[str]) -> bool:
-    """Looks after all requests, mints lost tokens again, and works off what there is.
+    """Checks all requests, mints lost tokens again, and works everything off.
 
     At the crash one slice was held, or its token had been popped and its lease was not replicated.
     """
@@ -321,16 +321,16 @@ def test_what_was_not_confirmed_may_be_lost(mortal: Pair):
         mortal.fail_over()
     with Queue.from_url(mortal.replica.url) as queue:
         assert queue.request("safe").state() == "active"
-        # It may have been in a socket's buffer already: it is there whole, or not at all.
+        # It may have been in a socket's buffer already: either all of it is there or nothing.
         with contextlib.closing(mortal.replica.client()) as client:
             assert stored(client, "risky").get("total", "1") == "1"
 
 
-# ------------------------------------------------------------------ words
+# ------------------------------------------------------------------ texts
 
 
-def test_the_disk_is_asked_where_the_server_supports_it():
-    """WAITAOF of Redis 7.2 with an append-only file, for its own disk."""
+def test_the_disk_confirms_if_the_server_supports_it():
+    """It is WAITAOF of Redis 7.2 with an append-only file, for its own disk."""
     assert fitness.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
     assert fitness.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
     assert not fitness.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
@@ -340,14 +340,14 @@ def test_the_disk_is_asked_where_the_server_supports_it():
     assert (first.args, second.args) == ((b"WAIT", 2, 1000), (b"WAITAOF", 1, 0, 2500))
 
 
-def test_what_the_server_says_is_read():
-    """[own disk, replicas] of WAITAOF; a number of WAIT."""
+def test_replies_of_wait_and_waitaof_are_read():
+    """WAITAOF returns [own disk, replicas]; WAIT returns a number."""
     assert encoding.confirmed("reply", [2]) == Confirmed("reply", 2, is_synced=True)
     assert encoding.confirmed("reply", [2, [1, 0]]) == Confirmed("reply", 2, is_synced=True)
     assert encoding.confirmed("reply", [2, [0, 0]]) == Confirmed("reply", 2, is_synced=False)
 
 
-def test_a_disk_that_has_it_not_is_named():
+def test_a_disk_without_the_write_is_named():
     operation = durability.confirm_submission("r1", 1, "c1")
     operation.send(None)
     with pytest.raises(NotDurable, match=r"append-only file was not on disk within 2\.5 s"):
@@ -370,13 +370,13 @@ def test_a_submission_whose_seal_a_failover_took_is_not_acknowledged(
 
 
 def test_a_confirmation_takes_less_than_a_call_may():
-    """Or the socket would time out first and the call would be repeated for nothing."""
+    """Otherwise the socket would time out first and the call would be repeated for nothing."""
     assert settings.CONFIRM_MS < settings.SOCKET_TIMEOUT_S * 1000
     assert settings.SYNC_MS < settings.SOCKET_TIMEOUT_S * 1000
 
 
 def test_only_replicas_that_follow_now_count():
-    """One that still copies, or has lost touch, confirms nothing."""
+    """A replica that still copies, or has lost touch, confirms nothing."""
     info = (
         b"# Replication\r\nrole:master\r\nconnected_slaves:3\r\n"
         b"slave0:ip=127.0.0.1,port=1,state=online,offset=9,lag=0\r\n"

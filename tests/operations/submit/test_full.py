@@ -1,4 +1,4 @@
-"""A Redis at its maxmemory, end to end: submissions are refused whole, work goes on to its end."""
+"""Tests a Redis at its maxmemory: submissions are refused completely, and work continues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MANY = 200  # requests: ten times what there is room for
 
 @pytest.fixture(scope="module", params=["single", "system_redis"])
 def server(request: pytest.FixtureRequest) -> Iterator[server_process.Server]:
-    """A server that will have room for some requests more than it begins with."""
+    """Starts a server with room for only a few more requests than it begins with."""
     server_process.skip_unless_there(request.param)
     with server_process.run_server(request.param) as made:
         yield made
@@ -44,7 +44,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[server_process.Server]:
 
 @pytest.fixture
 def client(server: server_process.Server) -> Iterator[Any]:
-    """A raw client; the server is empty and has room for about 8 MiB."""
+    """Makes a raw client; the server is empty and has room for about 8 MiB."""
     with contextlib.closing(server.client()) as made:
         made.config_set("maxmemory", 0)
         made.flushall()
@@ -54,19 +54,19 @@ def client(server: server_process.Server) -> Iterator[Any]:
 
 @pytest.fixture
 def queue(server: server_process.Server, client: redis.Redis) -> Iterator[Queue]:
-    """The queue on that server."""
+    """Makes the queue on that server."""
     del client
     with Queue.from_url(server.url) as made:
         yield made
 
 
 def bodies() -> list[bytes]:
-    """Half a megabyte."""
+    """Returns half a megabyte of bodies."""
     return [BODY + b"%d" % i for i in range(COUNT)]
 
 
 def fill(queue: Queue, client: Any) -> list[Request]:
-    """Submit until Redis refuses; the refusal left nothing. Returns what was accepted."""
+    """Submits until Redis refuses; the refusal left nothing. Returns what was accepted."""
     accepted: list[Request] = []
     before: dict[bytes, tuple[bytes, bool]] = {}
 
@@ -84,7 +84,7 @@ def fill(queue: Queue, client: Any) -> list[Request]:
 
 
 def overfill(client: Any) -> None:
-    """From now on twice as much is stored as there is room for."""
+    """Fills the server: from now on twice as much is stored as there is room for."""
     client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
 
 
@@ -124,7 +124,7 @@ def test_a_stream_that_fills_redis_is_taken_back(queue: Queue, client: Any):
 
 
 def test_tokens_are_dispatched_one_key_at_a_time_on_a_full_redis(queue: Queue, client: Any):
-    """As in a cluster that is moving the queue's slot: now and later."""
+    """In a cluster that moves the queue's slot this happens now and then."""
     overfill(client)
     (call,) = tokens.insert("req", "r0", [b"5", b"1.2", 0, b"6", b"2.3", 0, b"5", b"3.4", 60_000])
     assert call.apart is not None
@@ -164,7 +164,7 @@ def test_a_full_redis_is_looked_after(queue: Queue, client: Any):
 def test_many_retries_on_a_full_redis_wait_for_no_auditor(
     queue: Queue, client: Any, tmp_path: Path
 ):
-    """Tokens whose retries must be worked on alone go back into their lane, and are not lost."""
+    """Tokens whose retries must run alone go back into their lane, and are not lost."""
     retried = queue.submit_many([[b"x"]] * RETRIED, limit=1, backoff_s=(0.001, 0.001))
     overfill(client)
     with workers_of(queue, client, tmp_path) as workers:

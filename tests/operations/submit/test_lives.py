@@ -1,4 +1,4 @@
-"""One id, several lives and several producers: who may go on, begin anew, or take back."""
+"""Tests an id with several lives and producers: which one may continue, restart or withdraw."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ OTHER = [[b"x"], [b"y"], [b"z"]]
 
 
 class Broke(Exception):
-    """What a source of bodies raises."""
+    """Raised by a source of bodies."""
 
 
 def is_listed(lane: Lane) -> bool:
-    """`active` has r1."""
+    """Returns whether `active` has r1."""
     return lane.client.zscore(keys.active("req"), "r1") is not None
 
 
 def log(queue: Queue) -> list[str]:
-    """The states in the completion log."""
+    """Returns the states in the completion log."""
     return [end.state for end in queue.completions("0", follow=False)]
 
 
 def leave_open(driver: SyncDriver, chunks: list[list[bytes]] | None = None) -> None:
-    """A producer dies between its last append and the seal."""
+    """Leaves a request open: its producer dies between its last append and the seal."""
     operation, source = submit("r1", Policy()), iter(chunks or THREE)
     step = next(operation)
     while script_of(step) != "seal":
@@ -61,14 +61,14 @@ def leave_open(driver: SyncDriver, chunks: list[list[bytes]] | None = None) -> N
 
 
 def look(lane: Lane) -> None:
-    """The auditor looks at r1, whose time to be open is over."""
+    """Checks r1 as the auditor, when its open time is over."""
     lane.client.hset(lane.names[2], "open_until", 1)
     lane.client.zadd(keys.active("req"), {"r1": 1})
     lane.driver.run(look_after("req"))
 
 
 def abandon(lane: Lane) -> None:
-    """The producer of r1 died, and the auditor has cancelled it."""
+    """Abandons r1: its producer died, and the auditor has cancelled it."""
     leave_open(lane.driver)
     assert (lane.number("chunks"), lane.number("open")) == (3, 1)
     look(lane)
@@ -114,7 +114,7 @@ def test_an_abandoned_request_is_submitted_anew(queue: Queue, lane: Lane, way: W
 
 
 def test_an_abandoned_request_makes_room_for_other_content(queue: Queue, lane: Lane):
-    """Also with other options: nothing of the first life was acknowledged."""
+    """Options may differ, too: nothing of the first life was acknowledged."""
     abandon(lane)
     assert queue.submit_request([b"x"], id="r1", limit=7).progress().limit == 7
     assert work_off(queue.driver) == [b"x"]
@@ -149,7 +149,7 @@ def test_fences_grow_over_the_lives_of_an_id(queue: Queue, lane: Lane):
 
 
 def test_the_former_ending_is_logged_before_the_new_life_begins(queue: Queue, lane: Lane):
-    """The auditor may have died before it logged the ending."""
+    """The auditor may have died before it logged the end."""
     leave_open(queue.driver)
     lane.client.hset(lane.names[2], "open_until", 1)
     lane.request("reap", queue="req", worker="", started="", k="", fence="", how="", now="")
@@ -164,7 +164,7 @@ def test_the_former_ending_is_logged_before_the_new_life_begins(queue: Queue, la
 
 
 def test_a_new_life_needs_room_in_its_queue(queue: Queue, lane: Lane):
-    """What stood there does not count as a repeat."""
+    """The former entry does not count as a repeat."""
     abandon(lane)
     queue.submit_request([b"a"], id="r2")
     queue.driver.run(admission.set_max_waiting("req", 1))
@@ -183,8 +183,8 @@ def test_while_a_slice_of_an_abandoned_request_is_held_it_is_refused(queue: Queu
     assert by_submit(queue) == 5
 
 
-def test_a_producer_that_was_abandoned_in_the_middle_learns_it(queue: Queue, lane: Lane):
-    """Also while a slice is held: nothing of what it goes on to send would run."""
+def test_a_producer_that_was_abandoned_in_the_middle_gets_an_error(queue: Queue, lane: Lane):
+    """This holds also while a slice is leased: nothing it still sends would run."""
     held: list[Any] = []
 
     def slow() -> Iterator[list[bytes]]:
@@ -233,7 +233,7 @@ def test_a_request_cancelled_before_its_seal_is_refused(queue: Queue, lane: Lane
 
 
 def failing_after(chunks: list[list[bytes]], act: Callable[[], Any]) -> Iterator[list[bytes]]:
-    """Chunks, then what another producer does, then an error."""
+    """Yields chunks, then runs what another producer does, then raises an error."""
     yield from chunks
     act()
     raise Broke
@@ -257,7 +257,7 @@ def test_a_producer_that_fails_leaves_what_another_one_has_sealed(queue: Queue, 
 
 
 def acting(operation: Any, steps: int, act: Callable[[], Any]) -> Any:
-    """The operation; before its n-th step since its source failed, another producer acts."""
+    """Runs the operation; before its n-th step since its source failed, another producer acts."""
     reply: Any = None
     error: BaseException | None = None
     left = -1
@@ -372,7 +372,7 @@ def test_a_late_chunk_of_a_former_life_joins_no_other_content(queue: Queue, lane
 
 
 def test_an_entry_that_an_auditor_gave_up_takes_no_new_life_along(queue: Queue, lane: Lane):
-    """It looked at the former life, and drops its entry late."""
+    """The auditor checked the former life, and drops its entry late."""
     abandon(lane)
     by_submit(queue)
     for score in ("1", "1.5"):
@@ -419,7 +419,7 @@ def advance(
 def test_an_auditor_that_looked_at_a_former_life_leaves_the_place_of_the_next(
     queue: Queue, lane: Lane
 ):
-    """It read the intent of the new life, and takes the entry out when that has begun."""
+    """The auditor read the intent of the new life, and removes the entry when that has begun."""
     abandon(lane)
     producer, chunks = apart(submit("r1", Policy())), iter(THREE)
     found = advance(lane.driver, producer, next(producer), chunks, "enqueue")
@@ -435,7 +435,7 @@ def test_an_auditor_that_looked_at_a_former_life_leaves_the_place_of_the_next(
 
 
 def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(lane: Lane):
-    """The other producer's request comes to be between the discard and the end of the entry."""
+    """The other producer's request is created between the discard and the end of the entry."""
     broken = apart(submit("r1", Policy()))
     step = advance(lane.driver, broken, next(broken), iter(THREE), "append")
     while not isinstance(step, NextChunk):

@@ -1,4 +1,4 @@
-"""submit_many: requests in groups, each as if it had been submitted alone."""
+"""Tests submit_many: requests in groups, each as if it had been submitted alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MIXED: list[list[bytes]] = [[b"a"], [], [b"b", b"c"], numbered(2500), [b"d"]]
 
 
 class Broke(Exception):
-    """What a producer raises."""
+    """Raised by a producer."""
 
 
 def names(count: int) -> list[str]:
@@ -43,7 +43,7 @@ def names(count: int) -> list[str]:
 
 
 def logged(client: Any) -> list[str]:
-    """The ids in the completion log."""
+    """Returns the ids in the completion log."""
     return [fields[b"id"].decode() for _, fields in client.xrange(COMPLETED)]
 
 
@@ -52,11 +52,11 @@ def active(client: Any) -> list[str]:
 
 
 def whole(queue: Queue, ids: list[str]) -> bool:
-    """The invariants of all of them hold."""
+    """Checks the invariants of all requests."""
     return all(broken(queue, one) == [] for one in ids)
 
 
-# ------------------------------------------------------------------ what is submitted
+# ------------------------------------------------------------------ accepted requests
 
 
 def test_requests_come_back_in_their_order(queue: Queue, redis_client: Any):
@@ -402,7 +402,7 @@ def test_a_submission_that_waits_gets_in(queue: Queue, redis_client: Any):
 
 
 def group_of(count: int) -> Any:
-    """The operation of a group with these ids."""
+    """Returns the operation of a group with these ids."""
     many = Many(Policy())
     for i, name in enumerate(names(count)):
         assert many.add(name, [b"b%d" % i] if i else []) is None
@@ -420,7 +420,7 @@ across = pytest.mark.parametrize("across", [False, True], ids=["in steps", "by o
 
 @across
 def test_a_group_cut_off_anywhere_heals_by_a_repeat(queue: Queue, redis_client: Any, across: bool):
-    """After any step; everything is counted and logged once."""
+    """After any step, everything is counted and logged once."""
     for after in range(10):
         redis_client.flushall()
         is_over = cut(queue.driver, group_of(3), [], after, across=across)
@@ -454,7 +454,7 @@ def test_a_group_cut_off_anywhere_is_found_by_the_auditor(
 
 
 def test_a_late_group_starts_again(queue: Queue, redis_client: Any):
-    """The auditor gave its intents up before it wrote."""
+    """The auditor abandoned its intents before it wrote."""
     group = group_of(3)
     intents = queue.driver.run(once(announce_of(group)))
     for name in redis_client.zrange(ACTIVE, 0, -1):

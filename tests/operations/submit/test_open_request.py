@@ -1,4 +1,4 @@
-"""A request that is submitted piece by piece: workers begin early, and a dead producer resumes."""
+"""Tests a request that is submitted piece by piece: work begins early, producers may resume."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_request_without_an_addition_is_done_at_its_seal(queue: Queue):
     assert (request.state(), request.total) == ("done", 0)
 
 
-def test_a_producer_that_died_goes_on_where_it_was(queue: Queue):
+def test_a_producer_that_died_resumes_where_it_was(queue: Queue):
     lines = [f"line {n}" for n in range(30)]
     queue.open(id="resumed", limit=2).add_many(lines[:11])  # and then it dies
     with queue.open(id="resumed", limit=2) as request:
@@ -132,7 +132,7 @@ def test_a_full_queue_refuses_and_a_repeat_adds_it_once(queue: Queue):
 
 @pytest.mark.parametrize("lost", ["the call", "the reply", "the tokens"])
 def test_after_an_error_the_same_addition_adds_nothing_twice(queue: Queue, lost: str):
-    """Whatever Redis has of it. Lost tokens are the auditor's to find."""
+    """This holds whatever Redis has of it. The auditor finds lost tokens."""
     request = queue.open(id="again")
     own = request._submission.add([b"a"])
     step = next(own)

@@ -1,4 +1,4 @@
-"""submit: three steps, any of which may be the last one before a crash."""
+"""Tests submissions in three steps, any of which may be the last one before a crash."""
 
 from __future__ import annotations
 
@@ -194,17 +194,17 @@ def test_a_log_marker_outlives_the_tombstone_by_its_retention_within_an_hour_and
 
 
 class Broke(Exception):
-    """What a producer raises."""
+    """Raised by a producer."""
 
 
 def failing(after: int) -> Iterator[bytes]:
-    """So many bodies, then an error."""
+    """Yields so many bodies, then raises an error."""
     yield from numbered(after)
     raise Broke
 
 
 def left_of(lane: Lane) -> list[bytes]:
-    """The keys of r1; of its hash at most the marker that it was taken back."""
+    """Returns the keys of r1; its hash has at most the marker of the withdrawal."""
     return [key for key in lane.names if lane.client.exists(key)]
 
 
@@ -243,7 +243,7 @@ def test_a_body_too_large_is_refused_and_named(queue: Queue, lane: Lane):
     assert lane.dump() == {}
 
 
-def test_a_request_cancelled_while_it_is_submitted_says_so(queue: Queue, lane: Lane):
+def test_a_request_cancelled_while_it_is_submitted_raises_an_error(queue: Queue, lane: Lane):
     def bodies() -> Iterator[bytes]:
         yield from numbered(3500)
         queue.request("r1").cancel("enough")
@@ -256,7 +256,7 @@ def test_a_request_cancelled_while_it_is_submitted_says_so(queue: Queue, lane: L
 
 
 def test_a_request_that_vanishes_while_it_is_submitted_is_lost(queue: Queue, lane: Lane):
-    """A half request is not made up from its second half."""
+    """A half request is not completed from its second half."""
 
     def bodies() -> Iterator[bytes]:
         yield from numbered(3500)
@@ -272,7 +272,7 @@ def test_a_request_that_vanishes_while_it_is_submitted_is_lost(queue: Queue, lan
 
 
 def cuts(driver: SyncDriver, lane: Lane, across: bool) -> Iterator[int]:
-    """Each number of steps after which a submission of THREE may be cut off, on an empty server."""
+    """Yields each number of steps after which a submission of THREE may be cut off."""
     for after in itertools.count():
         lane.client.flushall()
         if cut(driver, submit("r1", Policy()), THREE, after, across=across):
@@ -297,7 +297,7 @@ def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(lane: Lane, across
 
 @either_way
 def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(lane: Lane, across: bool):
-    """Whatever has keys stands in active: the auditor will find it."""
+    """Whatever has keys is in `active`: the auditor will find it."""
     for _ in cuts(lane.driver, lane, across):
         if lane.client.exists(*lane.names):
             assert lane.client.zscore(keys.active("req"), "r1") is not None
@@ -305,7 +305,7 @@ def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(lane: Lane, acr
 
 
 def broken_after(chunks_: int) -> Iterator[list[bytes]]:
-    """The first chunks of THREE, then an error."""
+    """Yields the first chunks of THREE, then raises an error."""
     yield from THREE[:chunks_]
     raise Broke
 
@@ -321,8 +321,8 @@ def test_a_resumed_submission_whose_producer_fails_leaves_nothing(lane: Lane, ag
     lane.client.flushall()
 
 
-def test_resuming_what_was_cancelled_meanwhile_says_so(lane: Lane):
-    """Not that the id is taken by other content: it is the same, but it has ended."""
+def test_resuming_a_request_that_was_cancelled_meanwhile_is_an_error(lane: Lane):
+    """The error is not that the id has other content: it has the same, but has ended."""
     assert not cut(lane.driver, submit("r1", Policy()), THREE, 7)
     lane.cancel("changed my mind")
     with pytest.raises(RequestEnded, match="changed my mind"):
@@ -339,7 +339,7 @@ def test_a_submission_resumes_while_workers_are_at_it(lane: Lane, across: bool):
 
 
 def test_a_late_producer_starts_again_with_a_newer_intent(lane: Lane):
-    """Between intent and enqueue the auditor gave it up."""
+    """The auditor abandoned it between intent and enqueue."""
     operation = submit("r1", Policy())
     assert isinstance(operation.send(None), NextChunk)
     assert isinstance(operation.send([b"a"]), NextChunk)
@@ -366,7 +366,7 @@ def test_a_late_producer_starts_again_with_a_newer_intent(lane: Lane):
 
 
 def test_an_intent_that_was_given_up_before_costs_a_second_try(queue: Queue, lane: Lane):
-    """The mark that the auditor left is from a clock that was ahead: the next intent is newer."""
+    """The auditor's mark is from a clock that was ahead: the next intent is newer."""
     seen = int(time.time() * 1000) + HOUR
     lane.abandon(seen)
     assert queue.submit_request(["a", "b"], id="r1").progress().total == 2
@@ -385,7 +385,7 @@ def test_a_shorter_submission_with_the_same_beginning_does_no_harm(lane: Lane):
 
 
 def test_a_repeated_submission_does_not_keep_the_auditor_away(queue: Queue, lane: Lane):
-    """The bare score may be one that the auditor has given up, and is about to take out."""
+    """The bare score may be one that the auditor has abandoned, and is about to remove."""
     queue.submit_request(["a"], id="r1")
     due = lane.client.zscore(keys.active("req"), "r1")
     for _ in range(3):
@@ -398,7 +398,7 @@ def test_a_repeated_submission_does_not_keep_the_auditor_away(queue: Queue, lane
 
 
 def test_a_refused_repeat_leaves_the_running_request_to_its_auditor(queue: Queue, lane: Lane):
-    """Redis was full: the intent is taken back, not the entry of the request that runs."""
+    """Redis was full: the intent is undone, and the entry of the running request stays."""
     queue.submit_request(["a" * 500_000], id="r1")
     used = lane.client.info("memory")["used_memory"]
     lane.client.config_set("maxmemory", used + 300_000)
@@ -414,7 +414,7 @@ def test_a_refused_repeat_leaves_the_running_request_to_its_auditor(queue: Queue
 
 
 def test_the_digest_depends_on_where_one_body_ends():
-    """Lengths are in it: ab + c is not a + bc; and a chunk's end matters too."""
+    """It includes lengths: ab + c is not a + bc; and a chunk's end matters, too."""
     policy = Policy()
     found = {
         Digest(policy).add(chunk)
@@ -424,7 +424,7 @@ def test_the_digest_depends_on_where_one_body_ends():
 
 
 def test_the_digest_is_of_bytes_that_any_language_can_write():
-    """Netstrings of the terms, then a link for each chunk: see Digest."""
+    """It uses netstrings of the terms, then a link for each chunk: see Digest."""
     policy = Policy(
         queue="q", limit=3, priority=7, attempts=2, backoff_ms=(5, 6), lease_ms=2_000,
         retain_ms=3_600_000, time_limit_ms=8, durable=1, deadline_ms=9, parent="r0",
@@ -440,5 +440,5 @@ def test_the_digest_is_of_bytes_that_any_language_can_write():
 
 
 def test_lazy_and_listed_bodies_make_the_same_chunks():
-    """So that a repeat from a list finds what a generator began."""
+    """So a repeat from a list finds what a generator began."""
     assert list(chunks(iter(numbered(2500)))) == list(chunks(numbered(2500)))

@@ -1,4 +1,4 @@
-"""WAITAOF for real, on a server that has it: Valkey, or Redis 7.2 and newer."""
+"""Tests WAITAOF on a server that has it: Valkey, or Redis 7.2 and newer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shared(redis_server: Any) -> Iterator[Pair]:
 
 @pytest.fixture
 def client(shared: Pair) -> Iterator[Any]:
-    """Of the primary, which is empty, counts from 0 and syncs every second."""
+    """Makes a client of the empty primary, which counts from 0 and syncs every second."""
     with contextlib.closing(shared.primary.client()) as made:
         made.flushall()
         made.config_resetstat()
@@ -59,7 +59,7 @@ def test_a_submission_waits_for_the_disk(shared: Pair, client: Any):
         assert asked(client) > 1
 
 
-def test_so_does_that_of_the_asyncio_face(shared: Pair, client: Any):
+def test_an_asyncio_submission_waits_for_the_disk(shared: Pair, client: Any):
     async def main() -> None:
         async with aio.Queue.from_url(shared.primary.url) as queue:
             request = await queue.submit_request(numbered(3), durable=1)
@@ -82,7 +82,7 @@ def test_a_late_disk_is_reported(shared: Pair, client: Any, monkeypatch: pytest.
 
 @both
 def test_a_file_turned_off_meanwhile_confirms_nothing(kind: str, shared: Pair, client: Any):
-    """The driver saw one when it looked at the server; since then WAITAOF is an error."""
+    """The driver found the file before; since then WAITAOF is an error."""
 
     def operation() -> Any:
         confirm = Confirm(Command(b"SET", b"{r1}:x", b"1", b"PX", 60_000), 1)
@@ -96,7 +96,7 @@ def test_a_file_turned_off_meanwhile_confirms_nothing(kind: str, shared: Pair, c
 
 
 @both
-def test_a_server_without_the_file_is_not_asked(kind: str, shared: Pair, client: Any):
+def test_a_server_without_the_file_gets_no_waitaof(kind: str, shared: Pair, client: Any):
     client.config_set("appendonly", "no")
     confirm = Confirm(Command(b"SET", b"{r1}:x", b"1", b"PX", 60_000), 1)
     assert run(kind, shared.primary.url, once(confirm), patience_s=20) == (b"OK", 1, True)

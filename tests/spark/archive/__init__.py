@@ -1,1 +1,1 @@
-"""The archive."""
+"""Tests the archive."""

@@ -1,4 +1,4 @@
-"""An archive holds each ending and each result once, wherever it was stopped."""
+"""Tests that an archive holds each end and each result once, wherever it was stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def world(driver: SyncDriver) -> World:
 
 
 class Made:
-    """r0 to r4 and their archive in three batches: made once, put back for each test."""
+    """r0 to r4 and their archive in three batches: made once, restored for each test."""
 
     def __init__(self, spark: SparkSession, url: str, client: redis.Redis, folder: Path) -> None:
         with closing(SyncDriver(url)) as driver:
@@ -44,7 +44,7 @@ class Made:
         self.keys = [(key, max(0, client.pttl(key)), client.dump(key) or b"") for key in names]
 
     def put(self, client: redis.Redis, folder: Path) -> None:
-        """Into a Redis that is empty, and a folder that is not there."""
+        """Restores them into a Redis that is empty, and a folder that does not exist."""
         client.flushdb()
         for key, ttl_ms, value in self.keys:
             client.restore(key, ttl_ms, value)
@@ -53,7 +53,7 @@ class Made:
 
 @pytest.fixture(scope="module")
 def kept() -> list[Made]:
-    """What `archived` has made."""
+    """Returns what `archived` has made."""
     return []
 
 
@@ -66,7 +66,7 @@ def archived(
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """The folder of an archive of r0 to r4, which are in Redis."""
+    """Returns the folder of an archive of r0 to r4, which are in Redis."""
     if not kept:
         folder = tmp_path_factory.mktemp("made") / "archive"
         kept.append(Made(spark, redis_url, redis_client, folder))
@@ -75,14 +75,14 @@ def archived(
 
 
 def ended(world: World, low: int, high: int) -> None:
-    """Requests r<low> to r<high - 1>, of 20 sub-requests, of which two die."""
+    """Makes requests r<low> to r<high - 1>, of 20 sub-requests, of which two die."""
     for n in range(low, high):
         world.submit(f"r{n}", 20, priority=n % 3, limit=2)
         world.work_off(dead=[3, 11], most=8)
 
 
 def check(spark: SparkSession, folder: Path, count: int) -> None:
-    """The archive holds r0 to r<count - 1> once, and all that is of them."""
+    """Checks that the archive holds r0 to r<count - 1> once, completely."""
     ids = [f"r{n}" for n in range(count)]
     for name, columns, expected in (
         ("requests", ["id"], [(one,) for one in ids]),
@@ -155,7 +155,7 @@ def test_an_archive_that_stopped_within_a_batch_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     stop: str,
 ):
-    """After each table of the second batch, and before the batch is marked as finished."""
+    """It stops after each table of the second batch, and before the batch is marked as finished."""
     ended(world, 0, 3)
     calls = {"count": 0}
     names = {"results": "write_counted", "dead": "write_counted", "requests": "write_requests"}

@@ -1,1 +1,1 @@
-"""`fairlane spark`."""
+"""Tests `fairlane spark`."""

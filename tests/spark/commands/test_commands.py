@@ -1,4 +1,4 @@
-"""`fairlane spark ...` as a person calls it: files in, files out, one sentence for what fails."""
+"""Tests the commands of `fairlane spark`: files in, files out, one sentence for each failure."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def refused(ended: Ended, code: int, *words: str) -> None:
 
 
 class Here:
-    """`fairlane spark ...` in this process, which has a session already."""
+    """Runs `fairlane spark ...` in this process, which has a session already."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: Any) -> None:
         self.folder, self._monkeypatch, self._capture = folder, monkeypatch, capture
@@ -99,7 +99,7 @@ class Here:
         return quiet(Ended(code, out, err.decode()))
 
     def file(self, content: bytes, name: str) -> str:
-        """A file's path; it is Java that reads it, whose current folder is another."""
+        """Returns a file's path; Java reads it, whose current folder is another."""
         path = self.folder / name
         path.write_bytes(content)
         return str(path)
@@ -108,7 +108,7 @@ class Here:
         return str(self.folder / name)
 
     def text_of(self, name: str) -> bytes:
-        """What a folder's parts hold, in their order."""
+        """Returns the content of a folder's parts, in their order."""
         return b"".join(path.read_bytes() for path in sorted((self.folder / name).glob("part-*")))
 
 
@@ -171,7 +171,7 @@ def test_a_command_in_a_process_of_its_own_is_quiet(program: Program):
 def test_ctrl_c_in_a_process_of_its_own_is_one_sentence(
     program: Program, redis_client: redis.Redis
 ):
-    """While rows are written; no row is visible, and no Java is left."""
+    """It comes while rows are written; no row is visible, and no Java is left."""
     program.file(b"line\n" * 5_000_000, "lines.txt")
     program.env["SPARK_CONF_DIR"] = str(program.folder)
     process = program.start("spark", "submit", "lines.txt", "--id", "r1", *LOCAL)
@@ -182,7 +182,7 @@ def test_ctrl_c_in_a_process_of_its_own_is_one_sentence(
     assert ended.err.splitlines()[-1] == "fairlane: interrupted"
     assert not redis_client.exists(keys.request_hash("r1"))
     wait_until(lambda: not having(mark_of(program)), 10, why="nothing of it is left")
-    redis_client.flushdb()  # what was staged would be there for a day
+    redis_client.flushdb()  # staged rows would be there for a day
 
 
 def test_a_result_of_several_lines_is_no_text(here: Here, redis_url: str):
@@ -198,7 +198,7 @@ def test_a_result_of_several_lines_is_no_text(here: Here, redis_url: str):
 
 
 def test_the_same_txn_again_adds_nothing_and_new_rows_are_counted_apart(here: Here, redis_url: str):
-    """Also without a request id, because a transaction belongs to its request."""
+    """This works without a request id, too, because a transaction belongs to its request."""
     source = here.file(b"a\nb\nc\n", "lines.txt")
     for words, names in (((), b"t1\n"), (("--id", "r2"), b"r2\n")):
         first = here("submit", source, "--txn", "t1", *words)
@@ -254,7 +254,7 @@ def test_whole_rows_and_what_is_not_done(here: Here, redis_url: str):
 def test_an_archive_goes_on_after_a_loss_with_skip_lost(
     here: Here, driver: SyncDriver, redis_client: redis.Redis
 ):
-    """The sentence names the option."""
+    """The error names the option."""
     world, folder = World(driver), here.path("kept")
 
     def end(name: str) -> None:
@@ -320,7 +320,7 @@ def test_a_fleet_drains_after_a_signal(
 def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
     here: Here, redis_url: str, redis_client: redis.Redis
 ):
-    """Its handler would wait for a gate that stays shut."""
+    """Its handler waits for a gate that stays closed."""
     with Queue.from_url(redis_url) as queue:
         request = queue.submit_request([b"0"], lease_s=1)
 
@@ -344,7 +344,7 @@ def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
 
 
 def test_ctrl_c_in_a_job_is_one_sentence(spark: Any, here: Here):
-    """No traceback of a call that was torn apart; and Spark goes on being of use."""
+    """No traceback of the interrupted call is shown; and Spark stays usable."""
     source = here.file(b"a\n", "lines.txt")
     tracker = spark.sparkContext.statusTracker()
     seen: list[Any] = []
@@ -376,7 +376,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_java(program: Program):
     program.env["SPARK_CONF_DIR"] = str(program.folder)
     process = program.start("spark", "submit", "lines.txt", *LOCAL)
     mark = mark_of(program)
-    # Before the exec, the child is a fork: Python loses an interrupt that comes during the fork.
+    # Before the exec, the child is a fork: Python loses an interrupt during the fork.
     wait_until(lambda: any(map(is_java, having(mark))), END_S, why="its Java runs")
     process.send_signal(signal.SIGINT)
     ended = finish(process)
@@ -434,7 +434,7 @@ def test_an_unknown_column_is_refused_with_the_existing_ones(here: Here):
 def test_under_spark_submit_the_error_names_the_master_that_must_reach_redis(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """The embedded server is of this machine alone."""
+    """Only this machine reaches the embedded server."""
     monkeypatch.delenv("FAIRLANE_REDIS", raising=False)
     assert master_of(None) == "local[*]"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # as spark-submit does
@@ -468,7 +468,7 @@ def test_the_group_names_its_commands_without_spark(alone: Program):
 
 
 def test_warnings_of_fairlane_are_lines_of_the_command(capfd: pytest.CaptureFixture[str]):
-    """Only while it runs: the level of a program's logger is put back."""
+    """It does so only while it runs: the level of a program's logger is restored."""
     ours, logger = logging.getLogger("fairlane"), logging.getLogger("fairlane.spark")
     before = ours.level, list(ours.handlers)
     with hushed():

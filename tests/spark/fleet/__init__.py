@@ -1,1 +1,1 @@
-"""Fleets."""
+"""Tests fleets."""

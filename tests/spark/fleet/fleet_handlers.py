@@ -1,4 +1,4 @@
-"""Handlers that Spark's Python processes import."""
+"""The handlers of the fleet tests, which Spark's Python processes import."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Gated:
 
 
 class Killing(Gated):
-    """The same, and kills the worker that calls it for `kill`, as many times as are left."""
+    """Does the same, and kills the worker that calls it for `kill`, as many times as are left."""
 
     def __init__(self, folder: Path, times: int) -> None:
         super().__init__(folder)
@@ -126,6 +126,6 @@ def never(body: bytes) -> bytes:
 
 
 def slowly(batches: Any) -> Any:
-    """The same for the rows of a Spark task."""
+    """Does the same for the rows of a Spark task."""
     threading.Event().wait(120)
     yield from batches

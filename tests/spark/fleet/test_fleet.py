@@ -1,4 +1,4 @@
-"""A fleet works like any other workers, and a killed executor loses nothing."""
+"""Tests that a fleet works like any other workers, and a killed executor loses nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def queue(redis_url: str) -> Iterator[Queue]:
 
 
 class InThread(threading.Thread):
-    """A fleet that a test looks at while it works."""
+    """Runs a fleet in a thread, which a test observes."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class InThread(threading.Thread):
     def run(self) -> None:
         try:
             self.rows = run_fleet(*self.given, **self.options).collect()
-        except Exception as error:  # noqa: BLE001  the test looks at it
+        except Exception as error:  # noqa: BLE001  the test reads it
             self.error = error
 
 
@@ -117,7 +117,7 @@ def test_a_fleet_ends_after_its_time(spark: Any, queue: Queue):
 
 
 def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: redis.Redis):
-    """Also workers that wait for a core: 3 on 2 cores. A later fleet goes on until it is idle."""
+    """This includes workers that wait for a core: 3 on 2 cores. A later fleet runs until idle."""
     url = queue.driver.url
     options: dict[str, Any] = {"redis": url, "name": "nightly", "max_idle_s": None}
     fleet = InThread(spark, handlers.upper, workers=3, **options)
@@ -137,7 +137,7 @@ def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: 
 def test_another_thread_cancels_a_fleet_immediately(
     spark: Any, queue: Queue, redis_client: redis.Redis
 ):
-    """What it held is not lost; a fleet of another name goes on."""
+    """Its leases are not lost; a fleet of another name continues."""
     request = queue.submit_request([b"a"], lease_s=1)
     options: dict[str, Any] = {"redis": queue.driver.url, "workers": 1, "max_idle_s": None}
     fleet = InThread(spark, handlers.never, name="nightly", **options)
@@ -147,7 +147,7 @@ def test_another_thread_cancels_a_fleet_immediately(
     wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="both work")
     workers = workers_of(redis_client)
     assert all(workers)
-    spark.sparkContext.cancelJobsWithTag(tag_of("nightly"))  # as docs/spark.md says
+    spark.sparkContext.cancelJobsWithTag(tag_of("nightly"))  # as in docs/spark.md
     fleet.join(END_S)
     assert "cancelled" in str(fleet.error)
     assert request.wait(END_S) == "done"
@@ -171,7 +171,7 @@ def test_limits_hold_across_spark_and_plain_workers(
 
 @pytest.fixture
 def plain_worker(queue: Queue, redis_client: redis.Redis) -> Iterator[Any]:
-    """A worker that is started from the command line."""
+    """Starts a worker from the command line."""
     words = [sys.executable, "-m", "fairlane", "worker", "--slice", "2ms"]
     words += ["--handler", "tests.spark.fleet.fleet_handlers:crowd"]
     env = os.environ | {"FAIRLANE_REDIS": queue.driver.url, "PYTHONPATH": str(ROOT / "src")}
@@ -187,7 +187,7 @@ def plain_worker(queue: Queue, redis_client: redis.Redis) -> Iterator[Any]:
 def test_a_killed_python_process_loses_nothing(
     spark: Any, queue: Queue, redis_client: redis.Redis, tmp_path: Path
 ):
-    """Spark tries its task again; the processes of the killed worker are gone with it."""
+    """Spark tries its task again; the processes of the killed worker have ended with it."""
     request = queue.submit_request((b"%d" % i for i in range(5000)), limit=2, lease_s=2)
     url = queue.driver.url
     fleet = InThread(spark, handlers.Gated(tmp_path), redis=url, workers=2, until_idle=True)
@@ -332,7 +332,7 @@ def test_a_table_has_the_columns_of_its_slice():
 
 
 def test_missing_values_of_pandas_are_no_result_and_no_error():
-    """Its nullable types have NA, which is neither like nor unlike itself."""
+    """Its nullable types have NA, which is neither equal nor unequal to itself."""
     pd = pytest.importorskip("pandas")
     from fairlane.spark import pandas_handler, row_handler
 

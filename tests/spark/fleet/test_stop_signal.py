@@ -1,4 +1,4 @@
-"""Fleets are stopped by name, and old stop signals are deleted."""
+"""Tests that fleets are stopped by name, and that old stop signals are deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_stop_signal_of_a_fleet_is_found_by_its_name(
 
 
 def test_a_stop_deletes_signals_older_than_a_week(driver: SyncDriver, redis_client: redis.Redis):
-    """However many fleets are stopped, the names do not accumulate."""
+    """The names do not accumulate, however many fleets are stopped."""
     now = driver.run(stop_signal.now_us("req"))
     key = keys.fleets("req")
     redis_client.zadd(key, {"old": now - WEEK_US - 1, "young": now - WEEK_US // 2})

@@ -1,1 +1,1 @@
-"""Staging, commit and ranges."""
+"""Tests staging, commit and ranges."""

@@ -1,4 +1,4 @@
-"""The commit of what was staged: all of it once, also after it was cut off anywhere."""
+"""Tests the commit of staged rows: all of them once, also after it was cut off anywhere."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Bodies = list[bytes]
 
 
 class Writer:
-    """One run of a write: it stages under names of its own, then commits."""
+    """A run of a write: it stages under names of its own, then commits."""
 
     def __init__(
         self, driver: SyncDriver, txn: str = "t1", *, final: bool = True, runs: int = 0
     ) -> None:
-        """With `runs`, the areas have other names than those of a writer without."""
+        """Names the areas; with `runs` they differ from those of a writer without."""
         self.driver, self.txn, self.runs = driver, Txn(txn, final), runs
 
     def stage(self, request_id: str, partitions: list[Bodies], size: int = 3) -> Share:
@@ -65,7 +65,7 @@ class Writer:
         return Share(request_id, Policy(), areas)
 
     def commit(self, *shares: Share) -> int:
-        """Commits to the end; returns how many rows came in now."""
+        """Commits to the end; returns how many rows were added now."""
         return sum(one.added for one in self.driver.run(commit(shares, self.txn)))
 
 
@@ -143,7 +143,7 @@ def test_a_commit_without_rows_makes_a_request_that_is_done(writer: Writer, queu
 def test_a_commit_cut_off_anywhere_is_completed_by_another_run_of_the_write(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """The rows of that run come in another order."""
+    """The rows of that run are in another order."""
     for _, _, steps in runs_cut_off(driver, redis_client):
         again = Writer(driver, runs=7)
         again.commit(again.stage("r1", [bodies[::-1] for bodies in PARTITIONS]))
@@ -157,7 +157,7 @@ def test_a_commit_cut_off_anywhere_is_completed_by_another_run_of_the_write(
 def test_a_commit_cut_off_anywhere_is_completed_by_a_repeat(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """The same staging, as a stream's commit comes again."""
+    """It is the same staging, as in a repeated commit of a stream."""
     for writer, share, _ in runs_cut_off(driver, redis_client, final=False):
         before = len(waiting_bodies(redis_client, "r1"))
         assert writer.commit(share) == 11 - before
@@ -168,7 +168,7 @@ def test_a_commit_cut_off_anywhere_is_completed_by_a_repeat(
 def test_two_concurrent_commits_bring_the_rows_in_once(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """Step by step in turn."""
+    """Their steps alternate."""
     writers = Writer(driver), Writer(driver, runs=5)
     running = [commit([one.stage("r1", PARTITIONS)], one.txn) for one in writers]
     replies: dict[Any, Any] = dict.fromkeys(running)
@@ -185,7 +185,7 @@ def test_two_concurrent_commits_bring_the_rows_in_once(
 def test_a_commit_that_another_one_overtook_goes_on_and_adds_nothing(
     driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, size: int
 ):
-    """It stops anywhere, another one commits what it staged itself, and then the first goes on."""
+    """It stops anywhere, another one commits its own staging, and then the first continues."""
     monkeypatch.setattr(manifest, "WINDOW", size)
     steps, is_over = 0, False
     while not is_over:
@@ -270,7 +270,7 @@ def test_a_manifest_of_a_version_without_checksums_is_rolled(
 def test_a_run_after_the_tombstone_expired_changes_nothing(
     writer: Writer, redis_client: redis.Redis
 ):
-    """The record of the transaction outlives it."""
+    """The record of the transaction outlives the request."""
     writer.commit(writer.stage("r1", PARTITIONS))
     redis_client.unlink(*keys.request_keys("r1"))
     assert writer.commit(writer.stage("r1", PARTITIONS)) == 0
@@ -308,14 +308,14 @@ def test_an_empty_micro_batch_gives_the_request_more_time(
 def test_a_commit_raises_for_a_request_that_was_cancelled_meanwhile(
     writer: Writer, driver: SyncDriver
 ):
-    """A slice was held, so it was not over, and all rows came in. But none of the rest will run."""
+    """A slice was leased, so it was not over, and all rows were added. But the rest never runs."""
     share = writer.stage("r1", [numbered("a", 60)])
     held: list[Slice | None] = []
 
     def see(step: Step) -> bool:
         calls = step.steps if isinstance(step, Batch) else [step]
         if any(isinstance(call, Call) and call.script.name == "append_staged" for call in calls):
-            held.append(take_slice(driver))  # the first tokens go out beside the second rolls
+            held.append(take_slice(driver))  # the first tokens are sent beside the second rolls
         if len(held) == 3:
             driver.run(cancel("r1", "not needed"))
         return False
@@ -336,7 +336,7 @@ def test_a_foreign_request_is_refused_before_any_write(writer: Writer, queue: Qu
 
 
 def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.Redis):
-    """Also while the first one is half done: its rows would come in beside the others."""
+    """This holds also while the first one is half done: its rows would join the others."""
     first, _ = half_done(driver)
     other = Writer(driver, "t2")
     with pytest.raises(RequestExists, match=r"r1 exists.*same txn \(t1\) to go on"):
@@ -349,14 +349,14 @@ def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.
 
 
 def look_as_another(driver: SyncDriver) -> None:
-    """Looks at the request as a write of another transaction does."""
+    """Reads the request as a write of another transaction does."""
     driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
 
 
 def test_the_owner_of_a_request_is_recorded_before_it_exists(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """A driver dies anywhere: a write that finds the open request reports the txn that goes on."""
+    """A driver dies anywhere: a write that finds the open request reports the present txn."""
     found = 0
     for _ in runs_cut_off(driver, redis_client):
         if stored(redis_client, "r1").get("open") == "1":
@@ -364,7 +364,7 @@ def test_the_owner_of_a_request_is_recorded_before_it_exists(
             with pytest.raises(RequestExists, match=r"\(t1\)"):
                 look_as_another(driver)
     assert found > 1
-    with pytest.raises(RequestExists, match="other content"):  # complete: no going on
+    with pytest.raises(RequestExists, match="other content"):  # complete: no continuation
         look_as_another(driver)
 
 
@@ -468,7 +468,7 @@ def test_abort_drops_what_was_staged_and_refuses_once_it_is_pinned(
 def test_many_requests_come_in_together(
     driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    """More of them than one group, and the commit is cut off anywhere."""
+    """There are more of them than one group, and the commit is cut off anywhere."""
     monkeypatch.setattr(commit_module, "GROUP", 3)
     names = [f"k{i}" for i in range(7)]
     rows = {name: [numbered(name, 4), numbered(f"{name}-", 2)] for name in names}

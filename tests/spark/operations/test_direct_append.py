@@ -1,4 +1,4 @@
-"""Rows that join an open request as they come: each once, and nothing stays open."""
+"""Tests rows that are appended directly to an open request: each once, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def hold_and_cancel(driver: SyncDriver) -> Slice:
 
 
 def test_a_seal_of_a_cancelled_request_raises(driver: SyncDriver):
-    """Else a write whose rows never run would look as if it had gone well."""
+    """Otherwise a write whose rows never run would look successful."""
     begin(driver)
     driver.run(cancel("r1", "not needed"))
     for _ in range(2):
@@ -82,7 +82,7 @@ def test_a_seal_of_a_cancelled_request_raises(driver: SyncDriver):
 
 
 def test_a_seal_of_a_cancelling_request_raises(driver: SyncDriver):
-    """A slice of it is still held, so it is not over."""
+    """A slice of it is still leased, so it is not over."""
     begin(driver, bodies=(b"a", b"b"))
     held = hold_and_cancel(driver)
     with pytest.raises(RequestEnded, match="ended"):
@@ -120,7 +120,7 @@ def before_the_second_step(action: Callable[[Step], object]) -> Callable[[Step],
 
 
 def test_a_seal_raises_for_a_cancellation_during_the_seal(driver: SyncDriver):
-    """Behind the look and before the seal, while a slice is held."""
+    """It comes after the check and before the seal, while a slice is leased."""
     begin(driver, bodies=(b"a", b"b"))
     held: list[Slice] = []
     see = before_the_second_step(lambda _: held.append(hold_and_cancel(driver)))
@@ -142,7 +142,7 @@ def test_a_seal_whose_reply_was_lost_is_no_failure_when_a_cancellation_follows(d
 
 
 def test_a_cancellation_behind_the_seal_does_not_fail_a_repeat_of_the_seal(driver: SyncDriver):
-    """A stream that starts anew seals again what it has sealed; its request may be over by then."""
+    """A restarted stream seals again what it has sealed; its request may be over by then."""
     begin(driver)
     driver.run(seal("r1", "req"))
     driver.run(cancel("r1", "not needed"))
@@ -167,7 +167,7 @@ def test_rows_join_by_their_id_once_from_any_transaction(
 def test_an_add_waits_while_too_many_sub_requests_wait_and_keeps_the_request_open(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """However long: the auditor must not take it for abandoned."""
+    """However long it waits, the auditor must not take it for abandoned."""
     begin(driver, bodies=())
     call = by_place("r1", 0, 0, pack([b"a"] * 9), LIVE)
     waits = []

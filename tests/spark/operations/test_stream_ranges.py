@@ -1,4 +1,4 @@
-"""Parts of streams by id: they cover what there is once, whatever happens meanwhile."""
+"""Tests ranges of streams by id: they cover each entry once, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_pages_cover_a_piece(driver: SyncDriver, redis_client: redis.Redis):
 
 
 def endings_in(driver: SyncDriver, logged: Any) -> list[Any]:
-    """Returns the endings in a part of the log."""
+    """Returns the ends in a part of the log."""
     part = stream_ranges.StreamRange(logged.first, logged.last)
     found, _ = driver.run(stream_ranges.endings("req", part))
     return found
@@ -85,7 +85,7 @@ def test_a_request_that_ends_during_the_read_is_listed_once(driver: SyncDriver):
 
 
 def _rest(operation: Any, reply: Any):
-    """The operation after its first step."""
+    """Runs the operation after its first step."""
     while True:
         try:
             step = operation.send(reply)

@@ -1,1 +1,1 @@
-"""The report."""
+"""Tests the report."""

@@ -1,4 +1,4 @@
-"""An archive as Parquet of a queue that never was: every number in it is known.
+"""Makes an archive, as Parquet, of an invented queue in which every number is known.
 
 Workers take the most urgent request that has a token left, in turns within a priority, and run its
 slices one sub-request after the other.
@@ -58,7 +58,7 @@ class History:
         free = [(float(T0), f"worker:{7000 + n}") for n in range(workers)]
         coming = sorted(self.requests, key=lambda one: one.at_ms)
         open_ones: list[Asked] = []
-        ends: list[tuple[float, int, Asked]] = []  # slices that are held until then
+        ends: list[tuple[float, int, Asked]] = []  # slices that are leased until then
         while free:
             now, worker = heapq.heappop(free)
             while coming and coming[0].at_ms <= now:
@@ -83,7 +83,7 @@ class History:
             heapq.heappush(free, (end + 1, worker))
 
     def expire(self, one: Asked, ended_ms: int) -> None:
-        """A request whose deadline passed before anything of it started."""
+        """Expires a request whose deadline passed before anything of it started."""
         one.ended_ms, one.dead = ended_ms, one.count
         row = {
             "request": one.id,
@@ -107,11 +107,11 @@ class History:
         self.requests.append(one)
 
     def choose(self, ready: list[Asked]) -> Asked:
-        """The most urgent; of several the one whose turn it is."""
+        """Returns the most urgent request; of several the one whose turn it is."""
         return min(ready, key=lambda one: one.priority)
 
     def _run(self, one: Asked, taken: int, worker: str) -> int:
-        """A slice of about 20 ms; returns when it is settled."""
+        """Runs a slice of about 20 ms; returns when it is settled."""
         share = -(-one.left // one.limit)
         count = max(1, min(one.left, share, int(20 / one.ran_ms)))
         spent, rows = 0, []
@@ -123,7 +123,7 @@ class History:
             rows.append(self._row(one, index, worker, taken, spent, ran, is_dead=is_dead))
             spent += ran
         settled = taken + -(-spent // 1000)
-        shift = settled * 1000 - (taken * 1000 + spent)  # so is it computed from what Redis has
+        shift = settled * 1000 - (taken * 1000 + spent)  # Redis computes it in the same way
         for row in rows:
             row["started"] += shift
             row["settled"] = settled * 1000
@@ -180,7 +180,7 @@ class History:
         }
 
     def request_rows(self) -> list[dict[str, Any]]:
-        """The table `requests`."""
+        """Returns the table `requests`."""
         ended = sorted(self.requests, key=lambda one: one.ended_ms)
         return [
             {
@@ -204,7 +204,7 @@ class History:
         ]
 
     def write(self, folder: Path) -> None:
-        """The archive, in one batch."""
+        """Writes the archive, in one batch."""
         tables = {"requests": self.request_rows(), "results": self.results, "dead": self.dead}
         for name, rows in tables.items():
             for date in {row["date"] for row in rows}:
@@ -217,7 +217,7 @@ class History:
 
 
 def example(minutes: int = 6, seed: int = 7) -> History:
-    """Some minutes with four priorities; urgent requests are small and come often."""
+    """Plays some minutes with four priorities; urgent requests are small and frequent."""
     dice = random.Random(seed)
     asked = []
     for n in range(minutes * 6):

@@ -1,4 +1,4 @@
-"""The axes and colours of a report can be read, whatever its length and its priorities."""
+"""Tests that a report's axes and colours are readable, whatever its length and priorities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's numbers are those that plain Python finds in the same rows."""
+"""Tests a report's numbers against those that plain Python finds in the same rows."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_workers_are_busy_as_long_as_their_handlers_ran(world: World):
 
 
 def spread(world: World, begin: int, end: int) -> dict[int, int]:
-    """How much of [begin, end) lies in each window, us."""
+    """Returns how much of [begin, end) lies in each window, us."""
     found = {}
     for window in range(max(0, world.window(begin)), world.window(max(begin, end - 1)) + 1):
         low = world.start_us + window * world.width_us
@@ -196,7 +196,7 @@ def test_fairness_is_jains_index_of_the_requests_of_the_window(world: World):
 
 
 def inverted_takes(history: History, grace_us: int = 250_000) -> Counter[int]:
-    """By priority. The definition, word by word and slowly."""
+    """Counts inverted takes by priority, directly by the definition, and slowly."""
     limits = {one.id: one.limit for one in history.requests}
     takes: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in history.results:
@@ -230,7 +230,7 @@ def was_open(
 
 
 class Careless(History):
-    """A queue that takes whatever came first, whatever its priority."""
+    """A queue that takes the oldest request, whatever its priority."""
 
     def choose(self, ready: list[Asked]) -> Asked:
         return ready[0]
@@ -385,7 +385,7 @@ def test_many_priorities_are_a_few_rows_and_colours(short: Short):
     assert set(re.findall(r">priority (.*?)</text>", page)) == set(bands)
 
 
-# ------------------------------------------------------------------ words and numbers
+# ------------------------------------------------------------------ targets and numbers
 
 
 def test_targets_are_read():
@@ -405,7 +405,7 @@ def test_invalid_moments_are_refused(text: str):
         report.moment_of(text)
 
 
-def test_numbers_are_written_as_people_write_them():
+def test_numbers_are_written_in_the_usual_form():
     assert [duration(ms) for ms in (0.4, 12, 3400, 312_000, 11_160_000, None)] == [
         *("0.4 ms", "12 ms", "3.4 s", "5.2 min", "3.1 h", "–"),  # noqa: RUF001
     ]

@@ -1,1 +1,1 @@
-"""The scripts of staging."""
+"""Tests the scripts of staging."""

@@ -1,4 +1,4 @@
-"""append_partition: rows of a partition join immediately, each once by its place there."""
+"""Tests the script append_partition: rows of a partition are appended once by their place there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_rows_come_in_immediately(sink: Sink):
 
 
 def test_rows_that_were_added_before_are_left_out(sink: Sink):
-    """However another attempt cuts them; the reply repeats the tokens."""
+    """Another attempt may cut them otherwise; the reply repeats the tokens."""
     _, tokens, *_ = sink.add_part(0, [b"a", b"b", b"c"])
     word, again, added, _ = sink.add_part(0, [b"a", b"b"])
     assert (word, added) == (b"ok", 0)

@@ -1,4 +1,4 @@
-"""append_staged: what was staged and pinned moves into its request, chunk by chunk, each once."""
+"""Tests the script append_staged: pinned chunks move into their request, each once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.requests import HOUR, Lane, numbered, stored, toks
 
 @pytest.fixture
 def sink(lane: Lane) -> Sink:
-    """Two chunks of the area 0:1, of three rows and two, are pinned."""
+    """Pins two chunks of the area 0:1, of three rows and two."""
     made = Sink(lane)
     made.open()
     made.stage([b"a", b"", b"\x00\xff"])
@@ -42,8 +42,8 @@ def test_roll_renews_the_time_the_request_may_stay_open(sink: Sink):
     assert sink.lane.client.pttl(sink.record) > DAY
 
 
-def test_roll_twice_says_where_the_next_one_is(sink: Sink):
-    """With all queued tokens: the first answer may have been lost."""
+def test_a_repeated_roll_returns_where_the_next_one_is(sink: Sink):
+    """All queued tokens are returned, because the first reply may be lost."""
     _, tokens, _ = sink.roll()
     with sink.lane.unchanged():
         word, again, position, state = sink.roll()
@@ -75,7 +75,7 @@ def test_the_last_chunk_of_all_may_seal(sink: Sink):
 
 
 def test_a_roll_into_a_request_that_is_being_cancelled(lane: Lane):
-    """It comes in, as an append would, and is counted with the rest that is cancelled."""
+    """It is added, as by an append, and is counted with the rest that is cancelled."""
     sink = Sink(lane)
     sink.open(limit=1)
     sink.stage(1)
@@ -91,7 +91,7 @@ def test_a_roll_into_a_request_that_is_being_cancelled(lane: Lane):
 
 
 def test_a_foreign_append_of_the_same_number_is_a_conflict(sink: Sink):
-    """The chain of digests goes through every chunk that was rolled."""
+    """The chain of digests covers every chunk that was rolled."""
     sink.roll()
     with sink.lane.unchanged():
         assert sink.lane.append(2, chunk=2, chain="other") == [b"conflict"]

@@ -1,4 +1,4 @@
-"""append_unique: sub-requests with ids of their own, each id once."""
+"""Tests the script append_unique: it adds sub-requests with ids of their own, each id once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_new_ids_come_in_immediately(sink: Sink):
 
 
 def test_an_id_comes_in_once_and_the_first_wins(sink: Sink):
-    """Whatever the second call brings; the reply repeats the tokens."""
+    """The bodies of the second call do not matter; the reply repeats the tokens."""
     _, tokens, *_ = sink.add_unique(ROWS)
     word, again, added, _ = sink.add_unique({b"i1": b"other", b"i0": b"other"})
     assert (word, added) == (b"ok", 0)
@@ -34,7 +34,7 @@ def test_an_id_comes_in_once_and_the_first_wins(sink: Sink):
 
 
 def test_an_id_twice_in_one_call_comes_in_once(sink: Sink):
-    """The first of them."""
+    """The first of them is added."""
     reply = sink.add_unique({}, given=pack([b"i", b"i"]), packed=pack([b"a", b"b"]))
     assert reply[2] == 1
     assert bodies_of(sink.lane) == [b"a"]
@@ -57,7 +57,7 @@ def test_after_the_end_a_repeat_is_no_fault_and_a_new_id_gets_how_the_request_en
 
 
 def test_ids_of_another_life_do_not_count(lane: Lane):
-    """They may outlive the request; a new one of this id has none."""
+    """The ids may outlive the request; a new one of this id has none."""
     sink = Sink(lane)
     lane.client.sadd(sink.ids, "i0", "i9")
     lane.client.pexpire(sink.ids, 60_000)

@@ -1,4 +1,4 @@
-"""pin_manifest: the first manifest of a transaction wins, for good."""
+"""Tests the script pin_manifest: the first manifest of a transaction wins, for good."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANIFEST = b"0:1,1,3\n"
 
 @pytest.fixture
 def sink(lane: Lane) -> Sink:
-    """A transaction of the request `r1`."""
+    """Makes a transaction of the request `r1`."""
     return Sink(lane)
 
 
@@ -25,7 +25,7 @@ def test_pin_stores_the_manifest(sink: Sink):
 
 
 def test_a_second_manifest_gets_the_first_one_back(sink: Sink):
-    """A repeat of the transaction brings in what was pinned."""
+    """A repeat of the transaction adds what was pinned."""
     sink.open()
     sink.pin(("0:1", 1, 3))
     before = sink.lane.dump()[sink.record]
@@ -47,14 +47,14 @@ def test_a_second_manifest_gets_the_progress_of_the_first(sink: Sink):
 
 
 def test_an_empty_manifest_is_not_kept(sink: Sink):
-    """There is nothing that could be brought in twice."""
+    """It has nothing that could be added twice."""
     sink.open()
     assert sink.pin() == [b"pinned", b"", b"0", b"0", b"pinned"]
     assert sink.lane.client.exists(sink.record) == 0
 
 
 def test_pin_gives_the_open_request_more_time(sink: Sink):
-    """An empty one, too: a stream may bring no rows for long."""
+    """An empty one does so, too: a stream may have no rows for long."""
     sink.open()
     sink.lane.later(HOUR // 2)
     sink.pin()

@@ -1,4 +1,4 @@
-"""stage, unstage: chunks wait unseen, each once, and are dropped when no write needs them."""
+"""Tests stage and unstage: chunks wait unseen, each once, and are dropped when unused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.requests import Lane, numbered
 
 @pytest.fixture
 def sink(lane: Lane) -> Sink:
-    """A transaction of the request `r1`, which does not exist."""
+    """Makes a transaction of the request `r1`, which does not exist."""
     return Sink(lane)
 
 
@@ -31,7 +31,7 @@ def test_stage_keeps_chunks_and_counts_their_rows(sink: Sink):
 
 
 def test_stage_twice_is_a_dup(sink: Sink):
-    """Whatever it brings: an area has one writer."""
+    """Its content does not matter: an area has one writer."""
     sink.stage(3)
     sink.stage(2, chunk=2)
     with sink.lane.unchanged():
@@ -47,7 +47,7 @@ def test_every_chunk_gives_the_area_more_time(sink: Sink):
 
 @pytest.mark.parametrize("chunk", [2, 3])
 def test_stage_with_a_gap_is_refused(sink: Sink, chunk: int):
-    """BADCHUNK, also when the area has expired meanwhile."""
+    """The error is BADCHUNK, also if the area has expired meanwhile."""
     with sink.lane.refuses("BADCHUNK"):
         sink.stage(1, chunk=chunk)
 

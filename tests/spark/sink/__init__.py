@@ -1,1 +1,1 @@
-"""Writing with Spark."""
+"""Tests writing with Spark."""

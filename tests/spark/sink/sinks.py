@@ -1,4 +1,4 @@
-"""Frames to write, how they are written, what fails on the way, and what came of it."""
+"""Frames to write, and writes that fail or crash; reads what they left in Redis."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ COUNT = 25_000  # rows of the fixture `frame`
 
 
 def numbers(spark: Any, count: int, partitions: int = 3) -> Any:
-    """A frame of so many rows: id, and body `row <id>`."""
+    """Returns a frame of so many rows: id, and body `row <id>`."""
     return spark.range(0, count, 1, partitions).selectExpr("id", "concat('row ', id) AS body")
 
 
 def rows(count: int) -> list[bytes]:
-    """Its bodies."""
+    """Returns its bodies."""
     return [b"row %d" % i for i in range(count)]
 
 
@@ -52,21 +52,21 @@ def write(frame: Any, url: str, format: str = "fairlane", **options: Any) -> Non
 
 
 def bodies_in(client: redis.Redis, request_id: str) -> list[bytes]:
-    """The bodies that wait in a request, in their order."""
+    """Returns the bodies that wait in a request, in their order."""
     found: Any = client.xrange(keys.request_keys(request_id)[0])
     return [fields[b"b"] for _, fields in found]
 
 
 def areas(client: redis.Redis) -> list[bytes]:
-    """What is staged."""
+    """Returns the staged areas."""
     return [*client.scan_iter(match="stage:*", count=1000)]
 
 
-# ------------------------------------------------------------------ Spark tasks that fail
+# ------------------------------------------------------------------ failing tasks
 
 
 def failing(batches: Iterator[Any], how: str) -> Iterator[Any]:
-    """The rows as they are; but an attempt at partition 1 fails when it has written some.
+    """Yields the rows; but an attempt at partition 1 fails when it has written some.
 
     The first one, or with `task:always` every one; with `task:kill:<pid>` a process is killed
     there instead.
@@ -82,15 +82,15 @@ def failing(batches: Iterator[Any], how: str) -> Iterator[Any]:
             raise OSError("the disk of this executor is broken")
 
 
-# ------------------------------------------------------------------ and drivers that crash
+# ------------------------------------------------------------------ crashing drivers
 
 
 class Crashing(FairlaneSource):
-    """The format "crashing": its commit ends behind some steps, as the option `crash` says.
+    """The format "crashing": its commit ends after some steps, by the option `crash`.
 
-    `exit:<n>`: the process is gone behind n steps; `raise:<n>`: an error is raised there.
+    `exit:<n>`: the process ends after n steps; `raise:<n>`: an error is raised there.
     `task:first`, `task:always` and `task:kill:<pid>`: see `failing`. `kill:<n>:<pid>`: that
-    process is killed behind n steps, and the commit goes on.
+    process is killed after n steps, and the commit continues.
     """
 
     @classmethod
@@ -147,7 +147,7 @@ class CrashingStreamWriter(StagedStreamWriter):
 
 
 def crash(plan: Any, txn: str, messages: list[Any], how: str) -> None:
-    """Runs so many steps of a commit, and no more; all of them when a task was meant."""
+    """Runs so many steps of a commit, and no more; all of them if `crash` names a task."""
     word, steps, *pid = how.split(":")
     if word == "task":
         commit_staged(plan, txn, messages)

@@ -1,4 +1,4 @@
-"""A write on a cluster that speculates: `python -m tests.spark.sink.speculating MASTER URL ROWS`.
+"""Writes on a speculating cluster: `python -m tests.spark.sink.speculating MASTER URL ROWS`.
 
 The first attempt at the last partition writes some rows and then waits until another attempt has
 come to its end, as a stalled machine would; it ends well, or Spark kills it.
@@ -57,7 +57,7 @@ class StallingWriter(StagedWriter):
 
 
 def stalling(batches: Iterator[Any]) -> Iterator[Any]:
-    """The rows, with a long pause behind the first ones."""
+    """Yields the rows, with a long pause behind the first ones."""
     task: Any = TaskContext.get()
     for batch in batches:
         yield batch

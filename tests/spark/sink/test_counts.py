@@ -1,4 +1,4 @@
-"""What a write says of a txn that comes again: how many rows it added, and what differs."""
+"""Tests the report of a repeated txn: how many rows it added, and what differs."""
 
 from __future__ import annotations
 

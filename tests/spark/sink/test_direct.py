@@ -1,4 +1,4 @@
-"""writeMode=dedupe and pipelined: rows join their request, each once, whatever fails on the way."""
+"""Tests writeMode=dedupe and pipelined: rows are appended directly, each once, despite failures."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_request_that_was_cancelled_before_its_seal_raises(
     driver: SyncDriver,
     caplog: pytest.LogCaptureFixture,
 ):
-    """Behind the others, which are sealed. A stream says so and goes on: it would never get by."""
+    """The others are sealed before. A stream reports it and continues: it could never recover."""
     given = {"redis": redis_url, "requestColumn": "k", "finalize": "true"} | DEDUPE
     schema = StructType().add("k", "string").add("id", "long").add("body", "string")
     own = (*OPTIONS, *STREAM_OPTIONS)
@@ -128,7 +128,7 @@ def test_of_a_pipelined_write_that_failed_every_request_is_cancelled(
 def test_a_write_waits_for_the_workers(
     spark: Any, redis_url: str, driver: SyncDriver, redis_client: redis.Redis
 ):
-    """With maxWaiting no more than that waits, but for what each task has just brought."""
+    """With maxWaiting no more than that waits, except what each task has just brought."""
     options: dict[str, Any] = {"writeMode": "pipelined", "maxWaiting": 500, "batchSize": 100}
     seen: list[bytes] = []
     waiting = [0]

@@ -1,4 +1,4 @@
-"""Redis that goes away in the middle, and a cluster that speculates."""
+"""Tests writes while Redis is unreachable, and on a cluster that speculates."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ END_S = 180.0
 
 
 @pytest.mark.parametrize("crash", ["task:kill:{pid}", "kill:4:{pid}", "kill:9:{pid}"])
-def test_redis_that_goes_away_fails_the_write_and_the_next_run_completes_it(frame: Any, crash: str):
-    """In the middle of the staging, before the pin, and behind it."""
+def test_an_outage_of_redis_fails_the_write_and_the_next_run_completes_it(frame: Any, crash: str):
+    """It fails in the middle of the staging, before the pin, and after it."""
     options = (*AOF, "no")
     with server_process.run_server("single", *options) as server:
         how = crash.format(pid=server.pid)
@@ -58,7 +58,7 @@ def test_redis_that_goes_away_fails_the_write_and_the_next_run_completes_it(fram
 
 @contextlib.contextmanager
 def spark_process(name: str, log: Path, *words: str) -> Iterator[None]:
-    """A daemon of Spark's own standalone cluster."""
+    """Runs a daemon of Spark's own standalone cluster."""
     home = Path(pyspark.__file__).parent
     environment = {
         **os.environ,
@@ -79,7 +79,7 @@ def spark_process(name: str, log: Path, *words: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def spark_cluster(folder: Path) -> Iterator[str]:
-    """A master and a worker on each of two addresses: on one there is no speculation."""
+    """Runs a master and a worker on each of two addresses: on one there is no speculation."""
     (port,) = server_process.free_ports(1)
     master = f"spark://127.0.0.1:{port}"
     log = folder / "master.log"
@@ -101,7 +101,7 @@ def spark_cluster(folder: Path) -> Iterator[str]:
 
 @pytest.mark.timeout(400)
 def test_an_attempt_that_was_overtaken_brings_nothing_in(tmp_path: Path):
-    """Both attempts at a partition have written; the rows of one come in."""
+    """Both attempts at a partition have written; the rows of one are added."""
     skip_without_java()
     with server_process.run_server() as server, spark_cluster(tmp_path) as master:
         words = ["-m", "tests.spark.sink.speculating", master, server.url, str(COUNT)]

@@ -1,4 +1,4 @@
-"""The sink on other kinds of Redis: a cluster, and the oldest that is supported."""
+"""Tests the sink on other kinds of Redis: a cluster, and the oldest supported one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sink refuses at planning: one sentence that says what to do. No Java is needed."""
+"""Tests what the sink refuses at planning: one sentence with the remedy. No Java is needed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_column_called_body_is_the_body():
 
 
 def test_options_and_columns_are_found_in_any_case_of_letters():
-    """As Spark finds them; the plan has the name that the frame has."""
+    """Spark finds them so; the plan has the name that the frame has."""
     made = plan({"BODYCOLUMN": "text", "RequestColumn": "key", "request": ""}, WIDE)
     assert (made.body_column, made.request_column) == ("text", "key")
     schema = StructType().add("Body", StringType()).add("KEY", StringType())
@@ -73,14 +73,14 @@ def test_a_path_is_refused_with_what_to_do():
         plan({"path": "id"}, is_stream=True)
 
 
-def test_a_write_without_options_says_that_a_table_keeps_none():
-    """INSERT and CREATE TABLE AS SELECT come with none, whatever the table was made with."""
+def test_a_write_without_options_reports_that_a_table_keeps_none():
+    """INSERT and CREATE TABLE AS SELECT have none, whatever the table was made with."""
     with pytest.raises(InvalidArgument, match=r"name where the rows go.*Spark's catalog keeps no"):
         writer_of({}, BODY, False)
 
 
 def test_a_table_of_the_catalog_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch):
-    """CREATE TABLE comes with Spark's own options; what reads the table comes with none."""
+    """CREATE TABLE has Spark's own options; a read of the table has none."""
     monkeypatch.setenv("FAIRLANE_REDIS", "redis://127.0.0.1:1")
     made = {"option.request": "r1", "request": "r1", "owner": "me", "provider": "fairlane"}
     with pytest.raises(InvalidArgument, match=r"makes no tables: .*CREATE TEMPORARY VIEW"):
@@ -176,7 +176,7 @@ def test_json_takes_maps_whose_keys_have_a_text_and_no_geometry():
 
 @pytest.mark.parametrize("given", [{}, {"bodyFormat": "json"}, {"bodyFormat": "arrow"}], ids=str)
 def test_an_interval_of_months_is_refused_by_its_column_and_type(given: dict[str, str]):
-    """Spark hands no batch with one to Python, also beside the body."""
+    """Spark passes no batch with one to Python, also beside the body."""
     kinds = [YearMonthIntervalType(), ArrayType(MapType(StringType(), YearMonthIntervalType()))]
     for kind in kinds:
         schema = StructType().add("body", StringType()).add("age", kind)
@@ -185,7 +185,7 @@ def test_an_interval_of_months_is_refused_by_its_column_and_type(given: dict[str
 
 
 def test_the_error_of_an_interrupted_commit_names_the_txn_that_goes_on():
-    """Of a write that was not given one, too."""
+    """This holds for a write without a given txn, too."""
     given = {"patience": "0s"}
     one = plan(given)
     with pytest.raises(RedisUnreachable, match=f"same txn, {one.txn}, to go on"):

@@ -1,4 +1,4 @@
-"""Columns of Arrow become packed bodies, cut and grouped; what is no body is named by its row."""
+"""Tests how columns of Arrow become packed bodies; an invalid body is named by its row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unpacked(packed: bytes) -> list[bytes]:
 
 
 def read(batch: Any, most: int = 1000, **given: str) -> dict[str, list[list[bytes]]]:
-    """Request -> its chunks of bodies."""
+    """Returns request -> its chunks of bodies."""
     options = {"redis": "redis://x", **given}
     if "requestColumn" not in options:
         options.setdefault("request", "r1")

@@ -1,4 +1,4 @@
-"""writeMode=staged: rows in = results out, whatever fails on the way."""
+"""Tests writeMode=staged: as many results as rows, despite failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_frame_without_rows_is_a_request_that_is_done(
     assert Queue(driver).request("r1").state() == "done"
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_request_that_exists_is_refused_at_planning(
     assert redis_client.dbsize() == before
 
 
-# ------------------------------------------------------------------ what fails on the way
+# ------------------------------------------------------------------ failures
 
 
 def test_a_task_that_failed_half_way_is_done_again_and_its_rows_come_in_once(
@@ -132,8 +132,8 @@ def test_when_every_attempt_fails_no_row_is_visible(
 def test_a_commit_that_crashed_is_completed_by_the_next_run_of_the_same_txn(
     frame: Any, redis_url: str, redis_client: redis.Redis, crash: str
 ):
-    """Before the pin, and behind it when some chunks have rolled; the rows come in other order."""
-    with pytest.raises(Exception):  # noqa: B017  Spark says it in many ways
+    """It crashes before the pin, or after it when some chunks have rolled; the order differs."""
+    with pytest.raises(Exception):  # noqa: B017  Spark reports it in many ways
         write(frame, redis_url, "crashing", request="r1", txn="t1", crash=crash)
     is_pinned = redis_client.exists(keys.transaction("r1", "t1")) == 1
     assert is_pinned is (crash != "exit:3")

@@ -1,4 +1,4 @@
-"""Streams into a request: each micro-batch once, wherever the query is stopped and started anew."""
+"""Tests streams into a request: each micro-batch once, wherever the query stops and restarts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Stream:
         spark.dataSource.register(Crashing)
 
     def add(self, count: int = 40) -> None:
-        """One more file, of which a micro-batch is made."""
+        """Adds one more file, of which a micro-batch is made."""
         number = len([*(self.folder / "in").iterdir()])
         lines = [f"file {number} line {i}" for i in range(count)]
         (self.folder / "in" / f"{number}.txt").write_text("".join(f"{line}\n" for line in lines))
         self.lines += [line.encode() for line in lines]
 
     def run(self, format: str = "fairlane", **options: Any) -> None:  # noqa: A002
-        """Write all there is, a file a micro-batch, and stop."""
+        """Writes all there is, a file a micro-batch, and stops."""
         frame = (
             self.spark.readStream.option("maxFilesPerTrigger", 1)
             .text(str(self.folder / "in"))
@@ -72,7 +72,7 @@ def test_micro_batches_fill_one_request_that_stays_open(stream: Stream, redis_cl
 
 
 def test_a_query_that_crashed_goes_on_where_it_was(stream: Stream, redis_client: redis.Redis):
-    """Before the commit, in the middle of it, and behind it before Spark notes that it ran."""
+    """It crashes before the commit, in its middle, and after it before Spark notes that it ran."""
     stream.add()
     stream.run(request="r1")
     for crash in ("task:always", "exit:0", "exit:4", "exit:9", "raise:6", "exit:99"):

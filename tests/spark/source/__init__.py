@@ -1,1 +1,1 @@
-"""Reading with Spark."""
+"""Tests reading with Spark."""

@@ -1,4 +1,4 @@
-"""The completion log and results as streams: each row once, and the same rows when replayed."""
+"""Tests streams of the completion log and results: each row once, and the same when replayed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(driver: SyncDriver) -> World:
 
 
 def reader(url: str, **options: Any) -> stream.StreamReader:
-    """The source as Spark makes it, without Spark."""
+    """Makes the source as Spark does, without Spark."""
     source = FairlaneSource({"redis": url, **{name: str(one) for name, one in options.items()}})
     made = stream.reader_of(source.options, source.schema())
     assert isinstance(made, stream.StreamReader)
@@ -68,7 +68,7 @@ def batch_of(source: stream.StreamReader) -> tuple[Any, Any]:
 
 
 def ended(world: World, *ids: str, count: int = 2) -> None:
-    """Requests that come and end one after the other."""
+    """Makes requests that begin and end one after the other."""
     for one in ids:
         world.submit(one, count)
         world.work_off()
@@ -214,7 +214,7 @@ def test_another_request_of_the_same_id_is_not_read(
         source.partitions(start, end)
 
 
-# ------------------------------------------------------------------ what is gone
+# ------------------------------------------------------------------ lost entries
 
 
 def trim_log(redis_client: redis.Redis, count: int) -> None:
@@ -268,7 +268,7 @@ def test_a_deleted_log_raises(redis_url: str, world: World, redis_client: redis.
 def test_a_log_whose_end_a_failover_took_back_is_an_error(
     redis_url: str, world: World, redis_client: Any, later: int
 ):
-    """The new primary's clock is behind, so new endings come before the place of the query."""
+    """The new primary's clock is behind, so new ends come before the position of the query."""
     ended(world, *names(3))
     source = reader(redis_url)
     _, end = all_of(source)
@@ -284,7 +284,7 @@ def test_a_log_whose_end_a_failover_took_back_is_an_error(
 def test_results_whose_end_a_failover_took_back_are_an_error(
     redis_url: str, world: World, redis_client: Any
 ):
-    """The request goes on, and its new results come before the place of the query."""
+    """The request continues, and its new results come before the position of the query."""
     world.submit("r1", 6, limit=1)
     world.work_off(slices=3, most=1)
     source = reader(redis_url, request="r1")
@@ -299,7 +299,7 @@ def test_results_whose_end_a_failover_took_back_are_an_error(
 
 
 def test_a_moment_can_be_named(redis_url: str, world: World, redis_client: redis.Redis):
-    """The query begins at the first ending that is not older; its loss is noticed."""
+    """The query begins at the first end that is not older; its loss is detected."""
     ended(world, *names(3))
     first, *_ = list(world.queue.completions("0", follow=False))
     moment = int(first.log_id.split("-")[0]) - 5
@@ -317,7 +317,7 @@ def test_a_moment_can_be_named(redis_url: str, world: World, redis_client: redis
 
 
 def run(spark: SparkSession, url: str, folder: Path, **options: Any) -> list[Any]:
-    """Everything there is now, once, to Parquet; returns the rows so far."""
+    """Reads all that is there now, once, to Parquet; returns the rows so far."""
     source = spark.readStream.format("fairlane").option("redis", url)
     for name, value in options.items():
         source = source.option(name, value)
@@ -337,7 +337,7 @@ def run(spark: SparkSession, url: str, folder: Path, **options: Any) -> list[Any
 def test_a_query_goes_on_where_it_was(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
 ):
-    """After a clean stop, after a batch that was not committed, and after a loss of entries."""
+    """It continues after a clean stop, after an uncommitted batch, and after a loss of entries."""
     ended(world, *names(5))
     batches, rows = run(spark, redis_url, tmp_path, maxOffsetsPerTrigger=2, minPartitions=3)
     assert [count for count in batches if count] == [2, 2, 1]

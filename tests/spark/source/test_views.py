@@ -1,4 +1,4 @@
-"""What is read is what is there: every view, in parts, filtered or not."""
+"""Tests every view that Spark reads: complete, in parts, and filtered."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_parts_together_are_the_whole(redis_url: str, world: World):
         assert sorted(row["id"] for row in log) == sorted(f"r{n}" for n in range(20))
 
 
-# ------------------------------------------------------------------ results that go meanwhile
+# ------------------------------------------------------------------ results that expire meanwhile
 
 
 @pytest.mark.parametrize("gone", ["the request", "its results", "replaced"])
@@ -295,7 +295,7 @@ def test_conditions_on_time_leave_the_same_rows(spark: SparkSession, redis_url: 
 def test_conditions_hold_with_and_without_pushdown(
     spark: SparkSession, redis_url: str, world: World
 ):
-    """With it they are checked by the source, and do not reach Spark's plan."""
+    """With it the source checks them, and they do not reach Spark's plan."""
     for n in range(4):
         world.submit(f"r{n}", 3, priority=n)
     world.work_off()

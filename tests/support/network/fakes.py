@@ -42,8 +42,8 @@ def resp(reply: Any) -> bytes:
 class FakeServer:
     """Listens at 127.0.0.1, with a thread for each connection; `say` answers a command.
 
-    What `say` raises cuts the connection. The words a driver begins with are answered here, as is
-    who serves which slots: `slots`, pairs of the last slot and the server, in order.
+    If `say` raises an error, the connection is cut. A driver's first commands are answered here,
+    as are those about slots: `slots` has pairs of the last slot and the server, in order.
     """
 
     def __init__(self, say: Answer = lambda _: 1, version: str = "7.0.15", port: int = 0) -> None:
@@ -110,7 +110,7 @@ class FakeServer:
 
 @contextlib.contextmanager
 def fake_servers(count: int) -> Iterator[list[FakeServer]]:
-    """Yields this many servers, which answer 1 to everything. The first of several serves all slots."""
+    """Yields such servers; each answers 1 to everything. The first of several serves all slots."""
     made = [FakeServer() for _ in range(count)]
     for server in made if count > 1 else ():
         server.slots = [(16_383, made[0])]

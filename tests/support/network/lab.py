@@ -9,7 +9,7 @@ no place has. It holds from one place to another, so it may be made one way, and
         lab.cut(["a"], ["b"], "out")   # a does not reach b
         lab.unplug("a")                # no packet leaves a or reaches it
 
-It needs Linux, iproute2, and the right to make namespaces (root); `why_not` says what is missing.
+It needs Linux, iproute2, and the right to make namespaces (root); `why_not` names what is missing.
 """
 
 from __future__ import annotations

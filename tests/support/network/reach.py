@@ -1,9 +1,9 @@
 """Finds which scripts and commands code sends to Redis, read from its source.
 
 It starts at some functions and classes and follows every name they use, through the modules of the
-package. So it finds what may be sent in the rarest of cases, and rather too much than too little: a
+package. So it finds what may be sent in the rarest of cases, and too much rather than too little: a
 class that is named counts with all its methods. Only of the faces, Queue and Request, a method
-counts when something of its name is called.
+counts if a call has its name.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class OnCluster:
         return self.cluster.url
 
     def client(self) -> Any:
-        """Makes a client that finds the node of each key, and calls all primaries if there is no key."""
+        """Makes a client that finds the node of each key, and calls all primaries without a key."""
         host, port = self.cluster.nodes[0].address
         return EveryNode.from_url(f"redis://{host}:{port}", socket_timeout=30)
 
@@ -164,7 +164,7 @@ class OnSentinel:
         return self.guarded.url
 
     def client(self) -> redis.Redis:
-        """Makes a client of the master: nothing in these tests moves that role to another server."""
+        """Makes a client of the master: nothing in these tests moves that role elsewhere."""
         return self.guarded.first.client()
 
 
@@ -195,7 +195,7 @@ def is_other_kind(kind: str, path: Path) -> bool:
 
 
 def one() -> tuple[str, ...]:
-    """Returns the kinds for a test to which the kind matters little: `single`, unless others are named."""
+    """Returns the kinds for a test to which the kind matters little: `single`, or those named."""
     return chosen() if is_named() else ("single",)
 
 

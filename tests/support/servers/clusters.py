@@ -81,7 +81,7 @@ class Node:
         self.stopped = False
 
     def answers(self) -> bool:
-        """Returns whether this very process takes commands; False if it has ended, or while it loads."""
+        """Returns whether this very process takes commands; False if it ended, or is loading."""
         with contextlib.suppress(redis.RedisError):
             return bool(self.control.info("server")["process_id"] == self.pid)
         return False
@@ -166,7 +166,7 @@ class Cluster:
         return [node for node in self.nodes if node.is_live]
 
     def primaries(self) -> list[Node]:
-        """Returns the nodes that serve slots now, as most live nodes see it; in the order of `nodes`."""
+        """Returns the nodes that serve slots, as most live nodes see it, in `nodes`' order."""
         owners = self.view().owners()
         return [node for node in self.nodes if node.id in owners]
 
@@ -233,7 +233,7 @@ class Cluster:
     def restart(self, node: Node) -> None:
         """Starts the node again in its own folder; returns when it answers.
 
-        Without an append-only file it comes back empty.
+        Without an append-only file it is empty then.
         """
         self.kill(node)
         node.start()
@@ -319,7 +319,7 @@ class Cluster:
         return moved
 
     def begin_move(self, slot: int, target: Node) -> bool:
-        """Begins a move: the source answers ASK for keys it lacks. Returns False if already moved."""
+        """Begins a move: the source answers ASK for keys it lacks. False if already moved."""
         source = self.owner(slot)
         if source is target:
             return False
@@ -351,7 +351,7 @@ class Cluster:
         return moved
 
     def finish_move(self, slot: int) -> None:
-        """Makes the target the owner of the slot for every live primary; the source must be empty."""
+        """Makes the target the slot's owner for every live primary; the source must be empty."""
         source, target = self._moves.pop(slot)
         others = [node for node in self.live() if node not in (source, target)]
         for node in (target, source, *others):
@@ -362,7 +362,7 @@ class Cluster:
     def undo_move(self, slot: int) -> None:
         """Undoes a move: the slot stays at the source, and the moved keys return there.
 
-        Until it is back, the source takes it for missing: nothing else may be at work.
+        Until then it is missing for the source: nothing else may be at work.
         """
         source, target = self._moves.pop(slot)
         source.ask("CLUSTER", "SETSLOT", slot, "STABLE")
@@ -393,12 +393,12 @@ def slot_of(place: str | bytes | int) -> int:
 
 
 def node_is_primary(node: Node) -> bool:
-    """Returns True if the node reports that it is a primary."""
+    """Returns True if the node reports itself as a primary."""
     return bool(node.ask("ROLE")[0] == b"master")
 
 
 def _has_owner(node: Node, slot: int, owner: Node) -> bool:
-    """Returns True if the slot has that owner in this node's view, and every slot is served there."""
+    """Returns True if the slot has that owner for this node, and all slots are served there."""
     view = View.read(node.ask("CLUSTER", "NODES"))
     return view.slots[slot] == owner.id and "cluster_state:ok" in node.ask("CLUSTER", "INFO")
 

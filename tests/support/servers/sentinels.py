@@ -46,7 +46,7 @@ class Guarded:
         return f"rediss+sentinel://{known.credentials}{hosts}/{NAME}{known.query}&{guards}"
 
     def master(self) -> int:
-        """The port of the master that the first sentinel reports; 0 while the sentinel marks it as down."""
+        """The master's port as the first sentinel reports it; 0 while it is marked as down."""
         found = self.sentinels[0].sentinel_masters()[NAME]
         return int(found["port"]) if found["flags"] == "master" else 0
 
@@ -61,7 +61,7 @@ class Guarded:
         return True
 
     def demote_the_master(self) -> None:
-        """Makes the master a replica that keeps its connections. (The sentinel would do so after 10 s.)"""
+        """Makes the master a replica that keeps its connections. (A sentinel takes 10 s for it.)"""
         self.wait_for_the_copy()
         self.sentinels[0].execute_command("SENTINEL", "FAILOVER", NAME)
         self.wait_for_the_other()

@@ -24,7 +24,7 @@ KEY = {"enter": "\ue007", "escape": "\ue00c", "down": "\ue015", "tab": "\ue004"}
 
 
 class Browser:
-    """A browser whose pages are found by what a person sees. Its log must have no problem."""
+    """A browser whose elements are found by what a user sees. Its log must have no problem."""
 
     def __init__(self, folder: Path) -> None:
         from selenium import webdriver
@@ -108,7 +108,7 @@ class Browser:
         return str(self.run("return location.hash"))
 
     def problems(self) -> list[str]:
-        """Returns what the browser has complained about, as a refused script, and forgets it."""
+        """Returns the problems in the browser's log, as a refused script, and clears it."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""No page has a serious problem for people who use a keyboard, a screen reader or few colours."""
+"""Tests that no page has a serious problem for keyboards, screen readers or few colours."""
 
 from __future__ import annotations
 

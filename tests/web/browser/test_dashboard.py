@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: what a person on call does there."""
+"""Tests the dashboard in a real browser: what an operator does there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def until(serving: Serving, name: str, **wanted: Any) -> None:
 
 
 def confirm(browser: Browser, effect: str) -> None:
-    """Says yes in a dialog that says first what will happen."""
+    """Confirms a dialog that first names what will happen."""
     browser.one("dialog .effect", effect)
     browser.click("dialog button[type=submit]")
 

@@ -1,4 +1,4 @@
-"""Lists and a request that people look at for long: sorting, dead letters, and calls that rest."""
+"""Tests lists and a request's page over time: sorting, dead letters, and calls while idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages about the queue as it is now, in a real browser."""
+"""Tests the pages that show the present queue, in a real browser."""
 
 from __future__ import annotations
 

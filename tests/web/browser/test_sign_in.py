@@ -1,4 +1,4 @@
-"""A person signs in with a token, and sees and changes what it allows."""
+"""Tests the sign-in with a token, in a real browser: it shows and changes what the scope allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def sign_in(browser: Browser, token: str) -> None:
     browser.click("button[type=submit]")
 
 
-def test_a_token_that_may_look_sees_and_changes_nothing(guarded: Browser, program: Program):
+def test_a_token_with_the_scope_view_sees_all_and_changes_nothing(
+    guarded: Browser, program: Program
+):
     token = program("token", "create", "night-watch", "--scope", "view").id
     program("submit", "--id", "monday", "-", stdin=b"a\nb\n")
     guarded.open("#/requests/monday")
@@ -73,7 +75,7 @@ def test_a_page_that_only_listens_leads_back_to_the_form(guarded: Browser, progr
     guarded.one("#token")
 
 
-def test_a_page_whose_server_has_ended_says_so(chromium: Browser, program: Program):
+def test_a_page_whose_server_has_ended_shows_that(chromium: Browser, program: Program):
     with Serving(program) as running:
         chromium.url = running.url
         submit(running, "monday", ["a"])

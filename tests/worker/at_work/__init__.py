@@ -1,1 +1,1 @@
-"""Whole workers on a real Redis."""
+"""Tests whole workers on a real Redis."""

@@ -1,4 +1,4 @@
-"""Redis is away: an idle worker still follows its supervisor."""
+"""Tests workers while Redis is unreachable: an idle one still follows its supervisor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.exit(Worker(Queue.from_url(sys.argv[1]), bytes.upper, processes=2, concurren
 
 
 def pops(client: redis.Redis) -> int:
-    """How many connections wait in a blocking pop."""
+    """Returns how many connections wait in a blocking pop."""
     return sum(one["cmd"] == "brpop" for one in client.client_list())
 
 
@@ -95,7 +95,7 @@ def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
 
 
 def test_a_submission_taken_back_leaves_nothing_at_all(redis_url: str, redis_client: redis.Redis):
-    """No token in a lane, no entry in the log; the marker that refuses late intents expires."""
+    """No token is in a lane, no entry in the log; the marker that refuses late intents expires."""
 
     def bodies():
         yield from [b"x"] * 2500

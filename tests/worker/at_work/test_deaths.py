@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped or deaf: nothing is lost, nothing is counted twice."""
+"""Tests workers that are killed, stopped or blocked: nothing is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def numbers(count: int) -> list[bytes]:
-    """Bodies 0, 1, 2 ..."""
+    """Returns bodies 0, 1, 2 ..."""
     return [b"%d" % i for i in range(count)]
 
 
@@ -31,7 +31,7 @@ def numbers(count: int) -> list[bytes]:
 
 @ON_SINGLE
 def test_a_killed_processs_sub_request_runs_again(queue: Queue, workers: Workers, folder: Folder):
-    """As attempt 2, immediately, in a new process; it has one result."""
+    """It runs immediately as attempt 2, in a new process, and has one result."""
     request = queue.submit_request(numbers(5), limit=1)
     worker = workers.start("hold")
     index, pid, attempt = folder.wait_noted("began")[0]
@@ -51,7 +51,7 @@ def test_a_killed_processs_sub_request_runs_again(queue: Queue, workers: Workers
 
 @ON_SINGLE
 def test_only_the_body_that_kills_is_charged(queue: Queue, workers: Workers, folder: Folder):
-    """Its slice's others run at attempt 1; it runs alone, and is dead when its attempts are over.
+    """The slice's others run at attempt 1; it runs alone, and is dead when its attempts are over.
 
     The first death is not charged, because any of the slice may have caused it.
     """
@@ -98,7 +98,7 @@ def test_a_killed_workers_handlers_stop_and_another_takes_over(
 @ON_SINGLE
 @pytest.mark.slow
 def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Workers, folder: Folder):
-    """Once its former life's beat is late; and it takes back immediately what that life held."""
+    """It starts once its former heartbeat is late, and immediately takes back its former leases."""
     request = queue.submit_request(numbers(3), limit=1)
     first = workers.start("hold")
     folder.wait_noted("began")
@@ -114,7 +114,7 @@ def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Worker
     check_settled_once(request)
 
 
-# ------------------------------------------------------------------ stopped, deaf
+# ------------------------------------------------------------------ stopped, blocked
 
 
 @ON_SINGLE
@@ -122,7 +122,7 @@ def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Worker
 def test_a_worker_that_was_stopped_for_too_long_is_refused(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """Its lease ran out, another took over, and its late result is not counted."""
+    """Its lease expired, another worker took over, and its late result is not counted."""
     request = queue.submit_request([b"gate1", b"gate2"], limit=1, lease_s=1)
     first = workers.start("until_cancelled")
     late = folder.wait_noted("began")[0][1]
@@ -155,7 +155,7 @@ def test_a_worker_that_was_stopped_for_too_long_is_refused(
 def test_a_deaf_handler_keeps_its_lease(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
-    """It never lets go of the interpreter for 2.5 leases, and is not taken for dead."""
+    """It holds the interpreter lock for 2.5 leases, and is not taken for dead."""
     request = queue.submit_request([b"2500"], lease_s=1)
     workers.start("deaf")
     workers.start("deaf")
@@ -175,7 +175,7 @@ def test_a_deaf_handler_keeps_its_lease(
 
 @ON_SINGLE
 def test_a_cancelled_requests_handler_sees_it(queue: Queue, workers: Workers, folder: Folder):
-    """At the next extension of its lease; its result is not wanted and not counted."""
+    """It sees this at the next extension of its lease; its result is not counted."""
     request = queue.submit_request([b"never"] * 5, limit=1, lease_s=1)
     workers.start("until_cancelled")
     folder.wait_noted("began")
@@ -191,7 +191,7 @@ def test_a_cancelled_requests_handler_sees_it(queue: Queue, workers: Workers, fo
 def test_a_stop_is_not_taken_for_one_of_the_next_request(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """The fences of two requests are the same numbers: the second's handler is left in peace."""
+    """The fences of two requests are the same numbers: the second handler is not stopped."""
     first = queue.submit_request([b"never"], limit=1, lease_s=1)
     workers.start("until_cancelled")
     folder.wait_noted("began")

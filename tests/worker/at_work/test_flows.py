@@ -1,4 +1,4 @@
-"""Flows that workers run: each result is handed over once, also if workers are killed."""
+"""Tests flows on workers: each result is handed over once, also if workers are killed."""
 
 from __future__ import annotations
 

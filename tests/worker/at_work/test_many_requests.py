@@ -1,4 +1,4 @@
-"""Workers at many small requests: several leases of one unit, and every promise as with one."""
+"""Tests workers at many small requests: one unit has several leases, with the same guarantees."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Folder:
-    """What a test and handlers of its own process share."""
+    """Returns the folder that a test and handlers of its own process share."""
     return Folder(tmp_path)
 
 
 def many(queue: Queue, count: int, **options: Any) -> list[Request]:
-    """So many requests of one sub-request, numbered in their bodies."""
+    """Submits so many requests of one sub-request, numbered in their bodies."""
     return [queue.submit_request([b"%d" % i], id=f"one{i}", **options) for i in range(count)]
 
 
@@ -50,7 +50,7 @@ def check_each(requests: list[Request], attempts: set[int] | None = None) -> Non
 def test_many_requests_are_worked_off_in_bunches(
     handler: str, concurrency: int, queue: Queue, workers: Workers
 ):
-    """Each once, and each ending logged once; a larger one of the same lane among them."""
+    """Each runs once, and each end is logged once; a larger one of the same lane is among them."""
     large = queue.submit_request([b"%d" % i for i in range(3000)], limit=3)
     requests = many(queue, 400)
     workers.run(handler, concurrency=concurrency)
@@ -79,7 +79,7 @@ def test_leases_of_one_sub_request_of_one_request(tokens: int, queue: Queue, wor
 def test_a_poison_body_among_many_quick_ones_is_charged_alone(
     attempts: int, queue: Queue, own_folder: Folder
 ):
-    """The lease that had its turn is known: no more die of it than it has attempts."""
+    """The running lease is identified: no more die of it than it has attempts."""
 
     def handler(body: bytes) -> bytes:
         if body == b"150":
@@ -100,7 +100,7 @@ def test_a_poison_body_among_many_quick_ones_is_charged_alone(
 
 @ON_SINGLE
 def test_processes_that_are_killed_at_any_time_lose_nothing(queue: Queue, own_folder: Folder):
-    """Four of them, in the middle of batches; no sub-request has two results."""
+    """Four are killed, in the middle of batches; no sub-request has two results."""
 
     def handler(body: bytes) -> bytes:
         if int(body) % 100 == 7 and not own_folder.noted(f"died{body.decode()}"):
@@ -122,7 +122,7 @@ def test_processes_that_are_killed_at_any_time_lose_nothing(queue: Queue, own_fo
 def test_nothing_waits_behind_a_handler_that_is_slow_all_of_a_sudden(
     options: dict[str, int], queue: Queue, workers: Workers, folder: Folder
 ):
-    """What its process had taken with it is worked on by others, at its first attempt."""
+    """Other workers run what its process had leased, at its first attempt."""
     quick = many(queue, 200)
     workers.run("hold_999")
     last = [queue.submit_request([b"%d" % i], id=f"late{i}") for i in (0, 999, *range(1, 60))]
@@ -141,18 +141,18 @@ def test_nothing_waits_behind_a_handler_that_is_slow_all_of_a_sudden(
 
 
 class Kept:
-    """A keeper that notes what it is to give back."""
+    """A keeper that records what it must release."""
 
     def __init__(self) -> None:
         self.given: list[str] = []
 
     def give_back(self, held: list[Held], *, is_dead: bool) -> None:
-        assert not is_dead  # a living process lets go of its records itself
+        assert not is_dead  # a living process releases its records itself
         self.given += [one.request_id for one in held]
 
 
 def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.MonkeyPatch):
-    """It says so first, and does it at its next look, if the lease was not begun by then."""
+    """It announces this first, and does it at its next check, if the lease has not begun."""
     now = [100.0]
     monkeypatch.setattr(clock, "mono_s", lambda: now[0])
     board, keeper = LeaseBoard(1, 3), Kept()
@@ -172,7 +172,7 @@ def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.Monke
 
 
 def test_what_waits_behind_long_slices_is_left_alone_for_longer(monkeypatch: pytest.MonkeyPatch):
-    """A bunch takes about a slice: what waits for a part of it is not given back."""
+    """A batch takes about a slice: what waits for a part of it is not released."""
     now = [100.0]
     monkeypatch.setattr(clock, "mono_s", lambda: now[0])
     board, keeper = LeaseBoard(1, 1), Kept()
@@ -185,7 +185,7 @@ def test_what_waits_behind_long_slices_is_left_alone_for_longer(monkeypatch: pyt
 
 
 def test_a_unit_that_is_idle_again_takes_many_tokens_in_one_call(queue: Queue, workers: Workers):
-    """On every kind of server: by one pop, or by two."""
+    """It does so on every kind of server: by one pop, or by two."""
     requests = many(queue, 60)
     worker = workers.start("echo")
     wait_until(lambda: all(one.progress().ended for one in requests), 10, why="all are done")

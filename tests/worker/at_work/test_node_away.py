@@ -1,4 +1,4 @@
-"""A primary without a replica is gone: its requests wait for it, and all others go on."""
+"""Tests workers without one primary: its requests wait for it, and all others continue."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def workers(cluster: Cluster, queue: Queue, tmp_path: Path) -> Iterator[Workers]
 
 
 def ids_at(cluster: Cluster, node: Node, prefix: str) -> Iterator[str]:
-    """Ids whose requests live there."""
+    """Returns ids whose requests are at this node."""
     names = (f"{prefix}{n}" for n in count())
     return (name for name in names if cluster.owner(keys.request_hash(name)) is node)
 
 
 def submit(queue: Queue, names: Iterator[str], most: int, **options: Any) -> list[Any]:
-    """Requests of these ids."""
+    """Submits requests of these ids."""
     return [queue.submit_request([b"x"] * 20, id=name, **options) for name in islice(names, most)]
 
 
@@ -132,6 +132,6 @@ def test_a_permit_whose_node_hung_is_free_before_its_lease_expires(
 def submit_at(
     queue: Queue, cluster: Cluster, node: Node, most: int, **options: Any
 ) -> list[Request]:
-    """Requests of one body that live at this node."""
+    """Submits requests of one body that are at this node."""
     ids = ids_at(cluster, node, f"one{uuid4().hex}")
     return [queue.submit_request([b"x"], id=name, **options) for name in islice(ids, most)]

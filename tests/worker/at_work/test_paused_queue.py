@@ -1,4 +1,4 @@
-"""A paused queue: workers finish what they hold and take nothing until it is resumed."""
+"""Tests workers of a paused queue: they finish their leases and take nothing until the resume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.support.workers import Folder, Running, Workers
 
-BEAT_S = 2.5  # a beat, the look of a unit, and a second for a machine that is busy
+BEAT_S = 2.5  # a heartbeat, the check of a unit, and a second for a machine that is busy
 
 
 def wait_paused(worker: Running) -> None:
@@ -37,7 +37,7 @@ def beats_of(client: Any, worker: Running) -> bytes:
 
 
 def wait_beats(client: Any, worker: Running, count: int = 2) -> None:
-    """Returns after so many further beats of the worker."""
+    """Waits for so many further heartbeats of the worker."""
     seen: set[bytes] = set()
 
     def has_beaten() -> bool:
@@ -50,7 +50,7 @@ def wait_beats(client: Any, worker: Running, count: int = 2) -> None:
 def test_a_lease_that_runs_ends_in_a_paused_queue_and_nothing_follows(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
-    """Submissions go on, and after the resume all is done."""
+    """Submissions continue, and after the resume all is done."""
     request = queue.submit_request([b"a"] * 6, limit=1)
     worker = workers.start("hold", slice_s=0)
     folder.wait_noted("began")
@@ -70,7 +70,7 @@ def test_a_lease_that_runs_ends_in_a_paused_queue_and_nothing_follows(
 def test_idle_units_that_wait_in_a_pop_take_nothing(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis, shards: int
 ):
-    """They are woken when the pause is read, and take work within a beat of the resume."""
+    """They are woken when the pause is read, and take work within a heartbeat of the resume."""
     queue.set_shards(shards)
     worker = workers.start("echo_noted", concurrency=3, processes=2)
     queue.submit_request([b"first"]).wait(timeout=20)
@@ -105,7 +105,7 @@ def test_a_pause_for_a_time_ends_without_a_call(
 def test_a_worker_that_starts_in_a_paused_queue_takes_nothing(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
-    """And drains quickly."""
+    """It also drains quickly."""
     queue.pause()
     request = queue.submit_request([b"x"] * 5)
     worker = workers.start("echo_noted", processes=2)
@@ -158,7 +158,7 @@ def pops(client: Any) -> int:
 
 @pytest.mark.parametrize("handler", ["echo", "busy_noted"])
 def test_quick_handlers_stop_soon_after_a_pause(queue: Queue, workers: Workers, handler: str):
-    """Also units that acquire further leases while they handle the first ones."""
+    """This holds also for units that acquire further leases while they handle the first ones."""
     request = queue.submit_request([b"x"] * 200_000, limit=4)
     worker = workers.start(handler, processes=2)
     wait_until(lambda: request.progress().done > 1_000, 20, why="work is done")

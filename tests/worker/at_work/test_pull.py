@@ -1,4 +1,4 @@
-"""Programs that take sub-requests, beside workers and each other, some of them killed."""
+"""Tests programs that take sub-requests, beside workers and each other, some of them killed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def held(request: Request) -> int:
 def test_what_a_killed_program_had_is_taken_by_another(
     queue: Queue, taker: Callable[[float], Forked]
 ):
-    """No worker lives: the other one takes its leases back itself."""
+    """There is no worker: the other program takes the leases back itself."""
     request = queue.submit_request(numbered(12), limit=12)
     first = taker(1)
     wait_until(lambda: held(request) and request.progress().done, why="some are held, some done")
@@ -117,7 +117,7 @@ def test_programs_and_workers_share_requests_and_each_sub_request_counts_once(
 def test_a_worker_leads_soon_after_a_program_stood_in(
     queue: Queue, workers: Workers, redis_client: Any
 ):
-    """The program goes on to take all the time, but does not renew the lock."""
+    """The program continues to take all the time, but does not renew the lock."""
     request = queue.post("a")
     taken = take_one(queue, visible_for=HOUR)
     worker = workers.start("echo")

@@ -1,4 +1,4 @@
-"""Workers of a queue that has a rate."""
+"""Tests workers of a queue that has a rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_no_window_has_more_starts_of_a_queue_than_its_rate_allows(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
-    """Several requests, one with a tenant and one with a rate of its own, and two processes."""
+    """Several requests run, one with a tenant and one with a rate of its own, in two processes."""
     folder.open_gate("busy")
     queue.set_rate("100/s", 10)
     requests = [
@@ -48,7 +48,7 @@ def test_a_rate_that_is_set_and_removed_holds_for_what_waits_already(
 
 
 def test_the_most_urgent_request_starts_next(queue: Queue, workers: Workers, folder: Folder):
-    """A worker that waits for its turn holds no token, so the bulk does not go first."""
+    """A worker that waits for its turn holds no token, so the bulk does not start first."""
     folder.open_gate("busy")
     queue.set_rate("1/h", 1)
     bulk = queue.submit_request([b"x"] * 9, limit=9, priority=50)

@@ -1,4 +1,4 @@
-"""Workers and requests that wait: for a time, for a rate, for the other side."""
+"""Tests workers at requests that wait: for a time, for a rate, for a remote service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOON_S = 20.0
 
 
 def starts(folder: Folder) -> list[float]:
-    """When the handler was called, in s, in order."""
+    """Returns when the handler was called, in s, in order."""
     return sorted(float(at) for _, at in folder.noted("called"))
 
 
@@ -30,7 +30,7 @@ def worst_excess(times: list[float], rate: float, burst: float) -> float:
 def test_no_window_has_more_calls_than_the_rate_allows(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """By the clock of the handlers, with several processes."""
+    """The handlers' clocks measure it, in several processes."""
     folder.open_gate("busy")
     request = queue.submit_request([b"x"] * 60, limit=4, rate="100/s", burst=10)
     workers.run("busy_once", processes=2, concurrency=2)

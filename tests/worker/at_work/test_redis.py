@@ -1,4 +1,4 @@
-"""What Redis does to workers: it forgets scripts, cuts connections, ends and comes back."""
+"""Tests workers whose Redis forgets scripts, closes connections, ends and restarts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POPS = ("BRPOP ", "BLMPOP ")  # of one token, and of several
 
 
 def wait_done(request: Request, count: int) -> None:
-    """Wait until so many sub-requests are done, or all of them."""
+    """Waits until so many sub-requests are done, or all of them."""
     wait_until(lambda: _is_done(request, count), 30, why=f"{count} are done")
 
 
@@ -56,10 +56,10 @@ def _measured(queue: Queue) -> int:
 
 
 @ON_SINGLE
-def test_an_idle_worker_says_nothing_but_beats_and_pops(
+def test_an_idle_worker_sends_only_heartbeats_and_pops(
     queue: Queue, workers: Workers, redis_client: redis.Redis
 ):
-    """After work, too: no token of an ended request goes round, nothing polls."""
+    """After work, too: no token of an ended request circulates, nothing polls."""
     worker = workers.start("echo", processes=2, concurrency=2)
     request = queue.submit_request([b"x"] * 50, limit=4)
     assert request.wait(timeout=10) == "done"
@@ -77,7 +77,7 @@ def test_an_idle_worker_says_nothing_but_beats_and_pops(
 
 
 def commands_until(client: redis.Redis, begin: str, count: int) -> Iterator[tuple[float, str]]:
-    """When and what clients send, until so many began like this; not what scripts do."""
+    """Returns when and what clients send, until so many such commands; not what scripts do."""
     home = at(client, keys.conf("req"))
     sentinels = {one["addr"] for one in home.client_list() if one["name"].startswith("sentinel-")}
     with home.monitor() as monitor:
@@ -98,7 +98,7 @@ def commands_until(client: redis.Redis, begin: str, count: int) -> Iterator[tupl
 def test_forgotten_scripts_and_cut_connections_cost_nothing(
     handler: str, queue: Queue, workers: Workers, redis_client: redis.Redis
 ):
-    """In the middle of the work, again and again: every result, once."""
+    """This happens in the middle of the work, repeatedly: every result is there, once."""
     request = queue.submit_request([b"%d" % i for i in range(2000)], limit=UNITS)
     worker = workers.start(handler, processes=2, concurrency=2)
     for done in range(200, 1800, 200):
@@ -114,20 +114,20 @@ def test_forgotten_scripts_and_cut_connections_cost_nothing(
 
 
 def dispatch_and_pop() -> Operation[list[Any]]:
-    """What a worker sends after a slice: the tokens that came back, and the next pop."""
+    """Does what a worker sends after a slice: dispatches returned tokens, and pops."""
     calls = tokens.insert("req", "r1", [b"5", b"0.1", 0])
     replies: list[Any] = yield Batch([*calls, tokens.pop("req", 2000)])
     return replies
 
 
 def run_sync(url: str) -> list[Any]:
-    """By the blocking driver."""
+    """Runs it by the blocking driver."""
     with contextlib.closing(SyncDriver(url)) as driver:
         return driver.run(dispatch_and_pop())
 
 
 def run_async(url: str) -> list[Any]:
-    """By the driver of an event loop."""
+    """Runs it by the driver of an event loop."""
 
     async def scene() -> list[Any]:
         driver = AsyncDriver(url)
@@ -155,7 +155,7 @@ def test_a_forgotten_script_does_not_wait_for_the_pop_behind_it(
 
 @contextlib.contextmanager
 def started_again(server: server_process.Server) -> Iterator[None]:
-    """The same server, killed and started anew: same port, same append-only file."""
+    """Kills the server and starts it again: same port, same append-only file."""
     server.process.kill()
     server.process.wait()
     with (server.folder / "server.log").open("ab") as log:
@@ -176,7 +176,7 @@ def started_again(server: server_process.Server) -> Iterator[None]:
 @pytest.mark.server
 @pytest.mark.slow
 def test_workers_outlive_a_server_that_is_killed_and_started_again(tmp_path: Path):
-    """They wait for it and go on by themselves; what it had acknowledged is there."""
+    """They wait for it and continue; what it had acknowledged is there."""
     options = ("--appendonly", "yes", "--appendfsync", "always")
     with (
         server_process.run_server("single", *options) as server,

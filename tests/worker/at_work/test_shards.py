@@ -1,4 +1,4 @@
-"""Workers of a queue whose lanes are spread over shards."""
+"""Tests workers of a queue of several shards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tokens_in(client: redis.Redis, shard: int) -> int:
 
 
 def test_a_spread_queue_is_worked_off(queue: Queue, workers: Workers, redis_client: redis.Redis):
-    """All of it, by fewer workers than shards; nothing goes to its own lanes."""
+    """Fewer workers than shards do all of it; nothing goes to its own lanes."""
     queue.set_shards(4)
     requests = [queue.submit_request([b"x"] * 50, limit=3, priority=p) for p in (3, 7)]
     requests += list(queue.submit_many([[b"one"]] * 30))
@@ -30,7 +30,7 @@ def test_a_spread_queue_is_worked_off(queue: Queue, workers: Workers, redis_clie
 
 
 def test_what_is_urgent_goes_first_in_every_shard(queue: Queue, workers: Workers, folder: Folder):
-    """One unit, one sub-request at a time: at most a slice of each other shard comes before."""
+    """One unit runs one at a time: at most a slice of each other shard comes before."""
     queue.set_shards(3)
     for name, lane in (("late", 9), ("early", 8)):
         for i in range(3):
@@ -66,13 +66,13 @@ def test_shards_may_be_changed_while_workers_run(
 
 
 def lanes_of(client: Any, request_id: str) -> list[bytes]:
-    """The lanes that a request's queued permits name."""
+    """Returns the lanes that a request's queued permits name."""
     texts = client.hvals(keys.permits(request_id))
     return [text.split(b":")[3] for text in texts if text.startswith(b"q:")]
 
 
 def test_a_retry_in_a_shard_is_promoted(queue: Queue, workers: Workers, folder: Folder):
-    """The leader looks into the delayed tokens of every shard."""
+    """The leader reads the delayed tokens of every shard."""
     queue.set_shards(3)
     requests = [
         queue.submit_request([b"x"], limit=1, backoff_s=(0.001, 0.001), id=f"r{i}")

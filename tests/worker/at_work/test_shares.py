@@ -1,4 +1,4 @@
-"""Who gets how much: lanes are strict, and a request's share of its lane is its limit."""
+"""Tests shares: lanes are strict, and a request's share of its lane is its limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def turns(folder: Folder) -> list[str]:
-    """The requests in the order in which the one unit ran their sub-requests."""
+    """Returns the requests in the order in which the one unit ran their sub-requests."""
     return [name for _, _, name in folder.noted("ran")]
 
 
@@ -26,7 +26,7 @@ def turns(folder: Folder) -> list[str]:
 def test_a_later_lane_waits_until_the_earlier_ones_are_empty(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """However long that takes: no request ages into another lane."""
+    """The time does not matter: no request ages into another lane."""
     for name, lane in (("late", 9), ("early", 8)):
         queue.submit_request([b"x"] * 30, id=name, priority=lane, limit=2)
     workers.run("echo_noted", slice_s=0)
@@ -40,7 +40,7 @@ def test_a_later_lane_waits_until_the_earlier_ones_are_empty(
 def test_requests_of_one_priority_share_by_their_limits(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """Three tokens go round for one, and one for the other."""
+    """Three tokens circulate for one, and one for the other."""
     queue.submit_request([b"x"] * 60, id="wide", limit=3)
     queue.submit_request([b"x"] * 60, id="narrow", limit=1)
     workers.run("echo_noted", slice_s=0)
@@ -52,7 +52,7 @@ def test_requests_of_one_priority_share_by_their_limits(
 def test_units_are_quiet_while_another_one_holds_the_last_sub_request(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
-    """Nothing is ready, so no token goes round: who has nothing to do just waits."""
+    """Nothing is ready, so no token circulates: idle units just wait."""
     request = queue.submit_request([b"x"], limit=4)
     workers.start("hold", processes=4)
     folder.wait_noted("began")

@@ -1,4 +1,4 @@
-"""What a failover took back that others know: the request goes on, and is logged once."""
+"""Tests writes that a failover lost: the request continues, and its end is logged once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def workers(queue: Queue, client: Any, tmp_path: Path) -> Iterator[Workers]:
 
 
 def id_at(cluster: Cluster, node: Node) -> str:
-    """An id whose request lives there."""
+    """Returns an id whose request is at this node."""
     return next(
         name
         for name in (f"r{n}" for n in count())
@@ -71,7 +71,7 @@ def fail_over(cluster: Cluster, primary: Node, heir: Node) -> None:
 
 
 def endings(queue: Queue, request_id: str) -> list[str]:
-    """What the log says of a request."""
+    """Returns the log entries of a request."""
     return [one.state for one in queue.completions("0", follow=False) if one.id == request_id]
 
 
@@ -79,7 +79,7 @@ def endings(queue: Queue, request_id: str) -> list[str]:
 def test_an_end_that_was_logged_and_taken_back_comes_again(
     cluster: Cluster, queue: Queue, client: Any, workers: Workers
 ):
-    """It is no longer in `active`, and its tokens are gone: the leader looks for it."""
+    """It is no longer in `active`, and its tokens are gone: the leader finds it."""
     dispatch = cluster.owner("{req}:0")
     primary = next(node for node in cluster.primaries() if node is not dispatch)
     request = queue.submit_request([b"x"] * 3, id=id_at(cluster, primary))
@@ -98,7 +98,7 @@ def test_an_end_that_was_logged_and_taken_back_comes_again(
 def test_a_request_that_the_dispatch_slot_forgot_goes_on(
     cluster: Cluster, queue: Queue, workers: Workers
 ):
-    """Its intent and its tokens were taken back, and it was not."""
+    """Its intent and its tokens were lost, and it was not."""
     dispatch = cluster.owner("{req}:0")
     primary = next(node for node in cluster.primaries() if node is not dispatch)
     workers.start("echo")

@@ -1,4 +1,4 @@
-"""Tenants share the workers of a priority: by time, however many requests each has."""
+"""Tests tenants that share workers: by time, however many requests each has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def ran(folder: Folder) -> list[str]:
-    """The tenants in the order in which the one unit ran their sub-requests."""
+    """Returns the tenants in the order in which the one unit ran their sub-requests."""
     return [name.partition("-")[0] for _, _, name in folder.noted("ran")]
 
 

@@ -1,4 +1,4 @@
-"""An upgrade in the middle of the work: workers of two releases, and one whose files are gone."""
+"""Tests an upgrade under work: workers of two releases, and one whose files are gone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.rest  # each has a shorter test of its subject, or is t
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """The folder of a release whose scripts have other texts, and so other names on the server."""
+    """Makes a release with other script texts, and so other names on the server."""
     package = tmp_path / "fairlane"
     shutil.copytree(Path(fairlane.__file__).parent, package)
     if not (package / "lua").exists():
@@ -48,7 +48,7 @@ def other(tmp_path: Path) -> Path:
 def run_worker(
     other: Path, redis_url: str, handler: str, *words: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of that release, which drains at the end; it logs to the file `log`."""
+    """Runs a worker of that release, which drains at the end; it logs to the file `log`."""
     (port,) = free_ports(1)
     with (other / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -71,7 +71,7 @@ def run_worker(
 
 @pytest.fixture
 def newer(other: Path, redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of that release."""
+    """Runs a worker of that release."""
     (other / "handlers.py").write_text("def answer(body):\n    return b'newer'\n")
     with run_worker(other, redis_url, "answer", "--slice", "0") as process:
         yield process
@@ -85,7 +85,7 @@ def test_workers_of_two_releases_share_a_request(
     other: Path,
     redis_client: redis.Redis,
 ):
-    """Each takes what the other gave back, by scripts of its own."""
+    """Each takes what the other released, by scripts of its own."""
     theirs = Library(other / "fairlane" / "lua" / "v1")
     assert theirs.complete.sha(Dialect.SINGLE) != library().complete.sha(Dialect.SINGLE)
     workers.start("echo", slice_s=0)
@@ -125,7 +125,7 @@ def act(body, context):
 async def act_async(body, context):
     return act(body, context)
 """
-# Runs in the worker before anything else: notes each import and each script that is read.
+# Runs in the worker before anything else: records each import and each script that is read.
 RECORDER = """
 import os, sys
 

@@ -1,4 +1,4 @@
-"""Workers at work: every sub-request once, in order, and no more of them than the limit."""
+"""Tests workers at work: every sub-request once, in order, within the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def numbers(count: int) -> list[bytes]:
-    """Bodies 0, 1, 2 ..."""
+    """Returns bodies 0, 1, 2 ..."""
     return [b"%d" % i for i in range(count)]
 
 
@@ -25,7 +25,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 def test_two_processes_of_two_threads_work_off_a_request(queue: Queue, workers: Workers):
-    """Four units, each with its share; every result once, in the order of the input."""
+    """Four units have a share each; every result is there once, in the order of the input."""
     request = queue.submit_request([b"4"] * 400, limit=4)
     workers.run("meet", processes=2, concurrency=2)
     results = list(request.results())
@@ -38,7 +38,7 @@ def test_two_processes_of_two_threads_work_off_a_request(queue: Queue, workers: 
 
 
 def test_an_async_handler_runs_as_ten_tasks(queue: Queue, workers: Workers):
-    """All in one process, concurrently."""
+    """They are all in one process."""
     request = queue.submit_request([b"10"] * 300, limit=10)
     workers.run("meet_async", concurrency=10)
     results = list(request.results())
@@ -51,7 +51,7 @@ def test_an_async_handler_runs_as_ten_tasks(queue: Queue, workers: Workers):
 
 @pytest.mark.parametrize("handler", ["number_batch", "number_batch_async"])
 def test_a_batch_handler_gets_slices(handler: str, queue: Queue, workers: Workers):
-    """One body at first, many once it is known to be fast; each result belongs to its body."""
+    """It gets one body at first, and many once it is measured as fast; results match bodies."""
     request = queue.submit_request(numbers(3000), limit=2)
     workers.run(handler, concurrency=2)
     found = [(result.body or b"").split(b" of ") for result in request.results()]
@@ -75,7 +75,7 @@ def test_the_context_describes_the_sub_request(queue: Queue, workers: Workers):
 
 
 def test_results_name_their_worker(queue: Queue, workers: Workers):
-    """By the id that is also its address."""
+    """The name is the id that is also its address."""
     request = queue.submit_request(numbers(3))
     worker = workers.start("echo")
     assert request.wait(timeout=10) == "done"
@@ -86,7 +86,7 @@ def test_results_name_their_worker(queue: Queue, workers: Workers):
 
 
 def most_concurrent(intervals: list[tuple[int, int]]) -> int:
-    """The most that ran at one instant."""
+    """Returns the most that ran at one instant."""
     changes = [(end, -1) for _, end in intervals] + [(began, 1) for began, _ in intervals]
     most = now = 0
     for _, change in sorted(changes):
@@ -121,7 +121,7 @@ def test_no_more_run_concurrently_than_the_limit_and_as_many_do(
 def test_an_urgent_request_waits_for_one_slice_at_most(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """However much of lower priority waits: proven by order, not by time.
+    """However much of lower priority waits, the order proves it, and no time.
 
     What the one unit may still begin after the submission has returned: the rest of the slice
     it is in, or, had it popped the next token already, all of that one.
@@ -144,7 +144,7 @@ def test_an_urgent_request_waits_for_one_slice_at_most(
 
 @ON_SINGLE
 def test_requests_of_one_priority_take_turns(queue: Queue, workers: Workers, folder: Folder):
-    """One unit, one sub-request a lease: they alternate from the first to the last."""
+    """One unit has one sub-request a lease: they alternate from the first to the last."""
     for name in ("a", "b"):
         queue.submit_request(numbers(40), id=name, limit=1)
     workers.run("echo_noted", slice_s=0)

@@ -1,1 +1,1 @@
-"""Handlers and their outcomes."""
+"""Tests handlers and their outcomes."""

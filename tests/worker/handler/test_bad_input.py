@@ -1,4 +1,4 @@
-"""Handlers and bodies that break rules: what is to blame is charged, the others go on.
+"""Tests handlers and bodies that break rules: the cause is charged, the others continue.
 
 The workers run in the test's own process; their children are forked from it.
 """
@@ -44,12 +44,12 @@ pytestmark = ON_SINGLE
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """What a test and its handlers share."""
+    """Returns the folder that a test and its handlers share."""
     return Folder(tmp_path)
 
 
 def submit(queue: Queue, limit: int = 1, **options: Any) -> Request:
-    """A request, one body of which is bad."""
+    """Submits a request, one body of which is bad."""
     bodies = [b"bad" if i == BAD else b"%d" % i for i in range(40)]
     return queue.submit_request(
         bodies, limit=limit, attempts=ATTEMPTS, backoff_s=(0.01, 0.02), **options
@@ -57,7 +57,7 @@ def submit(queue: Queue, limit: int = 1, **options: Any) -> Request:
 
 
 def handler_of(act: Callable[[], Any]) -> Callable[[bytes], Any]:
-    """A handler that does this for the bad body."""
+    """Returns a handler that does this for the bad body."""
 
     def handler(body: bytes) -> Any:
         return act() if body == b"bad" else body
@@ -82,29 +82,29 @@ def check_only_bad_is_dead(request: Request, client: Any, reason: bytes) -> str:
 
 
 def raise_it(error: BaseException) -> Any:
-    """As an expression."""
+    """Raises an exception, as an expression."""
     raise error
 
 
 def recurse() -> Any:
-    """Without an end."""
+    """Recurses without an end."""
     return recurse()
 
 
 def eat() -> Any:
-    """More memory than there is."""
+    """Allocates more memory than there is."""
     return bytes(1 << 60)
 
 
 def print_when_closed() -> Any:
-    """To a stream that is closed."""
+    """Prints to a stream that is closed."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
     sys.stdout.close()
     print("unheard")  # noqa: T201
 
 
 class OfItsOwn(BaseException):
-    """Nothing that `except Exception` would see."""
+    """An exception that `except Exception` does not catch."""
 
 
 FAILURES = {
@@ -125,7 +125,7 @@ FAILURES = {
 def test_what_goes_wrong_in_python_is_a_failure_and_ends_no_process(
     act: Any, said: str, queue: Queue, redis_client: redis.Redis, *, is_async: bool
 ):
-    """Whatever it is called, and however it is raised."""
+    """Its type and the way it is raised do not matter."""
     handler = handler_of(act)
 
     async def asynchronous(body: bytes) -> Any:
@@ -139,11 +139,11 @@ def test_what_goes_wrong_in_python_is_a_failure_and_ends_no_process(
     assert (worker._children.crashes, worker._children.restarts) == (0, 0)
 
 
-# ------------------------------------------------------------------ what ends its process
+# ------------------------------------------------------------------ the end of its process
 
 
 def without_core(act: Callable[[], Any]) -> Callable[[], Any]:
-    """The same, leaving no core file behind."""
+    """Does the same, and leaves no core file behind."""
 
     def quietly() -> Any:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -153,7 +153,7 @@ def without_core(act: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def overflow() -> Any:
-    """The stack of C, which Python's own limit does not see."""
+    """Overflows the stack of C, which Python's own limit does not see."""
     sys.setrecursionlimit(1_000_000)
 
     def deeper(_: int) -> int:
@@ -163,7 +163,7 @@ def overflow() -> Any:
 
 
 def forbid_calls() -> None:
-    """Leave so little of Python's stack that the worker's own calls fail, far from any handler."""
+    """Leaves so little of Python's stack that the worker's own calls fail, far from any handler."""
     for depth in range(1, 1000):
         with contextlib.suppress(RecursionError):
             sys.setrecursionlimit(depth)
@@ -171,7 +171,7 @@ def forbid_calls() -> None:
 
 
 def set_alarm() -> Any:
-    """One that comes when another body is worked on, or none."""
+    """Sets an alarm that rings when another body is worked on, or none."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 0.001)
     threading.Event().wait()
@@ -216,7 +216,7 @@ def test_what_ends_its_process_is_charged_once_it_is_alone(
 
 
 def test_a_death_while_the_worker_drains_is_a_death_too(queue: Queue, redis_client: redis.Redis):
-    """Even one that looks like a good end: what it held does not wait for its lease."""
+    """This holds even for an exit that looks clean: its leases do not wait to expire."""
 
     def leave(body: bytes) -> bytes:
         made[0].stop()
@@ -230,11 +230,11 @@ def test_a_death_while_the_worker_drains_is_a_death_too(queue: Queue, redis_clie
     request.cancel()
 
 
-# ------------------------------------------------------------------ what it does to its process
+# ------------------------------------------------------------------ damage to its process
 
 
 def close_files() -> None:
-    """All of them, but for those of the terminal."""
+    """Closes all files, except those of the terminal."""
     os.closerange(3, 256)
 
 
@@ -254,7 +254,7 @@ def test_a_handler_that_closes_the_sockets_harms_only_itself(
 def test_an_async_handler_that_closes_its_loops_files_is_charged(
     queue: Queue, redis_client: redis.Redis
 ):
-    """The loop can't go on: its process ends."""
+    """The loop can't continue: its process ends."""
 
     async def handler(body: bytes) -> bytes:
         if body == b"bad":
@@ -268,18 +268,18 @@ def test_an_async_handler_that_closes_its_loops_files_is_charged(
 
 
 def code_of(pid: int) -> bytes:
-    """How a process ended."""
+    """Returns how a process ended."""
     return b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def fork_and_return() -> bytes:
-    """Both processes return."""
+    """Forks, and both processes return."""
     pid = os.fork()
     return b"forked" if pid == 0 else code_of(pid)
 
 
 def fork_and_exit() -> bytes:
-    """As a program would that runs outside of a worker."""
+    """Exits as a program does that runs outside of a worker."""
     pid = os.fork()
     if pid == 0:
         sys.exit(3)
@@ -287,7 +287,7 @@ def fork_and_exit() -> bytes:
 
 
 def fork_and_fail() -> bytes:
-    """The forked process raises."""
+    """Forks, and the forked process raises."""
     pid = os.fork()
     if pid == 0:
         raise ValueError("in the fork")
@@ -303,7 +303,7 @@ def test_a_process_that_a_handler_forks_goes_no_further_than_the_handler(
     fork: Any, code: bytes, concurrency: int, queue: Queue, redis_client: redis.Redis,
     *, is_async: bool,
 ):  # fmt: skip
-    """It neither settles nor speaks on the worker's sockets; who waits for it reads its code."""
+    """It neither settles nor uses the worker's sockets; its parent reads its exit code."""
     handler = handler_of(fork)
 
     async def asynchronous(body: bytes) -> Any:
@@ -362,7 +362,7 @@ def test_a_handler_may_start_a_process_of_its_own(queue: Queue):
 
 
 def ignore_signals() -> None:
-    """All that can be."""
+    """Ignores all signals that can be ignored."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN)
     threading.Event().wait()
@@ -371,7 +371,7 @@ def ignore_signals() -> None:
 def test_a_handler_that_ignores_every_signal_is_killed_all_the_same(
     queue: Queue, redis_client: redis.Redis
 ):
-    """It can't say where it was."""
+    """It can't report its stack."""
     request = submit(queue, time_limit_s=0.5)
     Worker(queue, handler_of(ignore_signals)).run(until_idle=True)
     error = check_only_bad_is_dead(request, redis_client, b"timeout")
@@ -379,12 +379,12 @@ def test_a_handler_that_ignores_every_signal_is_killed_all_the_same(
 
 
 def leave_thread() -> None:
-    """One for which no test could wait."""
+    """Leaves a thread for which no test could wait."""
     threading.Thread(target=threading.Event().wait).start()
 
 
 def disturb_memory() -> None:
-    """Switch off what collects it."""
+    """Switches the garbage collector off."""
     gc.disable()
     gc.set_threshold(0)
 
@@ -408,7 +408,7 @@ def test_what_a_handler_leaves_behind_keeps_no_worker_from_ending(
 def test_a_body_that_kills_whole_workers_kills_no_more_than_its_attempts(
     queue: Queue, workers: Workers
 ):
-    """And one more, as the first death may be that of a slice."""
+    """One more may die, because the first death may be that of a slice."""
     request = queue.submit_request([b"poison"], attempts=2, backoff_s=(0.01, 0.01))
     killed = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What a handler is, and how one is found."""
+"""Tests which functions are handlers, and how they are found."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class BatchCallable:
 
 
 def annotated(annotation: Any) -> typing.Callable[..., Any]:
-    """A handler whose parameter has this annotation, as an object or as text."""
+    """Returns a handler whose parameter has this annotation, as an object or as text."""
 
     def handler(bodies: Any) -> Any:
         return bodies
@@ -171,7 +171,7 @@ SHAPES = {  # handler: (is_async, is_batch, wants_context)
 def test_a_handlers_shape_is_seen(
     handler: typing.Callable[..., Any], expected: tuple[bool, bool, bool]
 ):
-    """Sync or async, one body or a list, with or without a context."""
+    """It is sync or async, takes one body or a list, with or without a context."""
     shape = shape_of(handler)
     assert (shape.is_async, shape.is_batch, shape.wants_context) == expected
     assert shape.call is handler
@@ -185,7 +185,7 @@ def test_a_handlers_shape_is_seen(
 def test_a_handler_that_cannot_take_a_body_is_refused(
     handler: typing.Callable[..., Any], count: int
 ):
-    """The sentence says how many arguments it takes and what is expected."""
+    """The error names how many arguments it takes and what is expected."""
     with pytest.raises(HandlerNotFound, match=rf"takes {count} arguments: \(body\) or \(body, con"):
         shape_of(handler)
 
@@ -207,13 +207,13 @@ def test_a_generator_function_is_refused(handler: typing.Callable[..., Any]):
 
 
 def test_what_is_no_function_is_refused():
-    """The sentence says what it is."""
+    """The error names its type."""
     with pytest.raises(HandlerNotFound, match="'text' is a str, not something to call"):
         shape_of("text")  # type: ignore[arg-type]
 
 
 def test_the_decorator_returns_the_function_itself():
-    """It only marks."""
+    """It only marks the function."""
 
     def function(bodies: Any) -> Any:
         return bodies
@@ -247,7 +247,7 @@ def test_a_handler_is_found_by_name():
 
 @pytest.mark.parametrize("name", ["", "module", "module:", ":function", "module.function"])
 def test_a_name_without_its_colon_is_refused(name: str):
-    """The sentence says how to write it."""
+    """The error shows the right form."""
     with pytest.raises(HandlerNotFound, match="is not valid: write module:function"):
         load(name)
 
@@ -288,7 +288,7 @@ def test_a_missing_module_is_named_with_the_current_folder(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """An import that fails within a module says nothing about where that module is."""
+    """An import that fails within a module does not prove where that module is."""
     module("fairlane_test_needs", "import fairlane_test_absent")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -306,12 +306,12 @@ def test_a_missing_module_is_named_with_the_current_folder(
 
 
 def context_of(index: int = 3, attempt: int = 2) -> Context:
-    """The description of a sub-request."""
+    """Returns the description of a sub-request."""
     return Context("r1", index, attempt, 7, record_of_its_own())
 
 
 def test_the_default_handler_prints_and_returns_an_object(capfdbinary: Any):
-    """One line of JSON, in the words of the queue."""
+    """It prints one line of JSON, in the terms of the queue."""
     returned = print_json("zwölf".encode(), context_of())
     expected = {"request": "r1", "index": 3, "attempt": 2, "body": "zwölf"}
     assert json.loads(returned) == expected
@@ -319,13 +319,13 @@ def test_the_default_handler_prints_and_returns_an_object(capfdbinary: Any):
 
 
 def test_the_default_handler_shows_bytes_that_are_no_text(capfdbinary: Any):
-    """As base64, under another key."""
+    """They are base64, under another key."""
     assert json.loads(print_json(b"\xff\n", context_of()))["body_base64"] == "/wo="
     assert capfdbinary.readouterr().out.count(b"\n") == 1
 
 
 def test_the_context_follows_the_lease():
-    """The deadline and the stop are read at the moment they are asked for."""
+    """The deadline and the stop are read when they are used."""
     record = record_of_its_own()
     record.hold("r1", "0", 7, b"o" * 32, 100.0, 30.0)
     context = Context("r1", 0, 1, 7, record)

@@ -1,4 +1,4 @@
-"""What handlers and failures may do to a worker: it charges no other, and leaves nothing behind.
+"""Tests poison bodies and failing supervisors: no other sub-request is charged or left behind.
 
 The workers of these tests run in the test's own process; their children are forked from it.
 """
@@ -35,7 +35,7 @@ UNITS = 8
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """What a test and its handlers share."""
+    """Returns the folder that a test and its handlers share."""
     return Folder(tmp_path)
 
 
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def poison(folder: Folder) -> Any:
-    """A handler: at first all units hold a body; the poison kills each process it is in."""
+    """Holds a body in all units at first; the poison then kills each process it is in."""
 
     def handler(body: bytes, context: Context) -> bytes:
         is_first = not folder.noted("died")
@@ -61,7 +61,7 @@ def poison(folder: Folder) -> Any:
 
 
 def poison_async(folder: Folder) -> Any:
-    """The same as tasks."""
+    """Does the same as a coroutine."""
 
     async def handler(body: bytes, context: Context) -> bytes:
         is_first = not folder.noted("died")
@@ -107,7 +107,7 @@ def test_a_death_before_the_handler_is_called_is_not_charged(
 @pytest.mark.parametrize("attempts", [1, 3])
 @ON_SINGLE
 def test_one_poison_body_is_charged_alone(made: Any, attempts: int, queue: Queue, folder: Folder):
-    """Eight are held when it kills for the first time: any may be the cause, and none is charged.
+    """Eight are leased at its first kill: any may be the cause, and none is charged.
 
     Then one unit works alone, so that the poison is charged with each further death.
     """
@@ -150,14 +150,14 @@ def test_a_poison_body_in_a_slice_of_a_thousand_ends_alone(queue: Queue, folder:
 
 
 def children_of(board: LeaseBoard) -> tuple[ProcessPool, tuple[Any, ...]]:
-    """The processes of a worker, none started; and the records of the one there is."""
+    """Makes the processes of a worker, none started, and returns the records of one."""
     records = tuple(board.records)
     shape: Any = None
     return ProcessPool([Assignment("", "req", "w:1", "7", shape, 20.0, records)], []), records
 
 
 def waiting(board: LeaseBoard) -> list[bool]:
-    """Which units must not begin."""
+    """Returns which units must not begin."""
     return [record.is_waiting for record in board.records]
 
 
@@ -165,7 +165,7 @@ def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
     now: list[float],
 ):
-    """Ten seconds from its last start; then the others begin."""
+    """It does so for ten seconds from the last start; then the others begin."""
     monkeypatch.setattr("fairlane.worker.process.pool.start", lambda *_: (0, 0))
     monkeypatch.setattr("fairlane.worker.process.stack_dump.make", lambda: -1)
     board = LeaseBoard(3)
@@ -187,7 +187,7 @@ def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
 
 @ON_SINGLE
 def test_one_worker_runs_twice(queue: Queue):
-    """Under one id; a stop counts for one run only."""
+    """It has one id; a stop counts for one run only."""
     worker = Worker(queue, echo, concurrency=2)
     worker.stop()
     assert worker.run() == 0
@@ -204,7 +204,7 @@ def test_one_worker_runs_twice(queue: Queue):
 def test_a_supervisor_that_fails_leaves_no_child_and_no_lease(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nothing would extend what its children hold: they end, and it goes back uncharged."""
+    """Nothing would extend the children's leases: they end, and the leases return uncharged."""
 
     def hold(body: bytes) -> bytes:
         folder.note("began", os.getpid())
@@ -237,7 +237,7 @@ def test_a_supervisor_that_fails_leaves_no_child_and_no_lease(
 
 
 def start_and_signal(body: bytes) -> str:
-    """Start a program that runs until its input ends, and send it the signal the body names."""
+    """Starts a program that runs until its input ends, and sends it the body's signal."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as program:
         program.send_signal(int(body))
         try:
@@ -250,7 +250,7 @@ def start_and_signal(body: bytes) -> str:
 @pytest.mark.parametrize("concurrency", [1, 2])
 @ON_SINGLE
 def test_a_program_that_a_handler_starts_can_be_terminated(queue: Queue, concurrency: int):
-    """Its worker's processes leave signals to the supervisor, but do not hand that on."""
+    """The worker's processes ignore signals, but their programs do not inherit that."""
     request = queue.submit_request([b"%d" % signal.SIGTERM, b"%d" % signal.SIGINT])
     Worker(queue, start_and_signal, concurrency=concurrency).run(until_idle=True)
     assert [result.body for result in request.results()] == [b"-15", b"-2"]
@@ -262,7 +262,7 @@ SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000]
 
 
 def tokens_in(calls: list[Any]) -> list[Any]:
-    """What is dispatched by these calls: the tokens, or `retire`."""
+    """Returns what these calls dispatch: the tokens, or `retire`."""
     found = []
     for call in calls:
         assert isinstance(call, Call)
@@ -274,20 +274,20 @@ def tokens_in(calls: list[Any]) -> list[Any]:
 
 
 def big(count: int, position: int) -> Outcome:
-    """An outcome of so many results, each of which fills a part."""
+    """Returns an outcome of so many results, each of which fills a part."""
     ids = [entry_id for entry_id, _ in entries_of(*[b"x"] * count)]
     return Outcome(position, 0.001, ids, [b"head", b"x" * 11] * count)
 
 
 @pytest.fixture
 def _parts_of_ten_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one complete call may carry."""
+    """Limits what one complete call may carry."""
     monkeypatch.setattr(settings, "FLUSH_BYTES", 10)
 
 
 @pytest.mark.usefixtures("_parts_of_ten_bytes")
 def test_the_tokens_of_every_part_are_dispatched():
-    """Each part's reply may bring some, and the last one's are not all."""
+    """Each part's reply may have some, and the last one's are not all."""
     work = work_off(unit_of_its_own(), slice_of(b"1", b"2", b"3"))
     next(work)
     step: Any = work.send(big(3, 3))
@@ -304,7 +304,7 @@ def test_the_tokens_of_every_part_are_dispatched():
 
 @pytest.mark.usefixtures("_parts_of_ten_bytes")
 def test_the_tokens_of_every_part_go_out_before_the_handler_goes_on():
-    """In one round trip, while the rest of the slice is worked on."""
+    """They go out in one round trip, while the rest of the slice is worked on."""
     work = work_off(unit_of_its_own(), slice_of(b"1", b"2", b"3"))
     next(work)
     step: Any = work.send(big(2, 2))

@@ -1,4 +1,4 @@
-"""The runner: one call an entry, or one for the whole slice, and what becomes of each result."""
+"""Tests the runner: one call for each entry, or one for the whole slice, and the results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("still_clock")
     ids=["bytes", "str", "no bytes", "no text", "None", "bytearray", "memoryview", "subclass"],
 )
 def test_a_result_is_bytes_text_or_nothing(run: Run, result: Any, head: bytes, body: bytes):
-    """What may be returned goes out as plain bytes; None and nothing stay apart."""
+    """What may be returned is sent as plain bytes; None and nothing stay distinct."""
     outcome = run(lambda _: result, slice_of(b"x"))
     assert pairs(outcome) == [(head, body)]
     assert type(outcome.results[1]) is bytes
@@ -61,7 +61,7 @@ def test_a_result_is_bytes_text_or_nothing(run: Run, result: Any, head: bytes, b
     ],
 )
 def test_a_result_of_another_type_is_a_failure_with_a_sentence(run: Run, result: Any, named: str):
-    """It names the type and says what is expected."""
+    """The error names the type and what is expected."""
     outcome = run(lambda _: result, slice_of(b"x"))
     (verdict,) = outcome.verdicts
     assert verdict.verdict == "retry"
@@ -71,7 +71,7 @@ def test_a_result_of_another_type_is_a_failure_with_a_sentence(run: Run, result:
 
 
 def test_a_result_of_a_mebibyte_passes_and_one_more_byte_fails(run: Run):
-    """The sentence says how long it is and what the most is."""
+    """The error names its length and the maximum."""
     outcome = run(lambda body: b"x" * int(body), slice_of(b"1048576", b"1048577"))
     assert indexes(outcome.ids) == [0]
     (verdict,) = outcome.verdicts
@@ -88,7 +88,7 @@ def test_text_that_has_no_utf_8_is_a_failure_of_its_sub_request(run: Run):
 
 
 def test_each_entry_has_its_own_result(run: Run):
-    """In the slice's order, one call each, with the attempt and the wait of the slice."""
+    """The order is the slice's, with one call each, and the attempt and wait of the slice."""
     outcome = run(lambda body: body * 2, slice_of(b"a", b"b", b"c", attempt=3))
     assert pairs(outcome) == [
         (b"%d:d:3:500" % i, two) for i, two in enumerate([b"aa", b"bb", b"cc"])
@@ -131,7 +131,7 @@ def test_a_handler_may_ask_for_a_context(run: Run):
 
 
 def test_a_batch_handler_gets_the_whole_slice_in_one_call(run: Run):
-    """And each result is reported by itself."""
+    """Each result is reported separately."""
     calls = []
 
     @batch_handler
@@ -170,7 +170,7 @@ def test_a_batch_handlers_context_is_that_of_the_first(run: Run):
     ],
 )
 def test_a_batch_of_the_wrong_length_fails_as_a_whole(run: Run, results: Any, said: str):
-    """No result can be matched with its body: every entry comes back."""
+    """No result can be matched with its body: every entry is retried."""
     outcome = run(batch_handler(lambda bodies: results), slice_of(b"a", b"b", b"c"))
     assert (outcome.ids, failed(outcome), outcome.position) == ([], [0, 1, 2], 3)
     sentence = f"the batch handler returned {said} results for 3 bodies"
@@ -207,7 +207,7 @@ def test_one_wrong_result_of_a_batch_fails_alone(run: Run, wrong: Any):
 
 
 def held_record() -> LeaseRecord:
-    """A record with a lease on it."""
+    """Returns a record with a lease on it."""
     record = record_of_its_own()
     record.hold("r1", "0", 7, OP, 100.0, 30.0)
     return record
@@ -232,7 +232,7 @@ def test_a_stop_or_a_drain_ends_the_slice_after_the_call(run: Run, *, is_drain: 
 
 
 def test_a_stop_of_an_earlier_lease_changes_nothing(run: Run):
-    """The slice goes on, and the byte that calls for attention is cleared."""
+    """The slice continues, and the byte that calls for attention is cleared."""
     record = held_record()
     earlier = record.held()
     assert earlier is not None
@@ -244,10 +244,10 @@ def test_a_stop_of_an_earlier_lease_changes_nothing(run: Run):
     assert not record.attention
 
 
-def test_a_stop_said_while_the_runner_listens_is_not_lost(
+def test_a_stop_that_is_written_during_the_check_is_not_lost(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ):
-    """Whatever is said after the look calls for attention again."""
+    """Whatever is written after the check calls for attention again."""
     record = held_record()
     held = record.held()
     assert held is not None
@@ -261,7 +261,7 @@ def test_a_stop_said_while_the_runner_listens_is_not_lost(
             record.stop(held)
         return bool(found)
 
-    record._fields.attention = True  # an old call for attention
+    record._fields.attention = True  # an earlier call for attention
     monkeypatch.setattr(type(record), "is_stopped", property(look))
     outcome = run(lambda body: body, slice_of(b"0", b"1", b"2"), record=record)
     assert looks == [False, True]
@@ -269,7 +269,7 @@ def test_a_stop_said_while_the_runner_listens_is_not_lost(
 
 
 def test_a_long_slice_is_settled_in_parts(monkeypatch: pytest.MonkeyPatch, run: Run):
-    """After a quarter of a second what is done so far is settled, and the lease goes on."""
+    """After a quarter of a second the results so far are settled, and the lease continues."""
     now = [0]
 
     def handler(body: bytes) -> bytes:

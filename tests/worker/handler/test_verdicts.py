@@ -1,4 +1,4 @@
-"""What becomes of a sub-request that failed: retried, rejected, timed out; and its text."""
+"""Tests the verdicts on failed sub-requests: retried, rejected, timed out; and their texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("still_clock")
 
 
 def boom(body: bytes) -> bytes:
-    """A handler that fails."""
+    """Fails at every body."""
     raise ValueError(f"bad {body.decode()}")
 
 
@@ -50,13 +50,13 @@ def test_an_exception_is_a_retry_with_its_traceback(run: Run):
 def test_the_pause_before_the_next_attempt_doubles_up_to_the_longest(
     run: Run, attempt: int, low: int, high: int
 ):
-    """With jitter between half and the whole of it."""
+    """Jitter is between half and the whole of it."""
     outcome = run(boom, slice_of(b"x", attempt=attempt, backoff_ms=(1_000, 9_000)))
     assert low <= outcome.verdicts[0].delay_ms <= high
 
 
 def test_a_pause_for_the_whole_request_stops_the_slice(run: Run):
-    """The rest of it goes back, not begun."""
+    """The rest of it is released, not begun."""
 
     def busy(body: bytes) -> bytes:
         if body == b"1":
@@ -83,7 +83,7 @@ def test_a_pause_for_the_whole_request_needs_a_time(after: float | None):
 
 @pytest.mark.parametrize("length", [10_000, 10_000_000])
 def test_a_long_traceback_keeps_its_beginning_and_its_end(run: Run, length: int):
-    """4,096 characters: where it was raised, and the end of the exception's text."""
+    """It keeps 4,096 characters: where it was raised, and the end of the exception's text."""
 
     def verbose(body: bytes) -> bytes:
         raise ValueError("x" * length + " the end")
@@ -134,7 +134,7 @@ def test_what_would_end_a_process_fails_only_its_sub_request(run: Run, error: Ba
 
 
 def test_an_async_unit_can_still_be_cancelled():
-    """When the unit itself is ended, the handler's failure is not invented."""
+    """If the unit itself is ended, no failure of the handler is invented."""
 
     async def scene() -> None:
         entered = asyncio.Event()
@@ -155,7 +155,7 @@ def test_an_async_unit_can_still_be_cancelled():
 
 
 def test_an_exception_outside_of_python_code_is_its_text():
-    """A built-in has no frame of its own, and ours say nothing."""
+    """A built-in has no frame of its own, and ours do not help."""
     outcome = Runner(shape_of(bytes.fromhex), record_of_its_own()).run_slice(slice_of(b"x"), 0)
     assert outcome.verdicts[0].error.startswith("TypeError: fromhex() argument must be str")
 
@@ -208,14 +208,14 @@ def test_an_async_unit_that_is_closed_ends():
 
 
 class Unspeakable(Exception):
-    """An exception that can't say what it is."""
+    """An exception that can't be printed."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
 
 
 class Unreadable(Exception):
-    """An exception whose parts can't even be looked at."""
+    """An exception whose parts can't even be read."""
 
     @property
     def __notes__(self) -> Any:  # type: ignore[override]
@@ -237,7 +237,7 @@ def test_an_exception_without_text_is_a_failure(run: Run, error: Exception):
 
 
 def raising(error: BaseException) -> Callable[[bytes], bytes]:
-    """A handler that raises this for the body 1."""
+    """Returns a handler that raises this for the body 1."""
 
     def handler(body: bytes) -> bytes:
         if body == b"1":
@@ -248,8 +248,8 @@ def raising(error: BaseException) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize(("after", "delay"), [(0, 0), (2.5, 2500), (86_400, 86_400_000)])
-def test_a_handler_says_when_it_wants_to_be_called_again(run: Run, after: float, delay: int):
-    """In ms; the text is its own, without a traceback; the others of the slice are done."""
+def test_a_handler_chooses_the_time_of_its_retry(run: Run, after: float, delay: int):
+    """It is in ms; the text is its own, without a traceback; the others of the slice are done."""
     error = Retry(after=after, reason="the shop is closed")
     outcome = run(raising(error), slice_of(b"0", b"1", b"2"))
     assert indexes(outcome.ids) == [0, 2]
@@ -265,7 +265,7 @@ def test_a_retry_without_a_time_takes_the_backoff(run: Run):
 
 
 def test_a_rejected_sub_request_is_dead_immediately(run: Run):
-    """At its first attempt, with the reason as its error."""
+    """This happens at its first attempt, with the reason as its error."""
     outcome = run(raising(Reject("no such customer")), slice_of(b"0", b"1"))
     (verdict,) = outcome.verdicts
     assert (failed(outcome), verdict.verdict, verdict.head) == ([1], "dead", b"1:x:1:500:0")
@@ -274,7 +274,7 @@ def test_a_rejected_sub_request_is_dead_immediately(run: Run):
 
 @pytest.mark.parametrize("made", [lambda: Retry(after=-5), lambda: Reject("")])
 def test_a_wrong_wish_is_reported_with_the_handlers_own_lines(run: Run, made: Callable[[], Any]):
-    """And not by those of the class that refuses it."""
+    """The lines of the class that refuses it are left out."""
 
     def handler(_: bytes) -> None:
         raise made()
@@ -323,13 +323,13 @@ def test_a_wish_includes_its_cause(run: Run, error: Exception):
 def test_a_wish_that_makes_no_sense_is_the_handlers_mistake(
     wish: Any, given: dict[str, Any], sentence: str
 ):
-    """Said where it is made; the sub-request then fails like any other."""
+    """It is refused where it is made; the sub-request then fails like any other."""
     with pytest.raises(InvalidArgument, match=sentence):
         wish(**given)
 
 
 class Odd(Retry):
-    """A subclass that forgets what Retry does."""
+    """A subclass that lacks the attributes of Retry."""
 
     after = "soon"  # type: ignore[assignment]
 
@@ -347,7 +347,7 @@ def test_a_wish_of_a_strange_subclass_is_a_retry_after_the_backoff(run: Run):
 
 
 @pytest.mark.parametrize("error", [Reject("x"), ValueError("x")], ids=["Reject", "ValueError"])
-def test_a_returned_exception_is_a_failure_that_says_to_raise_it(run: Run, error: Exception):
+def test_a_returned_exception_is_a_failure_whose_text_names_raise(run: Run, error: Exception):
     """Only a batch handler may return one."""
     (verdict,) = run(lambda _: error, slice_of(b"x")).verdicts
     name = type(error).__name__
@@ -391,19 +391,19 @@ def test_an_exception_in_a_batchs_results_is_what_became_of_its_body(run: Run):
 
 
 async def sleepy(body: bytes) -> bytes:
-    """Wait for ever."""
+    """Waits for ever."""
     if body == b"1":
         await asyncio.get_running_loop().create_future()
     return body
 
 
 def limited(handler: Callable[..., Any], seconds: float = 0.01) -> Runner:
-    """The handler with a time limit."""
+    """Returns the handler with a time limit."""
     return Runner(shape_of(time_limit(seconds)(handler)), record_of_its_own())
 
 
 def test_an_async_handler_is_cancelled_when_its_time_is_over():
-    """The others of the slice are done; the text says where it waited."""
+    """The others of the slice are done; the text names where it waited."""
     outcome = asyncio.run(limited(sleepy).run_slice_async(slice_of(b"0", b"1", b"2"), 0))
     assert indexes(outcome.ids) == [0, 2]
     (verdict,) = outcome.verdicts
@@ -440,7 +440,7 @@ def test_the_smallest_time_limit_applies(own: float | None, asked: int, expected
 
 
 async def answers_late(body: bytes) -> bytes:
-    """Take no notice of the cancellation."""
+    """Ignores the cancellation."""
     try:
         return await sleepy(body)
     except asyncio.CancelledError:
@@ -448,7 +448,7 @@ async def answers_late(body: bytes) -> bytes:
 
 
 async def fails_late(body: bytes) -> bytes:
-    """Fail while it is cancelled."""
+    """Fails while it is cancelled."""
     try:
         return await sleepy(body)
     except asyncio.CancelledError:
@@ -460,8 +460,8 @@ async def fails_late(body: bytes) -> bytes:
     [(answers_late, ""), (fails_late, "LookupError: no way to clean up\n")],
     ids=["answer", "exception"],
 )
-def test_what_a_cancelled_handler_still_says_does_not_count(handler: Any, said: str):
-    """Its time is over all the same; an exception is kept as text."""
+def test_what_a_cancelled_handler_still_returns_does_not_count(handler: Any, said: str):
+    """Its time is over nevertheless; an exception is kept as text."""
     outcome = asyncio.run(limited(handler).run_slice_async(slice_of(b"0", b"1"), 0))
     assert indexes(outcome.ids) == [0]
     assert outcome.verdicts[0].verdict == "timeout"
@@ -500,7 +500,7 @@ def test_a_unit_can_be_ended_while_its_handlers_time_runs():
     ("bodies", "verdict"), [([b"1"], "timeout"), ([b"1", b"2"], "release")], ids=["one", "two"]
 )
 def test_a_batch_of_several_that_takes_too_long_is_not_charged(bodies: list[bytes], verdict: str):
-    """It may be their number alone: each comes back by itself, where its time does count."""
+    """Their number alone may be the cause: each is retried alone, where its time does count."""
 
     @batch_handler
     async def handler(bodies: list[bytes]) -> list[bytes]:
@@ -514,7 +514,7 @@ def test_a_batch_of_several_that_takes_too_long_is_not_charged(bodies: list[byte
 
 @pytest.mark.parametrize("seconds", [0, -1, 86_401, True, "1", None, float("nan")])
 def test_a_time_limit_that_is_none_is_refused(seconds: Any):
-    """With a sentence that says what is expected."""
+    """The error names what is expected."""
     with pytest.raises(InvalidArgument, match="more than 0 and at most 86,400"):
         time_limit(seconds)
 

@@ -1,1 +1,1 @@
-"""The worker's log."""
+"""Tests the worker's log."""

@@ -1,4 +1,4 @@
-"""The worker's log of failed attempts: the first of a kind whole, later ones counted."""
+"""Tests the worker's log of failed attempts: the first of a kind whole, later ones counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("apple", "pear", "plum", "fig", "lime", "date", "kiwi", "nut", "bean", 
 
 @pytest.fixture
 def made() -> Iterator[Failures]:
-    """A log of failures."""
+    """Makes a log of failures."""
     made = Failures()
     yield made
     made.close()
@@ -200,7 +200,7 @@ def test_what_found_no_room_goes_with_the_next_flush(
 def test_a_process_that_ends_waits_for_room(
     made: Failures, work: Any, caplog: pytest.LogCaptureFixture
 ):
-    """The supervisor reads several times a second; but what reads nothing is not waited for."""
+    """The supervisor reads several times a second; but without a reader it does not wait."""
     work(fail, b"x")
     fill(made)
     work(fail, b"x")
@@ -219,7 +219,7 @@ def test_a_process_that_ends_waits_for_room(
 def test_measures_that_are_looked_at_flush_the_failures(
     made: Failures, work: Any, caplog: pytest.LogCaptureFixture
 ):
-    """A unit does so after each pop, also after one that brought nothing."""
+    """A unit does so after each pop, also after one that returned nothing."""
     work(fail, b"x")
     fill(made)
     work(fail, b"x")

@@ -1,4 +1,4 @@
-"""The supervisor's log: a reader that is slow, or none at all, stops no supervisor."""
+"""Tests the supervisor's log queue: a slow or absent reader does not block the supervisor."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def gated() -> Iterator[Gated]:
 
 @pytest.fixture(autouse=True)
 def level() -> Iterator[None]:
-    """Everything is logged."""
+    """Sets the level so that everything is logged."""
     before = LOG.level
     LOG.setLevel(logging.INFO)
     yield
@@ -77,7 +77,7 @@ def level() -> Iterator[None]:
 
 
 def test_records_are_written_in_order_by_another_thread(gated: Gated):
-    """All of them, before the queue is left."""
+    """All of them are written before the queue is closed."""
     with LogQueue():
         for i in range(50):
             LOG.info("line %d", i)
@@ -86,7 +86,7 @@ def test_records_are_written_in_order_by_another_thread(gated: Gated):
 
 
 def test_what_finds_the_queue_full_is_dropped_and_counted(gated: Gated):
-    """The count is where the lines would have been."""
+    """The count replaces the lost lines."""
     with LogQueue():
         LOG.info("first")
         gated.began.wait()
@@ -130,7 +130,7 @@ def test_a_queue_whose_reader_never_reads_is_left_in_bounded_time(
 
 
 def test_after_the_queue_records_go_their_usual_way(gated: Gated):
-    """In the thread that logs them."""
+    """They are written in the thread that logs them."""
     gated.gate.set()
     with LogQueue():
         LOG.info("queued")
@@ -197,18 +197,18 @@ def test_a_stream_that_cannot_be_flushed_delays_no_fork(monkeypatch: pytest.Monk
 
 
 def record_of(text: str) -> logging.LogRecord:
-    """A record of the worker's log."""
+    """Returns a record of the worker's log."""
     return LOG.makeRecord(LOG.name, logging.INFO, "", 0, text, (), None)
 
 
 def test_a_record_is_one_line_on_stderr(capfd: pytest.CaptureFixture[str]):
-    """Also one that is no UTF-8."""
+    """One that is no UTF-8 is a line, too."""
     StderrHandler().handle(record_of("a line\udcff"))
     assert capfd.readouterr().err == "fairlane: a line\\udcff\n"
 
 
 def test_a_stderr_that_is_closed_or_unread_is_no_error(monkeypatch: pytest.MonkeyPatch):
-    """The worker goes on without its log."""
+    """The worker continues without its log."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as unread:
@@ -254,7 +254,7 @@ class Noisy:
         return not select.select([], [self.writer], [], 0)[1]
 
     def read_to_the_end(self) -> bytes:
-        """All that is written until every writer has ended."""
+        """Returns all that is written until every writer has ended."""
         os.close(self.writer)
         self.writer = -1
         said = b""
@@ -266,7 +266,7 @@ class Noisy:
         raise AssertionError("the pipe stays open")
 
     def end(self) -> None:
-        """Ends the worker, and lets go of the pipe."""
+        """Ends the worker, and closes the pipe."""
         self.process.kill()
         self.process.wait()
         for file in (self.reader, self.writer):
@@ -276,7 +276,7 @@ class Noisy:
 
 @pytest.fixture
 def noisy(queue: Queue, tmp_path: Path) -> Iterator[Noisy]:
-    """It has two processes."""
+    """Makes a worker of two processes."""
     (tmp_path / "filling.py").write_text(HANDLERS)
     made = Noisy(queue, tmp_path)
     yield made
@@ -284,7 +284,7 @@ def noisy(queue: Queue, tmp_path: Path) -> Iterator[Noisy]:
 
 
 def fill(noisy: Noisy, queue: Queue, folder: Folder, client: Any) -> Any:
-    """A request whose handler has filled the pipe, while the supervisor logs three deaths."""
+    """Submits a request whose handler fills the pipe, while the supervisor logs three deaths."""
     filling = queue.submit_request([b"fill"], lease_s=1)
     folder.wait_noted("fill")
     wait_until(noisy.is_full, 20, why="the pipe is full")

@@ -1,1 +1,1 @@
-"""What the leader does."""
+"""Tests what the leader does."""

@@ -1,4 +1,4 @@
-"""What was in the hands of a dead process is looked for, and a broken connection counts, too."""
+"""Tests the search for a dead process's tokens, also after a broken connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GRACE = settings.DEATH_GRACE_MS
 def test_what_a_dead_process_had_in_its_hands_is_minted_again(
     lane: Lane, driver: SyncDriver, age_ms: int, minted: int
 ):
-    """Sooner than the usual grace; what is younger than a grace may be on its way."""
+    """It is sooner than the usual grace; a younger token may be on its way."""
     lane.now = server_ms(lane.client) - age_ms
     lane.start(3)
     lane.client.zadd(keys.active("req"), {"r1": 9e12})
@@ -45,7 +45,7 @@ def test_what_a_dead_process_had_in_its_hands_is_minted_again(
 
 
 class CutDriver:
-    """Its connection breaks at some calls; the beats say who leads, and one may fail."""
+    """A driver whose connection breaks at some calls; its heartbeats name the leader, one fails."""
 
     url = "redis://127.0.0.1:1"
 
@@ -56,7 +56,7 @@ class CutDriver:
         self.reported: list[bool] = []
 
     def run(self, operation: Any) -> Any:
-        """As beat answers."""
+        """Replies as heartbeat does."""
         call = operation.send(None)
         died = call.args[call.script.params.index("died")]
         self.reported.append(died == "1")
@@ -70,7 +70,7 @@ class CutDriver:
 
 
 def beats(heartbeat: Heartbeat, driver: CutDriver, *, breaks: bool = False) -> bool:
-    """One beat; was a death reported with it?"""
+    """Sends one heartbeat; returns whether a death was reported with it."""
     driver.breaks = breaks
     heartbeat._beat()
     return driver.reported[-1]
@@ -78,7 +78,7 @@ def beats(heartbeat: Heartbeat, driver: CutDriver, *, breaks: bool = False) -> b
 
 @pytest.mark.parametrize("leads", [0, 1])
 def test_the_leader_reports_that_its_connection_broke(leads: int):
-    """Tokens may have gone with the replies to pops: what cuts one line mostly cuts them all."""
+    """Tokens may be lost with replies to pops: a cut of one connection often cuts them all."""
     driver = CutDriver(leads)
     heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     found = [

@@ -1,4 +1,4 @@
-"""The demand of a queue in the metrics of its leader: measured only while they are read."""
+"""Tests the demand of a queue in its leader's metrics: measured only while they are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOUND = Demand("req", 7, 2, 3, is_paused=False, is_exact=True)
 
 
 class Answering:
-    """A driver of which each operation returns the same demand."""
+    """A driver whose operations all return the same demand."""
 
     def __init__(self) -> None:
         self.servers = SimpleNamespace(is_one=True, moved=lambda: None)
@@ -38,7 +38,7 @@ class Answering:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time."""
+    """The clock: its one number is the time."""
     made = [1_000.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     return made

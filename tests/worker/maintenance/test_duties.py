@@ -1,4 +1,4 @@
-"""What the leader does when: each duty in a thread of its own, and no upkeep delays a lease."""
+"""Tests when the leader runs which duty: each in its own thread, without delay of a lease."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GRACE_S, AUDIT_S = settings.DEATH_GRACE_MS / 1000, settings.AUDIT_S
 
 
 class SlowDriver:
-    """Each operation takes until the test lets it go."""
+    """A driver whose operations take until the test releases them."""
 
     url = NOWHERE
 
@@ -56,7 +56,7 @@ class SlowDriver:
         self.answers: dict[str, Any] = {}
 
     def run(self, operation: Any) -> Any:
-        """Nothing is asked of Redis."""
+        """Runs nothing on Redis."""
         name = operation.__qualname__
         operation.close()
         self.began.append(name)
@@ -99,7 +99,7 @@ def quick(slow: SlowDriver) -> SlowDriver:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time; the threads of duties do not begin."""
+    """The clock: its one number is the time; the threads of duties do not begin."""
     made = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     still = SimpleNamespace(Thread=NoThread, Condition=threading.Condition)
@@ -115,12 +115,12 @@ def lead(
     died: int = 0,
     tick: int = 0,
 ) -> None:
-    """A beat of the leader at second 1,000 of the server's clock."""
+    """Sends a heartbeat of the leader at second 1,000 of the server's clock."""
     upkeep.on_beat_as_leader(Beat(NOW, active, delayed, oldest, died, tick))
 
 
 def threads() -> set[str]:
-    """The names of the threads that run now."""
+    """Returns the names of the threads that run now."""
     return {thread.name for thread in threading.enumerate()}
 
 
@@ -135,7 +135,7 @@ def threads() -> set[str]:
 def test_upkeep_that_takes_long_delays_no_tick(
     slow: SlowDriver, upkeep: Maintenance, due: dict[str, int], name: str
 ):
-    """Leases are extended and beats go out while it is under way."""
+    """Leases are extended and heartbeats are sent while it is under way."""
     board = LeaseBoard(1)
     driver = FakeDriver(extend=lambda _: [b"ok"], heartbeat=lambda _: beaten(leads=1, **due))
     keeper, heartbeat = keeper_of(driver, board), heartbeat_of(driver, board)
@@ -155,7 +155,7 @@ def test_upkeep_that_takes_long_delays_no_tick(
 
 
 def test_one_duty_that_takes_long_delays_no_other(slow: SlowDriver, upkeep: Maintenance):
-    """Its node may be away: retries of others are promoted, and the dead are taken over."""
+    """Its node may be away: retries of others are promoted, and dead workers are taken over."""
     lead(upkeep, active=1, delayed=1, oldest=1)
     wanted = {"look_after", "Audit.run", "promote", "late_workers"}
     wait_until(lambda: wanted <= set(slow.began), why="all of them are under way")
@@ -182,7 +182,7 @@ def test_a_pass_follows_the_other_until_nothing_moves(quick: SlowDriver, upkeep:
 def test_a_tick_that_cannot_be_submitted_is_tried_again_after_a_pause(
     quick: SlowDriver, upkeep: Maintenance, now: list[float], caplog: pytest.LogCaptureFixture
 ):
-    """It is overdue, so each beat would make it due; the ticks of other schedules do not wait."""
+    """It is overdue, so each heartbeat would make it due; ticks of other schedules do not wait."""
     refused: dict[str, FairlaneError] = {"daily": QueueFull("no room")}
     quick.answers["fire"] = Fired(NOW, NOW + 60_000, is_full=True, waiting=refused)
     assert upkeep._fire() == now[0] + settings.SCHEDULES_AGAIN_S
@@ -206,7 +206,7 @@ def test_a_follower_submits_no_tick(upkeep: Maintenance, now: list[float]):
 
 
 def test_nothing_is_started_while_nothing_is_due(slow: SlowDriver, upkeep: Maintenance):
-    """Not even a thread; and closing what never began is fine."""
+    """Not even a thread starts; closing what never began works."""
     before = threads()
     for _ in range(3):
         lead(upkeep)
@@ -233,18 +233,18 @@ def test_close_ends_all_threads_after_the_calls_they_are_in(slow: SlowDriver, up
 def test_a_worker_that_leads_no_more_begins_nothing_for_the_queue(
     now: list[float], upkeep: Maintenance
 ):
-    """Another one does it."""
+    """Another worker does it."""
     lead(upkeep, active=1, delayed=1, died=1)
     upkeep.on_beat_as_follower(Beat(NOW, 0, 0, NOW, 0))
     duties = (upkeep.look, upkeep.promote, upkeep.move, upkeep.audit, upkeep.primaries)
     assert {duty.at for duty in duties} == {NEVER}
 
 
-# ------------------------------------------------------------------ looks, promotion, moves
+# ------------------------------------------------------------------ checks, promotion, moves
 
 
 def test_what_is_due_by_the_servers_clock_is_due_by_ours(now: list[float], upkeep: Maintenance):
-    """The difference counts, and a beat may put it off again."""
+    """The difference counts, and a heartbeat may postpone it again."""
     lead(upkeep, active=NOW + MINUTE, delayed=NOW + 2 * MINUTE)
     assert (upkeep.look.at, upkeep.promote.at) == (160.0, 220.0)
     lead(upkeep, active=NOW - 1, delayed=NOW + 3 * MINUTE)
@@ -257,7 +257,7 @@ def test_what_is_due_by_the_servers_clock_is_due_by_ours(now: list[float], upkee
 def test_the_shards_of_a_queue_are_promoted_with_every_beat(
     now: list[float], upkeep: Maintenance, is_moving: bool
 ):
-    """No beat reads what is due there; requests are moved while any must be."""
+    """No heartbeat reads what is due there; requests are moved while any must be."""
     upkeep.spread((3, 4), is_moving=is_moving)
     lead(upkeep)
     assert upkeep.promote.at == 100.0
@@ -265,14 +265,14 @@ def test_the_shards_of_a_queue_are_promoted_with_every_beat(
 
 
 def test_a_beat_is_followed_by_one_pass_of_looks(quick: SlowDriver, upkeep: Maintenance):
-    """However many are due: looks take time of Redis, and others work there."""
+    """There is one, however many are due: checks take time of Redis, and others work there."""
     quick.answers["look_after"] = settings.MAINTAIN_MOST
     assert upkeep._look() == NEVER
     assert quick.began == ["look_after", "recount"]
 
 
 def test_a_look_ends_with_the_worker(quick: SlowDriver, upkeep: Maintenance, now: list[float]):
-    """Whatever is still due."""
+    """It ends whatever is still due."""
     quick.answers["look_after"] = settings.MAINTAIN_MOST
     upkeep.close()
     assert upkeep._look() == NEVER
@@ -282,7 +282,7 @@ def test_a_look_ends_with_the_worker(quick: SlowDriver, upkeep: Maintenance, now
 def test_a_request_that_cannot_be_read_is_logged_once(
     lane: Lane, redis_url: str, caplog: pytest.LogCaptureFixture
 ):
-    """It is the same at every look and every audit."""
+    """Its error is the same at every check and every audit."""
     upkeep = Maintenance(redis_url, "req", "w:1")
     lane.client.set("req:{r1}", "text")
     for duty in (upkeep._look, upkeep._audit, upkeep._look):
@@ -298,7 +298,7 @@ def test_a_request_that_cannot_be_read_is_logged_once(
 
 @pytest.fixture
 def audited(quick: SlowDriver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The grace of each audit that ran."""
+    """Records the grace of each audit that ran."""
     graces: list[int] = []
 
     def run(_: Any, grace_ms: int, failed: Any) -> Any:
@@ -311,7 +311,7 @@ def audited(quick: SlowDriver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def runs(upkeep: Maintenance, slow: SlowDriver, now: list[float], audited: list[int]) -> Any:
-    """Runs the audit as its thread would, which takes so many seconds."""
+    """Runs the audit as its thread does, which takes so many seconds."""
 
     def run(seconds: float = 0.0) -> None:
         upkeep.audit._at = NEVER
@@ -325,7 +325,7 @@ def runs(upkeep: Maintenance, slow: SlowDriver, now: list[float], audited: list[
 def test_audits_come_every_few_seconds_while_there_are_requests(
     now: list[float], upkeep: Maintenance, runs: Any, audited: list[int]
 ):
-    """The first one a second after a worker began to lead; without requests there are none."""
+    """The first one is a second after a worker began to lead; without requests there are none."""
     began = now[0]
     lead(upkeep)
     assert upkeep.audit.at == NEVER
@@ -341,7 +341,7 @@ def test_audits_come_every_few_seconds_while_there_are_requests(
 def test_an_audit_that_takes_long_is_followed_by_a_longer_rest(
     now: list[float], upkeep: Maintenance, runs: Any
 ):
-    """So that it costs a few percent of Redis."""
+    """So it costs a few percent of Redis."""
     runs(0.5)
     lead(upkeep, active=1)
     assert upkeep.audit.at == now[0] + settings.AUDIT_REST_FACTOR * 0.5
@@ -350,7 +350,7 @@ def test_an_audit_that_takes_long_is_followed_by_a_longer_rest(
 def test_no_beat_makes_an_audit_due_while_one_runs(
     now: list[float], upkeep: Maintenance, slow: SlowDriver, audited: list[int]
 ):
-    """Else one that takes longer than the pause would be followed by the next without a rest."""
+    """Otherwise a long one would be followed by the next without a rest."""
     lead(upkeep, active=1)
     upkeep.audit._at = NEVER
 
@@ -376,7 +376,7 @@ def test_an_audit_that_fails_is_repeated_after_its_pause(
 def test_tokens_are_looked_for_a_grace_after_a_death(
     now: list[float], upkeep: Maintenance, runs: Any, audited: list[int]
 ):
-    """Not before: what was minted just now may be on its way. Each death counts once."""
+    """Tokens that were minted just now may be on their way. Each death counts once."""
     upkeep._audited_at = now[0] + 1000
     lead(upkeep, active=1, died=NOW)
     assert upkeep.audit.at == now[0] + GRACE_S
@@ -403,7 +403,7 @@ def test_a_clock_that_was_set_back_puts_no_audit_off(now: list[float], upkeep: M
 def test_a_second_death_has_a_grace_of_its_own(
     now: list[float], upkeep: Maintenance, runs: Any, audited: list[int]
 ):
-    """The first audit comes when it was due, and another one for what died later."""
+    """The first audit runs when it was due, and another one for the later death."""
     began = now[0]
     upkeep._audited_at = began + 1000
     upkeep.audit_after_death(began + GRACE_S)
@@ -446,7 +446,7 @@ def test_one_death_after_the_other_puts_no_audit_off(
 def test_a_worker_that_does_not_lead_tries_the_port_of_a_fresh_death(
     now: list[float], upkeep: Maintenance, age: int, tries: bool
 ):
-    """Once; a worker that stays late, and does not refuse, is left to the leader."""
+    """This happens once; a worker that stays late, and does not refuse, is left to the leader."""
     upkeep.on_beat_as_follower(Beat(NOW, 0, 0, NOW - age, 0))
     assert (upkeep.take_over.at < NEVER) == tries
 
@@ -459,10 +459,10 @@ def test_the_leader_tries_the_ports_of_all_that_are_late(
     assert (upkeep.take_over.at < NEVER) == (late > settings.PROBE_AFTER_MS)
 
 
-def test_a_dead_worker_is_taken_over_and_oneself_never(
+def test_a_dead_worker_is_taken_over_and_the_worker_itself_never(
     quick: SlowDriver, upkeep: Maintenance, closed: str, now: list[float]
 ):
-    """A late beat alone is no death; each death is reported with the next beat."""
+    """A late heartbeat alone is no death; each death is reported with the next heartbeat."""
     reported: list[bool] = []
     upkeep.on_death = lambda: reported.append(True)
     quick.answers["late_workers"] = [Late("w:1", "7", HERE), Late(closed, "9", HERE)]

@@ -1,4 +1,4 @@
-"""A duty: it runs when it is due, in a thread of its own, and goes on after a failure."""
+"""Tests a duty: it runs when it is due, in a thread of its own, and continues after a failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATER = 3600.0
 
 
 class Work:
-    """What a duty does: it counts its runs, waits if it must, then returns or raises."""
+    """The work of a duty: it counts its runs, waits if it must, then returns or raises."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -42,7 +42,7 @@ def work(now: list[float]) -> Work:
 
 
 def due_by_beat(beat: Beat) -> float:
-    """As soon as a request is due."""
+    """Makes a duty due as soon as a request is due."""
     return beat.moment(beat.active_due)
 
 
@@ -68,13 +68,13 @@ def test_a_duty_that_was_never_due_has_no_thread(duty: Duty):
 
 
 def test_what_is_due_runs_once(duty: Duty, work: Work):
-    """Then it is not due."""
+    """Afterwards it is not due."""
     duty.due(100.0)
     has_run(duty, work)
 
 
 def test_what_is_due_later_does_not_run_before(duty: Duty, work: Work, now: list[float]):
-    """The moment comes nearer with `due`, and never later."""
+    """`due` moves the moment nearer, and never later."""
     for at in (now[0] + LATER, now[0] + 2 * LATER, now[0] + LATER / 2):
         duty.due(at)
     assert (duty.at, work.runs) == (now[0] + LATER / 2, 0)
@@ -98,7 +98,7 @@ def test_its_work_returns_the_next_moment(duty: Duty, work: Work, now: list[floa
 
 
 def test_an_earlier_moment_that_was_set_meanwhile_is_kept(duty: Duty, work: Work, now: list[float]):
-    """What its work returns makes it due no later."""
+    """The return value makes it due no later."""
     work.may_end.clear()
     work.result = now[0] + 2 * LATER
     duty.due(now[0])
@@ -110,7 +110,7 @@ def test_an_earlier_moment_that_was_set_meanwhile_is_kept(duty: Duty, work: Work
 
 
 def test_what_is_due_while_it_runs_follows(duty: Duty, work: Work, now: list[float]):
-    """However often it was asked for, it runs once more, and never twice at the same time."""
+    """However often it was made due, it runs once more, and never twice at the same time."""
     work.may_end.clear()
     duty.due(now[0])
     wait_until(lambda: work.runs == 1, why="it runs")
@@ -125,7 +125,7 @@ def test_what_is_due_while_it_runs_follows(duty: Duty, work: Work, now: list[flo
 def test_a_failure_is_logged_and_the_duty_goes_on(
     duty: Duty, work: Work, now: list[float], caplog: pytest.LogCaptureFixture, error: Exception
 ):
-    """What Redis does is a sentence; anything else is a defect with its traceback."""
+    """An error of Redis is a sentence; anything else is a defect with its traceback."""
     work.result = error
     for count in (1, 2):
         now[0] += 61.0
@@ -173,7 +173,7 @@ def test_close_ends_the_thread_after_the_call_it_is_in(duty: Duty, work: Work):
 def test_a_beat_puts_off_only_a_duty_that_follows_beats(
     work: Work, now: list[float], *, follows: bool
 ):
-    """The server's clock counts; a beat at which nothing is due puts it off for ever."""
+    """The server's clock counts; a heartbeat at which nothing is due postpones it for ever."""
     duty = Duty("example", due_by_beat, work, follows_beats=follows)
     moments = []
     for due_ms in (5_000, 9_000, 0, 3_000):

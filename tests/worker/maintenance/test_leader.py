@@ -1,4 +1,4 @@
-"""Dead workers are found, what they held is taken back, and leases are extended in time."""
+"""Tests how the leader finds dead workers, takes their leases back, and how leases are extended."""
 
 from __future__ import annotations
 
@@ -43,35 +43,35 @@ NOWHERE = "redis://127.0.0.1:1"  # the drivers of these tests connect to nothing
 
 @pytest.fixture
 def driver(redis_url: str) -> Iterator[SyncDriver]:
-    """A driver which repeats nothing."""
+    """Makes a driver which repeats nothing."""
     with contextlib.closing(SyncDriver(redis_url, patience_s=0)) as made:
         yield made
 
 
 @pytest.fixture
 def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
-    """The request `r1`, as of now."""
+    """Makes the request `r1`, as of now."""
     made = Lane(driver, redis_client)
     made.now = server_ms(redis_client)
     return made
 
 
 def register(lane: Lane, name: str, late_ms: int = 0, started: int = 7) -> None:
-    """A worker that beat for the last time so long ago."""
+    """Registers a worker whose last heartbeat was so long ago."""
     given = {"host": "box", "pid": 1, "ttl": settings.WORKER_TTL_MS, "late": -1}
     names = (WORKERS, keys.worker("req", name), keys.conf("req"))
     lane.call("register_worker", names, id=name, started=started, now=lane.now - late_ms, **given)
 
 
 def note(lane: Lane, *tokens: Token | Tok, worker: str = "w:1", unit: str = "0.1") -> None:
-    """What a unit of a worker has noted that it took."""
+    """Notes the tokens that a unit of a worker took."""
     texts = [f"{getattr(one, 'request_id', 'r1')}#{one.k}.{one.g}" for one in tokens]
     lane.client.hset(keys.taken("req", worker), unit, " ".join(texts))
     lane.client.expire(keys.taken("req", worker), 600)
 
 
 def test_all_leases_of_a_dead_worker_are_taken(lane: Lane, driver: SyncDriver):
-    """Also when they owe more than one reap takes; uncharged, as they owe more than one each."""
+    """They owe more than one reap takes; they are uncharged, because each owes more than one."""
     Queue(driver).submit_request(numbered(4000), id="r1", limit=4)
     for worker, started in (("w:1", "7"), ("w:1", "7"), ("w:1", "8"), ("w:2", "7")):
         popped = pop_token(driver)
@@ -91,7 +91,7 @@ def test_all_leases_of_a_dead_worker_are_taken(lane: Lane, driver: SyncDriver):
 
 
 def test_taking_over_ends_while_another_has_an_expired_lease(lane: Lane, driver: SyncDriver):
-    """That one is not named, so it stays: the leader that checks the request takes it."""
+    """That one is not named, so it stays: the leader that checks the request takes it back."""
     first, second, _ = lane.start(3)
     lane.take(first, worker="w:1")
     lane.later(-MINUTE)
@@ -105,7 +105,7 @@ def test_taking_over_ends_while_another_has_an_expired_lease(lane: Lane, driver:
 def test_a_request_that_cannot_be_read_keeps_no_other_from_its_leases(
     lane: Lane, driver: SyncDriver
 ):
-    """Nor does what no release of ours noted; the dead worker is forgotten."""
+    """Nor does a foreign note; the dead worker is forgotten."""
     register(lane, "w:1")
     lane.later(-MINUTE)
     (token,) = lane.start(3, limit=1, lease_ms=10 * MINUTE)
@@ -124,7 +124,7 @@ def test_a_request_that_cannot_be_read_keeps_no_other_from_its_leases(
 
 
 def test_tokens_in_a_dead_workers_hands_are_minted_again(lane: Lane, driver: SyncDriver):
-    """It died between its pop and its lease; what it had held and settled is stale."""
+    """It died between its pop and its lease; what it had leased and settled is stale."""
     register(lane, "w:1")
     first, second, third = lane.start(9)
     note(lane, first, second)
@@ -141,7 +141,7 @@ def test_tokens_in_a_dead_workers_hands_are_minted_again(lane: Lane, driver: Syn
 
 
 def test_a_take_over_costs_what_the_dead_worker_had_taken(lane: Lane, driver: SyncDriver):
-    """And not what waits: two thousand other requests are not asked."""
+    """What waits does not count: two thousand other requests are not read."""
     lane.client.zadd(ACTIVE, {f"other{i}": i for i in range(2_000)})
     register(lane, "w:1")
     tokens = lane.start(3)
@@ -154,7 +154,7 @@ def test_a_take_over_costs_what_the_dead_worker_had_taken(lane: Lane, driver: Sy
 
 
 def test_many_requests_of_a_dead_worker_share_round_trips(lane: Lane, driver: SyncDriver):
-    """A hundred in one; their tokens and endings, too."""
+    """A hundred are in one, with their tokens and ends."""
     note(lane, *(Token(f"r{i}", "0", "1") for i in range(250)))
     looked, steps = watch(driver, dead_workers.take_over("req", "w:1", "7"))
     assert (looked, steps) == (
@@ -195,7 +195,7 @@ def test_only_the_dead_life_is_forgotten(
 
 
 def test_late_workers_are_named_and_those_long_gone_are_forgotten(lane: Lane, driver: SyncDriver):
-    """The clock and the beats in one round trip; a record that has expired names none."""
+    """The clock and the heartbeats take one round trip; an expired record names none."""
     register(lane, "w:1")
     register(lane, "w:2", settings.LATE_MS + 1000)
     register(lane, "w:3", settings.WORKER_TTL_MS + 1000)
@@ -207,25 +207,25 @@ def test_late_workers_are_named_and_those_long_gone_are_forgotten(lane: Lane, dr
 
 
 def test_no_late_worker_costs_one_round_trip(lane: Lane, driver: SyncDriver):
-    """And names none."""
+    """It names none."""
     register(lane, "w:1")
     assert watch(driver, dead_workers.late_workers("req")) == ([], ["2 ZRANGE"])
 
 
-# ------------------------------------------------------------------ dead workers, at their door
+# ------------------------------------------------------------------ dead workers, by their ports
 
 HERE, ELSEWHERE = whereabouts(), "another-machine"
 
 
 @pytest.fixture
 def closed() -> str:
-    """The id of a worker of this machine whose port is closed."""
+    """Returns the id of a worker of this machine whose port is closed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_a_closed_port_of_ours_is_a_dead_worker(closed: str):
-    """It was killed."""
+    """The worker was killed."""
     assert refuses(Late(closed, "7", HERE)) is True
 
 
@@ -240,7 +240,7 @@ def test_our_loopback_proves_nothing_about_a_worker_elsewhere(name: str, part: i
     assert refuses(Late(f"{name}:1", "7", HERE)) is True
 
 
-def test_another_machines_port_is_asked_by_its_address(monkeypatch: pytest.MonkeyPatch):
+def test_another_machines_port_is_tried_by_its_address(monkeypatch: pytest.MonkeyPatch):
     """An address that is not a loopback means the same everywhere."""
     asked = []
 
@@ -253,8 +253,8 @@ def test_another_machines_port_is_asked_by_its_address(monkeypatch: pytest.Monke
     assert asked == [(("10.0.0.9", 7101), settings.PROBE_S)]
 
 
-def test_a_port_that_says_nothing_is_no_dead_worker():
-    """It listens: its worker may be stopped, or very busy."""
+def test_a_port_without_a_reply_is_no_dead_worker():
+    """The port is open: its worker may be stopped, or very busy."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert refuses(Late(f"127.0.0.1:{port}", "7", HERE)) is False
@@ -266,7 +266,7 @@ def test_a_port_that_says_nothing_is_no_dead_worker():
 def test_a_port_that_cannot_be_reached_is_no_dead_worker(
     error: type[OSError], monkeypatch: pytest.MonkeyPatch
 ):
-    """Packets may be lost, names unknown, routes down."""
+    """Packets may be lost, names unresolved, routes down."""
 
     def connect(*_: object, **__: object) -> socket.socket:
         raise error
@@ -276,7 +276,7 @@ def test_a_port_that_cannot_be_reached_is_no_dead_worker(
 
 
 def test_a_name_that_is_no_address_is_no_dead_worker():
-    """Another release may call its workers otherwise."""
+    """Another release may name its workers otherwise."""
     for here in (HERE, ELSEWHERE):
         assert refuses(Late("worker", "7", here)) is False
         assert refuses(Late("a..b:1", "7", here)) is False
@@ -299,7 +299,7 @@ class FakeDriver:
         self.called: list[str] = []
 
     def run(self, operation: Operation[Any]) -> Any:
-        """The result of an operation, with every reply made up."""
+        """Returns the result of an operation, with every reply invented."""
         reply: Any = None
         try:
             while True:
@@ -329,22 +329,22 @@ class FakeDriver:
 
 
 def beaten(leads: int = 0, active_due: int = 0, delayed_due: int = 0) -> list[Any]:
-    """What beat answers at second 1,000."""
+    """Returns the reply of heartbeat at second 1,000."""
     return [b"ok", leads, 1_000_000, active_due, delayed_due, 1_000_000, b"", b"", 0, 0, 0, b""]
 
 
 def keeper_of(driver: FakeDriver, board: LeaseBoard) -> LeaseKeeper:
-    """A worker's leases, as if in Redis."""
+    """Makes a worker's leases, as if in Redis."""
     return LeaseKeeper(driver, "req", "w:1", "7", board)  # type: ignore[arg-type]
 
 
 def heartbeat_of(driver: FakeDriver, board: LeaseBoard) -> Heartbeat:
-    """A worker's registration, as if in Redis."""
+    """Makes a worker's registration, as if in Redis."""
     return Heartbeat(driver, "req", "w:1", board)  # type: ignore[arg-type]
 
 
 def extended(board: LeaseBoard) -> list[float]:
-    """When each lease ends now."""
+    """Returns when each lease ends now."""
     return [held.deadline for held in board.held()]
 
 
@@ -368,7 +368,7 @@ def test_a_lease_that_cannot_be_extended_does_not_stop_the_others(now: list[floa
 
 
 def test_a_beat_that_fails_does_not_stop_the_worker(now: list[float]):
-    """It goes on, unhealthy when Redis has not answered for ten seconds."""
+    """It continues, unhealthy when Redis has not answered for ten seconds."""
 
     def beat(_: Call) -> Any:
         raise RedisUnreachable("Redis at h:1 does not answer")

@@ -1,4 +1,4 @@
-"""The leader walks over all requests: every hour, after a wiped slot, and after a failover."""
+"""Tests the leader's walks over all requests: hourly, after a lost slot, and after a failover."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["driver", "lane", "now", "quick", "slow", "upkeep"]  # fixtures
 def leader(
     quick: SlowDriver, upkeep: Maintenance, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[float], None]:
-    """A beat at so many seconds, while it leads an idle queue; a walk has one empty page."""
+    """Sends a heartbeat at so many seconds, as leader of an idle queue; a walk has one page."""
     quick.answers["Walk.page"] = []
     monkeypatch.setattr(Walk, "is_over", property(lambda _: "Walk.page" in quick.began))
 
@@ -45,10 +45,10 @@ def leader(
     return beat
 
 
-def test_an_idle_leader_walks_every_hour_and_asks_nothing_else(
+def test_an_idle_leader_walks_every_hour_and_sends_nothing_else(
     slow: SlowDriver, leader: Callable[[float], None]
 ):
-    """The first time an hour after it began to lead."""
+    """The first walk is an hour after it began to lead."""
     walked = []
     for seconds in range(0, 3 * 3600, 5):
         leader(seconds)
@@ -62,7 +62,7 @@ def test_an_idle_leader_walks_every_hour_and_asks_nothing_else(
 def test_a_worker_that_led_before_waits_an_hour_again(
     slow: SlowDriver, leader: Callable[[float], None]
 ):
-    """Another one has walked meanwhile, or not: a lead that moves often must not."""
+    """Another leader may have walked meanwhile; a lead that moves often must not add walks."""
     for seconds in (0, 5, 10, 3_700, 3_705, 7_290):
         leader(seconds)
     assert slow.began == []
@@ -71,7 +71,7 @@ def test_a_worker_that_led_before_waits_an_hour_again(
 def test_a_wiped_slot_is_rebuilt_soon(
     slow: SlowDriver, upkeep: Maintenance, leader: Callable[[float], None]
 ):
-    """By the worker that leads then; the others forget it."""
+    """The worker that leads then does it; the others forget it."""
     leader(100)
     upkeep.on_registry_lost()
     leader(105)
@@ -87,7 +87,7 @@ def test_a_wiped_slot_is_rebuilt_soon(
 def test_the_leader_of_a_cluster_walks_soon(
     slow: SlowDriver, upkeep: Maintenance, leader: Callable[[float], None]
 ):
-    """A failover may have been while no worker led; and it asks for the primaries."""
+    """A failover may have occurred while no worker led; and it reads the primaries."""
     slow.servers.is_one = False
     leader(100)
     assert upkeep.primaries.at == 100
@@ -100,7 +100,7 @@ def test_the_leader_of_a_cluster_walks_soon(
 def test_a_new_primary_is_followed_by_a_walk_and_an_audit(
     quick: SlowDriver, upkeep: Maintenance, now: list[float]
 ):
-    """One that is known, or gone, is not."""
+    """A primary that was seen before, or is gone, is not."""
     quick.servers.is_one = False
     walks = []
     for nodes in ("ab", "ab", "ac", "c", "cd"):
@@ -113,10 +113,10 @@ def test_a_new_primary_is_followed_by_a_walk_and_an_audit(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_primaries_are_asked_for_again_and_again(
+def test_the_primaries_are_read_again_and_again(
     quick: SlowDriver, upkeep: Maintenance, now: list[float], fails: bool
 ):
-    """Above all after a look that failed: it may have failed because of a failover."""
+    """They are read above all after a failed check, which a failover may have caused."""
     quick.servers.is_one = False
     quick.answers["primaries"] = RedisUnreachable("no answer") if fails else [("a", 1)]
     lead(upkeep)
@@ -133,7 +133,7 @@ def test_the_primaries_are_asked_for_again_and_again(
 def test_a_walk_that_fails_is_begun_again_a_minute_later(
     slow: SlowDriver, upkeep: Maintenance, leader: Callable[[float], None], error: Exception
 ):
-    """Whatever it was."""
+    """The error does not matter."""
     leader(0)
     upkeep.on_registry_lost()
     slow.answers["Walk.page"] = error
@@ -151,7 +151,7 @@ def test_a_walk_that_fails_is_begun_again_a_minute_later(
 def test_a_walk_puts_back_what_active_does_not_name(
     lane: Lane, redis_url: str, caplog: pytest.LogCaptureFixture
 ):
-    """On a real Redis; and it is logged."""
+    """It runs on a real Redis, and is logged."""
     lane.start(1)
     upkeep = Maintenance(redis_url, "req", "w:1")
     upkeep._walk()

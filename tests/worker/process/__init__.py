@@ -1,1 +1,1 @@
-"""Child processes."""
+"""Tests child processes."""

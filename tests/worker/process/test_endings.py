@@ -1,4 +1,4 @@
-"""How a worker comes and goes: signals, its record, its id, and until idle."""
+"""Tests how a worker starts and ends: signals, its record, its id, and until idle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def numbers(count: int) -> list[bytes]:
-    """Bodies 0, 1, 2 ..."""
+    """Returns bodies 0, 1, 2 ..."""
     return [b"%d" % i for i in range(count)]
 
 
@@ -39,7 +39,7 @@ def numbers(count: int) -> list[bytes]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @ON_SINGLE
 def test_a_signal_drains(number: signal.Signals, queue: Queue, workers: Workers, folder: Folder):
-    """What is held is finished, nothing new is taken, exit 0; no attempt is used up."""
+    """Leases are finished, nothing new is taken, exit 0; no attempt is used up."""
     request = queue.submit_request(numbers(10), limit=2)
     worker = workers.start("hold", processes=2)
     folder.wait_noted("began", 2)
@@ -61,7 +61,7 @@ def test_a_signal_drains(number: signal.Signals, queue: Queue, workers: Workers,
 def test_a_signal_in_the_middle_of_slices_wastes_nothing(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """The call that runs ends, the slice's rest goes back uncharged: nothing runs twice."""
+    """The call that runs ends, the slice's rest is released uncharged: nothing runs twice."""
     request = queue.submit_request(numbers(1000), limit=2)
     worker = workers.start("step", concurrency=2)
     folder.wait_noted("ran", 200)
@@ -81,7 +81,7 @@ def test_a_signal_in_the_middle_of_slices_wastes_nothing(
 def test_a_second_signal_stops_immediately_and_gives_back(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """The handler is killed, the lease returned; the next delivery is attempt 1 still."""
+    """The handler is killed, the lease released; the next delivery is still attempt 1."""
     request = queue.submit_request(numbers(3), limit=1)
     worker = workers.start("hold_once")
     pid = int(folder.wait_noted("began")[0][1])
@@ -103,7 +103,7 @@ def test_a_second_signal_stops_immediately_and_gives_back(
 
 
 def test_an_idle_worker_leaves_before_its_pops_time_out(queue: Queue, workers: Workers):
-    """Its units are woken; its record is gone."""
+    """Its units are woken; its record is removed."""
     worker = workers.start("echo", processes=2, concurrency=2)
     assert worker.wait_health(processes=2)["held"] == 0
     before = time.monotonic()
@@ -120,7 +120,7 @@ def test_an_idle_worker_leaves_before_its_pops_time_out(queue: Queue, workers: W
 def test_a_worker_whose_record_is_deleted_drains(
     queue: Queue, workers: Workers, redis_client: redis.Redis
 ):
-    """An operator's way to send it home from afar."""
+    """An operator can end a remote worker like this."""
     worker = workers.start("echo")
     redis_client.delete(keys.worker("req", worker.id))
     assert worker.wait() == 0
@@ -132,7 +132,7 @@ def test_a_worker_whose_record_is_deleted_drains(
 def test_a_worker_whose_name_was_taken_drains(
     queue: Queue, workers: Workers, redis_client: redis.Redis
 ):
-    """And leaves the other's record alone."""
+    """It leaves the record of the other worker alone."""
     worker = workers.start("echo")
     record = keys.worker("req", worker.id)
     redis_client.hset(record, "started", "1")
@@ -146,7 +146,7 @@ def test_a_worker_whose_name_was_taken_drains(
 def test_a_worker_whose_registry_is_gone_registers_anew(
     queue: Queue, workers: Workers, redis_client: redis.Redis
 ):
-    """A wiped slot is no order to leave."""
+    """A lost slot is no order to end."""
     worker = workers.start("echo")
     redis_client.delete(keys.worker("req", worker.id), keys.workers("req"))
     wait_until(lambda: queue.status()["workers"] == [worker.id], why="it is there again")
@@ -158,7 +158,7 @@ def test_a_worker_whose_registry_is_gone_registers_anew(
 
 
 def test_an_id_that_beats_elsewhere_is_refused(queue: Queue, monkeypatch: pytest.MonkeyPatch):
-    """Its notes must have stopped before; the sentence names its process."""
+    """Its notes must have stopped before; the error names its process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         name = f"127.0.0.1:{free.getsockname()[1]}"
     other = queue.driver.run(registry.register_worker("req", name, "elsewhere b1 net:[1]", 12, "1"))
@@ -178,7 +178,7 @@ def test_an_id_that_beats_elsewhere_is_refused(queue: Queue, monkeypatch: pytest
 
 
 def test_a_port_that_is_taken_is_refused(queue: Queue):
-    """Before anything is written."""
+    """Nothing is written before."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         name = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(WorkerRefused, match=r"is taken: give this worker another --id"):
@@ -200,7 +200,7 @@ def test_a_port_that_is_taken_is_refused(queue: Queue):
     ],
 )
 def test_a_worker_that_makes_no_sense_is_refused(given: dict[str, Any], sentence: str):
-    """Each with a sentence, before anything is connected."""
+    """Each error is a sentence, before anything is connected."""
     nowhere = Queue(SyncDriver("redis://127.0.0.1:1"))
     with pytest.raises(InvalidArgument, match=sentence):
         Worker(nowhere, echo, **given)
@@ -222,7 +222,7 @@ def test_until_idle_ends_when_nothing_is_left(queue: Queue, workers: Workers):
 
 
 def test_until_idle_waits_for_retries(queue: Queue, workers: Workers, folder: Folder):
-    """What failed once and is due later is not left behind."""
+    """A sub-request that failed once and is due later is not left behind."""
     request = queue.submit_request(numbers(2), limit=1, backoff_s=(0.05, 0.05))
     workers.run("fail_first")
     assert [(result.status, result.attempt) for result in request.results()] == [("done", 2)] * 2
@@ -232,7 +232,7 @@ def test_until_idle_waits_for_retries(queue: Queue, workers: Workers, folder: Fo
 
 @ON_SINGLE
 def test_until_idle_waits_for_what_others_hold(queue: Queue, workers: Workers, folder: Folder):
-    """The last to leave is not the first that finds no token."""
+    """The worker that ends last is not the first that finds no token."""
     request = queue.submit_request(numbers(1))
     workers.start("hold")
     folder.wait_noted("began")

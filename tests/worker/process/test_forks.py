@@ -1,4 +1,4 @@
-"""What a handler forks and starts: signals mean to it what they mean to any program."""
+"""Tests processes that a handler forks or starts: signals act on them as on any program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STARTS = 50  # enough for a process that is terminated before its first instruct
 
 
 def run(queue: Queue, handler: Callable[[bytes], Any], body: bytes, **options: Any) -> bytes:
-    """The result of one sub-request, which must not hang."""
+    """Returns the result of one sub-request, which must not hang."""
     request: Request = queue.submit_request([body], attempts=1)
     Worker(queue, handler, time_limit_s=LIMIT_S, **options).run(until_idle=True)
     (result,) = request.results()
@@ -90,7 +90,7 @@ def test_a_handler_may_use_processes_of_its_own(
 
 
 def test_an_async_handler_may_use_a_pool(queue: Queue):
-    """Its process runs an event loop, whose signal handling the pool must not inherit."""
+    """The process runs an event loop, whose signal handling the pool must not inherit."""
 
     async def handler(body: bytes) -> str:
         return use_pool(body)
@@ -110,7 +110,7 @@ WATCHED = ["SIGINT", "SIGTERM", "SIGCHLD", "SIGHUP", "SIGTSTP", "SIGUSR1"]
 
 
 def dispositions() -> dict[str, str]:
-    """How this process takes signals."""
+    """Returns how this process handles signals."""
     found = {name: str(signal.getsignal(getattr(signal, name))) for name in WATCHED}
     found["wakeup"] = str(signal.set_wakeup_fd(-1))
     found["blocked"] = str(signal.pthread_sigmask(signal.SIG_BLOCK, []))
@@ -118,7 +118,7 @@ def dispositions() -> dict[str, str]:
 
 
 def report_fork(body: bytes) -> str:
-    """The dispositions in a process that is forked here."""
+    """Returns the dispositions in a process that is forked here."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if not pid:
@@ -129,7 +129,7 @@ def report_fork(body: bytes) -> str:
 
 
 def report_program(body: bytes) -> str:
-    """The signals that a program ignores and blocks which is started here."""
+    """Returns the signals that a program started here ignores and blocks."""
     status = subprocess.run(["cat", "/proc/self/status"], check=True, capture_output=True)
     lines = [line.split() for line in status.stdout.decode().splitlines()]
     return json.dumps(
@@ -139,7 +139,7 @@ def report_program(body: bytes) -> str:
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_forked_process_has_pythons_own_dispositions(concurrency: int, queue: Queue):
-    """Also when the thread that forks is not the main one."""
+    """This holds also if the thread that forks is not the main one."""
     found = json.loads(run(queue, report_fork, b"", concurrency=concurrency))
     default = str(signal.SIG_DFL)
     expected = dict.fromkeys(WATCHED, default) | {"wakeup": "-1", "blocked": "set()"}
@@ -147,7 +147,7 @@ def test_a_forked_process_has_pythons_own_dispositions(concurrency: int, queue: 
 
 
 def test_a_handlers_own_signal_handler_goes_with_its_fork(queue: Queue):
-    """Only what the worker has set is taken back."""
+    """Only what the worker has set is reset."""
 
     def handler(body: bytes) -> str:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The promoter of one process: a token is promoted, however late it came into `delayed`."""
+"""Tests the promoter of one process: it promotes a token, however late that enters `delayed`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Tries:
-    """Stands in for the driver and the operation: the first tries find no due token."""
+    """Replaces the driver and the operation: the first tries find no due token."""
 
     def __init__(self, *moved: int) -> None:
         self.replies, self.count = list(moved), 0

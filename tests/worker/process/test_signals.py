@@ -1,4 +1,4 @@
-"""Signals that the supervisor counts: what one stop sends twice is one."""
+"""Tests signals that the supervisor counts: two signals of one stop count once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def test_a_second_signal_that_comes_immediately_does_not_count(
     moments: list[float], count: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """A terminal sends one, and a program that runs the worker hands its own on."""
+    """A terminal sends one, and a program that runs the worker passes its own on."""
     now = [0.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     with Signals() as signals:
@@ -64,7 +64,7 @@ def test_a_worker_whose_terminal_closes_finishes_what_it_holds(
 
 
 def state(pid: int) -> str:
-    """A letter: T for one that is stopped."""
+    """Returns the state of a process as a letter: T for a stopped one."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -72,7 +72,7 @@ def state(pid: int) -> str:
 def test_a_worker_that_a_terminal_stops_stops_its_processes_too(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """And they go on with it: they are in groups of their own, of which the terminal is unaware."""
+    """They continue with it: they are in groups of their own, which the terminal does not stop."""
     request = queue.submit_request([b"1"], limit=1)
     worker = workers.start("hold")
     pid = int(folder.wait_noted("began")[0][1])

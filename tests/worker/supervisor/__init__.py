@@ -1,1 +1,1 @@
-"""The supervisor."""
+"""Tests the supervisor."""

@@ -1,4 +1,4 @@
-"""A request is cancelled while its handler runs: the handler sees it within a second."""
+"""Tests a cancelled request whose handler runs: the handler sees it within a second."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LEASE_S = 30.0
 def test_a_running_handler_sees_within_a_second_that_its_request_is_cancelled(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """Though its lease of 30 s is extended only after a third of it."""
+    """Its lease of 30 s is extended only after a third of it."""
     request = queue.submit_request([b"never"], limit=1)
     workers.start("until_cancelled")
     folder.wait_noted("began")
@@ -56,13 +56,13 @@ def test_a_running_handler_sees_within_a_second_that_its_request_is_cancelled(
 def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """The leader stops the request at its next look, which is due at the deadline."""
+    """The leader stops the request at its next check, which is due at the deadline."""
     request = queue.submit_request([b"never"], limit=1, deadline_s=3)
     ends_at = time.monotonic() + 3
     workers.start("until_cancelled")
     folder.wait_noted("began")
     folder.wait_noted("cancelled")
-    assert time.monotonic() - ends_at < SOON_S + 1  # the leader looks about once a second
+    assert time.monotonic() - ends_at < SOON_S + 1  # the leader checks about once a second
     assert request.wait(timeout=10) == "done"
 
 
@@ -71,7 +71,7 @@ def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
 def test_a_running_handler_sees_that_its_producer_gave_the_request_up(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis, *, is_left_open: bool
 ):
-    """It discards what it could not complete; or it is gone, and the auditor cancels the rest."""
+    """The producer discards what it could not complete; or it is gone, and the auditor cancels."""
 
     def bodies() -> Iterator[bytes]:
         yield from [b"never"] * 2001  # two chunks, after which the first is sent, and one more
@@ -102,7 +102,7 @@ def test_a_running_handler_sees_that_its_producer_gave_the_request_up(
 def test_an_async_handler_is_cancelled_within_a_second(
     queue: Queue, folder: Folder, *, is_batch: bool
 ):
-    """With its request, of which nothing more is done; the next request is worked on."""
+    """It ends with its request, of which nothing more is done; the next request is worked on."""
 
     async def wait(body: Any) -> Any:
         if body in (b"quick", [b"quick"]):
@@ -150,7 +150,7 @@ def go_on(body: bytes, context: Context) -> bytes:
 def test_a_sync_handler_that_ignores_a_cancel_is_ended_after_the_grace(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Uncharged, as are other leases of its process: these run again and are done."""
+    """It is uncharged, as are other leases of its process: these run again and are done."""
     monkeypatch.setenv("FAIRLANE_TEST_FOLDER", str(folder.path))
     deaf = queue.submit_request([b"deaf"] * 3, limit=1, attempts=1)
     other = queue.submit_request([b"other"], limit=1, attempts=1)
@@ -226,10 +226,10 @@ class Counter:
         self.reads = 0
 
     def run(self, operation: Any) -> Any:
-        """The count."""
+        """Returns the count."""
         step = operation.send(None)
         assert step.args == (b"HGET", keys.conf("req"), b"cancels")
-        assert step.away_s == 1  # a node that is away is not waited for again and again
+        assert step.away_s == 1  # it does not wait repeatedly for a node that is away
         operation.close()
         self.reads += 1
         if isinstance(self.count, Exception):
@@ -239,7 +239,7 @@ class Counter:
 
 @pytest.fixture
 def asked(now: list[float]) -> tuple[Counter, Callable[[float], bool]]:
-    """A driver, and whether something was cancelled, for a lease that was taken at 100 s."""
+    """Returns a driver, and whether something was cancelled, for a lease taken at 100 s."""
     driver: Any = Counter()
     board, cancels = LeaseBoard(1), CancellationWatch(driver, "req")
     board.records[0].hold("r1", "0", 7, OP, 100.0, LEASE_S)
@@ -280,7 +280,7 @@ def test_the_count_is_read_about_twice_a_second(asked: Any):
     assert 20 <= driver.reads <= 26
 
 
-def test_a_redis_that_is_away_is_asked_again_later(asked: Any):
+def test_an_unreachable_redis_is_read_again_later(asked: Any):
     """The extensions of leases must not wait for it."""
     driver, ask = asked
     driver.count = RedisUnreachable("no answer")
@@ -422,7 +422,7 @@ async def quick(body: bytes) -> bytes:
 
 
 def test_a_lease_that_runs_out_by_the_clock_cancels_no_call(monkeypatch: pytest.MonkeyPatch):
-    """Redis may be away: then the result may still be in time."""
+    """Redis may be unreachable: then the result may still be in time."""
     opened: list[asyncio.Event] = []
 
     async def handler(body: bytes) -> bytes:

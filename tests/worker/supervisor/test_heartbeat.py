@@ -1,4 +1,4 @@
-"""A worker that beats: what it logs, and what it does when its record is gone."""
+"""Tests a worker's heartbeats: what it logs, and what it does when its record is gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Emptied:
         self.began: list[str] = []
 
     def run(self, operation: Any) -> Any:
-        """As the scripts answer."""
+        """Replies as the scripts do."""
         self.began.append(operation.__name__)
         operation.close()
         if self.began[-1] == "heartbeat":
@@ -36,7 +36,7 @@ class Emptied:
 def test_an_outage_is_logged_once_a_minute_and_so_is_its_end(
     now: list[float], caplog: pytest.LogCaptureFixture
 ):
-    """A beat that is answered for a moment is no end. One of two parts may fail for long."""
+    """One answered heartbeat does not end an outage. One of two parts may fail for long."""
     driver = Beats()
     heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     caplog.set_level(logging.INFO)
@@ -59,7 +59,7 @@ class Beats:
     is_up = True
 
     def run(self, operation: Operation[Any]) -> Any:
-        """The reply to a heartbeat of a worker that does not lead."""
+        """Returns the reply to a heartbeat of a worker that does not lead."""
         operation.close()
         if not self.is_up:
             raise RedisUnreachable("no answer")

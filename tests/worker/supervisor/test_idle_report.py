@@ -1,4 +1,4 @@
-"""A worker that is to end when its queue is idle says what it waits for."""
+"""Tests the report of a worker that ends when its queue is idle: what it waits for."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ RETRY = Waits("r1", "retry", "next retry in 40 s", 41_000)
 
 
 def found(queue: Queue) -> dict[str, str]:
-    """Why each unfinished request waits."""
+    """Returns why each unfinished request waits."""
     rows, _ = queue.driver.run(waiting("req"))
     return {one.request_id: one.why for one in rows}
 
 
 def test_each_cause_is_reported(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
-    """By the request's own state; what has ended or never came is passed over."""
+    """The request's own state decides; ended and abandoned ones are left out."""
     paused = queue.submit_request([b"x"], id="pz")
     paused.pause()
     held = queue.submit_request([b"x"], id="held", limit=1, priority=1)
@@ -84,11 +84,11 @@ def test_each_cause_is_reported(queue: Queue, driver: SyncDriver, redis_client: 
     redis_client.delete(keys.active("req"))
 
 
-# ------------------------------------------------------------------ what is said
+# ------------------------------------------------------------------ what is logged
 
 
 class Answering:
-    """A driver that answers with what the test says, and notes when it was asked."""
+    """A driver with the replies of the test, which records when it was called."""
 
     def __init__(self, now: list[float]) -> None:
         self.now, self.asked = now, []  # type: ignore[var-annotated]
@@ -104,7 +104,7 @@ class Answering:
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
-    """A board of two, what Redis says, and how to look at a second; what was said by then."""
+    """Returns a board of two, Redis's replies, and a call that checks and returns the log."""
     caplog.set_level(logging.INFO)
     now = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
@@ -119,8 +119,8 @@ def scene(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     return board, redis, look
 
 
-def test_what_keeps_it_waiting_is_said_once_and_again_when_it_changes(scene: Any):
-    """After five seconds; the seconds that are left are no change."""
+def test_what_keeps_it_waiting_is_logged_once_and_again_when_it_changes(scene: Any):
+    """It does so after five seconds; the remaining seconds are no change."""
     _, redis, look = scene
     redis.answer = ([PAUSED], 0)
     assert look(104.9) == []
@@ -144,8 +144,8 @@ def test_a_long_list_is_cut(scene: Any):
     assert look(105.0)[0].endswith(" and 45 more")
 
 
-def test_who_works_is_not_asked(scene: Any):
-    """Nor one that settled something less than five seconds ago."""
+def test_a_worker_with_leases_reads_no_causes(scene: Any):
+    """Nor does a worker that settled something less than five seconds ago."""
     board, redis, look = scene
     redis.answer = ([PAUSED], 0)
     board.records[1].hold("r1", "0", 7, OP, 100.0, 30.0)
@@ -161,7 +161,7 @@ def test_who_works_is_not_asked(scene: Any):
 
 
 @pytest.mark.parametrize("answer", [([], 0), RedisUnreachable("no answer")], ids=["none", "away"])
-def test_nothing_is_said_when_nothing_is_known(scene: Any, answer: Any):
+def test_nothing_is_logged_without_a_cause(scene: Any, answer: Any):
     """It may be about to end."""
     _, redis, look = scene
     redis.answer = answer
@@ -169,10 +169,10 @@ def test_nothing_is_said_when_nothing_is_known(scene: Any, answer: Any):
 
 
 @ON_SINGLE
-def test_a_worker_says_what_it_waits_for_and_ends_when_that_has_ended(
+def test_a_worker_logs_what_it_waits_for_and_ends_when_that_has_ended(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """A paused request, which the test resumes when it is reported."""
+    """The request is paused, and the test resumes it when it is reported."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("fairlane.worker.supervisor.idle_report._QUIET_S", 0.1)
     request = queue.submit_request([b"x"], id="pz")

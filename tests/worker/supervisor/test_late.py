@@ -1,4 +1,4 @@
-"""A sync call that ends by itself after its time, as when the supervisor's question woke it."""
+"""Tests a sync call that ends after its time limit, before the supervisor kills it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 2.0
 
 @pytest.fixture
 def take(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Runs a handler over bodies; each call takes the seconds that are its body, as a number."""
+    """Runs a handler over bodies; each call takes as many seconds as its body names."""
     now = [10**9]
     monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
     monkeypatch.setattr("fairlane.worker.handler.outcome._FLUSH_NS", 10**15)
@@ -41,12 +41,12 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
 
 
 def echo(given: Any) -> Any:
-    """Answer what was given."""
+    """Returns the body."""
     return given
 
 
 def echo_all(given: list[bytes]) -> list[bytes]:
-    """The same for a batch."""
+    """Does the same for a batch."""
     return given
 
 
@@ -54,17 +54,17 @@ echo_all.batch = True  # type: ignore[attr-defined]
 
 
 def reject(_: bytes) -> None:
-    """Raise what would make it dead."""
+    """Raises what would make it dead."""
     raise Reject("never")
 
 
 def verdicts(outcome: Outcome) -> list[str]:
-    """Of those without a result."""
+    """Returns the verdicts of the sub-requests without a result."""
     return [one.verdict for one in outcome.verdicts]
 
 
 def test_a_late_result_is_a_timeout(take: Callable[..., Outcome]):
-    """Of its own call: the others of the slice are done, also what took exactly its time."""
+    """Only its own call is one: the others are done, also one that took exactly its time."""
     outcome = take(echo, b"1", b"2.1", b"2")
     assert indexes(outcome.ids) == [0, 2]
     assert (verdicts(outcome), outcome.timeouts) == (["timeout"], 1)
@@ -72,14 +72,14 @@ def test_a_late_result_is_a_timeout(take: Callable[..., Outcome]):
 
 
 def test_what_is_raised_late_is_a_timeout_with_the_traceback(take: Callable[..., Outcome]):
-    """As an async handler's."""
+    """An async handler's is, too."""
     outcome = take(reject, b"2.1")
     assert (verdicts(outcome), outcome.timeouts) == (["timeout"], 1)
     assert "in reject" in outcome.verdicts[0].error
 
 
 def test_without_a_limit_nothing_is_late(take: Callable[..., Outcome]):
-    """However long it takes."""
+    """Its time does not matter."""
     assert take(echo, b"900", limit_s=0).timeouts == 0
     assert verdicts(take(reject, b"900", limit_s=0)) == ["dead"]
 

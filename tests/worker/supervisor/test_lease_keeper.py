@@ -1,4 +1,4 @@
-"""A supervisor extends its leases in few round trips, and none fails because of another."""
+"""Tests how a supervisor extends leases: in few round trips, and none fails because of another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Counting:
-    """A driver that notes what goes out in one round trip, and answers each call or raises."""
+    """A driver that records each round trip, and answers each call or raises."""
 
     url = "redis://127.0.0.1:1"
 
@@ -33,7 +33,7 @@ class Counting:
         self.trips: list[list[str]] = []
 
     def run(self, operation: Operation[Any]) -> Any:
-        """The operation's result."""
+        """Returns the operation's result."""
         step: Any = operation.send(None)
         assert isinstance(step, Batch)
         assert step.lenient
@@ -62,7 +62,7 @@ class Counting:
 
 
 def extend_all(driver: Any, ids: list[str], now: list[float], at: float = 111.0) -> list[float]:
-    """Hold a lease of each, let the keeper extend at that time; when each ends then."""
+    """Holds a lease of each, lets the keeper extend at that time; returns when each ends then."""
     now[0] = 100.0
     board = LeaseBoard(len(ids))
     keeper = LeaseKeeper(driver, "req", "w:1", "7", board)
@@ -74,14 +74,14 @@ def extend_all(driver: Any, ids: list[str], now: list[float], at: float = 111.0)
 
 
 def test_all_leases_are_extended_in_one_round_trip(now: list[float]):
-    """A slow Redis holds up the beat once, and not for each."""
+    """A slow Redis delays the heartbeat once, and not for each."""
     driver = Counting()
     assert extend_all(driver, ["a1", "b1", "a2", "b2", "a3"], now) == [141.0] * 5
     assert driver.trips == [["a1", "b1", "a2", "b2", "a3"]]
 
 
-def test_nothing_is_asked_before_a_third_of_the_lease_is_used_up(now: list[float]):
-    """Not even an empty round trip."""
+def test_nothing_is_sent_before_a_third_of_the_lease_is_used_up(now: list[float]):
+    """Not even an empty round trip is made."""
     driver = Counting()
     assert extend_all(driver, ["a1", "a2"], now, 109.9) == [130.0] * 2
     assert driver.trips == []
@@ -98,7 +98,7 @@ def test_a_round_trip_is_bounded(now: list[float], monkeypatch: pytest.MonkeyPat
 def test_when_no_node_answers_the_others_are_not_extended(
     now: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """It would wait as long, and the beat with it; nothing is taken for extended."""
+    """They would wait as long, and the heartbeat with them; none counts as extended."""
 
     def answer(_: str) -> Any:
         raise RedisUnreachable("Redis at h:1 does not answer")
@@ -133,7 +133,7 @@ def test_a_node_that_is_away_costs_only_its_own_leases(
 def test_a_request_that_cannot_be_extended_costs_no_other_its_lease(
     now: list[float], caplog: pytest.LogCaptureFixture, error: Exception
 ):
-    """Its key may hold something else, or its slot be on the move."""
+    """Its key may hold something else, or its slot may be moving."""
 
     def answer(request_id: str) -> Any:
         if request_id == "a2":
@@ -154,7 +154,7 @@ def test_a_request_that_cannot_be_extended_costs_no_other_its_lease(
 def test_what_a_draining_worker_cannot_settle_is_reported_in_one_line(
     now: list[float], caplog: pytest.LogCaptureFixture, *, is_back: bool
 ):
-    """Redis is away: three sub-requests, two of them of one lease."""
+    """Redis is unreachable: three sub-requests, two of them of one lease."""
     board = LeaseBoard(2)
     keeper = LeaseKeeper(Counting(), "req", "w:1", "7", board)  # type: ignore[arg-type]
     board.records[0].hold("a1", "0", 7, OP, 100.0, 30.0, 4, 1, 5)
@@ -201,7 +201,7 @@ def test_what_cannot_be_taken_back_in_an_outage_is_reported_in_one_line(
 def test_each_reply_is_for_its_own_lease(
     word: bytes, ends: float, now: list[float], *, is_stopped: bool
 ):
-    """The others of the round trip go on."""
+    """The others of the round trip continue."""
     board = LeaseBoard(2)
     driver: Any = Counting(lambda request_id: [word if request_id == "a2" else b"ok"])
     keeper = LeaseKeeper(driver, "req", "w:1", "7", board)
@@ -216,7 +216,7 @@ def test_each_reply_is_for_its_own_lease(
 def test_the_leases_of_many_requests_are_extended_on_every_kind_of_server(
     driver: SyncDriver, redis_client: Any
 ):
-    """In a cluster, too, where they lie in many slots."""
+    """In a cluster, too, where they are in many slots."""
     board, made = LeaseBoard(20), Queue(driver)
     for i, record in enumerate(board.records):
         made.submit_request([b"x"], id=f"r{i}", lease_s=3600)

@@ -1,4 +1,4 @@
-"""Handlers that take longer than they may: they are ended and charged, and delay no other.
+"""Tests handlers that exceed their time limit: they are ended and charged, and delay no other.
 
 The workers of most of these tests run in the test's own process; their children are forked from it.
 """
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     from tests.support.workers import Workers
 
 LIMIT_S = 0.5
-STUCK = 3  # the place of the body that never ends
+STUCK = 3  # the index of the body that never ends
 
 pytestmark = ON_SINGLE
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """What a test and its handlers share."""
+    """Returns the folder that a test and its handlers share."""
     return Folder(tmp_path)
 
 
 @pytest.fixture(autouse=True)
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that was cancelled has not long to end."""
+    """Shortens the time that a cancelled task has to end."""
     monkeypatch.setattr(runner, "GRACE_S", 0.3)
 
 
 def bodies(count: int = 8) -> list[bytes]:
-    """Some, one of which never ends."""
+    """Returns some bodies, one of which never ends."""
     return [b"stuck" if i == STUCK else b"%d" % i for i in range(count)]
 
 
@@ -80,21 +80,21 @@ def check_only_stuck_is_dead(request: Request, attempts: int, client: Any) -> st
 
 
 def wait_for_ever(body: bytes) -> bytes:
-    """In Python."""
+    """Waits for ever, in Python."""
     if body == b"stuck":
         threading.Event().wait()
     return body
 
 
 def search_for_ever(body: bytes) -> bytes:
-    """In C, and with the interpreter's lock."""
+    """Searches for ever, in C, and with the interpreter's lock."""
     if body == b"stuck":
         re.match("(a+)+$", "a" * 40 + "b")
     return body
 
 
 def spin(body: bytes) -> bytes:
-    """Deaf to what any signal handler raises."""
+    """Ignores whatever a signal handler raises."""
     while body == b"stuck":
         try:
             spend(1)
@@ -112,7 +112,7 @@ def test_a_sync_handler_is_killed_when_its_time_is_over(
     handler: Any, where: str, queue: Queue, redis_client: redis.Redis,
     caplog: pytest.LogCaptureFixture,
 ):  # fmt: skip
-    """Its sub-request is charged, and says where it was; the request's others are done."""
+    """Its sub-request is charged with its stack; the request's others are done."""
     caplog.set_level(logging.INFO)
     request = queue.submit_request(
         bodies(), limit=1, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
@@ -154,7 +154,7 @@ def test_of_several_threads_only_the_one_that_overstays_is_charged(
 def test_a_batch_of_several_is_not_charged_and_its_stuck_body_alone_is(
     attempts: int, queue: Queue, folder: Folder, redis_client: redis.Redis
 ):
-    """The first time any may be the cause; then each comes alone."""
+    """The first time any may be the cause; then each runs alone."""
 
     @batch_handler
     def handler(found: list[bytes]) -> list[bytes]:
@@ -191,7 +191,7 @@ def test_the_smallest_of_all_limits_applies(given: dict[str, Any], queue: Queue)
 
 
 def test_a_handler_that_ends_in_time_is_left_alone(queue: Queue):
-    """However often it is called: the limit is for one call."""
+    """The limit is for one call, however often it is called."""
     request = queue.submit_request([b"x"] * 20, limit=1, attempts=1, time_limit_s=0.6)
 
     def handler(body: bytes) -> bytes:
@@ -203,7 +203,7 @@ def test_a_handler_that_ends_in_time_is_left_alone(queue: Queue):
 
 
 def start_and_hang(folder: Folder, how: str) -> Any:
-    """A handler that starts a program, and never ends or dies immediately."""
+    """Starts a program, and never ends or dies immediately."""
 
     def handler(body: bytes) -> None:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as program:
@@ -219,7 +219,7 @@ def start_and_hang(folder: Folder, how: str) -> Any:
 def test_a_program_that_a_handler_started_ends_with_its_process(
     how: str, queue: Queue, folder: Folder
 ):
-    """Whether that was killed or died by itself."""
+    """It was killed, or died of another cause."""
     request = queue.submit_request([b"x"], attempts=1, time_limit_s=0.3)
     Worker(queue, start_and_hang(folder, how)).run(until_idle=True)
     ((pid,),) = folder.noted("program")
@@ -230,7 +230,7 @@ def test_a_program_that_a_handler_started_ends_with_its_process(
 def test_a_program_that_a_handler_started_ends_when_its_worker_stops_now(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
-    """With the process that started it."""
+    """It ends with the process that started it."""
 
     def fail(worker: Worker, *, until_idle: bool) -> None:
         if folder.noted("program"):
@@ -248,7 +248,7 @@ def test_a_program_that_a_handler_started_ends_when_its_worker_stops_now(
 def test_a_worker_that_drains_waits_for_a_stuck_handler_no_longer_than_its_limit(
     queue: Queue, workers: Workers
 ):
-    """What it was stuck in is charged and waits for its next attempt."""
+    """The stuck sub-request is charged and waits for its next attempt."""
     request = queue.submit_request([b"0", b"1"], limit=1, backoff_s=(60, 60))
     worker = workers.start("hold", time_limit_s=1.0)
     workers.folder.wait_noted("began")
@@ -274,7 +274,7 @@ def _timeouts(request_id: str) -> Any:
 def test_a_killed_process_is_counted_as_a_timeout_and_not_as_a_crash(
     queue: Queue, workers: Workers
 ):
-    """On the health port; it is started again immediately."""
+    """The health port counts it; the process is restarted immediately."""
     request = queue.submit_request([b"0"], attempts=2, backoff_s=(0.01, 0.01), time_limit_s=0.2)
     worker = workers.start("hold")
     assert request.wait(timeout=15) == "done"
@@ -292,7 +292,7 @@ def _measured(queue: Queue) -> dict[str, int]:
 
 
 async def await_for_ever(body: bytes) -> bytes:
-    """Let others run, and be cancelled."""
+    """Lets others run, and can be cancelled."""
     if body == b"stuck":
         await asyncio.get_running_loop().create_future()
     await spend_async(0.01)
@@ -300,7 +300,7 @@ async def await_for_ever(body: bytes) -> bytes:
 
 
 async def swallow(body: bytes) -> bytes:
-    """Let others run, but never end."""
+    """Lets others run, but never ends."""
     while body == b"stuck":
         try:
             await asyncio.get_running_loop().create_future()
@@ -310,13 +310,13 @@ async def swallow(body: bytes) -> bytes:
 
 
 async def block(body: bytes) -> bytes:
-    """Never let go of the event loop."""
+    """Never releases the event loop."""
     return wait_for_ever(body)
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_an_async_handler_is_cancelled(concurrency: int, queue: Queue, redis_client: redis.Redis):
-    """No process is killed for it, and the other tasks of its loop go on."""
+    """No process is killed for it, and the other tasks of its loop continue."""
     request = queue.submit_request(
         bodies(40), limit=4, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
     )
@@ -331,7 +331,7 @@ def test_an_async_handler_is_cancelled(concurrency: int, queue: Queue, redis_cli
 def test_an_async_handler_that_cannot_be_cancelled_is_killed(
     handler: Any, where: str, queue: Queue, redis_client: redis.Redis
 ):
-    """A moment after its time: the loop may stand still, the supervisor does not."""
+    """It happens a moment after its time: the loop may be blocked, the supervisor is not."""
     request = queue.submit_request(
         bodies(), limit=1, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
     )
@@ -346,7 +346,7 @@ def test_of_several_tasks_in_a_loop_that_stands_still_none_is_charged_at_first(
     queue: Queue, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):  # fmt: skip
-    """Their time runs out, too, and they can't say so. Then one task works alone."""
+    """Their time expires, too, and they can't report it. Then one task works alone."""
     monkeypatch.setattr(pool, "_STEADY_S", 3.0)
 
     async def handler(body: bytes) -> bytes:
@@ -381,7 +381,7 @@ def test_a_call_left_in_a_thread_does_not_keep_a_worker_from_ending(queue: Queue
 
 
 def test_what_async_handlers_left_running_is_cancelled_at_the_end(queue: Queue, folder: Folder):
-    """So that it can clean up, but not for long."""
+    """So it can clean up, but not for long."""
     left: list[Any] = []
 
     async def linger() -> None:

@@ -1,4 +1,4 @@
-"""A process that dies between the acquire and its answer: what it was granted is not stranded."""
+"""Tests a process that dies between an acquire and its reply: the granted lease is released."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STARTED = "7"
 
 
 def test_an_acquire_is_on_the_board_until_it_is_answered():
-    """Its token and its op, which is all that it takes to ask again."""
+    """The board has its token and its op, which a repeat of the acquire needs."""
     record = record_of_its_own()
     before = record.pending_acquire()
     record.begin_acquire(Token("r1", "2", "17"), OP)
@@ -50,7 +50,7 @@ def test_an_acquire_is_on_the_board_until_it_is_answered():
 
 
 def test_the_longest_acquire_fits():
-    """128 characters of id, the highest permit, the highest generation; no neighbour is touched."""
+    """128 characters of id, the highest permit and generation fit; no neighbour is changed."""
     board = LeaseBoard(3)
     for record in board.records:
         record.hold("i" * 128, "9999", 2**64 - 1, OP, 1.0, 86_400.0)
@@ -82,33 +82,33 @@ def test_the_first_acquire_that_is_given_up_is_left_until_it_is_answered():
 
 @pytest.mark.parametrize("name", ["é" * 2000, "r1#0.3\0"], ids=["long", "NUL"])
 def test_a_token_that_cannot_be_ours_is_not_noted(name: str):
-    """Another program put it in a lane, and it must not write over what else is on the board."""
+    """Another program put it in a lane, and it must not overwrite anything on the board."""
     board = LeaseBoard(2)
     board.records[0].begin_acquire(Token(name, "0", "1"), OP)
     assert [record.pending_acquire() for record in board.records] == [None, None]
     assert board.held() == []
 
 
-# ------------------------------------------------------------------ asked again
+# ------------------------------------------------------------------ acquired again
 
 
 def keeper_of(queue: Queue, board: LeaseBoard) -> LeaseKeeper:
-    """A worker's leases."""
+    """Makes a worker's leases."""
     return LeaseKeeper(queue.driver, "req", "w:1", STARTED, board)
 
 
 def popped(queue: Queue) -> Token:
-    """The token that a process took to its grave."""
+    """Pops the token with which the process died."""
     token = pop_token(queue.driver)
     assert token is not None
     return token
 
 
 @pytest.mark.parametrize("reached", [True, False], ids=["executed", "never sent"])
-def test_what_a_dead_process_asked_for_goes_back(
+def test_the_lease_of_an_unanswered_acquire_of_a_dead_process_is_released(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
 ):
-    """The lease, uncharged, if it was granted; the token, if no acquire used it."""
+    """The lease returns uncharged, if it was granted; the token, if no acquire used it."""
     request = queue.submit_request([b"x"], limit=1, lease_s=30)
     board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
@@ -129,7 +129,7 @@ def test_what_a_dead_process_asked_for_goes_back(
 
 
 def _ended(taken: Any) -> Any:
-    """All of a slice is done."""
+    """Marks all of a slice as done."""
     ids = [entry_id for entry_id, _ in taken.entries]
     reply = yield leases.complete(taken, ids, [b"0:d:1:0:0", b""] * len(ids), [], keep=False)
     yield tokens.retire("req", taken.request_id, reply[1])
@@ -152,7 +152,7 @@ def test_the_tokens_of_a_lost_reply_are_dispatched(queue: Queue, redis_client: r
 def test_a_token_of_an_ended_request_is_put_back_as_its_ending(
     queue: Queue, redis_client: redis.Redis
 ):
-    """Which may not be logged yet."""
+    """The end may not be logged yet."""
     request = queue.submit_request([b"x"], limit=1)
     board, token = LeaseBoard(1), popped(queue)
     queue.driver.run(once(library().cancel(keys.request_keys(request.id), reason="")))
@@ -183,7 +183,7 @@ class Deaf:
 def test_what_cannot_be_put_back_is_left_to_the_leader(
     error: Exception, runs: int, caplog: pytest.LogCaptureFixture
 ):
-    """Not one by one when no server answers; a process that starts finds nothing on its records."""
+    """They are not sent one by one if no server answers; a new process finds its records empty."""
     board, driver = LeaseBoard(3), Deaf(error)
     for record in board.records:
         record.begin_acquire(Token("r1", "0", "3"), OP)
@@ -195,14 +195,14 @@ def test_what_cannot_be_put_back_is_left_to_the_leader(
     }
 
 
-# ------------------------------------------------------------------ given up
+# ------------------------------------------------------------------ abandoned acquires
 
 
 @pytest.mark.parametrize("executed", ["before", "after", "never"])
 def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     queue: Queue, redis_client: redis.Redis, executed: str
 ):
-    """The node that hung goes on: its permits must not stand idle until the lease expires."""
+    """The hung node continues: its permits must not be idle until the lease expires."""
     request = queue.submit_request([b"x"], limit=1, lease_s=30)
     board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
@@ -227,8 +227,8 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     queue.driver.run(_ended(taken))
 
 
-def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Queue):
-    """Whether a permit is held by another or the request is over, the record is free then."""
+def test_tokens_of_requests_that_ended_or_are_gone_are_not_repeated(queue: Queue):
+    """Another worker holds the permit, or the request is over: the record is free then."""
     request = queue.submit_request([b"x"], limit=1)
     board = LeaseBoard(3)
     keeper, token = keeper_of(queue, board), popped(queue)
@@ -244,10 +244,10 @@ def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Qu
     ("error", "stays"),
     [(RedisUnreachable("no answer"), True), (NodeAway("away"), True), (RedisUnfit("bad"), False)],
 )
-def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
+def test_an_acquire_that_was_given_up_is_repeated_until_it_is_answered(
     error: Exception, now: list[float], *, stays: bool
 ):
-    """Once a second at most."""
+    """It does so once a second at most."""
     board, driver = LeaseBoard(1), Deaf(error)
     board.records[0].begin_acquire(Token("r1", "0", "3"), OP)
     board.records[0].end_acquire(is_abandoned=True)
@@ -266,17 +266,17 @@ def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """What a test and its handlers share."""
+    """Returns the folder that a test and its handlers share."""
     return Folder(tmp_path)
 
 
 def echo(body: bytes) -> bytes:
-    """Answer the body."""
+    """Returns the body."""
     return body
 
 
 def dying(folder: Folder, name: str) -> Callable[..., None]:
-    """A method in which the first process that comes there dies when all have come."""
+    """Returns a method in which the first process dies when all processes have reached it."""
     method = getattr(LeaseRecord, name)
 
     def die(record: LeaseRecord, *given: Any, **named: Any) -> None:
@@ -334,7 +334,7 @@ def test_a_worker_that_stops_now_gives_back_what_is_not_on_the_board(
 def test_a_process_that_drained_without_an_answer_is_looked_after(
     monkeypatch: pytest.MonkeyPatch, *, is_wanted: bool
 ):
-    """It gave up while Redis was away: no crash, but its token is put back."""
+    """It gave up while Redis was unreachable: no crash, but its token is put back."""
     shape: Any = None
     (record,) = LeaseBoard(1).records
     if is_wanted:

@@ -1,4 +1,4 @@
-"""The supervisor's watch over calls with a time limit: who is asked, killed and charged."""
+"""Tests the supervisor's watch over calls with a time limit: which are dumped, killed, charged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """A keeper that notes what it is to give back."""
+    """A keeper that records what it must release."""
 
     def __init__(self) -> None:
         self.given: list[tuple[str, list[str]]] = []
@@ -31,7 +31,7 @@ class Kept:
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A process with units that run calls; and what its supervisor would do."""
+    """Makes a process with units that run calls, and the supervisor's view of it."""
     calls: list[str] = []
     now = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
@@ -57,14 +57,14 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def begin(record: Any, index: int, until: float) -> None:
-    """A unit takes a lease and calls the handler."""
+    """Takes a lease in a unit and calls the handler."""
     record.hold(f"r{index}", "0", 7, b"o" * 32, 99.0, 30.0)
     record.take_turn()
     call(record, b"1-%d" % index, until)
 
 
 def call(record: Any, entry_id: bytes, until: float) -> None:
-    """The handler is called."""
+    """Calls the handler."""
     record.begin(
         entry_id,
         began=100.0,
@@ -77,8 +77,8 @@ def call(record: Any, entry_id: bytes, until: float) -> None:
     )
 
 
-def test_a_process_is_asked_where_it_is_before_it_is_killed(scene: Any):
-    """Once; and the supervisor does not wait for the answer."""
+def test_a_process_dumps_its_stacks_before_it_is_killed(scene: Any):
+    """This happens once; and the supervisor does not wait for the dump."""
     _, watch, look, calls, _ = scene([101.0])
     for moment, expected in [
         (100.9, []),
@@ -95,7 +95,7 @@ def test_a_process_is_asked_where_it_is_before_it_is_killed(scene: Any):
 def test_a_process_is_killed_when_its_stack_dump_is_complete(
     scene: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """As soon as its answer has stopped growing."""
+    """It is complete as soon as it has stopped growing."""
     sizes = iter([0, 10, 20, 20])
     monkeypatch.setattr(stack_dump, "size", lambda _: next(sizes))
     _, _, look, calls, _ = scene([101.0])
@@ -106,7 +106,7 @@ def test_a_process_is_killed_when_its_stack_dump_is_complete(
 
 
 def test_a_call_that_ends_before_the_kill_saves_its_process(scene: Any):
-    """And one that begins in the meantime has its own time."""
+    """A call that begins in the meantime has its own time."""
     child, watch, look, calls, _ = scene([101.0])
     look(101.1)
     call(child.records[0], b"1-1", 103.0)
@@ -117,7 +117,7 @@ def test_a_call_that_ends_before_the_kill_saves_its_process(scene: Any):
 
 
 def test_a_process_that_died_before_the_kill_is_forgotten(scene: Any):
-    """Its answer is not awaited; a process that gets its number is asked first."""
+    """Its dump is not awaited; a process that gets its number must dump its stacks first."""
     child, watch, look, calls, _ = scene([101.0])
     look(101.1)
     watch._children.running.clear()
@@ -129,10 +129,10 @@ def test_a_process_that_died_before_the_kill_is_forgotten(scene: Any):
 
 
 @pytest.mark.parametrize(("ends", "late"), [(False, 1), (True, 0)], ids=["in it", "in another"])
-def test_a_process_that_dies_of_the_question_is_late(
+def test_a_process_that_dies_of_the_dump_signal_is_late(
     scene: Any, monkeypatch: pytest.MonkeyPatch, *, ends: bool, late: int
 ):
-    """It is charged as a timeout: but not for a call that it ended in time to begin another."""
+    """The death is a timeout: but not of a call that ended in time to begin another."""
     child, _, look, _, _ = scene([101.0])
     look(101.1)
     if ends:
@@ -161,7 +161,7 @@ def test_of_a_killed_process_only_the_calls_it_was_killed_for_are_charged(scene:
 def test_a_task_is_charged_when_it_was_the_only_one(
     untils: list[float], scene: Any, *, is_known: bool
 ):
-    """Else another one may be what keeps the loop from going on."""
+    """Otherwise another task may be what blocks the loop."""
     child, watch, look, _, given = scene(untils, is_async=True)
     look(101.1)
     look(102.2)
@@ -193,13 +193,13 @@ Current thread 0x00007f0000000002 (most recent call first):
     ids=["the handler's", "the main thread", "another"],
 )
 def test_a_stack_is_the_handlers_part_of_its_thread(thread: int, expected: list[str]):
-    """The innermost call first; what called the handler says nothing to its author."""
+    """The innermost call is first; the callers of the handler do not help its author."""
     found = stack_dump.stack_of(DUMP, thread)
     assert [line.rpartition(", ")[2] for line in found] == expected
 
 
 def test_a_crash_is_reported_by_its_own_thread():
-    """Whatever was asked before stands in front of it."""
+    """An earlier dump is before it."""
     crashed = DUMP.replace("Current t", "T").replace("Thread", "Current thread", 1)
     text = f"{DUMP}Fatal Python error: Segmentation fault\n\n{crashed}\nExtension modules: x\n"
     assert len(stack_dump.crash_of(text)) == 2
@@ -207,7 +207,7 @@ def test_a_crash_is_reported_by_its_own_thread():
 
 
 def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_reported():
-    """What it called may be a library's; and a crash outside of any handler has no place."""
+    """Its callees may be a library's; and a crash outside of any handler has no place."""
     lines = [
         '  File "/python/ctypes/__init__.py", line 519 in string_at',
         '  File "/app/mine.py", line 60 in deep',
@@ -244,7 +244,7 @@ def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_reported():
 def test_a_death_is_logged_in_one_line(
     status: int, count: int, said: str, caplog: pytest.LogCaptureFixture
 ):
-    """With what was held, and what follows when any may be the cause."""
+    """The line has what was leased, and what follows if any may be the cause."""
     records = tuple(LeaseBoard(4).records)
     for i in range(count):
         records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i, 1, 2)
@@ -268,7 +268,7 @@ def test_a_death_at_the_last_attempt_is_logged_as_the_end_of_the_sub_request(
 
 
 def test_several_late_tasks_are_logged_in_one_line(scene: Any, caplog: pytest.LogCaptureFixture):
-    """As no attempt is charged."""
+    """No attempt is charged."""
     child, watch, look, _, _ = scene([101.0, 101.0, 101.0], is_async=True)
     look(101.1)
     look(102.2)

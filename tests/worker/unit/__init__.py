@@ -1,1 +1,1 @@
-"""Units, step by step."""
+"""Tests the units of a worker, step by step."""

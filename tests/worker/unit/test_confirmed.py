@@ -1,4 +1,4 @@
-"""A worker settles a durable request: it goes on whatever the replicas say, and says so."""
+"""Tests how a worker settles a durable request: it continues and logs what is not confirmed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.worker.parts import entries_of, slice_of, unit_of_its_own, work_off
 
 
 def outcome(position: int, *, first: int = 0) -> Outcome:
-    """Results up to `position`."""
+    """Returns an outcome with results up to `position`."""
     ids = [entry_id for entry_id, _ in entries_of(*[b"x"] * position)][first:]
     return Outcome(position, 0.001, ids, [b"head", b"body"] * len(ids))
 
 
 def script_of(step: object) -> str:
-    """The script whose write is to be confirmed by two replicas."""
+    """Returns the script whose write must be confirmed by two replicas."""
     assert isinstance(step, Confirm)
     assert step.replicas == 2
     assert isinstance(step.step, Call)
@@ -29,7 +29,7 @@ def script_of(step: object) -> str:
 def test_a_durable_slice_is_settled_and_confirmed_in_one_step(
     confirmed: int, caplog: pytest.LogCaptureFixture
 ):
-    """What is not confirmed is counted and said; the permit's tokens go out all the same."""
+    """What is not confirmed is counted and logged; the permit's tokens are sent nevertheless."""
     unit = unit_of_its_own()
     loop = work_off(unit, slice_of(b"x", b"y", durable=2))
     next(loop)
@@ -60,7 +60,7 @@ def test_a_reply_that_may_have_written_nothing_is_confirmed_by_another_write(wor
 
 @pytest.mark.parametrize("word", [b"lost", b"gone"])
 def test_what_was_not_settled_is_not_confirmed(word: bytes):
-    """Another unit holds it now."""
+    """Another unit has the lease now."""
     unit = unit_of_its_own()
     loop = work_off(unit, slice_of(b"x", durable=2))
     next(loop)
@@ -72,7 +72,7 @@ def test_what_was_not_settled_is_not_confirmed(word: bytes):
 
 
 def test_every_part_of_a_durable_slice_is_confirmed():
-    """Also what is settled while the lease goes on."""
+    """This includes what is settled while the lease continues."""
     loop = work_off(unit_of_its_own(), slice_of(b"x", b"y", durable=2))
     next(loop)
     assert script_of(loop.send(outcome(1))) == "complete"
@@ -81,7 +81,7 @@ def test_every_part_of_a_durable_slice_is_confirmed():
 
 
 def test_what_asks_for_no_replica_waits_for_none():
-    """A plain call, in one round trip."""
+    """It is a plain call, in one round trip."""
     loop = work_off(unit_of_its_own(), slice_of(b"x"))
     next(loop)
     assert isinstance(loop.send(outcome(1)), Call)

@@ -1,4 +1,4 @@
-"""What a unit does about a node that is away, step by step: every reply is given by hand."""
+"""Tests what a unit does while a node is unreachable, step by step with replies by hand."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ SHARDS = (3, 4)
 
 
 def away(away_s: float = 0.0) -> NodeAway:
-    """A node has been away for so long."""
+    """Raises the error of a node that has been away for so long."""
     return NodeAway("Redis at h:1 has not answered", away_s)
 
 
 def delayed(call: Any) -> list[Any]:
-    """The arguments of an insertion: lane, tokens now, tokens later, then these with delays."""
+    """Returns the arguments of an insertion: lane, tokens now and later, these with delays."""
     assert call.script.name == "insert_tokens"
     return rest_of(call)
 
 
 def spread_unit() -> Unit:
-    """A unit of a queue over two shards."""
+    """Makes a unit of a queue over two shards."""
     board = LeaseBoard(1)
     board.spread(SHARDS)
     return Unit("req", "w:1", "7", board.records[0], Sizer(20), Metrics("req"))
@@ -87,7 +87,7 @@ def test_a_token_of_a_shard_is_put_off_in_its_shard():
 
 
 def test_of_several_tokens_those_of_the_node_are_put_off():
-    """The leases of the others are worked on."""
+    """The leases of the other nodes are worked on."""
     unit = quick_unit()
     loop, shown = show(unit, 3)
     assert shown.away_s == settings.AWAY_S
@@ -99,7 +99,7 @@ def test_of_several_tokens_those_of_the_node_are_put_off():
 
 
 def test_several_tokens_of_one_node_are_all_put_off():
-    """A batch raises when nothing of it was answered."""
+    """A batch raises an error if nothing of it was answered."""
     unit = quick_unit()
     loop, _ = show(unit, 2)
     step = loop.throw(away())
@@ -111,7 +111,7 @@ def test_several_tokens_of_one_node_are_all_put_off():
 
 @pytest.mark.parametrize("was_sent", [True, False])
 def test_an_acquire_that_may_be_performed_later_is_left_to_the_supervisor(*, was_sent: bool):
-    """A node that only hung grants it; the token that was put off would be stale then."""
+    """A node that only hung grants it; a postponed token would be stale then."""
     unit, error = unit_of_its_own(), away()
     error.was_sent = was_sent
     loop, _ = begin(unit)
@@ -146,7 +146,7 @@ def test_it_is_logged_now_and_then(now: list[float], caplog: pytest.LogCaptureFi
 
 
 def test_a_lease_that_cannot_be_settled_is_left_to_expire():
-    """The unit goes on with its next token."""
+    """The unit continues with its next token."""
     unit = unit_of_its_own()
     loop, _ = take(unit, granted(b"x"))
     loop.send(done(1))
@@ -170,7 +170,7 @@ def test_a_settlement_is_repeated_for_as_long_as_its_lease_is_held(
 
 
 def test_leases_of_a_bunch_that_cannot_be_settled_are_left_to_expire():
-    """Those of the other nodes are settled."""
+    """The leases of the other nodes are settled."""
     unit = quick_unit()
     loop, _ = show(unit, 2)
     step = loop.send([granted(b"x"), granted(b"y")])
@@ -182,7 +182,7 @@ def test_leases_of_a_bunch_that_cannot_be_settled_are_left_to_expire():
 
 
 def test_a_lease_settled_apart_is_left_to_expire_too():
-    """A slice that goes on is settled in parts, after the others."""
+    """A slice that continues is settled in parts, after the others."""
     unit = quick_unit()
     loop, _ = show(unit, 2)
     step = loop.send([granted(b"x", b"x2"), granted(b"y")])
@@ -198,7 +198,7 @@ def test_a_lease_settled_apart_is_left_to_expire_too():
 
 
 def test_tokens_of_the_parts_that_were_settled_are_dispatched():
-    """The node goes away before the last part; the first one was answered."""
+    """The node fails before the last part; the first one was answered."""
     unit = unit_of_its_own()
     loop, _ = take(unit, granted(b"x", b"y"))
     outcome = done(2)
@@ -215,7 +215,7 @@ def test_tokens_of_the_parts_that_were_settled_are_dispatched():
 
 
 def test_a_shard_that_is_away_does_not_keep_the_others_waiting():
-    """The next pop asks another one, without a pause until none of them answered."""
+    """The next pop calls another shard, without a pause until none of them answered."""
     loop, step = begin(spread_unit())
     assert (step.lenient, step.away_s) == (True, settings.SHARD_AWAY_S)
     pauses, asked = [], []
@@ -230,7 +230,7 @@ def test_a_shard_that_is_away_does_not_keep_the_others_waiting():
 
 
 def test_what_a_shard_did_not_take_goes_with_a_later_batch():
-    """What the others took does not go again."""
+    """What the others took is not sent again."""
     loop, step = begin(spread_unit())
     lane = keys.lane("req", 305)
     loop.send([Popped(lane, [b"r1#0.3"])])
@@ -259,7 +259,7 @@ def test_a_dispatch_that_is_refused_beside_a_pop_is_logged(caplog: pytest.LogCap
 
 
 def test_a_dispatch_that_is_refused_beside_acquires_is_logged(caplog: pytest.LogCaptureFixture):
-    """It was to go first; the leases are worked on."""
+    """It had to be sent first; the leases are worked on."""
     unit = quick_unit()
     returned = FollowUps("req", popped(1).lane)
     returned.more.append(Command(b"RPUSH", b"l", b"t"))

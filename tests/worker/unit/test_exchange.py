@@ -1,4 +1,4 @@
-"""A unit that exchanges leases, step by step and without Redis; then workers with Redis."""
+"""Tests a unit that exchanges leases, step by step without Redis; then workers with Redis."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ if TYPE_CHECKING:
 
 
 def asked(unit: Unit, **changed: Any) -> tuple[Any, Any]:
-    """A unit whose slice was handled, with five more waiting; at the step after that."""
+    """Makes a unit whose slice was handled, with five more waiting; at the step after that."""
     loop, step = take(unit, granted(b"x", **({"waiting": 5} | changed)))
     assert isinstance(step, Handle)
     return loop, loop.send(done(1))
 
 
 def call_of(step: Any) -> Call:
-    """What is asked of a server that has all keys."""
+    """Returns the call that is sent to a server that has all keys."""
     assert isinstance(step, SingleServer)
     assert isinstance(step.step, Call)
     return step.step
@@ -84,7 +84,7 @@ def one_server(**changed: Any) -> Unit:
 def reply(
     *settled: bytes, left: Any = (), unlogged: Any = (), acquired: dict[bytes, Any] | None = None
 ) -> list[Any]:
-    """What exchange returns: a word for each lease, and what each token was exchanged for."""
+    """Returns the reply of exchange: a word for each lease, and each token's exchange."""
     acquired = acquired or {}
     words = [[word] if word else b"" for word in settled]
     return [words, [*left], [*unlogged], [*acquired], [*acquired.values()]]
@@ -94,7 +94,7 @@ def reply(
 
 
 def test_a_lease_is_settled_and_the_next_one_acquired_in_one_round_trip():
-    """No pop, no acquire: the next slice is there, and on the board."""
+    """There is no pop, no acquire: the next slice is there, and on the board."""
     unit = one_server()
     loop, step = asked(unit)
     assert names_of(step) == ["exchange"]
@@ -109,7 +109,7 @@ def test_a_lease_is_settled_and_the_next_one_acquired_in_one_round_trip():
 
 
 def test_it_sends_what_exchange_takes():
-    """The lease, its results, how many tokens, and sizes of requests that were measured."""
+    """It sends the lease, its results, how many tokens, and sizes of measured requests."""
     unit = one_server()
     loop, _ = take(unit, granted(b"x", waiting=5))
     on_board = unit.record.held()
@@ -131,7 +131,7 @@ def test_all_lanes_are_read_when_nothing_waits_behind_the_lease():
 
 
 def test_the_exchange_is_on_the_board_until_its_reply_was_read():
-    """Should the process die meanwhile, the supervisor sends it again."""
+    """If the process dies meanwhile, the supervisor sends it again."""
     unit = one_server()
     loop, step = asked(unit)
     assert unit.record.pending_acquire() == (b"", argument(call_of(step), "op"))
@@ -139,8 +139,8 @@ def test_the_exchange_is_on_the_board_until_its_reply_was_read():
     assert unit.record.pending_acquire() is None
 
 
-def test_a_cluster_is_asked_once():
-    """No server of it has all keys: then, and from then on, the steps are single ones."""
+def test_a_cluster_gets_exchange_once():
+    """No server of it has all keys: from then on, the steps are single ones."""
     unit = one_server()
     loop, _ = asked(unit)
     assert names_of(loop.send(None)) == ["complete"]
@@ -152,7 +152,7 @@ def test_a_cluster_is_asked_once():
 
 
 def test_a_user_that_may_not_read_the_lanes_takes_single_steps():
-    """Rules written by hand; or one of the lanes is no list."""
+    """Its rules were written by hand; or one of the lanes is no list."""
     unit = one_server()
     loop, _ = asked(unit)
     assert names_of(loop.throw(RedisUnfit("NOPERM"))) == ["complete"]
@@ -181,7 +181,7 @@ def test_without_a_lease_the_unit_waits_at_its_pop(word: bytes, acquired: Any, f
 
 
 def test_what_the_script_left_is_dispatched_before_the_next_handler():
-    """Tokens that are due later, and an ending that the log refused."""
+    """They are tokens that are due later, and an end that the log refused."""
     loop, _ = asked(one_server())
     left, unlogged = [b"r1", b"5", b"1.4", 250], [b"r1", SUMMARY]
     step = loop.send(
@@ -220,7 +220,7 @@ def test_retries_that_must_be_acquired_alone_are_taken_one_by_one():
     [(1_000, 0, "exchange"), (1_001, 0, "complete"), (1, 1 << 20, "complete")],
 )
 def test_many_results_are_settled_by_single_calls(count: int, size: int, expected: str):
-    """Else one call would keep Redis busy for long: 2,000 results, or 1 MiB, are enough."""
+    """Otherwise one call would keep Redis busy for long: 2,000 results, or 1 MiB, are enough."""
     unit = quick_unit(has_one_server=True)
     loop, _ = begin(unit)
     loop.send([popped(2)])
@@ -237,7 +237,7 @@ def _both(unit: Unit, step: Any) -> Handled:
 
 @pytest.mark.parametrize("case", ["drains", "spread", "stopped"])
 def test_no_next_lease_is_acquired(case: str):
-    """A worker that drains takes nothing; shards take turns; a stopped lease needs one call."""
+    """A draining worker takes nothing; shards take turns; a stopped lease needs one call."""
     unit = one_server()
     loop, _ = take(unit, granted(b"x", b"y", waiting=5))
     if case == "drains":
@@ -252,14 +252,14 @@ def test_no_next_lease_is_acquired(case: str):
 
 
 def test_a_durable_request_has_each_slice_confirmed():
-    """WAIT stands behind its complete."""
+    """WAIT follows its complete."""
     way = work_off(one_server(), slice_of(b"x", waiting=5, durable=1), LANE)
     next(way)
     assert isinstance(way.send(done(1)), Confirm)
 
 
 def test_a_lease_that_comes_too_late_is_given_back(now: list[float]):
-    """Redis was away for nine tenths of the lease: nothing of it is begun."""
+    """Redis was unreachable for nine tenths of the lease: nothing of it is begun."""
     loop, _ = asked(one_server())
     now[0] += 27.5
     step = loop.send(reply(b"ok", acquired={b"r1#0.4": granted(b"y", fence=9)}))
@@ -270,7 +270,7 @@ def test_a_lease_that_comes_too_late_is_given_back(now: list[float]):
 
 
 def test_when_redis_is_away_the_lease_expires():
-    """Nothing is held any more; the leader takes it back."""
+    """Nothing is leased any more; the leader takes it back."""
     unit = one_server()
     loop, _ = asked(unit)
     with pytest.raises(RedisUnreachable):
@@ -294,7 +294,7 @@ def test_what_is_measured_is_reported_though_the_unit_never_waits(now: list[floa
 
 
 def test_one_bunch_is_exchanged_while_the_next_is_handled():
-    """One round trip settles the bunch before and acquires the one after."""
+    """One round trip settles the batch before and acquires the one after."""
     unit = quick_unit(spare=7, is_alone=True, each_s=0.0025, has_one_server=True)
     loop, pop = begin(unit)
     assert pop.steps[-1].most == 4
@@ -329,7 +329,7 @@ def _with(unit: Unit, step: Any, result: Any) -> Handled:
 def test_a_process_that_dies_in_it_strands_nothing(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
 ):
-    """All leases go back, uncharged; a call of the dead that arrives now takes nothing."""
+    """All leases are released, uncharged; a late call of the dead process takes nothing."""
     request = queue.submit_request([b"x"] * 6, limit=2, lease_s=30)
     board = LeaseBoard(1)
     keeper, record = LeaseKeeper(queue.driver, "req", "w:1", "7", board), board.records[0]
@@ -377,7 +377,7 @@ def test_a_worker_goes_on_while_no_other_request_waits(
 
 @ON_SINGLE
 def test_requests_of_one_priority_take_turns(queue: Queue, workers: Workers):
-    """One unit, slices of one: neither has two while the other waits, but for the first pop."""
+    """One unit has slices of one: neither has two while the other waits, except at first."""
     for name in ("r1", "r2"):
         queue.submit_request([b""] * 12, limit=1, id=name)
     workers.run("slow_noted", slice_s=0.001)
@@ -387,7 +387,7 @@ def test_requests_of_one_priority_take_turns(queue: Queue, workers: Workers):
 
 @ON_SINGLE
 def test_a_more_urgent_request_has_the_next_slice(queue: Queue, workers: Workers):
-    """It comes while one goes on that has been going on for a while."""
+    """It is submitted while another one has been running for a while."""
     bodies = [b"gate" if i == 10 else b"" for i in range(30)]
     queue.submit_request(bodies, limit=1, priority=50, id="slow")
     worker = workers.start("slow_noted", slice_s=0.001, until_idle=True)

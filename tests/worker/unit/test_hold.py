@@ -1,4 +1,4 @@
-"""A hold that a handler has asked for, while Redis or a node of it refuses that."""
+"""Tests a hold that a handler requested, while Redis or one of its nodes refuses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _learns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun() -> Any:
-    """A lease whose handler has asked for a pause of the whole request; the call is sent."""
+    """Makes a lease whose handler has requested a pause of the whole request; the call is sent."""
     lease: Any = SimpleNamespace(
         outcome=SimpleNamespace(hold_ms=30_000), slice=SimpleNamespace(request_id="r1")
     )

@@ -1,4 +1,4 @@
-"""Which lanes a unit asks next, when its queue is spread over shards."""
+"""Tests which lanes a unit pops next, if its queue has several shards."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SHARDS = (3, 4, 9)
 
 
 def turns_of(*shards: int, unit: int = 0, units: int = 1) -> tuple[LaneRotation, LeaseBoard]:
-    """The rotation of a unit whose supervisor has set these shards."""
+    """Returns the rotation of a unit whose supervisor has set these shards."""
     board = LeaseBoard(units)
     board.spread(shards or (0,))
     return LaneRotation("req", "w:1", board.records[unit]), board
 
 
 def asked(pop: Any) -> tuple[int, int]:
-    """The shard a pop asks, and the least urgent priority it would take."""
+    """Returns the shard of a pop, and the least urgent priority it would take."""
     last = keys.number_of(pop.keys[-1])
     return divmod(last, keys.LANES)
 
@@ -33,7 +33,7 @@ def brought(shard: int, priority: int) -> Popped:
 
 
 def test_a_queue_that_is_not_spread_is_waited_at():
-    """One pop of its own lanes, from which a drain can wake."""
+    """There is one pop of its own lanes, from which a drain can wake."""
     turns, _ = turns_of()
     for came in (None, brought(0, 5), None):
         pop = turns.next(7)
@@ -43,7 +43,7 @@ def test_a_queue_that_is_not_spread_is_waited_at():
 
 
 def test_a_single_shard_is_waited_at_as_well():
-    """Nothing else has to be looked at."""
+    """There is no other shard to read."""
     turns, _ = turns_of(3)
     assert turns.next(1).keys == (keys.wake("req", "w:1", 3), *keys.lanes("req", 3))
     turns.record_pop(None)
@@ -51,7 +51,7 @@ def test_a_single_shard_is_waited_at_as_well():
 
 
 def test_shards_have_their_turns():
-    """Each the same number, whatever they bring."""
+    """Each gets the same number, whatever it returns."""
     turns, _ = turns_of(*SHARDS)
     seen = []
     for _ in range(9):
@@ -63,7 +63,7 @@ def test_shards_have_their_turns():
 
 
 def test_only_what_is_as_urgent_is_taken_from_the_next_shard():
-    """Strict priority, over all shards."""
+    """Priority is strict, over all shards."""
     turns, _ = turns_of(*SHARDS)
     assert asked(turns.next(1))[1] == 99
     turns.record_pop(brought(3, 40))
@@ -73,7 +73,7 @@ def test_only_what_is_as_urgent_is_taken_from_the_next_shard():
 
 
 def test_what_is_less_urgent_is_taken_after_a_round_without_success():
-    """And no shard is waited at before all were asked for anything."""
+    """No shard is waited at before all were popped for anything."""
     turns, _ = turns_of(*SHARDS)
     turns.next(1)
     turns.record_pop(brought(3, 7))
@@ -87,7 +87,7 @@ def test_what_is_less_urgent_is_taken_after_a_round_without_success():
 
 
 def test_an_idle_unit_waits_at_one_shard_after_the_other():
-    """Each for a moment: a token elsewhere is found within so many of them."""
+    """It waits for a moment at each: a token elsewhere is found within so many of them."""
     turns, _ = turns_of(*SHARDS)
     for _ in SHARDS:
         turns.next(1)
@@ -102,13 +102,13 @@ def test_an_idle_unit_waits_at_one_shard_after_the_other():
 
 
 def test_units_begin_at_different_shards():
-    """So that some unit waits at each of them."""
+    """So some unit waits at each of them."""
     firsts = {asked(turns_of(*SHARDS, unit=unit, units=30)[0].next(1))[0] for unit in range(30)}
     assert firsts == set(SHARDS)
 
 
 def test_what_is_fetched_ahead_comes_from_the_next_shard():
-    """Of the same priority or a more urgent one."""
+    """They have the same priority or a more urgent one."""
     turns, _ = turns_of(*SHARDS)
     pops = [asked(turns.ahead(keys.lane("req", 306), 5)) for _ in range(3)]
     assert sorted(shard for shard, _ in pops) == list(SHARDS)
@@ -118,7 +118,7 @@ def test_what_is_fetched_ahead_comes_from_the_next_shard():
 @pytest.mark.parametrize("shards", [(3, 4), SHARDS, (1, 2, 3, 4)])
 @pytest.mark.parametrize("ahead", [1, 2, 3, 4])
 def test_no_rhythm_leaves_a_shard_out(shards: tuple[int, ...], ahead: int):
-    """However many are fetched ahead between two pops: as many pops as shards ask them all."""
+    """However many are prefetched between two pops, as many pops as shards cover them all."""
     turns, _ = turns_of(*shards)
     seen = []
     for _ in range(12):
@@ -140,7 +140,7 @@ def test_a_change_is_noticed_at_the_next_pop(left: tuple[int, ...]):
 
 
 def test_a_wake_does_not_narrow_what_is_taken():
-    """It is no token."""
+    """A wake is no token."""
     turns, _ = turns_of(*SHARDS)
     turns.next(1)
     turns.record_pop(Popped(keys.wake("req", "w:1", 3), [b"wake"]))
@@ -148,14 +148,14 @@ def test_a_wake_does_not_narrow_what_is_taken():
 
 
 def test_a_shard_that_does_not_answer_is_passed_over():
-    """No word of what came: the next pop asks another one."""
+    """No reply is passed on: the next pop calls another one."""
     turns, _ = turns_of(*SHARDS)
     seen = [asked(turns.next(1))[0] for _ in range(3)]
     assert sorted(seen) == list(SHARDS)
 
 
-def test_shards_that_do_not_answer_are_asked_in_turn_with_a_pause_after_a_round():
-    """As long a pause as a pop would wait: units must not spin while all shards are away."""
+def test_shards_that_do_not_answer_are_popped_in_turn_with_a_pause_after_a_round():
+    """The pause is as long as a pop waits: units must not spin while all shards are away."""
     turns, _ = turns_of(*SHARDS)
     pauses = []
     for _ in range(6):
@@ -165,7 +165,7 @@ def test_shards_that_do_not_answer_are_asked_in_turn_with_a_pause_after_a_round(
 
 
 def test_a_shard_with_a_number_too_large_is_left_out():
-    """Of a later release."""
+    """It belongs to a later release."""
     board = LeaseBoard(1)
     board.spread((7, 300))
     assert tuple(board.records[0].shards) == (7,)

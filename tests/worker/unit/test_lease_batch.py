@@ -1,4 +1,4 @@
-"""Several leases of one unit, step by step and without Redis: every reply is given by hand."""
+"""Tests several leases of one unit, step by step with replies by hand, without Redis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.worker.parts import granted
 
 
 def test_a_quick_unit_pops_as_many_as_it_has_records_for():
-    """In one round trip."""
+    """It does so in one round trip."""
     _, step = begin(quick_unit(spare=3))
     (pop,) = step.steps
     assert (pop.most, pop.keys[0]) == (4, keys.wake("req", "w:1"))
@@ -50,7 +50,7 @@ def test_one_token_is_used_by_itself():
 
 
 def test_the_words_that_wake_others_are_put_back():
-    """One was pushed for each unit, and they came to one."""
+    """One was pushed for each unit, and this unit popped several."""
     unit = quick_unit()
     loop, _ = begin(unit)
     bell = keys.wake("req", "w:1")
@@ -60,11 +60,11 @@ def test_the_words_that_wake_others_are_put_back():
     assert argument(step.steps[0], "ttl") > 0
 
 
-# ------------------------------------------------------------------ shown together
+# ------------------------------------------------------------------ acquired together
 
 
 def test_tokens_are_shown_in_one_round_trip_and_each_is_on_the_board_meanwhile():
-    """With an op of its own: should the process die now, the supervisor asks again."""
+    """Each has an op of its own: if the process dies now, the supervisor acquires again."""
     unit = quick_unit()
     _, step = show(unit, 3)
     calls: Any = step.steps
@@ -80,7 +80,7 @@ def test_tokens_are_shown_in_one_round_trip_and_each_is_on_the_board_meanwhile()
 
 
 def test_what_is_refused_does_not_hold_up_the_others():
-    """Tokens of all replies go out in one call, endings in another, before the handler runs."""
+    """Tokens of all replies are sent in one call, ends in another, before the handler runs."""
     unit = quick_unit()
     loop, step = take(
         unit, granted(b"x"), [b"stale"], [b"busy", MORE], [b"ended", SUMMARY],
@@ -122,7 +122,7 @@ def test_known_requests_share_the_time_of_a_bunch():
 def test_tokens_are_as_long_as_what_waits_behind_them(
     count: int, waiting: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """30 us each: one that is used up is short, one with many behind it may fill the slice."""
+    """At 30 us each, a used-up one is short, and one with many behind it may fill the slice."""
     unit = quick_unit()
     now = [0]
     monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
@@ -149,7 +149,7 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
 
 
 def test_leases_are_handled_in_turn_and_settled_in_one_round_trip():
-    """In the order of their tokens; what comes back goes out with the next pop."""
+    """The order is that of their tokens; returned tokens are sent with the next pop."""
     unit, order = quick_unit(), []
 
     def note(body: bytes) -> bytes:
@@ -171,7 +171,7 @@ def test_leases_are_handled_in_turn_and_settled_in_one_round_trip():
 
 
 def test_one_lease_at_a_time_has_its_turn():
-    """Who died in it is charged, the others only waited."""
+    """The lease that runs at a death is charged, and the others only waited."""
     unit = quick_unit()
     records = (unit.record, *unit.spare)
     seen = []
@@ -188,7 +188,7 @@ def test_one_lease_at_a_time_has_its_turn():
 
 
 def test_a_handler_that_turns_slow_keeps_no_lease_waiting(monkeypatch: pytest.MonkeyPatch):
-    """What is not begun goes back uncharged, in the round trip that settles what is done."""
+    """What is not begun is released uncharged, in the round trip that settles what is done."""
     unit = quick_unit()
     now = [0]
     monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
@@ -209,7 +209,7 @@ def test_a_handler_that_turns_slow_keeps_no_lease_waiting(monkeypatch: pytest.Mo
 def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """After a slice's time they are settled, and the rest goes on if it fits another one."""
+    """After a slice's time they are settled, and the rest continues if it fits another one."""
     unit = quick_unit()
     now = [0]
     monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
@@ -227,7 +227,7 @@ def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
 
 
 def test_a_drain_gives_back_what_is_not_begun():
-    """Uncharged; what is in the handler is finished."""
+    """It is uncharged; what is in the handler is finished."""
     unit = quick_unit()
 
     def drain(body: bytes) -> bytes:
@@ -253,7 +253,7 @@ def test_a_grant_that_comes_too_late_is_given_back(now: list[float]):
 
 
 def test_a_lease_that_the_supervisor_took_back_is_not_begun():
-    """It waited for too long, or was lost: the others go on."""
+    """It waited for too long, or was lost: the others continue."""
     unit = quick_unit()
     seen: list[bytes] = []
     records = (unit.record, *unit.spare)
@@ -266,11 +266,11 @@ def test_a_lease_that_the_supervisor_took_back_is_not_begun():
     assert seen == [b"0", b"2"]
 
 
-# ------------------------------------------------------------------ by themselves
+# ------------------------------------------------------------------ alone
 
 
 def test_a_retry_is_worked_on_by_itself_after_the_bunch():
-    """It is shown again, unshared; of several retries the others go back to their lane."""
+    """It is acquired again, unshared; of several retries the others go back to their lane."""
     unit = quick_unit()
     loop, step = take(unit, [b"alone"], granted(b"x"), [b"alone"])
     loop.send(handle(step, echo, unit.record))
@@ -286,7 +286,7 @@ def test_a_retry_is_worked_on_by_itself_after_the_bunch():
 
 
 def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
-    """Or a crowd of retries would be refused again and again."""
+    """Otherwise many retries would be refused again and again."""
     unit = quick_unit()
     loop, step = take(unit, [b"alone"], [b"alone"])
     assert names_of(step) == ["push"]
@@ -296,7 +296,7 @@ def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
 
 
 def test_a_slice_without_entries_is_settled_like_any_other():
-    """Its entries were deleted by hand: no reason for the process to end."""
+    """Its entries were deleted by hand, which must not end the process."""
     unit = quick_unit()
     loop, step = take(unit, granted(), granted(b"x"))
     settle = loop.send(handle(step, echo, unit.record))
@@ -326,9 +326,9 @@ def test_a_durable_lease_is_confirmed_by_itself():
 def test_a_slice_that_overstays_goes_on_in_parts_and_no_lease_waits_for_it(
     given_back: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """What is done of it is settled, the leases behind it go back, and then it goes on.
+    """Finished results are settled, the leases behind it are released, and then it continues.
 
-    If one of them cannot be given back, that costs no result of the slice.
+    If one of them cannot be released, no result of the slice is lost.
     """
     unit = quick_unit()
     now = [0]

@@ -1,4 +1,4 @@
-"""The worker's loop, step by step and without Redis: every reply is given by hand."""
+"""Tests the worker's loop, step by step with replies by hand, without Redis."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own, u
 
 
 def test_a_unit_waits_on_its_own_bell_and_on_all_lanes():
-    """One blocking pop: the bell first, then the lanes from the most urgent on."""
+    """It is one blocking pop: the bell first, then the lanes from the most urgent on."""
     unit = unit_of_its_own()
     _, step = begin(unit)
     (pop,) = step.steps
@@ -50,14 +50,14 @@ def test_a_unit_waits_on_its_own_bell_and_on_all_lanes():
 
 
 def test_nothing_popped_pops_again():
-    """A pop that timed out asks for nothing else."""
+    """After a timeout nothing else is sent."""
     loop, _ = begin(unit_of_its_own())
     for _ in range(3):
         assert names_of(loop.send([None])) == ["pop"]
 
 
 def test_a_unit_of_a_paused_queue_waits_without_a_command():
-    """And pops again when the queue is resumed."""
+    """It pops again when the queue is resumed."""
     unit = unit_of_its_own()
     unit.record._worker.is_paused = True
     loop = serve(unit)
@@ -78,7 +78,7 @@ def test_what_was_returned_goes_out_though_the_queue_is_paused():
 
 
 def test_a_unit_whose_queue_has_used_up_its_rate_returns_its_tokens_and_waits():
-    """Its next look comes when the bucket has named, and then it is the next in line."""
+    """Its next check is when the bucket has named, and then it is the next in line."""
     unit = unit_of_its_own()
     unit.record._worker.set_rate(10_000, 5)
     loop, _ = begin(unit)
@@ -121,7 +121,7 @@ def test_a_unit_of_a_queue_with_a_rate_takes_nothing_ahead():
 
 
 def seconds_of(step: Any) -> float:
-    """How long a unit waits without Redis."""
+    """Returns how long a unit waits without Redis."""
     assert isinstance(step, Pause)
     return step.seconds
 
@@ -130,13 +130,13 @@ def seconds_of(step: Any) -> float:
     "raw", [b"wake", b"", b"#0.1", b"r1#", b"r1#0", b"r1#a.1", b"r1#0.b", b"\xff"]
 )
 def test_what_is_no_token_is_passed_over(raw: bytes):
-    """The bell's word, or what no release of ours wrote, costs one pop."""
+    """The bell's word, or a foreign word, costs one pop."""
     loop, _ = begin(unit_of_its_own())
     assert names_of(loop.send([Popped(b"{req}:5", [raw])])) == ["pop"]
 
 
-def test_a_token_is_shown_with_who_shows_it():
-    """Its permit and generation, the worker and its life, one sub-request, and a fresh op."""
+def test_acquire_sends_the_token_and_its_worker():
+    """It sends permit and generation, the worker and its life, one sub-request, and a new op."""
     ops = set()
     for _ in range(2):
         loop, _ = begin(unit_of_its_own())
@@ -155,7 +155,7 @@ def test_a_token_is_shown_with_who_shows_it():
 
 @pytest.mark.parametrize("reply", [[b"stale"], [b"gone"]])
 def test_a_stale_token_costs_one_round_trip(reply: list[Any]):
-    """Nothing is dispatched, nothing is held: the next pop follows."""
+    """Nothing is dispatched, nothing is leased: the next pop follows."""
     unit = unit_of_its_own()
     loop, step = take(unit, reply)
     assert names_of(step) == ["pop"]
@@ -165,7 +165,7 @@ def test_a_stale_token_costs_one_round_trip(reply: list[Any]):
 
 @pytest.mark.parametrize("word", [b"empty", b"busy", b"paused"])
 def test_a_refusals_tokens_go_out_with_the_next_pop(word: bytes):
-    """In the same round trip, before the pop, and only once."""
+    """They are sent in the same round trip, before the pop, and only once."""
     unit = unit_of_its_own()
     loop, step = take(unit, [word, MORE])
     assert names_of(step) == ["insert_tokens", "pop"]
@@ -188,14 +188,14 @@ def test_a_token_of_an_ended_request_has_the_ending_logged():
 
 
 def test_the_tokens_of_a_grant_are_dispatched_before_the_handler_runs():
-    """Or the request's other permits would wait for as long as this handler takes."""
+    """Otherwise the request's other permits would wait for as long as this handler takes."""
     loop, step = take(unit_of_its_own(), granted(b"x", tokens=TOKENS))
     assert names_of(step) == ["insert_tokens"]
     assert names_of(loop.send([1])) == ["handle"]
 
 
 def test_a_grant_without_tokens_goes_straight_to_the_handler():
-    """No round trip for nothing."""
+    """No empty round trip is made."""
     _, step = take(unit_of_its_own(), granted(b"x"))
     assert names_of(step) == ["handle"]
     (lease,) = step.leases.waiting
@@ -203,7 +203,7 @@ def test_a_grant_without_tokens_goes_straight_to_the_handler():
 
 
 def test_the_lease_is_on_the_board_while_it_is_held(now: list[float]):
-    """From before the tokens go out until it is settled, with the send time of the acquire."""
+    """It is there before the tokens are sent, until it is settled, with the acquire's send time."""
     unit = unit_of_its_own()
     loop, _ = begin(unit)
     call = loop.send([POPPED])
@@ -223,7 +223,7 @@ def test_the_lease_is_on_the_board_while_it_is_held(now: list[float]):
 
 
 def test_results_and_verdicts_are_settled_in_one_call():
-    """Ids first, then the (head, body) pairs, then each verdict's five words."""
+    """Ids are first, then the (head, body) pairs, then each verdict's five words."""
     verdict = Verdict(b"1-9", "retry", 40, b"9:x:1:0:0", "why")
     loop, _ = take(unit_of_its_own(), granted(b"x", b"y", b"z", fence=12))
     call = loop.send(done(2, 3, verdicts=[verdict]))
@@ -244,7 +244,7 @@ def test_results_and_verdicts_are_settled_in_one_call():
     ],
 )
 def test_what_a_settled_slice_returns_goes_out_with_the_next_pop(reply: Any, follows: list[str]):
-    """In one round trip; the result of a lease that another unit holds is discarded."""
+    """They take one round trip; the result of a lease that another unit has is discarded."""
     unit = unit_of_its_own()
     loop, _ = take(unit, granted(b"x"))
     loop.send(done(1))
@@ -253,7 +253,7 @@ def test_what_a_settled_slice_returns_goes_out_with_the_next_pop(reply: Any, fol
 
 
 def test_the_board_counts_what_was_done():
-    """Results, failures, slices and the handler's time."""
+    """It counts results, failures, slices and the handler's time."""
     verdict = Verdict(b"1-9", "retry", 40, b"9:x:1:0:0", "why")
     unit = unit_of_its_own()
     loop, _ = take(unit, granted(b"x", b"y", b"z"))
@@ -278,7 +278,7 @@ def test_the_board_counts_what_was_done():
 def test_the_board_counts_what_became_of_the_verdicts(
     changed: dict[str, Any], reply: list[Any], expected: dict[str, int]
 ):
-    """Retried and rejected is what Redis has settled; on the last attempt nothing runs again."""
+    """Retried and rejected ones count if Redis has settled them; the last attempt is dead."""
     words = ("retry", "retry", "timeout", "dead", "release")
     verdicts = [Verdict(b"1-%d" % i, word, 1, b"head", "") for i, word in enumerate(words)]
     unit = unit_of_its_own()
@@ -291,8 +291,8 @@ def test_the_board_counts_what_became_of_the_verdicts(
     assert counts == expected | {"slices": 1, "timeouts": 1}
 
 
-def test_the_next_slice_is_as_long_as_this_one_taught():
-    """1 ms for one sub-request at 20 ms a slice: 16, the most a slice may grow."""
+def test_the_next_slice_has_the_size_that_this_one_measured():
+    """1 ms for one sub-request at 20 ms a slice allows 16, the most a slice may grow."""
     loop, _ = take(unit_of_its_own(), granted(b"x"))
     loop.send(done(1))
     loop.send([b"ok", 5, MORE])
@@ -316,7 +316,7 @@ def test_a_lease_stays_on_the_board_when_its_process_must_end(*, error: Exceptio
 
 @pytest.mark.parametrize("reply", [granted(b"x"), [b"busy", [*TOKENS]], [b"ended", SUMMARY]])
 def test_an_acquire_is_on_the_board_while_it_is_on_its_way(reply: list[Any]):
-    """With the op it is sent with: who asks again with it gets the same answer."""
+    """The op is there, too: a repeat with it gets the same reply."""
     unit = unit_of_its_own()
     loop, _ = begin(unit)
     before = unit.record.pending_acquire()
@@ -327,7 +327,7 @@ def test_an_acquire_is_on_the_board_while_it_is_on_its_way(reply: list[Any]):
 
 
 def test_an_acquire_leaves_the_board_when_its_lease_is_there(monkeypatch: pytest.MonkeyPatch):
-    """Not before: or a process that dies in between would strand it."""
+    """It does not leave before: a process that dies in between would strand the lease."""
     unit, seen = unit_of_its_own(), []
     end_acquire = LeaseRecord.end_acquire
 
@@ -342,7 +342,7 @@ def test_an_acquire_leaves_the_board_when_its_lease_is_there(monkeypatch: pytest
 
 @pytest.mark.parametrize(("bodies", "index"), [([b"x"], 0), ([b"x", b"y"], -2)])
 def test_the_only_sub_request_of_a_lease_is_on_the_board(bodies: list[bytes], index: int):
-    """So that a death is logged with the place of its sub-request."""
+    """So a death is logged with the index of its sub-request."""
     unit = unit_of_its_own()
     take(unit, granted(*bodies))
     held = unit.record.held()
@@ -354,7 +354,7 @@ def test_the_only_sub_request_of_a_lease_is_on_the_board(bodies: list[bytes], in
 
 
 def test_a_slice_that_takes_long_is_settled_in_parts():
-    """With keep while something is left; tokens of a part go out before the handler goes on."""
+    """Something left means keep; tokens of a part are sent before the handler continues."""
     unit = unit_of_its_own()
     work = work_off(unit, slice_of(b"1", b"2", b"3"))
     first = next(work).leases.waiting[0]  # type: ignore[union-attr]
@@ -375,7 +375,7 @@ def test_a_slice_that_takes_long_is_settled_in_parts():
 
 
 def test_a_part_without_tokens_goes_straight_on():
-    """No round trip for nothing here, either."""
+    """No empty round trip is made here, either."""
     work = work_off(unit_of_its_own(), slice_of(b"1", b"2"))
     next(work)
     work.send(done(1))
@@ -388,7 +388,7 @@ def test_a_part_without_tokens_goes_straight_on():
     ids=["stopped", "a second long"],
 )
 def test_the_rest_of_a_slice_is_given_back(outcome: Outcome):
-    """When the unit is to stop, or has worked on one lease for long enough."""
+    """The unit must stop, or has worked on one lease for long enough."""
     work = work_off(unit_of_its_own(), slice_of(b"1", b"2"))
     next(work)
     call = work.send(outcome)
@@ -414,7 +414,7 @@ def test_the_time_of_all_parts_counts():
 
 @pytest.mark.parametrize("reply", [[b"lost"], [b"already", MORE], [b"ended", SUMMARY], [b"gone"]])
 def test_a_part_that_is_refused_ends_the_slice(reply: list[Any]):
-    """The handler does not go on with what is not its own."""
+    """The handler does not continue with another worker's sub-requests."""
     unit = unit_of_its_own()
     work = work_off(unit, slice_of(b"1", b"2", b"3"))
     next(work)
@@ -439,7 +439,7 @@ def test_a_draining_unit_pops_no_more():
 
 
 def test_a_unit_that_drains_dispatches_what_its_last_slice_returned():
-    """Without a pop."""
+    """No pop follows."""
     unit = unit_of_its_own()
     loop, _ = take(unit, granted(b"x"))
     drain(unit)
@@ -459,7 +459,7 @@ def test_a_token_popped_while_it_drains_is_still_used():
 
 
 def test_a_unit_that_drains_before_it_began_does_nothing():
-    """Not even one pop."""
+    """It does not even pop once."""
     unit = unit_of_its_own()
     drain(unit)
     assert list(unnoted(serve(unit))) == []

@@ -1,4 +1,4 @@
-"""A worker notes the tokens that it takes, before it shows them."""
+"""Tests that a worker notes the tokens it takes, before it acquires with them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ TAKEN = keys.taken("req", "w:1")
 
 
 def notes(step: Any) -> Iterator[tuple[Any, ...]]:
-    """The words of each note of a batch."""
+    """Returns the words of each note of a batch."""
     for one in step.steps:
         if is_note(one):
             yield one.args
 
 
 def popped(unit: Unit, *raw: bytes) -> tuple[Any, Any]:
-    """A unit that popped these tokens; at the step after that."""
+    """Makes a unit that popped these tokens; returns the step after that."""
     loop: Any = serve(unit)
     next(loop)
     return loop, loop.send([Popped(LANE, list(raw))])
 
 
 def test_a_token_is_noted_in_the_round_trip_that_shows_it():
-    """The note goes first, and its key gets a TTL with it."""
+    """The note is written first, and its key gets a TTL with it."""
     _, step = popped(unit_of_its_own(), b"r1#0.3")
     assert names_of(step) == ["HSET", "PEXPIRE", "acquire"]
     assert list(notes(step)) == [
@@ -62,7 +62,7 @@ def test_all_tokens_of_a_bunch_are_one_note():
 
 
 def test_two_notes_of_a_unit_stand_side_by_side():
-    """One bunch is handled while the next one is fetched; the third takes the first one's place."""
+    """One batch is handled while the next one is fetched; the third replaces the first note."""
     unit, places = unit_of_its_own(), []
     loop: Any = serve(unit)
     next(loop)

@@ -1,4 +1,4 @@
-"""While a unit handles one bunch, the one before is settled and the next one is fetched."""
+"""Tests a unit's pipeline: while one batch runs, it settles the last and fetches the next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, Handle]:
-    """A unit that popped as many as it wanted, and is to handle them."""
+    """Makes a unit that popped as many as it wanted, and handles them next."""
     unit = quick_unit(spare=2 * count - 1, is_alone=True, each_s=0.01 / count, **changed)
     loop, pop = begin(unit)
     assert pop.steps[-1].most == count
@@ -41,12 +41,12 @@ def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, Handle]:
 
 
 def handled(unit: Unit, step: Handle, result: Any = None, error: Any = None) -> Handled:
-    """The handler is done, and so is what went on meanwhile."""
+    """Ends the handler and what ran beside it."""
     return Handled(Runner(shape_of(echo), unit.record).run(step.leases), result, error)
 
 
 def fetched(step: Handle, first: int, *replies: Any) -> Any:
-    """What goes on meanwhile, until so many of the next are there; its result."""
+    """Runs what is beside the handler, until so many of the next are there; returns its result."""
     beside: Any = step.meanwhile
     next(beside)
     asked = beside.send([[b"ok", 1, MORE]] * 0 + [popped(len(replies), first)])
@@ -57,12 +57,12 @@ def fetched(step: Handle, first: int, *replies: Any) -> Any:
     return end.value.value
 
 
-# ------------------------------------------------------------------ when
+# ------------------------------------------------------------------ when it fetches
 
 
 @pytest.mark.parametrize("why", ["fewer than wanted", "other units", "slow", "durable", "a retry"])
 def test_nothing_is_fetched_ahead(why: str):
-    """When nothing more is there to fetch, or another unit might wait for it."""
+    """There is nothing more to fetch, or another unit might wait for it."""
     unit = quick_unit(spare=7, is_alone=why != "other units", each_s=0.0025)
     if why == "slow":
         unit.sizer.observe_tokens(1, 0.03)
@@ -81,17 +81,17 @@ def test_nothing_is_fetched_ahead(why: str):
 
 
 def test_a_single_token_of_an_idle_worker_goes_through_no_other_thread():
-    """It is shown, handled and settled as ever."""
+    """It is acquired, handled and settled as usual."""
     loop, _ = begin(quick_unit(is_alone=True))
     assert names_of(loop.send([popped(1)])) == ["acquire"]
     assert names_of(loop.send(granted(b"x"))) == ["handle"]
 
 
-# ------------------------------------------------------------------ what
+# ------------------------------------------------------------------ what it fetches
 
 
 def test_the_next_tokens_are_of_this_lane_or_a_more_urgent_one():
-    """An earlier lane's tokens may be in our own hands: a later lane does not overtake them."""
+    """An earlier lane's tokens may be leased here: a later lane does not overtake them."""
     _, _, step = streaming()
     beside: Any = step.meanwhile
     (pop,) = next(beside).steps
@@ -100,7 +100,7 @@ def test_the_next_tokens_are_of_this_lane_or_a_more_urgent_one():
 
 
 def test_one_bunch_is_settled_while_the_next_is_handled_and_one_more_is_fetched():
-    """Two round trips, during which the handler runs."""
+    """The handler runs during two round trips."""
     unit, loop, first = streaming()
     second = loop.send(handled(unit, first, fetched(first, 4, *[granted(b"y")] * 4)))
     assert len(held(unit)) == 8
@@ -120,7 +120,7 @@ def test_one_bunch_is_settled_while_the_next_is_handled_and_one_more_is_fetched(
 
 
 def test_when_there_is_nothing_more_the_last_is_settled_before_the_next_pop():
-    """And the next pop waits, as ever."""
+    """The next pop blocks, as usual."""
     unit, loop, first = streaming()
     beside: Any = first.meanwhile
     next(beside)
@@ -136,7 +136,7 @@ def test_when_there_is_nothing_more_the_last_is_settled_before_the_next_pop():
 
 
 def test_retries_among_the_next_end_the_stream():
-    """The others are handled and settled, then one retry is worked on by itself."""
+    """The others are handled and settled, then one retry is worked on alone."""
     unit, loop, first = streaming()
     result = fetched(first, 4, granted(b"y"), [b"alone"], granted(b"z"), [b"alone"])
     assert names_of(loop.send(handled(unit, first, result))) == ["complete"] * 4
@@ -148,11 +148,11 @@ def test_retries_among_the_next_end_the_stream():
     assert names_of(loop.send([1])) == ["acquire"]
 
 
-# ------------------------------------------------------------------ when it takes long
+# ------------------------------------------------------------------ slow handlers
 
 
 def test_what_was_fetched_does_not_wait_for_a_handler_that_takes_long():
-    """It goes back uncharged while the handler still runs, and so does what is behind it."""
+    """It is released uncharged while the handler still runs, and so is what is behind it."""
     unit, loop, first = streaming()
     running = first.leases.take()
     beside: Any = first.meanwhile
@@ -219,7 +219,7 @@ def test_with_every_record_in_hand_nothing_more_is_popped():
 
 
 def test_a_drain_settles_what_is_done_and_gives_back_what_was_fetched():
-    """In one round trip; and nothing more is taken."""
+    """It takes one round trip; and nothing more is taken."""
     unit, loop, first = streaming()
     result = fetched(first, 4, *[granted(b"y")] * 4)
     outcome = handled(unit, first, result)

@@ -1,4 +1,4 @@
-"""How many sub-requests a slice covers, and how many tokens a pop takes."""
+"""Tests how many sub-requests a slice covers, and how many tokens a pop takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlane.worker.unit.sizing import Sizer
 
 
 def grown(sizes: Sizer, request_id: str, each_s: float, turns: int = 10) -> list[int]:
-    """The sizes asked for while every sub-request takes `each_s`."""
+    """Returns the sizes while every sub-request takes `each_s`."""
     asked = []
     for _ in range(turns):
         asked.append(sizes.entries(request_id))
@@ -66,8 +66,8 @@ def test_a_handler_that_speeds_up_is_believed_little_by_little():
     assert sizes.entries("r1") == 3  # 7 ms each: as long as 21 ms are not too many
 
 
-def test_nothing_worked_off_teaches_nothing():
-    """A slice that was given back whole is no measure."""
+def test_a_slice_without_results_is_no_measure():
+    """A slice that was released completely is no measure."""
     sizes = Sizer(20)
     sizes.observe_slice("r1", 0, 3.0)
     assert sizes.entries("r1") == 1
@@ -81,7 +81,7 @@ def test_requests_are_measured_apart():
     assert sizes.entries("fast") == 1000
 
 
-def test_only_the_requests_seen_last_are_remembered():
+def test_only_the_latest_requests_are_remembered():
     """A worker that sees a million requests does not keep a million measures."""
     sizes = Sizer(20)
     for i in range(1000):
@@ -125,7 +125,7 @@ def test_a_token_is_as_long_as_its_request_could_go_on(
 
 
 def grown_tokens(sizes: Sizer, each_s: float, turns: int = 6, size: int = 0) -> list[int]:
-    """The numbers asked for while every token takes `each_s` and has `size` bytes."""
+    """Returns the numbers while every token takes `each_s` and has `size` bytes."""
     asked = []
     for _ in range(turns):
         asked.append(sizes.tokens(1000))
@@ -152,14 +152,14 @@ def test_a_bunch_is_as_long_as_a_slice_may_take():
 
 @pytest.mark.parametrize("each_s", [0.02, 0.5, 30.0])
 def test_a_slow_handler_gets_one_token_at_a_time(each_s: float):
-    """So that no token waits in a worker for long."""
+    """So no token waits in a worker for long."""
     sizes = Sizer(20, 128)
     assert set(grown_tokens(sizes, each_s)) == {1}
     assert not sizes.is_quick
 
 
 def test_after_a_slow_handler_fewer_tokens_are_taken_immediately():
-    """And one that is quick again only little by little."""
+    """A handler that is quick again gets more only little by little."""
     sizes = Sizer(20, 128)
     grown_tokens(sizes, 1e-5)
     sizes.observe_tokens(10, 10.0)
@@ -169,7 +169,7 @@ def test_after_a_slow_handler_fewer_tokens_are_taken_immediately():
 
 
 def test_there_are_never_more_than_there_are_records():
-    """Each lease stands on one."""
+    """Each lease has one record."""
     sizes = Sizer(20, 128)
     grown_tokens(sizes, 1e-6)
     assert (sizes.tokens(5), sizes.tokens(0)) == (5, 1)
@@ -181,7 +181,7 @@ def test_big_bodies_make_small_bunches():
 
 
 def test_the_most_may_be_one():
-    """Then there are no bunches, however quick the handler is."""
+    """Then there are no batches, however quick the handler is."""
     assert set(grown_tokens(Sizer(20, 1), 1e-9)) == {1}
 
 
@@ -191,7 +191,7 @@ def test_slices_of_one_sub_request_leave_the_time_of_a_bunch_alone():
 
 
 def test_tokens_are_taken_one_by_one_for_a_while():
-    """As many as were asked for; then it goes on as before."""
+    """There are as many as were requested; then it continues as before."""
     sizes = Sizer(20, 128)
     grown_tokens(sizes, 1e-6)
     sizes.take_singly(2)
