@@ -3,9 +3,6 @@
 local stream, counter, request, permits, leases, retries, results, dead, few
 
 local function select_request(hash)
-  if hash == request then
-    return
-  end
   local tag = string.sub(hash, 4)  -- req:{id}
   stream, counter, request, permits, leases, retries, results, dead, few = "sub" .. tag, "counter" .. tag, hash,
     "tok" .. tag, "lease" .. tag, "retry" .. tag, "out" .. tag, "dead" .. tag, "few" .. tag
