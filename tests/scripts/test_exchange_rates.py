@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.protocol import keys
 from tests.scripts.test_exchange import dispatch, exchange
+from tests.support.requests import toks
 
 if TYPE_CHECKING:
     from tests.support.requests import Lane
@@ -52,3 +53,13 @@ def test_what_a_slice_does_not_use_is_refunded(one: Lane):
     (held,) = exchange(one, sizes={"r1": 4}).held
     assert (held.word, len(held.ids)) == ("ok", 1)
     assert left(one, OWN, 10_000, 5) == 4
+
+
+def test_what_a_slice_of_returned_sub_requests_does_not_use_is_refunded(one: Lane):
+    """They come without the fresh ones, so the slice is smaller than what the buckets allowed."""
+    (token,) = one.start(4, limit=1, extras=f"rates=1 {FIRST}")
+    returned = one.take(token, count=2, allowance=2, wait=0)
+    dispatch(one, toks(one.complete(returned, [], is_unbegun=True)[2]))
+    (held,) = exchange(one, sizes={"r1": 4}).held
+    assert held.ids == returned.ids
+    assert left(one, OWN, 10_000, 5) == 3
