@@ -41,8 +41,9 @@ def test_the_narrowest_bucket_decides_and_the_others_are_refunded(rated: Lane):
 
 def test_an_empty_bucket_closes_the_gate_and_nothing_is_taken_from_the_others(rated: Lane):
     assert left(rated, OTHER, 20_000, 2) == 2
-    (held,) = exchange(rated, sizes={"r1": 4}).held
-    assert held.word == "limited"
+    reply = exchange(rated, sizes={"r1": 4})
+    assert reply.words == ["limited"]
+    assert (reply.left[0], reply.left[3:]) == (b"r1", [20])
     assert rated.number("opens") == rated.now + 20
     assert left(rated, OWN, 10_000, 5) == 5
     assert left(rated, LAST, 10_000, 5) == 5
