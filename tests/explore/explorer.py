@@ -67,7 +67,6 @@ class System:
     protocol: type[Fairlane] | None = None  # what is promised; None = the product's usual
     tolerates: frozenset[str] = frozenset()  # errors with which an operation may end here, too
     most: int = 3_000_000
-    faulty: str = ""  # the one role that faults befall; "" = any
 
 
 class State(NamedTuple):
@@ -333,7 +332,7 @@ class Explorer:
             given = ConfirmReply(reply, 1) if isinstance(actor.step, Confirm) else reply
             after = self._put(done, index, self.cast.after(actor, given))
             yield what, after, True
-            if any(state.faults) and self.system.faulty in {"", actor.role.name}:
+            if any(state.faults):
                 yield from self._faults(state, index, actor, done, after, what)
 
     def _moves(self, state: State, doing: Doing) -> Iterator[tuple[Any, Stand, tuple[str, ...]]]:

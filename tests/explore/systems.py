@@ -493,7 +493,6 @@ OPENS = (
 # What is there before is not interleaved: so these end, though their likes below do not.
 FOLLOWS: dict[str, Any] = {"before": (follower(),), "protocol": AfterDone}
 ANY_END: dict[str, Any] = {"before": (follower(any_end=True),), "protocol": After}
-SECOND = follower(REQUEST)
 ONE_IS_THERE: dict[str, Any] = {"before": (follower(FIRST),), "protocol": AfterDone}
 OWNED: dict[str, Any] = {"before": (producer(1, tenant="a"),)}
 FED_SOON: dict[str, Any] = {"before": (fed_by(*ONE),), "protocol": Feeds}
@@ -505,9 +504,7 @@ BEGUN_BEFORE = (
     System("waits for another, dead", (W1,), CRASH, BAD, **FOLLOWS),
     System("waits for another, cancelled", (W1, CANCEL_FIRST), **FOLLOWS),
     System("waits for any end", (W1, CANCEL_FIRST), **ANY_END),
-    System("comes after another", (SECOND, W1), **ONE_IS_THERE),
-    System("comes after another, a crash", (SECOND, W1), CRASH, faulty="p", **ONE_IS_THERE),
-    System("comes after another, a lost reply", (SECOND, W1), LOST, faulty="p", **ONE_IS_THERE),
+    System("comes after another", (follower(REQUEST), W1), **ONE_IS_THERE),
     System("a new share", (W1, changer(("set_share", 9))), **OWNED),
     System("exchange, a new share", (ON1, changer(("set_share", 9))), **OWNED),
     System("one is fed", (W1,), **FED_SOON),

@@ -238,7 +238,7 @@ def test_a_request_without_its_stream_passes_its_deadline_and_can_be_cancelled(d
 
 
 def test_a_sub_request_that_cannot_be_kept_as_dead_is_not_over(damaged: Lane):
-    """Another program has written to the key of the dead: no result is left, and a repeat succeeds."""
+    """Another program has written to the key of the dead: no result is left; a repeat succeeds."""
     held = damaged.begin(20, limit=1)
     rejected = [(held.ids[0], "dead", 0)]
     damaged.client.set(damaged.names[DEAD], "text")
