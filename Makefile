@@ -57,10 +57,10 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/mypy
 	$(PYTEST) -q --numprocesses 2 --dist worksteal -m 'not server and not slow and not rest and not heavy'
 
-explore: $(VENV)/.dev $(VENV)/.server ## check every state of many small systems: about half an hour
+explore: $(VENV)/.dev $(VENV)/.server ## check every state of many small systems: an estimated hour and a half
 	$(VENV)/bin/python -m tests.explore
 
-mutants: $(VENV)/.dev $(VENV)/.server ## remove every guard of the Lua in turn: a test must fail
+mutants: $(VENV)/.dev $(VENV)/.server ## remove every guard of the Lua in turn, a test must fail: an estimated one to two hours
 	$(VENV)/bin/python -m tests.explore.mutants
 
 chaos: $(VENV)/.dev $(VENV)/.server ## kill, stop, cut and restart everything under load: 20 minutes

@@ -58,15 +58,17 @@ class Several(Groups):
 # One request that starts after another.
 
 
-def follower(*, any_end: bool = False) -> Role:
-    """Submits one request, and then one that starts after it."""
-    return Role("p", "follower", (("any_end", any_end),))
+def follower(*names: str, any_end: bool = False) -> Role:
+    """Submits one request, and then one that starts after it; or only those of the names."""
+    submits = names or (FIRST, REQUEST)
+    return Role("p", "follower", (("any_end", any_end), ("submits", submits)))
 
 
 @kind("follower")
 def _follow(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     later = replace(POLICY, after=(FIRST,), after_any_end=role.option("any_end"))
-    for name, policy in ((FIRST, POLICY), (REQUEST, later)):
+    for name in role.option("submits"):
+        policy = POLICY if name == FIRST else later
         digest = Digest(policy)
         digest.add([b"0"])
         for result in (yield from create([NewRequest(name, policy, digest, [b"0"])])):

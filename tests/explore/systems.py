@@ -14,6 +14,7 @@ from tests.explore.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
 from tests.explore.groups import Groups, group_producer
 from tests.explore.opened import opener
 from tests.explore.programs import Programs, dead, done, extend_and_finish, program, release
+from tests.explore.protocol import REQUEST
 from tests.explore.queues import (
     FASTER,
     REGISTRAR,
@@ -27,6 +28,7 @@ from tests.explore.queues import (
 from tests.explore.requeues import Requeues, reviver
 from tests.explore.several import (
     CANCEL_FIRST,
+    FIRST,
     After,
     AfterDone,
     HandedOver,
@@ -333,6 +335,8 @@ TWO_TICKS: dict[str, Any] = {"before": (scheduler(2),), "protocol": Ticks}
 FLOW: dict[str, Any] = {"before": (flow_producer(),), "protocol": HandedOver}
 SEVERAL = (
     System("after", (follower(), W1), protocol=AfterDone),
+    System("after, submitted, a crash", (follower(),), CRASH, protocol=AfterDone, passes=False),
+    System("after, submitted, a lost reply", (follower(),), LOST, protocol=AfterDone, passes=False),
     System("a schedule", (W1,), **ONE_TICK),
     System("a schedule, a crash", (W1,), CRASH, **ONE_TICK),
     System("a schedule, a lost reply", (W1,), LOST, **ONE_TICK),
@@ -489,6 +493,7 @@ OPENS = (
 # What is there before is not interleaved: so these end, though their likes below do not.
 FOLLOWS: dict[str, Any] = {"before": (follower(),), "protocol": AfterDone}
 ANY_END: dict[str, Any] = {"before": (follower(any_end=True),), "protocol": After}
+ONE_IS_THERE: dict[str, Any] = {"before": (follower(FIRST),), "protocol": AfterDone}
 OWNED: dict[str, Any] = {"before": (producer(1, tenant="a"),)}
 FED_SOON: dict[str, Any] = {"before": (fed_by(*ONE),), "protocol": Feeds}
 BEGUN_BEFORE = (
@@ -499,6 +504,7 @@ BEGUN_BEFORE = (
     System("waits for another, dead", (W1,), CRASH, BAD, **FOLLOWS),
     System("waits for another, cancelled", (W1, CANCEL_FIRST), **FOLLOWS),
     System("waits for any end", (W1, CANCEL_FIRST), **ANY_END),
+    System("comes after another", (follower(REQUEST), W1), **ONE_IS_THERE),
     System("a new share", (W1, changer(("set_share", 9))), **OWNED),
     System("exchange, a new share", (ON1, changer(("set_share", 9))), **OWNED),
     System("one is fed", (W1,), **FED_SOON),

@@ -190,6 +190,13 @@ def test_a_token_that_was_never_made_is_stale(lane: Lane, token: Tok):
         assert lane.acquire(token).word == "stale"
 
 
+def test_only_the_first_permit_waits_without_a_field(lane: Lane):
+    """A token of another permit with the first g was never made."""
+    (token,) = lane.start(1, limit=2)
+    with lane.unchanged():
+        assert lane.acquire(token._replace(k="1")).word == "stale"
+
+
 def sleeper_of(lane: Lane, delay: int = 5_000) -> Tok:
     """Returns the token of a request whose only sub-request waits for a retry."""
     held = lane.begin(1)

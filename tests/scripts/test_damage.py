@@ -10,7 +10,7 @@ from fairlane.errors import RedisUnfit
 from tests.support.requests import HOUR, Lane, Tok, toks
 
 LEASE = 30_000
-STREAM, PERMITS, LEASES, FEW = 0, 3, 4, 8
+STREAM, COUNTER, PERMITS, LEASES, DEAD, FEW = 0, 1, 3, 4, 7, 8
 
 
 @pytest.fixture
@@ -235,3 +235,23 @@ def test_a_request_without_its_stream_passes_its_deadline_and_can_be_cancelled(d
     assert damaged.reap()[0] == b"stopped"
     assert damaged.hash()["state"] == "expiring"
     assert damaged.cancel()[0] == b"ended"
+
+
+def test_a_sub_request_that_cannot_be_kept_as_dead_is_not_over(damaged: Lane):
+    """Another program has written to the key of the dead: no result is left; a repeat succeeds."""
+    held = damaged.begin(20, limit=1)
+    rejected = [(held.ids[0], "dead", 0)]
+    damaged.client.set(damaged.names[DEAD], "text")
+    with pytest.raises(RedisUnfit, match="WRONGTYPE"):
+        damaged.complete(held, others=rejected)
+    assert damaged.results() == {}
+    damaged.client.delete(damaged.names[DEAD])
+    assert damaged.complete(held, held.ids[1:], rejected)[0] == b"ended"
+    assert len(damaged.dead_ids()) == 1
+    assert damaged.check() == []
+
+
+def test_a_request_without_its_counter_ends_with_the_next_reap(damaged: Lane):
+    damaged.begin(20, limit=1, count=1)
+    damaged.client.delete(damaged.names[COUNTER])
+    assert damaged.reap()[0] == b"ended"

@@ -80,6 +80,13 @@ def test_a_lease_that_dies_after_the_deadline_is_dead_too(lane: Lane):
     assert (word, summary[2:6]) == (b"ended", [2, 0, 2, 0])
 
 
+def test_an_open_request_ends_at_its_deadline_without_its_seal(lane: Lane):
+    lane.start(2, open_ms=HOUR, deadline_ms=60_000)
+    lane.later(60_000)
+    word, summary = lane.reap()
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [2, 0, 2, 0])
+
+
 def test_many_die_in_calls_of_a_bounded_number(lane: Lane):
     """A call buries a thousand; the reply 1 asks for the next call immediately."""
     lane.start(1000, open_ms=HOUR, deadline_ms=1_000)

@@ -344,6 +344,27 @@ def test_a_repeat_acquires_the_same_and_pops_nothing(one: Lane):
     assert seen(one) == before
 
 
+def test_a_repeat_dispatches_the_tokens_that_are_queued_again(one: Lane):
+    """The first call may have been interrupted before it pushed them."""
+    held = one.begin(9, limit=1, count=2)
+    assert exchange(one, lease(held), want=0, sizes={}).settled == [b"ok"]
+    (token,) = one.client.lrange(OWN, 0, -1)
+    one.client.delete(OWN)
+    assert exchange(one, lease(held), want=0, sizes={}).settled == [b"already"]
+    assert one.client.lrange(OWN, 0, -1) == [token]
+
+
+def test_a_placeholder_becomes_the_token_whose_turn_it_is(one: Lane):
+    """One that finds no token is dropped."""
+    (token,) = one.start(1, extras="tenant=a")
+    whole = f"r1#{token.k}.{token.g}@1:a"
+    one.call("add_turns", keys.turns("req"), lane=5, tokens=[whole])
+    one.client.lpush(OWN, "@", "@")
+    reply = exchange(one, want=2)
+    assert reply.tokens == [whole.encode()]
+    assert one.client.llen(OWN) == 0
+
+
 def test_a_repeat_without_leases_returns_what_was_acquired(one: Lane):
     """A supervisor sends this after the death of a process."""
     dispatch(one, one.start(2, limit=1))

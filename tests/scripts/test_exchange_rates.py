@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.protocol import keys
 from tests.scripts.test_exchange import dispatch, exchange
+from tests.support.requests import toks
 
 if TYPE_CHECKING:
     from tests.support.requests import Lane
@@ -40,8 +41,9 @@ def test_the_narrowest_bucket_decides_and_the_others_are_refunded(rated: Lane):
 
 def test_an_empty_bucket_closes_the_gate_and_nothing_is_taken_from_the_others(rated: Lane):
     assert left(rated, OTHER, 20_000, 2) == 2
-    (held,) = exchange(rated, sizes={"r1": 4}).held
-    assert held.word == "limited"
+    reply = exchange(rated, sizes={"r1": 4})
+    assert reply.words == ["limited"]
+    assert (reply.left[0], reply.left[3:]) == (b"r1", [20])
     assert rated.number("opens") == rated.now + 20
     assert left(rated, OWN, 10_000, 5) == 5
     assert left(rated, LAST, 10_000, 5) == 5
@@ -52,3 +54,13 @@ def test_what_a_slice_does_not_use_is_refunded(one: Lane):
     (held,) = exchange(one, sizes={"r1": 4}).held
     assert (held.word, len(held.ids)) == ("ok", 1)
     assert left(one, OWN, 10_000, 5) == 4
+
+
+def test_what_a_slice_of_returned_sub_requests_does_not_use_is_refunded(one: Lane):
+    """They come without the fresh ones, so the slice is smaller than what the buckets allowed."""
+    (token,) = one.start(4, limit=1, extras=f"rates=1 {FIRST}")
+    returned = one.take(token, count=2, allowance=2, wait=0)
+    dispatch(one, toks(one.complete(returned, [], is_unbegun=True)[2]))
+    (held,) = exchange(one, sizes={"r1": 4}).held
+    assert held.ids == returned.ids
+    assert left(one, OWN, 10_000, 5) == 3

@@ -30,7 +30,7 @@ if first > mark then
   return redis.error_reply("BADCHUNK row " .. first .. " of partition " .. partition .. " came after " .. mark .. " rows")
 end
 local state, over = load_unfinished()
-if state and state.total == 0 and mark > 0 then  -- of a former life: its tombstone expires before this record
+if state and state.total == 0 then  -- all marks are of a former life: its tombstone expires before this record
   for _, name in ipairs(redis.call("HKEYS", record)) do
     if string.match(name, "^p%d+$") then
       redis.call("HDEL", record, name)

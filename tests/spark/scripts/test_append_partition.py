@@ -95,3 +95,13 @@ def test_a_new_life_of_the_request_takes_the_rows_anew(sink: Sink):
     assert sink.add_part(0, [b"a", b"b"])[2] == 2
     assert sink.add_part(0, [b"c"], partition=1)[2] == 1
     assert bodies_of(sink.lane) == [b"a", b"b", b"c"]
+
+
+def test_a_new_life_forgets_the_rows_of_a_partition_that_is_not_its_first(sink: Sink):
+    """Its first row may be of a partition that the former life did not have."""
+    sink.add_part(0, [b"a"])
+    sink.lane.client.delete(*sink.lane.names)
+    sink.lane.enqueue([], open_ms=3_600_000)
+    assert sink.add_part(0, [b"b"], partition=1)[2] == 1
+    assert sink.add_part(0, [b"a"])[2] == 1
+    assert bodies_of(sink.lane) == [b"b", b"a"]

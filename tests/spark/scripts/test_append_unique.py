@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.errors import InvalidArgument
+from fairlane.errors import InvalidArgument, RedisUnfit
 from fairlane.spark.operations.staging import pack
 from tests.spark.staging import Sink, bodies_of
 from tests.support.requests import Lane, numbered, toks
@@ -64,6 +64,16 @@ def test_ids_of_another_life_do_not_count(lane: Lane):
     sink.open()
     assert sink.add_unique(ROWS)[2] == 2
     assert sink.add_unique({b"i9": b"c"})[2] == 1
+
+
+def test_ids_of_rows_that_could_not_be_added_go_again(sink: Sink):
+    """Another program has written to the stream's key: a repeat would take the rows for added."""
+    stream = sink.lane.names[0]
+    sink.lane.client.delete(stream)
+    sink.lane.client.set(stream, "text")
+    with pytest.raises(RedisUnfit, match="WRONGTYPE"):
+        sink.add_unique(ROWS)
+    assert sink.lane.client.exists(sink.ids) == 0
 
 
 def test_without_a_request_nothing_is_written(lane: Lane):

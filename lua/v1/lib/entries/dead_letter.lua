@@ -1,11 +1,8 @@
 -- Makes a sub-request dead that has no attempts left or was rejected. Adds its failure to `out`. Keeps it in `dead` for
--- requeue_dead, with its body, its reason and the id of its entry in `out`. Then acknowledges it.
+-- requeue_dead, with its body, its reason and the id of its entry in `out`. Then acknowledges it. The sub-request is pending.
 -- `why` = head (of its result), reason (one word), error (text), worker.
 -- @include lib/lease/count_down.lua
 local function bury(state, id, why)
-  if not redis.call("XPENDING", stream, stream, id, id, 1)[1] then
-    return
-  end
   check_acknowledge()
   local found = redis.call("XRANGE", stream, id, id)
   local body = found[1] and found[1][2][2] or ""

@@ -11,9 +11,9 @@ local function chore_of(state, at, after, ageing, aged, feed)
   if feed and state.open == 1 and state.state ~= "cancelling" then
     fed, most = "feed", math.min(POLL_MOST, math.max(POLL, (at - state.born) / 200))
   end
-  if after and state.gate.opens == NEVER then
+  if state.gate.opens == NEVER then
     return after, math.min(POLL_MOST, math.max(POLL, (at - state.born) / 20))
-  elseif not ageing or state.state ~= "active" or state.queued == 0 then
+  elseif not ageing or state.queued == 0 then  -- nothing is queued if it is not active
     return fed, math.min(most, tonumber(ageing) or most)
   end
   local due = aged_at(state, ageing, aged)
