@@ -107,7 +107,7 @@ def test_an_empty_queue_says_what_is_missing(browser: Browser, serving: Serving)
     browser.sees("No request fits")
     assert "There is no request" not in browser.text
     browser.open("#/workers")
-    browser.sees("No worker is here", "Oldest heartbeat\n–")
+    browser.sees("No worker is here", "Oldest heartbeat\n\u2013")
 
 
 def test_a_request_that_does_not_exist_has_no_panels(chromium: Browser, serving: Serving):
