@@ -22,7 +22,7 @@ export function mount(root, context) {
       { label: "Health", phone: "side", cell: (one) => (one.is_alive ? badge(one.leases ? "working" : "alive", one.leases ? "working" : "idle") : badge("late", "late: stopped or cut off")) },
       { label: "Heartbeat", kind: "right", cell: (one) => `${span(one.beat_age_ms)} ago`, sign: (one) => one.beat_age_ms },
       { label: "Leases", kind: "right", cell: (one) => number(one.leases) },
-      { label: "Calls at a time", kind: "right", cell: (one) => (one.units ? number(one.units) : "–") },
+      { label: "Calls", kind: "right", cell: (one) => (one.units ? number(one.units) : "–") },
       { label: "Pace", kind: "right", cell: (one) => (one.per_s ? `${number(Math.round(one.per_s * 10) / 10)}/s` : "–") },
       { label: "Took last", kind: "wide took", cell: taken },
       { label: "Runs for", kind: "tight", cell: (one) => (one.started_ms ? span(Math.max(0, now() - one.started_ms)) : "–") },
