@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.blockers import recent_leases
+from fairlane.operations.blockers.facts import read_holders
 from fairlane.protocol import keys
 from tests.support.requests import next_slice, settle
 from tests.support.upkeep import server_ms
@@ -51,10 +52,9 @@ def test_a_lease_that_is_settled_while_they_are_read_counts_once(
 ):
     request = queue.submit_request([b"x"] * 2, limit=1)
     taken = next_slice(driver, count=1)
-    read = recent_leases.read_holders
 
     def settle_then(request_id: str, permits: list[bytes]) -> Operation[Any]:
-        found = yield from read(request_id, permits)
+        found = yield from read_holders(request_id, permits)
         was = server_ms(redis_client)
         wait_until(lambda: server_ms(redis_client) > was, why="the clock has gone on")
         settle(driver, taken)

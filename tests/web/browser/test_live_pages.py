@@ -158,6 +158,10 @@ def test_a_refusal_in_the_audit_trail_has_room(browser: Browser, serving: Servin
     assert serving.call("PATCH", f"/v1/requests/{name}", {"limit": 0}).status == 422
     browser.open("#/audit", width=width)
     outcome = browser.one(".outcome", "limit 0 is not valid")
+    scroll = (
+        "const box = document.querySelector('.scroll'); return box.scrollWidth - box.clientWidth"
+    )
+    assert browser.run(scroll) == 0
     assert outcome.size["width"] > 150
     assert outcome.size["height"] < 100
     assert browser.one("td a", "a-long-id").size["height"] < 120

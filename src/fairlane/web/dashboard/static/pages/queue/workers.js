@@ -24,7 +24,7 @@ export function mount(root, context) {
       { label: "Leases", kind: "right", cell: (one) => number(one.leases) },
       { label: "Calls", kind: "right", cell: (one) => (one.units ? number(one.units) : "–") },
       { label: "Pace", kind: "right", cell: (one) => (one.per_s ? `${number(Math.round(one.per_s * 10) / 10)}/s` : "–") },
-      { label: "Took last", kind: "wide took", cell: taken },
+      { label: "Took last", kind: "wide names", cell: taken },
       { label: "Runs for", kind: "tight", cell: (one) => (one.started_ms ? span(Math.max(0, now() - one.started_ms)) : "–") },
     ],
     empty: nothing("workers", "No worker is here", "Start one with ", el("code", {}, "rq-worker"), "."),
