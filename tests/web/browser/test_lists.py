@@ -27,6 +27,10 @@ def shows(browser: Browser, *names: str) -> None:
     wait_until(lambda: rows(browser) == [*names], WAIT_S, every=0.05, why=f"{names} are shown")
 
 
+def left(browser: Browser, before: str) -> None:
+    wait_until(lambda: browser.hash != before, WAIT_S, why=f"another part than {before}")
+
+
 def sort_of(browser: Browser, label: str) -> str | None:
     heading = browser.one(f"th button[title='Sort by {label}']")
     found = browser.run("return arguments[0].closest('th').ariaSort", heading)
@@ -92,7 +96,7 @@ def test_dead_letters_are_looked_for_part_by_part(
             break
         before = browser.hash
         browser.click(".pages button", "Next")
-        wait_until(lambda was=before: browser.hash != was, WAIT_S, why="another part")
+        left(browser, before)
         browser.sees("dead sub-requests")
         browser.one(".pages button", "Before")
         wait_until(lambda: rows(browser) or browser.all(".empty"), WAIT_S, why="it is read")
