@@ -55,11 +55,8 @@ class AsyncIO:
         """Awaits the next reply, and takes those that came with it, until there are enough."""
         replies: list[Any] = []
         try:
-            while len(replies) < most:
+            while encoding.are_missing(line, replies, most):
                 replies.append(await line.read_response(disconnect_on_error=False))
-                replies += encoding.parsed(line, most - len(replies))
-                if isinstance(replies[-1], redis.RedisError):
-                    break
         except (redis.RedisError, OSError) as error:
             replies.append(error)
         return replies

@@ -62,11 +62,8 @@ class BlockingIO:
         """Blocks for the replies."""
         replies: list[Any] = []
         try:
-            while len(replies) < most:
+            while encoding.are_missing(line, replies, most):
                 replies.append(line.read_response(disconnect_on_error=False))
-                replies += encoding.parsed(line, most - len(replies))
-                if isinstance(replies[-1], redis.RedisError):
-                    break
         except (redis.RedisError, OSError) as error:
             replies.append(error)
         return replies

@@ -108,19 +108,20 @@ def may_block(step: Command | Call) -> bool:
     return step.args[0] in _BLOCKING or b"BLOCK" in step.args
 
 
-def parsed(line: Any, most: int) -> list[Any]:
-    """Returns up to `most` replies whose bytes a connection has read; an error is the last.
+def are_missing(line: Any, replies: list[Any], most: int) -> bool:
+    """Adds what a connection has read with the last of `replies`; returns True if more must come.
 
-    redis-py's own way costs a timer and five calls for each reply. The private attributes used
-    here exist since redis-py 5.
+    Up to `most` replies are taken, and none behind an error. redis-py's own way costs a timer and
+    five calls for each reply. The private attributes used here exist since redis-py 5.
     """
-    replies: list[Any] = []
+    if not replies:
+        return most > 0
     gets = line._parser._reader.gets  # noqa: SLF001
     while len(replies) < most and (reply := gets()) is not NOT_ENOUGH_DATA:
         replies.append(reply)
         if isinstance(reply, redis.RedisError):
-            break
-    return replies
+            return False
+    return len(replies) < most
 
 
 def popped(reply: Any) -> Popped | None:
