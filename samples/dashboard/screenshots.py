@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,7 @@ TARGET = HERE.parent.parent / "docs" / "pictures"
 MOST_BYTES = 200_000
 COLOURS = 192
 WARM_UP_S = 25  # so that the plots have something to show
+SUBJECT, DONE_S = "thumbnails-catalog", 600  # the request, and how long 500 of it may take
 FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -41,7 +44,7 @@ DESK = (1280, 860)
 SHOTS = (  # the picture, its page, what is there as soon as it can be taken, its size, its theme
     ("overview-dark", "#/overview", "h1", DESK, "dark"),
     ("requests-dark", "#/requests", "tbody tr", DESK, "dark"),
-    ("request", "#/requests/thumbnails-catalog", ".chart rect.block", DESK, "light"),
+    ("request", f"#/requests/{SUBJECT}", ".chart rect.block", DESK, "light"),
 )
 
 
@@ -56,9 +59,21 @@ def main() -> int:
         driver.get(url)
         time.sleep(WARM_UP_S)
         for name, page, selector, size, theme in wanted:
+            if SUBJECT in page:
+                wait_for_work(url)
             raw = picture(driver, f"{url}/{page}", selector, size, theme)
             save(raw, options.out / f"{name}.png")
     return 0
+
+
+def wait_for_work(url: str) -> None:
+    """Waits until 500 of the request are done, so that its lanes are full on any machine."""
+    until = time.monotonic() + DONE_S
+    while time.monotonic() < until:
+        with urllib.request.urlopen(f"{url}/v1/requests/{SUBJECT}", timeout=30) as answer:  # noqa: S310
+            if json.load(answer)["done"] >= 500:
+                return
+        time.sleep(1)
 
 
 @contextlib.contextmanager

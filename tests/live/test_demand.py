@@ -62,6 +62,26 @@ def test_tokens_are_counted_until_the_first_walk_has_ended():
     asyncio.run(run())
 
 
+def test_only_questions_at_the_beginning_wait_for_the_first_walk(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
+
+    async def run() -> None:
+        reads = Reads()
+        demand = shared(reads, 60)
+        first = asyncio.create_task(demand.get())
+        await asyncio.sleep(0)
+        now[0] += 60
+        async with asyncio.timeout(30):
+            assert await demand.get() == DemandNow(COUNTED, 0.0)
+        assert not first.done()
+        reads.may_end.set()
+        assert (await first).demand == EXACT
+        demand.stop()
+
+    asyncio.run(run())
+
+
 def test_any_number_of_callers_share_one_walk():
     async def run() -> None:
         reads = Reads()

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from fairlane.web.access.tokens import TokenFile
-from fairlane.web.app import make_app
+from fairlane.web.app import DESCRIBED, make_app
 from fairlane.web.dashboard.files import FOLDER, files
 from fairlane.web.endpoint.site import Site
 from tests.web.serving import Serving
@@ -118,6 +118,12 @@ def test_every_module_that_a_module_imports_is_there():
     for path in FOLDER.rglob("*.js"):
         for name in re.findall(r'from "(\.[^"]+)"', path.read_text()):
             assert (path.parent / name).is_file(), (path, name)
+
+
+def test_the_audit_trail_has_words_for_each_change():
+    words = (FOLDER / "pages" / "request" / "trail.js").read_text()
+    changes = [f"{one.method} {one.path}" for one in DESCRIBED if one.changes]
+    assert [one for one in changes if f'"{one}": "' not in words] == []
 
 
 def test_files_and_folders_are_small():

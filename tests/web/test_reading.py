@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import pytest
 from starlette.requests import Request
 
 from fairlane.web.endpoint import reading
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.upload import file_parts
+from fairlane.web.v1.schemas import Bytes  # noqa: TC001  msgspec reads the types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,6 +33,51 @@ def call(*given: bytes, ends: bool = True) -> Request:
 
 async def lines_of(request: Request) -> list[bytes]:
     return [line async for line in reading.lines(reading.parts(request))]
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """What a call may send."""
+
+    bodies: list[Bytes]
+    priority: Annotated[int, msgspec.Meta(ge=0, le=99)] = 5
+    rate: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "sentence"),
+    [
+        (b'{"bodies": "a"}', 422, "bodies is text: a list is expected"),
+        (b'{"bodies": [7]}', 422, "bodies[0] is a whole number: text or an object is expected"),
+        (b'{"bodies": [], "priority": "x"}', 422, "priority is text: a whole number is expected"),
+        (
+            b'{"bodies": [], "priority": -1}',
+            422,
+            "priority is not valid: a whole number of at least 0 is expected",
+        ),
+        (
+            b'{"bodies": [], "priority": 100}',
+            422,
+            "priority is not valid: a whole number of at most 99 is expected",
+        ),
+        (b'{"bodies": [], "rate": []}', 422, "rate is a list: text or null is expected"),
+        (b"{}", 422, "field bodies is missing: give it"),
+        (b'{"bodies": [{}]}', 422, "field base64 of bodies[0] is missing: give it"),
+        (
+            b'{"bodies": [], "prority": 1}',
+            422,
+            "field prority is not known: correct its name, or leave it out",
+        ),
+        (b"[1]", 422, "the content is a list: an object is expected"),
+        (b'{"bodies": [', 400, "the content is no JSON: it breaks off"),
+        (b'{"bodies": x}', 400, "the content is no JSON: byte 11 is not valid"),
+    ],
+)
+def test_content_of_another_type_is_refused_in_a_sentence_of_ours(
+    raw: bytes, status: int, sentence: str
+):
+    with pytest.raises(Refusal) as refused:
+        reading.decoded(raw, Wanted)
+    assert (refused.value.status, refused.value.detail) == (status, sentence)
 
 
 @pytest.mark.parametrize("read", [reading.content, lines_of])

@@ -1,10 +1,14 @@
-"""Tests the socket on which the server listens."""
+"""Tests the socket on which the server listens, and the log of the server."""
 
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 
 from fairlane.web.server import listen
+
+if TYPE_CHECKING:
+    from tests.web.serving import Serving
 
 
 def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head():
@@ -13,3 +17,9 @@ def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head():
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_form_that_is_none_leaves_nothing_in_the_log(serving: Serving):
+    kind = "Content-Type: multipart/form-data; boundary=x"
+    assert serving.curl("-H", kind, "-d", "rubbish", "/v1/requests").status == 400
+    assert "boundary" not in serving.stop().err

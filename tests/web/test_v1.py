@@ -239,7 +239,7 @@ def test_bad_content_is_refused_and_nothing_is_written(
         (b'{"bodies": ["a"], "priority": 1', 400, "no JSON"),
         (b"{}", 422, "bodies"),
         (b'{"bodies": [1]}', 422, "bodies[0]"),
-        (b'{"bodies": "abc"}', 422, "array"),
+        (b'{"bodies": "abc"}', 422, "a list is expected"),
         (b'{"bodies": [{"base64": "?"}]}', 422, "base64"),
         (b'{"bodies": ["a"], "priority": "x"}', 422, "priority"),
         (b'{"bodies": ["a"], "priority": 100}', 422, "priority 100"),

@@ -47,21 +47,25 @@ class SharedDemand:
     ) -> None:
         self._snapshot, self._walk, self._patience_s = snapshot, walk, patience_s
         self._last: Demand | None = None
-        self._read_at = self._asked_at = 0.0
+        self._read_at = self._asked_at = self._first_began_at = 0.0
         self._first = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def get(self) -> DemandNow:
         """Returns the demand, which is not exact before the first walk ends. Raises RedisError."""
+        began_at = clock.mono_s()
         found = (await self._snapshot()).demand
         if found.is_exact:
             return DemandNow(found, 0.0)
         self._asked_at = clock.mono_s()
         if self._task is None or self._task.done():
             self._first.clear()
+            self._first_began_at = began_at
             self._task = asyncio.create_task(self._walk_on())
+        # A walk that has taken longer is long: another question does not wait for it again.
+        left_s = self._first_began_at + self._patience_s - clock.mono_s()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(max(0.0, left_s)):
                 await self._first.wait()
         age_s = clock.mono_s() - self._read_at
         if self._last is None or age_s > OLDEST_S:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import signal
 import socket
 from dataclasses import dataclass
@@ -92,6 +93,8 @@ async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[
 
     from fairlane.web.app import make_app
 
+    # It logs each form that is none; the caller gets that as a refusal.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     queue = Queue(AsyncDriver(wanted.url, patience_s=PATIENCE_S), wanted.queue)
     await queue.driver.check()
     site = Site(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.blockers import recent_leases
+from fairlane.operations.blockers.facts import read_holders
 from fairlane.protocol import keys
 from tests.support.requests import next_slice, settle
 from tests.support.upkeep import server_ms
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
 
 
@@ -42,6 +45,25 @@ def test_a_settled_lease_has_its_worker_its_counts_and_its_times(queue: Queue, d
     assert request.progress().submitted_ms <= first.began_ms <= first.settled_ms <= found.now_ms
     assert [one.log_id for one in request.leases(first.log_id).settled] == [second.log_id]
     assert request.leases(second.log_id).settled == []
+
+
+def test_a_lease_that_is_settled_while_they_are_read_counts_once(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    request = queue.submit_request([b"x"] * 2, limit=1)
+    taken = next_slice(driver, count=1)
+
+    def settle_then(request_id: str, permits: list[bytes]) -> Operation[Any]:
+        found = yield from read_holders(request_id, permits)
+        was = server_ms(redis_client)
+        wait_until(lambda: server_ms(redis_client) > was, why="the clock has gone on")
+        settle(driver, taken)
+        return found
+
+    monkeypatch.setattr(recent_leases, "read_holders", settle_then)
+    found = request.leases()
+    assert (len(found.held), found.settled) == (1, [])
+    assert len(request.leases().settled) == 1
 
 
 def test_only_the_last_leases_are_read(

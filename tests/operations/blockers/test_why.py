@@ -80,6 +80,14 @@ def test_a_holder_without_a_recent_heartbeat_is_named(served: Queue, driver: Syn
     assert late.text == "w:1 has no recent heartbeat: what is held there is taken back"
 
 
+def test_a_program_that_takes_is_not_late_without_a_heartbeat(served: Queue):
+    request = served.submit_request([b"x"] * 9, limit=1)
+    served.take()
+    cause = only(request.why())
+    (holder,) = cause.figures["workers"]
+    assert (cause.kind, holder.startswith("taker:")) == ("limit", True)
+
+
 def test_a_request_whose_rest_is_held_waits_for_nothing_else(holder: Queue, driver: SyncDriver):
     request = holder.submit_request([b"x"], limit=3)
     next_slice(driver)

@@ -72,6 +72,7 @@ def test_a_person_follows_and_changes_a_request(browser: Browser, serving: Servi
     browser.click("button", "Resume")
     confirm(browser, "Workers take its 3 sub-requests again")
     until(serving, "monday", state="active")
+    browser.one(".head .badge", "waiting")  # with it the buttons are drawn again
 
     browser.click("summary", "Change")
     browser.click("button", "Limit")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane.queue import Queue
 from tests.support.wait import wait_until
 from tests.web.browser.browser import WAIT_S
 from tests.web.browser.test_dashboard import confirm, settle, submit, take
@@ -24,6 +25,10 @@ def rows(browser: Browser) -> list[str]:
 
 def shows(browser: Browser, *names: str) -> None:
     wait_until(lambda: rows(browser) == [*names], WAIT_S, every=0.05, why=f"{names} are shown")
+
+
+def left(browser: Browser, before: str) -> None:
+    wait_until(lambda: browser.hash != before, WAIT_S, why=f"another part than {before}")
 
 
 def sort_of(browser: Browser, label: str) -> str | None:
@@ -72,6 +77,32 @@ def test_the_dead_of_a_failure_are_dropped_in_all_requests(browser: Browser, ser
     confirm(browser, "2 requests with 4 dead sub-requests")
     assert browser.sees("4 sub-requests dropped", "Nothing has failed for good")
     assert serving.curl("/v1/errors").json["groups"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.rest
+def test_dead_letters_are_looked_for_part_by_part(
+    browser: Browser, serving: Serving, redis_url: str
+):
+    """A part is 2,000 requests; ended ones come behind those that have not ended."""
+    submit(serving, "monday", ["a"])
+    settle(serving, take(serving)[0], reason="bad host")
+    with Queue.from_url(redis_url) as queue:
+        queue.submit_many([[b"x"]] * 2_100)
+    browser.open("#/dead")
+    browser.sees("dead sub-requests, more requests follow", "No request has dead sub-requests")
+    for _ in range(3):  # a walk may list a request twice
+        if "monday" in rows(browser):
+            break
+        before = browser.hash
+        browser.click(".pages button", "Next")
+        left(browser, before)
+        browser.sees("dead sub-requests")
+        browser.one(".pages button", "Before")
+        wait_until(lambda: rows(browser) or browser.all(".empty"), WAIT_S, why="it is read")
+    shows(browser, "monday")
+    browser.click(".pages button", "Before")
+    browser.sees("more requests follow")
 
 
 @pytest.mark.slow

@@ -97,6 +97,52 @@ def test_an_outage_is_shown_and_ends(chromium: Browser, tmp_path: Path):
             chromium.driver.get("about:blank")
 
 
+def test_an_empty_queue_says_what_is_missing(browser: Browser, serving: Serving):
+    browser.open("#/priorities")
+    browser.sees("No token waits")
+    assert browser.all("canvas") == []
+    browser.open("#/requests")
+    browser.sees("There is no request", "rq-submit")
+    browser.open("#/requests?q=tag:none")
+    browser.sees("No request fits")
+    assert "There is no request" not in browser.text
+    browser.open("#/workers")
+    browser.sees("No worker is here", "Oldest heartbeat\n\u2013")
+
+
+def test_a_request_that_does_not_exist_has_no_panels(chromium: Browser, serving: Serving):
+    chromium.url = serving.url
+    chromium.open("#/requests/gone")
+    chromium.sees("There is no request gone")
+    assert chromium.all(".panel") == []
+    chromium.click("a.back")
+    chromium.sees("There is no request", "Submit one")
+    chromium.problems()  # the 404
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "marks"),
+    [
+        ("ms", 82_000, [0, 30_000, 60_000, 90_000]),
+        ("ms", 7, [0, 2, 4, 6, 8]),
+        ("whole", 1, [0, 1]),
+        ("bytes", 12 << 20, [0, 4 << 20, 8 << 20, 12 << 20]),
+        ("decimal", 0.9, [0, 0.25, 0.5, 0.75, 1]),
+    ],
+)
+def test_an_axis_has_round_marks(
+    browser: Browser, serving: Serving, kind: str, most: float, marks: list[float]
+):
+    browser.open("#/overview")
+    browser.one("h1")
+    found = browser.run(
+        "const [most, kind] = arguments; return import('/dashboard/parts/charts/frame.js')"
+        ".then((one) => one.ticks(most, 4, one.STEPS[kind]))",
+        most, kind,
+    )  # fmt: skip
+    assert found == marks
+
+
 @pytest.mark.parametrize("page", ["overview", "priorities", "fairness", "workers", "redis"])
 def test_a_page_fits_a_phone(browser: Browser, busy: Serving, page: str):
     browser.open(f"#/{page}", width=360, height=740)
@@ -112,6 +158,10 @@ def test_a_refusal_in_the_audit_trail_has_room(browser: Browser, serving: Servin
     assert serving.call("PATCH", f"/v1/requests/{name}", {"limit": 0}).status == 422
     browser.open("#/audit", width=width)
     outcome = browser.one(".outcome", "limit 0 is not valid")
+    scroll = (
+        "const box = document.querySelector('.scroll'); return box.scrollWidth - box.clientWidth"
+    )
+    assert browser.run(scroll) == 0
     assert outcome.size["width"] > 150
     assert outcome.size["height"] < 100
     assert browser.one("td a", "a-long-id").size["height"] < 120

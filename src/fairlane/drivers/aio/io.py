@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from fairlane.drivers.wire import tls_probe
+from fairlane.drivers.wire import encoding, tls_probe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -52,11 +52,11 @@ class AsyncIO:
         return reply
 
     async def receive_many(self, line: Any, most: int) -> list[Any]:
-        """Awaits one reply after the other."""
+        """Awaits the next reply, and takes those that came with it, until there are enough."""
         replies: list[Any] = []
         try:
-            for _ in range(most):
-                replies.append(await line.read_response(disconnect_on_error=False))  # noqa: PERF401
+            while encoding.are_missing(line, replies, most):
+                replies.append(await line.read_response(disconnect_on_error=False))
         except (redis.RedisError, OSError) as error:
             replies.append(error)
         return replies

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from fairlane.common import clock
-from fairlane.drivers.wire import tls_probe
+from fairlane.drivers.wire import encoding, tls_probe
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -62,8 +62,8 @@ class BlockingIO:
         """Blocks for the replies."""
         replies: list[Any] = []
         try:
-            for _ in range(most):
-                replies.append(line.read_response(disconnect_on_error=False))  # noqa: PERF401
+            while encoding.are_missing(line, replies, most):
+                replies.append(line.read_response(disconnect_on_error=False))
         except (redis.RedisError, OSError) as error:
             replies.append(error)
         return replies

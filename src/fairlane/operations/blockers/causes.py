@@ -15,6 +15,7 @@ from fairlane.operations.blockers.estimate import Capacity
 from fairlane.operations.control.live_workers import no_worker
 from fairlane.operations.maintenance.queue_pause import remedy
 from fairlane.operations.maintenance.queue_rate import until_more
+from fairlane.operations.pull.holder import TAKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -165,8 +166,15 @@ def held_by_worker(facts: RequestFacts) -> dict[str, int]:
 
 
 def late_holders(facts: RequestFacts, alive: Collection[str]) -> list[Cause]:
-    """Returns the cause that workers without a recent heartbeat hold permits, if they do."""
-    late = {name: count for name, count in held_by_worker(facts).items() if name not in alive}
+    """Returns the cause that workers without a recent heartbeat hold permits, if they do.
+
+    A program that takes has no heartbeat: its leases end at their own deadlines.
+    """
+    late = {
+        name: count
+        for name, count in held_by_worker(facts).items()
+        if name not in alive and not name.startswith(TAKER)
+    }
     if not late:
         return []
     has = "has" if len(late) == 1 else "have"

@@ -56,7 +56,8 @@ def recent_leases(request_id: str, after: str = "") -> Operation[RecentLeases]:
         HeldLease(int(one.k), one.worker, int(one.fence) // 1000, until[one.k], int(one.owed))
         for one in holders
     ]
-    entries, is_whole = yield from _last_entries(request_id, after)
+    # A lease that was settled after the first read is among those held, too.
+    entries, is_whole = yield from _last_entries(request_id, after, time_ms(time))
     settled = [_settled(entry_id, fields, int(born or 0)) for entry_id, fields in entries]
     held_now = sorted(leases, key=lambda lease: lease.permit)
     return RecentLeases(held_now, settled[::-1], is_whole, time_ms(time))
@@ -67,10 +68,10 @@ def _pairs(row: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _last_entries(
-    request_id: str, after: str
+    request_id: str, after: str, until_ms: int
 ) -> Operation[tuple[list[tuple[bytes, list[bytes]]], bool]]:
     """Returns the last entries of `out`, newest first, and whether no older one is left out."""
-    out, end, count, size = keys.results(request_id), b"+", _FIRST, 0
+    out, end, count, size = keys.results(request_id), b"%d" % until_ms, _FIRST, 0
     start = f"({after}".encode() if after else b"-"
     found: list[tuple[bytes, list[bytes]]] = []
     while True:

@@ -113,4 +113,4 @@ def read_progress(rows: Iterable[Unfinished]) -> Operation[list[Progress]]:
     busy = [one.id for one in found if one.state != "active" or one.left > one.waiting]
     replies = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
     held = dict(zip(busy, replies, strict=True))
-    return [replace(one, held=held.get(one.id, 0)) for one in found]
+    return [replace(one, held=held[one.id]) if held.get(one.id) else one for one in found]

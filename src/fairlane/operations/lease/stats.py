@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common.histogram import Distribution
@@ -72,24 +73,26 @@ def read_stats(queue: str) -> Operation[dict[int, Measured]]:
     flat = yield Command(b"HGETALL", keys.stats(queue))
     found: dict[int, Measured] = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):  # up to 13,000 fields
-        priority, *what = name.decode().split(":")
-        one = found.get(int(priority))
+        priority, kind, what = _parts(name)
+        one = found.get(priority)
         if one is None:
-            one = found[int(priority)] = Measured()
-        _set(one, what, int(value))
+            one = found[priority] = Measured()
+        if what == "":
+            one.counts[kind] = int(value)
+            continue
+        distribution = one.waited if kind == "waited" else one.ran
+        if isinstance(what, int):
+            distribution.buckets[what] = int(value)
+        else:
+            setattr(distribution, what, int(value))
     return dict(sorted(found.items()))
 
 
-def _set(measured: Measured, what: list[str], value: int) -> None:
-    name, *rest = what
-    if not rest:
-        measured.counts[name] = value
-        return
-    distribution: Distribution = getattr(measured, name)
-    if rest[0].isdigit():
-        distribution.buckets[int(rest[0])] = value
-    else:
-        setattr(distribution, rest[0], value)
+@lru_cache(maxsize=1 << 14)  # a dashboard reads the same names once a second
+def _parts(name: bytes) -> tuple[int, str, str | int]:
+    """Returns the priority, the kind, and the bucket or another part of a distribution."""
+    priority, kind, what = f"{name.decode()}:".split(":")[:3]
+    return int(priority), kind, int(what) if what.isdigit() else what
 
 
 def forget_stats(queue: str) -> Operation[Any]:

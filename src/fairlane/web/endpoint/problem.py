@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -86,3 +87,36 @@ def as_problem(refusal: Refusal) -> Response:
     """Returns the answer with problem details."""
     content = msgspec.json.encode(refusal.problem)
     return Response(content, refusal.status, refusal.headers, MEDIA)
+
+
+_TYPES = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+_WRONG = re.compile(r"Expected `(?P<wanted>[^`]+)`(?:, got `(?P<given>[^`]+)`| (?P<bound>.+?))?")
+_FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>[^`]+)`")
+
+
+def type_sentence(error: str) -> str:
+    """Returns what msgspec reports of a value of another type, in the words of this API."""
+    text, _, path = error.partition(" - at `")
+    place = path.removesuffix("`").removeprefix("$").removeprefix(".")
+    if field := _FIELD.fullmatch(text):
+        name = field["name"] + (f" of {place}" if place else "")
+        if field["what"] == "missing required":
+            return f"field {name} is missing: give it"
+        return f"field {name} is not known: correct its name, or leave it out"
+    found = _WRONG.fullmatch(text)
+    if found is None:
+        return f"{place or 'the content'} is not valid: see /docs"
+    wanted = " or ".join(_TYPES.get(one, one) for one in found["wanted"].split(" | "))
+    if found["bound"]:
+        sign, _, value = found["bound"].partition(" ")
+        wanted += f" {_BOUNDS.get(sign, sign)} {value.removesuffix('.0')}"
+    given = _TYPES.get(found["given"], found["given"]) if found["given"] else "not valid"
+    return f"{place or 'the content'} is {given}: {wanted} is expected"

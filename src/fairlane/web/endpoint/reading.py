@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
 from fairlane import settings
-from fairlane.web.endpoint.problem import Refusal
+from fairlane.web.endpoint.problem import Refusal, type_sentence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -85,11 +86,14 @@ def decoded(raw: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise Refusal(422, f"{error}") from None
+        raise Refusal(422, type_sentence(f"{error}")) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, f"the content is no JSON: {error}") from None
+        place = re.search(r"byte (\d+)", f"{error}")
+        why = f"byte {place[1]} is not valid" if place else "it breaks off"
+        raise Refusal(400, f"the content is no JSON: {why}") from None
     except RecursionError:
-        raise Refusal(400, "the content is nested too deeply") from None
+        detail = "the content is no JSON that is read here: it is nested too deeply"
+        raise Refusal(400, detail) from None
 
 
 def query(request: Request, kind: type[T]) -> T:
@@ -108,7 +112,7 @@ def query(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refusal(422, f"{error}") from None
+        raise Refusal(422, type_sentence(f"{error}")) from None
 
 
 async def lines(source: AsyncIterator[bytes], *, as_they_are: bool = False) -> AsyncIterator[bytes]:

@@ -100,7 +100,7 @@ async def file_parts(request: Request) -> AsyncIterator[bytes]:
             for data in state.found:
                 yield data
             state.found.clear()
-    except FormParserError as error:
-        raise Refusal(400, f"{_NO_FORM}: {error}") from None
+    except FormParserError:
+        raise Refusal(400, f"{_NO_FORM}: send multipart/form-data with one file") from None
     if not state.is_whole or not state.files:
         raise Refusal(400, f"{_NO_FORM} with one file, or it breaks off")

@@ -38,7 +38,7 @@ async def results(site: Site, call: Call) -> Response:
     after = -1
     if given := call.headers.get("last-event-id"):
         if not given.isascii() or not given.isdecimal():
-            raise Refusal(422, f"Last-Event-ID {given!r} is no id of a result")
+            raise Refusal(422, f"Last-Event-ID {given!r} is no id of a result: give the last one")
         after = int(given)
     source = _results(request, order, after)
     if wants_events(call):

@@ -32,8 +32,8 @@ def to_bytes(given: Bytes) -> bytes:
         return given.encode("utf-8", "surrogatepass")
     try:
         return base64.b64decode(given.base64, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise Refusal(422, f"base64 is not valid: {error}") from None
+    except (binascii.Error, ValueError):
+        raise Refusal(422, "base64 is not valid: encode the bytes as RFC 4648 says") from None
 
 
 def from_bytes(raw: bytes) -> Bytes:

@@ -96,8 +96,9 @@ async def _address(host: str, port: int, *, to_private: bool) -> str:
     for address in addresses:
         if to_private or _is_public(address):
             return address
+    named = host if host in addresses else f"{host} ({', '.join(addresses[:3])})"
     raise OSError(
-        f"{host} is {', '.join(addresses[:3])}, which is not an address of the Internet: "
+        f"{named} is not an address of the Internet: "
         "fairlane serve --webhooks-to-private allows that"
     )
 

@@ -27,7 +27,7 @@ export function mount(root, context) {
       { label: "When", kind: "tight", phone: "side", cell: (row) => el("span", { title: clock(row.at_ms) }, when(row.at_ms)), sign: (row) => when(row.at_ms).textContent },
       { label: "Who", kind: "tight", phone: "line", cell: (row) => row.who },
       { label: "What", kind: "tight", phone: "title", cell: (row) => el("b", { title: row.action }, actionText(row.action)) },
-      { label: "Object", kind: "words", phone: "bare", cell: (row) => objectOf(row) },
+      { label: "Object", kind: "names", phone: "bare", cell: (row) => objectOf(row) },
       { label: "Given", kind: "words", phone: "bare", cell: (row) => row.given && el("span", { class: "small mono given", title: row.given }, row.given) },
       { label: "Outcome", kind: "words", phone: "bare", cell: outcome },
     ],

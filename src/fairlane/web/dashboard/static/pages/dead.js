@@ -9,7 +9,8 @@ import { table } from "../parts/table.js";
 import { deadOfRequest } from "./request/dead.js";
 import { drop, failure, requeue } from "./request/errors.js";
 
-const PAGES = 4; // of 500 requests that are looked through for dead sub-requests
+const PAGE = 500; // requests of one call
+const PAGES = 4; // calls that look for dead sub-requests in one part of the list
 const READ_MS = 5000;
 
 export function mount(root, context) {
@@ -19,7 +20,8 @@ export function mount(root, context) {
   const can = context.can("operate");
   const problem = el("div");
   const groups = el("div");
-  const note = el("p", { class: "muted small" });
+  const pages = el("nav", { class: "pages", "aria-label": "Parts of the list" });
+  let starts = context.query.get("after") ? ["", context.query.get("after")] : [""]; // cursors of the parts up to this one
   let before = "";
   let refresh = () => {};
   const list = table({
@@ -38,7 +40,7 @@ export function mount(root, context) {
       },
     ],
   });
-  root.append(problem, panel("Failures of the queue", groups), el("section", { class: "panel" }, el("header", {}, el("h2", {}, "Requests with dead sub-requests"), note), list.node));
+  root.append(problem, panel("Failures of the queue", groups), el("section", { class: "panel" }, el("header", {}, el("h2", {}, "Requests with dead sub-requests")), list.node), pages);
 
   function draw(found) {
     const now = JSON.stringify(found);
@@ -56,18 +58,33 @@ export function mount(root, context) {
   async function read(stop) {
     draw(await get("v1/errors", { signal: stop }));
     const rows = [];
-    let after = "";
+    const where = starts;
+    let after = where.at(-1);
+    let looked = 0;
     for (let page = 0; page < PAGES; page += 1) {
-      const found = await get("v1/requests", { query: { limit: 500, after }, signal: stop });
+      const found = await get("v1/requests", { query: { limit: PAGE, after }, signal: stop });
       setNow(found.now_ms);
+      looked += found.requests.length;
       rows.push(...found.requests.filter((row) => row.dead > 0));
       after = found.after;
       if (!after) break;
     }
     rows.sort((a, b) => b.dead - a.dead);
-    show(note, after ? `of the newest ${number(PAGES * 500)}` : "");
+    if (where !== starts) return;
     show(problem);
     list.set(rows);
+    drawPages(rows.length, looked, after);
+  }
+  function drawPages(count, looked, next) {
+    const turn = (where) => {
+      starts = where;
+      context.setQuery({ after: starts.at(-1) });
+      refresh();
+    };
+    show(pages, (next || starts.length > 1) && [
+      el("span", { class: "muted small" }, `${number(count)} of these ${counted(looked, "request")} ${count === 1 ? "has" : "have"} dead sub-requests${next ? ", more requests follow: unfinished ones, then the newest endings" : ""}`),
+      starts.length > 1 && button("Before", () => turn(starts.slice(0, -1)), { kind: "small" }),
+      next && button("Next", () => turn([...starts, next]), { kind: "small" })]);
   }
   refresh = every(READ_MS, read, { signal, onProblem: (error) => show(problem, notice(error.message)) });
   return null;

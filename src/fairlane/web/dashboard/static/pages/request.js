@@ -29,9 +29,12 @@ export function mount(root, context) {
   const results = resultPanel({ id, context });
   let last = null;
   let leases = null; // as of the last read
-  context.head(el("span", { class: "mono" }, id), "");
-  root.append(problem, el("div", { class: "grid wide-first" }, progress.node, why.node), lanes.node,
-    el("div", { class: "grid" }, el("div", { class: "stack" }, latency.node, results.node), el("div", { class: "stack" }, errors.node, history.node)));
+  const back = el("a", { class: "back", href: "#/requests", "aria-label": "All requests", title: "All requests" }, icon("back"));
+  const title = [back, el("span", { class: "mono" }, id)];
+  context.head(title, "");
+  const whole = [el("div", { class: "grid wide-first" }, progress.node, why.node), lanes.node,
+    el("div", { class: "grid" }, el("div", { class: "stack" }, latency.node, results.node), el("div", { class: "stack" }, errors.node, history.node))];
+  root.append(problem);
 
   function onProblem(error) {
     show(problem, notice(error.detail ?? error.message));
@@ -41,8 +44,7 @@ export function mount(root, context) {
     last = found;
     show(problem);
     if (isNew) {
-      context.head([el("a", { class: "back", href: "#/requests", "aria-label": "All requests", title: "All requests" }, icon("back")), el("span", { class: "mono" }, id)],
-        badge(stateOf(found)), ...actionButtons({ request: found, context, after: () => parts.again("history") }));
+      context.head(title, badge(stateOf(found)), ...actionButtons({ request: found, context, after: () => parts.again("history") }));
     }
     progress.update(found);
     why.describe(found);
@@ -63,6 +65,7 @@ export function mount(root, context) {
     if (leases?.held.length) lanes.update(last, { ...leases, settled: [] });
   }
   get(path, { signal }).then((first) => {
+    root.append(...whole); // not of a request that does not exist
     draw(first);
     stream(`${path}/live`, {
       signal, onProblem,

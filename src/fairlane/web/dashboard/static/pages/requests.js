@@ -31,10 +31,12 @@ export function mount(root, context) {
   const field = combo({ label: "Filter requests", value: text, placeholder: "state:running priority:0..9 tag:nightly age:>10m", hints: (value) => hints(value, seen), onChange: change });
   const chips = el("div", { class: "chips", role: "group", "aria-label": "Common filters" });
   const problem = el("div");
+  const unfit = nothing("requests", "No request fits", "Change the filter.");
+  const none = nothing("requests", "There is no request", "Submit one with ", el("code", {}, "rq-submit"), ".");
   const list = table({
     caption: "Requests", key: (row) => row.id, href: (row) => requestHref(row.id), signal, columns: COLUMNS, sorted: sort, onSort,
     pick: context.can("operate") ? (ids) => bulk.show(ids) : null,
-    empty: el("div", {}, nothing("requests", "No request fits", "Change the filter, or submit one with rq-submit.")),
+    empty: [unfit, none],
   });
   const pages = el("nav", { class: "pages", "aria-label": "Pages of the list" });
   const bulk = bulkBar({ context, chosen: list, filter: () => ({ text, ...filter }), after: () => refresh() });
@@ -93,6 +95,8 @@ export function mount(root, context) {
       if (row.tenant && !seen.tenants.includes(row.tenant)) seen.tenants.push(row.tenant);
     }
     show(problem);
+    none.hidden = Boolean(text.trim()) || starts.length > 1;
+    unfit.hidden = !none.hidden;
     list.set(rows);
     drawPages(rows.length, isSorted);
   }

@@ -36,7 +36,7 @@ export function bytes(value) {
     left /= 1024;
     at += 1;
   }
-  return `${left >= 100 || at === 0 ? Math.round(left) : left.toFixed(1)} ${units[at]}`;
+  return `${left >= 100 || Number.isInteger(left) ? Math.round(left) : left.toFixed(1)} ${units[at]}`;
 }
 
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];

@@ -18,7 +18,7 @@ export function mount(root, context) {
   const rows = table({
     caption: "What waits and what runs, by priority", key: (one) => String(one.priority), signal: context.signal,
     columns: [
-      { label: "Priority", phone: "title", cell: (one) => String(one.priority) },
+      { label: "Priority", phone: "title", cell: (one) => [el("span", { class: "on-phone" }, "Priority "), String(one.priority)] },
       { label: "Waiting tokens", kind: "right", cell: (one) => number(one.tokens) },
       { label: "Leases held", kind: "right", cell: (one) => number(one.held) },
       { label: "Requests", kind: "right", cell: (one) => number(one.requests) },
@@ -31,7 +31,7 @@ export function mount(root, context) {
   const note = el("p", { class: "muted small" });
   context.head("Priorities", "0 is the most urgent", which);
   context.body.append(
-    panel("Tokens that wait in each lane", el("p", { class: "muted" }, "A token is one more lease that a worker could take. The darker a cell, the more wait; a line below a cell: workers hold leases of that priority. Arrow keys move the mark."),
+    panel("Tokens that wait in each lane", el("p", { class: "muted" }, "A token is one more lease that a worker could take. The stronger the colour of a cell, the more tokens wait. A line below a cell: workers hold leases of that priority. Arrow keys move the mark."),
       chart.node),
     panel("Now, as a table", rows.node, note));
 

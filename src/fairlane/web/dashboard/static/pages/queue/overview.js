@@ -1,7 +1,7 @@
 // The overview: what happens now, and in the last minutes.
 import { badge, figure, meter, notice, panel } from "../../parts/bits.js";
 import { lineChart } from "../../parts/charts/lines.js";
-import { legend } from "../../parts/charts/frame.js";
+import { legend, STEPS } from "../../parts/charts/frame.js";
 import { el, show } from "../../parts/dom.js";
 import { compact, now as time, number, span } from "../../parts/format.js";
 import { requestHref } from "../../shell/router.js";
@@ -12,9 +12,9 @@ export function mount(root, context) {
   const state = el("div", { class: "row" });
   const figures = el("dl", { class: "figures" });
   const rate = lineChart({ title: "Sub-requests per second", unit: "/s", format: small, filled: true });
-  const waited = lineChart({ title: "Waiting time", format: shortSpan });
-  const demand = lineChart({ title: "Leases wanted and possible", format: small });
-  const oldest = lineChart({ title: "Age of the oldest waiting request", format: shortSpan, filled: true });
+  const waited = lineChart({ title: "Waiting time", format: shortSpan, steps: STEPS.ms, least: 1000 });
+  const demand = lineChart({ title: "Leases wanted and possible", format: small, steps: STEPS.whole });
+  const oldest = lineChart({ title: "Age of the oldest waiting request", format: shortSpan, filled: true, steps: STEPS.ms, least: 1000 });
   const rows = table({
     caption: "Requests at work, or most urgent", key: (one) => one.id, href: (one) => requestHref(one.id), signal: context.signal,
     columns: [

@@ -1,6 +1,7 @@
 // Redis: what its servers report, and what the doctor found.
 import { get } from "../../parts/api.js";
 import { badge, figure, notice, panel } from "../../parts/bits.js";
+import { STEPS } from "../../parts/charts/frame.js";
 import { lineChart } from "../../parts/charts/lines.js";
 import { button, el, icon, show } from "../../parts/dom.js";
 import { ago, bytes, number, percent, span } from "../../parts/format.js";
@@ -12,7 +13,7 @@ const ORDER = ["bad", "warn", "note", "ok"];
 
 export function mount(root, context) {
   const servers = el("div", { class: "grid" });
-  const memory = lineChart({ title: "Memory", format: bytes, filled: true });
+  const memory = lineChart({ title: "Memory", format: bytes, filled: true, steps: STEPS.bytes });
   const found = el("div");
   const when = el("span", { class: "muted small" });
   context.body.append(servers, panel("Memory", memory.node), panel("What the doctor found", when, found));

@@ -18,15 +18,14 @@ export function mount(root, context) {
   const rows = table({
     caption: "Workers", key: (one) => one.id, signal: context.signal,
     columns: [
-      { label: "Worker", phone: "title", kind: "tight", cell: (one) => [el("span", { class: "whole" }, one.id), el("div", { class: "small muted" }, one.pid ? `process ${one.pid} on ${one.host}` : "its record has expired")] },
+      { label: "Worker", phone: "title", kind: "tight", cell: (one) => [el("span", { class: "whole" }, one.id), el("div", { class: "small muted" }, one.pid ? `process ${one.pid} on ${one.host}${one.release ? ` · ${one.release}` : ""}` : "its record has expired")] },
       { label: "Health", phone: "side", cell: (one) => (one.is_alive ? badge(one.leases ? "working" : "alive", one.leases ? "working" : "idle") : badge("late", "late: stopped or cut off")) },
       { label: "Heartbeat", kind: "right", cell: (one) => `${span(one.beat_age_ms)} ago`, sign: (one) => one.beat_age_ms },
       { label: "Leases", kind: "right", cell: (one) => number(one.leases) },
-      { label: "Calls at a time", kind: "right", cell: (one) => (one.units ? number(one.units) : "–") },
+      { label: "Calls", kind: "right", cell: (one) => (one.units ? number(one.units) : "–") },
       { label: "Pace", kind: "right", cell: (one) => (one.per_s ? `${number(Math.round(one.per_s * 10) / 10)}/s` : "–") },
-      { label: "Took last", kind: "wide", cell: taken },
+      { label: "Took last", kind: "wide names", cell: taken },
       { label: "Runs for", kind: "tight", cell: (one) => (one.started_ms ? span(Math.max(0, now() - one.started_ms)) : "–") },
-      { label: "Version", kind: "tight", cell: (one) => one.release || "–" },
     ],
     empty: nothing("workers", "No worker is here", "Start one with ", el("code", {}, "rq-worker"), "."),
   });
@@ -45,7 +44,7 @@ export function mount(root, context) {
     show(figures, figure("Alive", number(totals.alive)), figure("Busy", number(totals.busy), `${number(totals.alive - totals.busy)} idle`),
       figure("Late", number(totals.late), totals.late ? "their leases are taken back" : null),
       figure("Leases", number(totals.held), `${number(totals.units)} calls at a time`),
-      figure("Pace", `${number(Math.round(totals.per_s))}/s`, "of all while they work"), figure("Oldest heartbeat", span(totals.oldest_ms)));
+      figure("Pace", `${number(Math.round(totals.per_s))}/s`, "of all while they work"), figure("Oldest heartbeat", totals.alive + totals.late ? `${span(totals.oldest_ms)} ago` : "–"));
     show(rest, look.more_workers ? `${number(look.more_workers)} more workers are not listed: late ones and those with most leases are.` : "");
     draw();
   });
@@ -55,7 +54,7 @@ const SHOWN = 3;
 
 function taken({ requests }) {
   if (!requests.length) return "–";
-  const names = requests.slice(0, SHOWN).map((name) => [el("a", { class: "id", href: requestHref(name) }, name), " "]);
+  const names = requests.slice(0, SHOWN).map((name) => el("div", {}, el("a", { class: "id", href: requestHref(name) }, name)));
   const more = requests.slice(SHOWN);
-  return el("span", { class: "small" }, names, more.length ? el("span", { class: "muted", title: more.join(", ") }, `and ${more.length} more`) : null);
+  return el("div", { class: "small" }, names, more.length ? el("span", { class: "muted", title: more.join(", ") }, `and ${more.length} more`) : null);
 }

@@ -77,5 +77,6 @@ function smallest(bucket) {
 function short(ms) {
   if (ms < 1) return ms ? `${Math.round(ms * 1000)} µs` : "0";
   if (ms < 1000) return `${Math.round(ms)} ms`;
-  return ms < 60_000 ? `${Number((ms / 1000).toPrecision(2))} s` : ms < 3_600_000 ? `${Math.round(ms / 60_000)} min` : `${Math.round(ms / 3_600_000)} h`;
+  const [size, unit] = ms < 60_000 ? [1000, "s"] : ms < 3_600_000 ? [60_000, "min"] : [3_600_000, "h"];
+  return `${Number((ms / size).toPrecision(2))} ${unit}`;
 }

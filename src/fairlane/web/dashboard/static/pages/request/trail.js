@@ -15,6 +15,9 @@ const WORDS = {
   "POST /v1/schedules/{name}/resume": "Resumed a schedule",
   "DELETE /v1/schedules/{name}": "Removed a schedule",
   "POST /v1/flows/{id}/cancel": "Cancelled a flow",
+  "POST /v1/webhooks": "Put a webhook",
+  "POST /v1/webhooks/{name}/resume": "Resumed a webhook",
+  "DELETE /v1/webhooks/{name}": "Removed a webhook",
 };
 
 /** Returns what an action did, in words; an unknown one is shown as it is. */

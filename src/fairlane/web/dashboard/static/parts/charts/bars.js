@@ -1,7 +1,7 @@
 // Bars: upright ones for a histogram, level ones for a ranking.
 import { svg } from "../dom.js";
 import { compact } from "../format.js";
-import { chart, scale, series, ticks } from "./frame.js";
+import { chart, scale, series, STEPS, ticks } from "./frame.js";
 
 const LEFT = 44;
 const BOTTOM = 22;
@@ -10,7 +10,7 @@ const TOP = 8;
 /** Returns a chart of upright bars: update([{label, value, tip}]); `title` describes it. */
 export function barChart({ title, height = 160, format = compact, place = 0 }) {
   return chart((bars, width) => {
-    const marks = ticks(Math.max(1, ...bars.map((bar) => bar.value)), 3);
+    const marks = ticks(Math.max(1, ...bars.map((bar) => bar.value)), 3, STEPS.whole);
     const y = scale([0, marks.at(-1)], [height - BOTTOM, TOP]);
     const step = (width - LEFT - 6) / Math.max(1, bars.length);
     const every = Math.ceil(bars.length / Math.max(1, Math.floor((width - LEFT) / 56)));

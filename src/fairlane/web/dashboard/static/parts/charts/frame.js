@@ -56,12 +56,24 @@ export function scale([low, high], [from, to]) {
   return (value) => from + ((value - low) / size) * (to - from);
 }
 
-/** Returns about `count` round values from 0 to at least `most`. */
-export function ticks(most, count = 4) {
-  if (!(most > 0)) return [0, 1];
-  const raw = most / count;
+const TIMES = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400].map((one) => one * 1000);
+
+/** Steps between the marks of an axis: each returns the first round step that is at least `raw`. */
+export const STEPS = {
+  decimal: (raw) => round(raw, [1, 2, 2.5, 5, 10]),
+  whole: (raw) => Math.max(1, round(raw, [1, 2, 5, 10])),
+  ms: (raw) => (raw <= 2000 ? round(raw, [1, 2, 5, 10]) : TIMES.find((one) => one >= raw) ?? 86_400_000 * Math.ceil(raw / 86_400_000)),
+  bytes: (raw) => 2 ** Math.ceil(Math.log2(raw)),
+};
+
+function round(raw, steps) {
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= raw - 1e-12);
+  return steps.map((one) => one * power).find((one) => one >= raw - 1e-12);
+}
+
+/** Returns about `count` round values from 0 to at least `most`, which is not 0. */
+export function ticks(most, count = 4, stepOf = STEPS.decimal) {
+  const step = stepOf(most / count);
   const found = [];
   for (let value = 0; value < most + step - 1e-9; value += step) found.push(Number(value.toPrecision(12)));
   return found;

@@ -1,4 +1,5 @@
 // A heat map of lanes and time on a canvas: SVG would need 30,000 cells.
+import { nothing } from "../bits.js";
 import { el, show } from "../dom.js";
 import { clock, compact, number } from "../format.js";
 import { timeTicks } from "./frame.js";
@@ -12,7 +13,8 @@ export function ladderChart() {
   const canvas = el("canvas", { class: "ladder", tabindex: "0", role: "img" });
   const words = el("p", { class: "ladder-words", role: "status" });
   const key = el("div", { class: "ladder-key", "aria-hidden": "true" });
-  const node = el("div", { class: "chart" }, key, canvas, words);
+  const blank = nothing("ladder", "No token waits", "Work that is submitted appears here.");
+  const node = el("div", { class: "chart" }, key, canvas, words, blank);
   let frames = [];
   let lanes = [];
   let all = false;
@@ -27,7 +29,9 @@ export function ladderChart() {
 
   function draw() {
     const box = size();
-    if (!box.width || !frames.length) return;
+    blank.hidden = lanes.length > 0;
+    key.hidden = canvas.hidden = words.hidden = lanes.length === 0;
+    if (!box.width || !lanes.length || !frames.length) return;
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(box.width * ratio);
     canvas.height = Math.round(box.height * ratio);

@@ -1,7 +1,7 @@
-// Lines over time, and a small line without axes.
+// Lines over time.
 import { svg } from "../dom.js";
 import { clock, compact } from "../format.js";
-import { anchor, chart, scale, series, ticks, timeTicks } from "./frame.js";
+import { anchor, chart, scale, series, STEPS, ticks, timeTicks } from "./frame.js";
 
 const LEFT = 44;
 const BOTTOM = 22;
@@ -10,13 +10,14 @@ const TOP = 8;
 /**
  * Returns a chart of lines: update({names, points, from, to, log}), where a point is [ms, value, value, ...] and null is a gap.
  * `unit` follows each value in the tip. `title` describes the chart. With `filled`, the area below a line is tinted.
+ * `steps` are those of the axis, which reaches `least` while every value is 0.
  */
-export function lineChart({ title, height = 180, format = compact, unit = "", filled = false }) {
+export function lineChart({ title, height = 180, format = compact, unit = "", filled = false, steps = STEPS.decimal, least = 1 }) {
   return chart(({ names, points, from, to }, width) => {
     const start = from ?? points[0]?.[0] ?? 0;
     const end = to ?? points.at(-1)?.[0] ?? 1;
     const most = Math.max(0, ...points.flatMap((point) => point.slice(1).filter((value) => value !== null)));
-    const marks = ticks(most || 1);
+    const marks = ticks(most || least, 4, steps);
     const x = scale([start, end], [LEFT, width - 6]);
     const y = scale([0, marks.at(-1)], [height - BOTTOM, TOP]);
     const nodes = [
@@ -56,13 +57,4 @@ function paths(points, place, x, y, ground, kind) {
       ground !== false && svg("path", { class: "area", d: `${line}L${part.at(-1)[0].toFixed(1)} ${ground}L${part[0][0].toFixed(1)} ${ground}Z` }),
       part.length === 1 ? svg("circle", { class: "mark", cx: part[0][0], cy: part[0][1], r: 2 }) : svg("path", { class: "stroke", d: line }));
   });
-}
-
-/** Returns a small line of values; `label` describes it. */
-export function sparkline(values, label) {
-  const most = Math.max(...values, 1e-9);
-  const x = scale([0, Math.max(1, values.length - 1)], [1, 99]);
-  const y = scale([0, most], [22, 2]);
-  const line = values.map((value, at) => `${at ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-  return svg("svg", { class: "spark", viewBox: "0 0 100 24", preserveAspectRatio: "none", role: "img", "aria-label": label }, svg("path", { d: line || "M0 22" }));
 }
