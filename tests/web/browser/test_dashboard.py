@@ -72,18 +72,22 @@ def test_a_person_follows_and_changes_a_request(browser: Browser, serving: Servi
     browser.click("button", "Resume")
     confirm(browser, "Workers take its 3 sub-requests again")
     until(serving, "monday", state="active")
-    browser.one(".head .badge", "waiting")  # with it the buttons are drawn again
+    browser.one(".head .badge", "waiting")
 
     browser.click("summary", "Change")
-    browser.click("button", "Limit")
+    (lease,) = take(serving)
+    browser.one(".head .badge", "working")
+    browser.click("button", "Limit")  # the menu stays open although the state has changed
+    settle(serving, lease, result="B")
     field = browser.one("dialog input")
     field.clear()
     field.send_keys("7")
     confirm(browser, "Workers above a lower limit finish")
     until(serving, "monday", limit=7)
+    assert browser.sees("50%", "2 of 4")
 
     browser.click(".head button", "Cancel")
-    confirm(browser, "3 of its 4 sub-requests have not ended and will not run")
+    confirm(browser, "2 of its 4 sub-requests have not ended and will not run")
     until(serving, "monday", state="cancelled", reason="cancelled in the dashboard")
     assert browser.sees("Cancelled", "cancelled in the dashboard")
 

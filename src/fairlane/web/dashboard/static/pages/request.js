@@ -5,7 +5,7 @@ import { el, icon, show } from "../parts/dom.js";
 import { compact, now, number, percent, setNow, span, when } from "../parts/format.js";
 import { every, stream } from "../parts/live.js";
 import { requestHref } from "../shell/router.js";
-import { actionButtons } from "./request/actions.js";
+import { actionButtons, actionsOf } from "./request/actions.js";
 import { errorPanel } from "./request/errors.js";
 import { historyPanel } from "./request/history.js";
 import { lanePanel } from "./request/lanes.js";
@@ -31,7 +31,8 @@ export function mount(root, context) {
   let leases = null; // as of the last read
   const back = el("a", { class: "back", href: "#/requests", "aria-label": "All requests", title: "All requests" }, icon("back"));
   const title = [back, el("span", { class: "mono" }, id)];
-  context.head(title, "");
+  const state = el("span");
+  context.head(title, state);
   const whole = [el("div", { class: "grid wide-first" }, progress.node, why.node), lanes.node,
     el("div", { class: "grid" }, el("div", { class: "stack" }, latency.node, results.node), el("div", { class: "stack" }, errors.node, history.node))];
   root.append(problem);
@@ -40,12 +41,11 @@ export function mount(root, context) {
     show(problem, notice(error.detail ?? error.message));
   }
   function draw(found) {
-    const isNew = !last || stateOf(last) !== stateOf(found) || last.priority !== found.priority || last.limit !== found.limit;
+    const isNew = !last || actionsOf(last) !== actionsOf(found); // otherwise an open menu stays open
     last = found;
     show(problem);
-    if (isNew) {
-      context.head(title, badge(stateOf(found)), ...actionButtons({ request: found, context, after: () => parts.again("history") }));
-    }
+    show(state, badge(stateOf(found)));
+    if (isNew) context.head(title, state, ...actionButtons({ id, latest: () => last, context, after: () => parts.again("history") }));
     progress.update(found);
     why.describe(found);
     results.update(found);

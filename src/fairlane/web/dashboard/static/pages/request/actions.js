@@ -50,9 +50,15 @@ function whole(value, name) {
   return value;
 }
 
-/** Returns the buttons for a request: those that its state and the caller's role allow. */
-export function actionButtons({ request, context, after }) {
-  const path = `v1/requests/${part(request.id)}`;
+/** Returns which actions a request allows: "running", "paused" or "over". */
+export function actionsOf(request) {
+  if (request.ended_ms || ["cancelling", "expiring"].includes(request.state)) return "over";
+  return request.state === "paused" ? "paused" : "running";
+}
+
+/** Returns the buttons for a request: those that its state and the caller's role allow. `latest` returns it as of now. */
+export function actionButtons({ id, latest, context, after }) {
+  const path = `v1/requests/${part(id)}`;
   if (!context.can("operate")) return [el("span", { class: "muted small" }, "You may look, not change.")];
 
   async function run(options) {
@@ -61,33 +67,35 @@ export function actionButtons({ request, context, after }) {
     toast(options.done);
     after();
   }
-  const change = (name) => () => run({ ...CHANGES[name], fields: [CHANGES[name].field(request)], act: (values) => patch(path, CHANGES[name].body(values)) });
-  const pause = () => run({
+  const acting = (optionsOf) => () => run(optionsOf(latest())); // the figures in a question are those of now
+  const change = (name) => acting((request) => ({ ...CHANGES[name], fields: [CHANGES[name].field(request)], act: (values) => patch(path, CHANGES[name].body(values)) }));
+  const pause = acting((request) => ({
     title: "Pause this request?", action: "Pause", done: "The request is paused",
     effect: `Nothing more of it starts until it is resumed. Workers finish what they hold now${request.held ? `: ${counted(request.held, "permit")}` : ""}.`,
     act: () => post(`${path}/pause`),
-  });
-  const resume = () => run({
+  }));
+  const resume = acting((request) => ({
     title: "Resume this request?", action: "Resume", done: "The request goes on",
     effect: `Workers take its ${counted(request.left, "sub-request")} again, up to ${counted(request.limit, "worker")} concurrently.`,
     act: () => post(`${path}/resume`),
-  });
-  const cancel = () => run({
+  }));
+  const cancel = acting((request) => ({
     title: "Cancel this request?", action: "Cancel the request", danger: true, done: "The request is cancelled",
     effect: `${number(request.left)} of its ${counted(request.total, "sub-request")} ${request.left === 1 ? "has" : "have"} not ended and will not run. Results so far stay. This cannot be undone.`,
     fields: [{ name: "reason", label: "Reason", value: "", placeholder: "cancelled in the dashboard", hint: "Everyone who waits for the request sees it." }],
     act: ({ reason }) => post(`${path}/cancel`, { reason: reason.trim() || "cancelled in the dashboard" }),
-  });
-  const erase = () => run({
+  }));
+  const erase = acting((request) => ({
     title: "Delete this request?", action: "Delete the request", danger: true, done: "The request is deleted",
     effect: `Its ${counted(request.done, "result")} and ${counted(request.dead, "dead sub-request")} are deleted with their bodies.${request.ended_ms ? "" : " It is cancelled first."} This cannot be undone.`,
     act: async () => {
       await remove(path, { query: { cancel: request.ended_ms ? null : "true" } });
       location.hash = "#/requests";
     },
-  });
-  const isPaused = request.state === "paused";
-  const isOver = request.ended_ms || ["cancelling", "expiring"].includes(request.state);
+  }));
+  const actions = actionsOf(latest());
+  const isPaused = actions === "paused";
+  const isOver = actions === "over";
   const { signal } = context;
   if (!context.hasRequestKeys) {
     context.hasRequestKeys = true;
