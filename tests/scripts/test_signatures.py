@@ -15,14 +15,17 @@ from fairlane.protocol.scripts import (
     Library,
     Script,
     expand,
+    in_a_function,
     library,
     lua_folder,
+    with_constants,
+    with_late_functions,
     without_unused,
 )
 from tests.support.requests import HOUR, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ROOT = lua_folder() / "v1"
@@ -209,6 +212,77 @@ def test_a_function_that_is_never_come_to_is_left_out():
         "local function high(x)\n  return low(x)\nend\n"
         "return high(a)  -- not other(a)\n"
     )
+
+
+def test_a_constant_is_sent_as_its_value():
+    """Texts and comments stay; what is computed from another constant is computed, too."""
+    text = (
+        'local MOST = 980  -- arguments\nlocal SPAN = 2 * MOST\nlocal WORD = "^MOST (%d+)$"\n'
+        "local OPEN = {MOST}\n"
+        'return MOST, SPAN, WORD, "MOST", OPEN, MOSTLY  -- MOST\n'
+    )
+    assert with_constants(text) == (
+        'local OPEN = {980}\nreturn 980, (2 * 980), "^MOST (%d+)$", "MOST", OPEN, MOSTLY  -- MOST\n'
+    )
+
+
+RARELY = """local key = KEYS[1]
+local now = ARGV[1]
+local function usual(x)
+  return x .. key .. now
+end
+local function helper(x)
+  return usual(x)
+end
+-- @rare
+local function seldom(x, y)
+  return helper(x), y, helper
+end
+-- @rare
+local function never()
+  return helper("")
+end
+local first, second, made = seldom("a", "b")
+return usual(first), second, made == select(3, seldom("c")), never()
+"""
+
+
+def test_what_only_rare_functions_use_is_inside_of_them():
+    placed = with_late_functions(RARELY)
+    before, inside = placed.split("local function seldom(...)\n")
+    assert "local function usual(x)" in before
+    assert "local function helper(x)" not in before
+    assert inside.count("local function helper(x)") == 2
+
+
+@pytest.mark.parametrize("to_text", [str, with_late_functions, in_a_function])
+def test_a_text_returns_the_same_however_its_functions_are_placed(to_text: Callable[[str], str]):
+    """What a rare function has inside is made once: the helper is the same one at each call."""
+    from lupa.lua51 import LuaRuntime
+
+    lua = LuaRuntime()
+    returned = lua.execute('KEYS, ARGV = {"k"}, {"n"}\n' + to_text(RARELY))
+    assert returned == ("aknkn", "b", True, "kn")
+
+
+@script_of
+def test_each_name_is_declared_once_outside_of_functions(name: str):
+    """Constants and functions move: they must mean the same at every place after their own."""
+    text = expand(ROOT, path_of(name))
+    declared = [
+        one
+        for names in re.findall(r"^local (?:function )?([\w, ]+?)(?: =|\(|$)", text, re.MULTILINE)
+        for one in names.split(", ")
+    ]
+    assert len(declared) == len(set(declared))
+    capitals = re.findall(r"^ +local [^=\n]*\b([A-Z_]{2,})\b", text, re.MULTILINE)
+    assert capitals == []
+
+
+@script_of
+def test_a_mark_for_rare_calls_is_before_a_function(name: str):
+    text = expand(ROOT, path_of(name))
+    assert text.count("@rare") == len(re.findall(r"^-- @rare\nlocal function ", text, re.MULTILINE))
 
 
 def test_every_lib_is_used():

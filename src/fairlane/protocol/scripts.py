@@ -6,8 +6,10 @@ third argument `fence`. Lua runs these lines and the loader reads them, so they 
 A `?` behind the name of a key, `-- ids:{id}?`, marks a last key that a call may leave away: it is
 nil then. The line `-- Says:` lists the script's replies, see replies.py.
 
-`-- @include lib/permits/mint.lua` inserts a text, each file once. Functions of it that the script
-does not use are left out, because Lua makes each of them anew at every call. `-- @flags` sets how
+`-- @include lib/permits/mint.lua` inserts a text, each file once. Lua makes each function of a
+script anew at every call. So functions that the script does not use are left out. The line
+`-- @rare` before a function means that few calls need it: what only such functions use is made
+when one of them is called. Names in capitals are constants. `-- @flags` sets how
 the server may treat the script: `allow-oom` (it must run when Redis is full, because nothing could
 be drained otherwise), `no-writes`, or `grows` (refused when full). In a cluster SPUBLISH, which
 stays on one node, replaces PUBLISH in the text.
@@ -26,7 +28,7 @@ from fairlane.protocol.replies import Replies, Reply
 from fairlane.protocol.steps import Arg, Call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 LAYOUT = "v1"
 FOLDERS = (
@@ -46,6 +48,9 @@ _ONE = re.compile(
 _OPTIONAL = re.compile(r"^local \w+ = KEYS\[\d+\]\s+-- \S+\?\s", re.MULTILINE)
 _REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n?", re.MULTILINE | re.DOTALL)
+_CONSTANT = re.compile(r'^local ([A-Z_]+) = ("[^"\\\n]*"|[A-Z_\d*^ ]+?)(?: +--.*)?\n', re.MULTILINE)
+_CONSTANT_NAME = re.compile(r'"[^"\n]*"|--.*|\b[A-Z_]+\b')
+_RARE = re.compile(r"^-- @rare\nlocal function (\w+)", re.MULTILINE)
 _NAME = re.compile(r"\w+")
 _COMMENT = re.compile(r"--.*")
 _PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
@@ -90,14 +95,93 @@ def without_unused(text: str) -> str:
 
     A tenth of a script's cost is making the functions that it might call.
     """
-    functions = {match[1]: _COMMENT.sub("", match[0]) for match in _FUNCTION.finditer(text)}
+    functions = _functions(text)
+    used = _reached(_main(text), functions)
+    return _FUNCTION.sub(lambda match: match[0] if match[1] in used else "", text)
+
+
+def with_constants(text: str) -> str:
+    """Returns the text with the value of each constant instead of its name.
+
+    Lua has no constants: each would be a variable, and each function that uses it captures it.
+    """
+    values: dict[str, str] = {}
+
+    def inlined(part: str) -> str:
+        return _CONSTANT_NAME.sub(lambda match: values.get(match[0], match[0]), part)
+
+    for name, value in _CONSTANT.findall(text):
+        is_literal = value.startswith('"') or value.isdigit()
+        values[name] = value if is_literal else f"({inlined(value)})"
+    return inlined(_CONSTANT.sub("", text))
+
+
+def with_late_functions(text: str) -> str:
+    """Returns the text with functions that only rare ones need inside of these.
+
+    So Lua makes them when a rare function is called. Each rare function has its own.
+    """
+    functions, rare = _functions(text), set(_RARE.findall(text))
+    usual = _reached(_main(text), functions, rare)
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in usual:
+            return ""
+        late = _reached(functions[name], functions, usual) - usual if name in rare else set()
+        inside = "".join(each[0] for each in _FUNCTION.finditer(text) if each[1] in late)
+        if not inside:
+            return match[0]
+        return (
+            f"local function {name}(...)\n  if not late_functions.{name} then\n{inside}{match[0]}"
+            f"    late_functions.{name} = {name}\n  end\n  return late_functions.{name}(...)\nend\n"
+        )
+
+    placed = _FUNCTION.sub(place, text)
+    end = _end_of_keys(placed)
+    return (
+        placed if placed == text else f"{placed[:end]}local late_functions = {{}}\n{placed[end:]}"
+    )
+
+
+def in_a_function(text: str) -> str:
+    """Returns the text with all that follows its keys in a function.
+
+    Lua searches a list of all variables of the enclosing function, the last one first, for each
+    variable that a new function uses. Variables of functions outside of that one need no search.
+    """
+    if not _FUNCTION.search(text):
+        return text
+    end = _end_of_keys(text)
+    return f"{text[:end]}return (function()\n{text[end:]}\nend)()"
+
+
+def _end_of_keys(text: str) -> int:
+    """Returns where the first argument is, or what follows the last key if there is none."""
+    found = [match for names in (_ONE, _REST) for match in names.finditer(text)]
+    return min(
+        (match.start() for match in found if "ARGV[" in match[0]),
+        default=max(match.end() + 1 for match in found),
+    )
+
+
+def _functions(text: str) -> dict[str, str]:
+    return {match[1]: _COMMENT.sub("", match[0]) for match in _FUNCTION.finditer(text)}
+
+
+def _main(text: str) -> str:
+    return _COMMENT.sub("", _FUNCTION.sub("", text))
+
+
+def _reached(text: str, functions: dict[str, str], ends: Collection[str] = ()) -> set[str]:
+    """Returns the functions that a text uses, and those that these use, except for `ends`."""
     used: set[str] = set()
-    todo = [_COMMENT.sub("", _FUNCTION.sub("", text))]
+    todo = [text]
     while todo:
         found = {name for name in _NAME.findall(todo.pop()) if name in functions} - used
         used |= found
-        todo += [functions[name] for name in found]
-    return _FUNCTION.sub(lambda match: match[0] if match[1] in used else "", text)
+        todo += [functions[name] for name in found if name not in ends]
+    return used
 
 
 class Script:
@@ -115,7 +199,8 @@ class Script:
         self.many_keys = "KEYS" in rest
         self.replies = Replies(name, text)
         flags = "" if self.flag == "grows" else f" flags={self.flag}"
-        whole = f"#!lua{flags}\n{text}\n"
+        sent = in_a_function(with_late_functions(with_constants(text)))
+        whole = f"#!lua{flags}\n{sent}\n"
         self._texts = {
             Dialect.SINGLE: whole.encode(),
             Dialect.CLUSTER: whole.replace(_PUBLISH, _SPUBLISH).encode(),
