@@ -14,13 +14,12 @@ from fairlane.protocol.scripts import (
     Dialect,
     Library,
     Script,
+    as_sent,
     expand,
-    in_a_function,
     library,
     lua_folder,
     with_constants,
-    with_late_functions,
-    without_unused,
+    with_functions_in_place,
 )
 from tests.support.requests import HOUR, Lane
 
@@ -206,7 +205,7 @@ def test_a_function_that_is_never_come_to_is_left_out():
         "local function only(x)\n  return only(x - 1)\nend\n"
         "return high(a)  -- not other(a)\n"
     )
-    assert without_unused(text) == (
+    assert with_functions_in_place(text) == (
         "local a = KEYS[1]\n"
         "local function low(x)\n  return x\nend\n"
         "local function high(x)\n  return low(x)\nend\n"
@@ -248,14 +247,14 @@ return usual(first), second, made == select(3, seldom("c")), never()
 
 
 def test_what_only_rare_functions_use_is_inside_of_them():
-    placed = with_late_functions(RARELY)
+    placed = with_functions_in_place(RARELY)
     before, inside = placed.split("local function seldom(...)\n")
     assert "local function usual(x)" in before
     assert "local function helper(x)" not in before
     assert inside.count("local function helper(x)") == 2
 
 
-@pytest.mark.parametrize("to_text", [str, with_late_functions, in_a_function])
+@pytest.mark.parametrize("to_text", [str, with_functions_in_place, as_sent])
 def test_a_text_returns_the_same_however_its_functions_are_placed(to_text: Callable[[str], str]):
     """What a rare function has inside is made once: the helper is the same one at each call."""
     from lupa.lua51 import LuaRuntime
@@ -378,7 +377,7 @@ def returned_in(code: str) -> Iterator[list[str]]:
 def test_a_header_names_what_the_script_returns(name: str):
     """Each literal reply has a word of the header and its fields; no word of it is made up."""
     made = script(name)
-    code = plain(without_unused(expand(ROOT, path_of(name))))
+    code = plain(with_functions_in_place(expand(ROOT, path_of(name))))
     if made.replies.is_plain or made.replies.untagged:
         return
     seen = set()
