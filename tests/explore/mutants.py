@@ -97,8 +97,7 @@ EXCEPTIONS = {
     ("dispatch/take_turns.lua", "not token"): (
         "saves looks: a turn that finds no token adds nothing to the reply"
     ),
-    ("lib/create/enqueue.lua", "state"): "saves a call: without a state there is no digest",
-    ("lib/create/enqueue.lua", 'state.state == "cancelled"'): (
+    ("lib/ids/former_life.lua", 'state.state == "cancelled"'): (
         "saves a call: only a request that was cancelled has the field `abandoned`"
     ),
     ("lib/create/extras.lua", "extras == NOTHING"): "saves tables: no extras make the same values",

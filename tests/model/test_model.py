@@ -117,7 +117,7 @@ GUARDS = {
         "lib/dispatch/turns.lua", ' / tonumber(string.match(token, "@(%d+):"))', "", TENANTS
     ),
     "a tenant that was away is paid for it": Guard(
-        "lib/dispatch/turns.lua", ', above(CLOCK, "v" .. lane, 0)))', ", 0))", TENANTS
+        "lib/dispatch/turns.lua", ', score_above(CLOCK, "v" .. lane, 0)))', ", 0))", TENANTS
     ),
     "tokens keep a former share": Guard(
         "request/set_share.lua", "change_lanes(state, now)", "mint(state, now)", TENANTS
@@ -132,10 +132,10 @@ GUARDS = {
         "dispatch/put_schedule.lua", 'stored and "XX" or "CH"', '"CH"', SCHEDULES
     ),
     "an id has no window": Guard(
-        "lib/create/enqueue.lua", "now >= state.born + tonumber(window)", "true", UNIQUE
+        "lib/ids/former_life.lua", "now >= state.born + tonumber(window)", "true", UNIQUE
     ),
     "what is cancelled keeps its id": Guard(
-        "lib/create/enqueue.lua", 'state.state == "cancelled" or now', "now", UNIQUE
+        "lib/ids/former_life.lua", 'state.state == "cancelled" or now', "now", UNIQUE
     ),
     "a pause has no end": Guard("lib/dispatch/lead.lua", "ends > now and ends or 0", "ends", PAUSE),
     "a resumed queue is paused": Guard(

@@ -14,15 +14,17 @@ from fairlane.protocol.scripts import (
     Dialect,
     Library,
     Script,
+    as_sent,
     expand,
     library,
     lua_folder,
-    without_unused,
+    with_constants,
+    with_functions_in_place,
 )
 from tests.support.requests import HOUR, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ROOT = lua_folder() / "v1"
@@ -203,12 +205,83 @@ def test_a_function_that_is_never_called_is_left_out():
         "local function only(x)\n  return only(x - 1)\nend\n"
         "return high(a)  -- not other(a)\n"
     )
-    assert without_unused(text) == (
+    assert with_functions_in_place(text) == (
         "local a = KEYS[1]\n"
         "local function low(x)\n  return x\nend\n"
         "local function high(x)\n  return low(x)\nend\n"
         "return high(a)  -- not other(a)\n"
     )
+
+
+def test_a_constant_is_sent_as_its_value():
+    """Texts and comments stay; what is computed from another constant is computed, too."""
+    text = (
+        'local MOST = 980  -- arguments\nlocal SPAN = 2 * MOST\nlocal WORD = "^MOST (%d+)$"\n'
+        "local OPEN = {MOST}\n"
+        'return MOST, SPAN, WORD, "MOST", OPEN, MOSTLY  -- MOST\n'
+    )
+    assert with_constants(text) == (
+        'local OPEN = {980}\nreturn 980, (2 * 980), "^MOST (%d+)$", "MOST", OPEN, MOSTLY  -- MOST\n'
+    )
+
+
+RARELY = """local key = KEYS[1]
+local now = ARGV[1]
+local function usual(x)
+  return x .. key .. now
+end
+local function helper(x)
+  return usual(x)
+end
+-- @rare
+local function seldom(x, y)
+  return helper(x), y, helper
+end
+-- @rare
+local function never()
+  return helper("")
+end
+local first, second, made = seldom("a", "b")
+return usual(first), second, made == select(3, seldom("c")), never()
+"""
+
+
+def test_what_only_rare_functions_use_is_inside_of_them():
+    placed = with_functions_in_place(RARELY)
+    before, inside = placed.split("local function seldom(...)\n")
+    assert "local function usual(x)" in before
+    assert "local function helper(x)" not in before
+    assert inside.count("local function helper(x)") == 2
+
+
+@pytest.mark.parametrize("to_text", [str, with_functions_in_place, as_sent])
+def test_a_text_returns_the_same_however_its_functions_are_placed(to_text: Callable[[str], str]):
+    """What a rare function has inside is made once: the helper is the same one at each call."""
+    from lupa.lua51 import LuaRuntime
+
+    lua = LuaRuntime()
+    returned = lua.execute('KEYS, ARGV = {"k"}, {"n"}\n' + to_text(RARELY))
+    assert returned == ("aknkn", "b", True, "kn")
+
+
+@script_of
+def test_each_name_is_declared_once_outside_of_functions(name: str):
+    """Constants and functions move: they must mean the same at every place after their own."""
+    text = expand(ROOT, path_of(name))
+    declared = [
+        one
+        for names in re.findall(r"^local (?:function )?([\w, ]+?)(?: =|\(|$)", text, re.MULTILINE)
+        for one in names.split(", ")
+    ]
+    assert len(declared) == len(set(declared))
+    capitals = re.findall(r"^ +local [^=\n]*\b([A-Z_]{2,})\b", text, re.MULTILINE)
+    assert capitals == []
+
+
+@script_of
+def test_a_mark_for_rare_calls_is_before_a_function(name: str):
+    text = expand(ROOT, path_of(name))
+    assert text.count("@rare") == len(re.findall(r"^-- @rare\nlocal function ", text, re.MULTILINE))
 
 
 def test_every_lib_is_used():
@@ -304,7 +377,7 @@ def returned_in(code: str) -> Iterator[list[str]]:
 def test_a_header_names_what_the_script_returns(name: str):
     """Each literal reply has a word of the header and its fields; no word is invented."""
     made = script(name)
-    code = plain(without_unused(expand(ROOT, path_of(name))))
+    code = plain(with_functions_in_place(expand(ROOT, path_of(name))))
     if made.replies.is_plain or made.replies.untagged:
         return
     seen = set()

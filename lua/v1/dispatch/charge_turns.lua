@@ -9,11 +9,11 @@ local WEIGHT = 32  -- turns after which a new mean counts as much as the one bef
 
 local function charge(lane, tenant, extra)
   local name, base = lane .. "|" .. tenant, lane * SPAN
-  local time = above(base, name)
+  local time = score_above(base, name)
   if time then
     put(base, name, math.max(0, time + extra))
   else
-    time = above(IDLE + base, "-" .. name) or above(CLOCK, "v" .. lane, 0)
+    time = score_above(IDLE + base, "-" .. name) or score_above(CLOCK, "v" .. lane, 0)
     put(IDLE + base, "-" .. name, math.max(0, time + extra))
   end
 end

@@ -17,6 +17,7 @@ local taken = KEYS[6]  -- {queue}:taken:<worker>  hash  unit -> the tokens it to
 local turns = KEYS[7]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
 local tenants = KEYS[8]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
 local lanes = 9  -- KEYS[9...]  {queue}:<priority>  list  tokens; from the most urgent lane on
+-- @include lib/core/keys_of_many.lua
 local now = ARGV[1]  -- ms, "" = server time
 local least = tonumber(ARGV[2])  -- ms a marker stays longer than the tombstone, at least
 local longest = tonumber(ARGV[3])  -- ... and at most
@@ -31,7 +32,6 @@ local shared = ARGV[11]  -- "1" = their holder has other leases, too
 local measured = ARGV[12]  -- how many requests with a size follow
 local sizes = 13  -- ARGV[13...]  request and the most sub-requests of its slice, each; 1 for any other request
 -- Then for each lease: request, k, fence, op, done, others, and as in complete: ids, pairs, and fives for the others
--- @include lib/core/keys_of_many.lua
 -- @include lib/core/now_ms.lua
 -- @include lib/dispatch/log_endings.lua
 -- @include lib/exchange/read_exchange.lua
@@ -54,7 +54,7 @@ for i, lease in ipairs(held) do
   settled[i] = is_done and reply or ""
 end
 dispatch_now(follow_ups, now)
-local tokens, lane_of = pop_noted(want)
+local tokens, from_lane = pop_noted(want)
 shared = #tokens > 1 and "1" or shared
 local share = measured == 0 and 1 or math.max(1, count_measured(tokens, size_of))
 local acquired, alone = {}, {}
@@ -62,12 +62,12 @@ for i, token in ipairs(tokens) do
   local claim = {op = op, worker = worker, started = started, shared = shared, share = share}
   local is_done, reply = pcall(acquire_one, now, token, claim, size_of, follow_ups)
   acquired[i] = is_done and reply or ""
-  if acquired[i][1] == "alone" and lane_of[i] then
+  if acquired[i][1] == "alone" and from_lane[i] then
     alone[#alone + 1] = i
   end
 end
 for i = #alone, 1, -1 do  -- so that they are popped in the same order again
-  redis.call("RPUSH", KEYS[lanes + lane_of[alone[i]]], tokens[alone[i]])
+  redis.call("RPUSH", KEYS[lanes + from_lane[alone[i]]], tokens[alone[i]])
 end
 dispatch_now(follow_ups, now)
 return {settled, follow_ups.left, follow_ups.unlogged, tokens, acquired}

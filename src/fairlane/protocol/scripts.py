@@ -6,8 +6,10 @@ third argument `fence`. Lua runs these lines and the loader reads them, so they 
 A `?` behind the name of a key, `-- ids:{id}?`, marks a last key that a call may omit: it is
 nil then. The line `-- Says:` lists the script's replies, see replies.py.
 
-`-- @include lib/permits/mint.lua` inserts a text, each file once. Functions of it that the script
-does not use are left out, because Lua makes each of them anew at every call. `-- @flags` sets how
+`-- @include lib/permits/mint.lua` inserts a text, each file once. Lua makes each function of a
+script anew at every call. So functions that the script does not use are left out. The line
+`-- @rare` before a function means that few calls need it: what only such functions use is made
+when one of them is called. Names in capitals are constants. `-- @flags` sets how
 the server may treat the script: `allow-oom` (it must run when Redis is full, because nothing could
 be drained otherwise), `no-writes`, or `grows` (refused when full). In a cluster SPUBLISH, which
 stays on one node, replaces PUBLISH in the text.
@@ -45,9 +47,12 @@ _ONE = re.compile(
 )
 _OPTIONAL = re.compile(r"^local \w+ = KEYS\[\d+\]\s+-- \S+\?\s", re.MULTILINE)
 _REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
-_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n?", re.MULTILINE | re.DOTALL)
-_NAME = re.compile(r"\w+")
-_COMMENT = re.compile(r"--.*")
+_FUNCTION = re.compile(r"^local function (\w+)\(.*\n(?:(?!end$).*\n)*end\n?", re.MULTILINE)
+_CONSTANT = re.compile(r'^local ([A-Z_]+) = ("[^"\\\n]*"|[A-Z_\d*^ ]+?)(?: +--.*)?\n', re.MULTILINE)
+_CONSTANT_NAME = re.compile(r'"[^"\n]*"|--.*|\b[A-Z_]+\b')
+_RARE = re.compile(r"^-- @rare\nlocal function (\w+)", re.MULTILINE)
+_ARGUMENT = re.compile(r"^local \w+ = .*\bARGV\[", re.MULTILINE)
+_COMMENT_OR_NAME = re.compile(r"--.*|([A-Za-z_]\w*)")
 _PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
 
 
@@ -85,19 +90,84 @@ def expand(root: Path, name: str, seen: set[str] | None = None) -> str:
     return _INCLUDE.sub(include, (root / name).read_text(encoding="utf-8")).rstrip("\n")
 
 
-def without_unused(text: str) -> str:
+def as_sent(text: str) -> str:
+    """Returns the text of a script that does the same and takes Lua less time at each call."""
+    return _in_a_function(with_functions_in_place(with_constants(text)))
+
+
+def with_constants(text: str) -> str:
+    """Returns the text with the value of each constant instead of its name.
+
+    Lua has no constants: each would be a variable, and each function that uses it captures it.
+    """
+    values: dict[str, str] = {}
+
+    def inlined(part: str) -> str:
+        return _CONSTANT_NAME.sub(lambda match: values.get(match[0], match[0]), part)
+
+    for name, value in _CONSTANT.findall(text):
+        is_literal = value.startswith('"') or value.isdigit()
+        values[name] = value if is_literal else f"({inlined(value)})"
+    return inlined(_CONSTANT.sub("", text))
+
+
+def with_functions_in_place(text: str) -> str:
     """Returns the text without the top-level functions that it never calls.
 
+    Those that only rare functions use are inside of each of these, and made when it is called.
     A tenth of a script's cost is making the functions that it might call.
     """
-    functions = {match[1]: _COMMENT.sub("", match[0]) for match in _FUNCTION.finditer(text)}
-    used: set[str] = set()
-    todo = [_COMMENT.sub("", _FUNCTION.sub("", text))]
-    while todo:
-        found = {name for name in _NAME.findall(todo.pop()) if name in functions} - used
-        used |= found
-        todo += [functions[name] for name in found]
-    return _FUNCTION.sub(lambda match: match[0] if match[1] in used else "", text)
+    texts = {match[1]: match[0] for match in _FUNCTION.finditer(text)}
+    uses = {name: _names_in(body) & texts.keys() for name, body in texts.items()}
+    main = _names_in(_FUNCTION.sub("", text)) & texts.keys()
+    rare = set(_RARE.findall(text))
+    usual = _reached(main, {name: used for name, used in uses.items() if name not in rare})
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in usual:
+            return ""
+        late = _reached(uses[name] - usual, uses) - usual if name in rare else ()
+        if not late:
+            return match[0]
+        inside = "".join([body for each, body in texts.items() if each in late])
+        return (
+            f"local function {name}(...)\n"
+            f"  if not late_functions.{name} then\n"
+            f"{inside}{match[0]}"
+            f"    late_functions.{name} = {name}\n"
+            f"  end\n"
+            f"  return late_functions.{name}(...)\n"
+            f"end\n"
+        )
+
+    placed = _FUNCTION.sub(place, text)
+    if "late_functions." not in placed:
+        return placed
+    return _ARGUMENT.sub(r"local late_functions = {}\n\g<0>", placed, count=1)
+
+
+def _in_a_function(text: str) -> str:
+    """Returns the text with all that follows its keys, from its first argument on, in a function.
+
+    Lua searches a list of all variables of the enclosing function, the last one first, for each
+    variable that a new function uses. Variables of functions outside of that one need no search.
+    """
+    return _ARGUMENT.sub(r"return (function()\n\g<0>", text, count=1) + "\nend)()"
+
+
+def _names_in(text: str) -> set[str]:
+    return set(_COMMENT_OR_NAME.findall(text))
+
+
+def _reached(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:
+    """Returns these functions, those that these use, and so on."""
+    reached, left = set(names), list(names)
+    while left:
+        found = uses.get(left.pop(), set()) - reached
+        reached |= found
+        left += found
+    return reached
 
 
 class Script:
@@ -178,7 +248,7 @@ class Library:
         if name.startswith("_") or name not in self._paths:
             raise AttributeError(f"there is no script {name}.lua in {self.root}")
         path = self._paths[name].relative_to(self.root).as_posix()
-        script = Script(name, without_unused(expand(self.root, path)))
+        script = Script(name, as_sent(expand(self.root, path)))
         self.__dict__[name] = script  # so that this function is not called for it again
         return script
 

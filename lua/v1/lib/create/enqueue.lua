@@ -6,8 +6,8 @@
 -- @include lib/core/finish.lua
 -- @include lib/entries/add_entries.lua
 -- @include lib/entries/inline_bodies.lua
--- @include lib/core/digest_chain.lua
 -- @include lib/create/new_request.lua
+-- @include lib/ids/former_life.lua
 
 -- `new`: open_ms, shards, and the first chunk: list[first..last].
 local function enqueue_error(new)
@@ -20,43 +20,22 @@ local function enqueue_error(new)
   return entry_error(new.first, new.last)
 end
 
--- Returns true if a new life may replace the id's last one, which must have ended: it was abandoned; or, with `unique`, it
--- was cancelled or began at least that long ago. The new life needs higher fences, and a later `born`, because the log
--- distinguishes endings by `born`.
-local function may_follow(state, new, now)
-  if not state or not is_ended(state) then
-    return false
-  end
-  local window = string.match(new.extras.unique or "", "^%d+")
-  if window and (state.state == "cancelled" or now >= state.born + tonumber(window)) then
-    return true
-  end
-  return state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
-end
-
 -- `new` has, besides what enqueue_error reads: queue, policy, digest and extras. `intent`: the score in `active` that announced
 -- the request. `over`: `born` of an abandoned life whose ending is in the log.
 local function enqueue(new, now, intent, over)
   local row = redis.call("HMGET", request, "state", "seen", "over")
-  local state, former = row[1] and load_state(), nil
-  local is_repeat = state and redis.call("HGET", request, "digest") == new.digest
-  if not (is_repeat and new.extras.unique) and may_follow(state, new, now) then
-    if state.born ~= over then
-      return {"abandoned", summary(state)}
-    end
-    former = state
-  elseif state then
-    if not is_repeat then
-      return {new.extras.unique and "kept" or "conflict", summary(state)}
-    end
-    local chunks, chain = chain_of()
-    return {"exists", chunks, chain, state.open, summary(state), queued_tokens(state, now), new.own and left_out()}
+  local former, refused
+  if row[1] then
+    former, refused = former_life(new, now, over)
+  end
+  if refused then
+    return refused
   end
   local seen = tonumber(row[2] or -1)
   if seen >= intent then
     return {"late", seen}
   end
-  state = new_state(new, now)
+  local state = new_state(new, now)
   if former then
     state.born, state.seq = math.max(now, former.born + 1), former.seq
   elseif row[3] then  -- the marker of a deleted life has its `born`
@@ -71,7 +50,7 @@ local function enqueue(new, now, intent, over)
   end
   local tokens = mint(state, now)
   save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest,
-    unpack(extra_fields(new.extras, state.gate, left)))
+    unpack(new.extras == NOTHING and NOTHING or extra_fields(new.extras, state.gate, left)))
   if finish(state, now) then
     return {"ended", summary(state)}
   end

@@ -10,29 +10,33 @@
 --   trace    the context of the producer's span: a traceparent, and after a space a tracestate (W3C Trace Context)
 --   distinct 1: each sub-request has an id, and comes once, see lib/ids/distinct.lua
 --   feed     what this open request gets from others, see lib/gate/chore.lua
--- @include lib/gate/gate.lua
 --   unique   ms and a random text of the submission: another life may follow an ended one that began so long ago
-local EXTRAS = {distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
-  ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
-  rates = "^%d+ ", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
-local KEPT = {"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "trace"}
+-- @include lib/gate/gate.lua
 local NOTHING = {}
 
--- Returns name -> value, or nil and the refusal.
-local function read_extras(text)
-  if text == "" then
-    return NOTHING
-  end
+-- @rare
+local function parse_extras(text)
+  local patterns = {distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
+    ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
+    rates = "^%d+ ", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
     local name, value = string.match(line, "^(%l+)=(.*)$")
-    if not name or not EXTRAS[name] or found[name] or not string.find(value, EXTRAS[name])
+    if not name or not patterns[name] or found[name] or not string.find(value, patterns[name])
       or name == "rates" and not are_rates(value) then
       return nil, redis.error_reply("BADARGUMENT lines name=value are expected as extras")
     end
     found[name] = value
   end
   return found
+end
+
+-- Returns name -> value, or nil and the refusal. Most requests have no extras, and this is all that they pay for them.
+local function read_extras(text)
+  if text == "" then
+    return NOTHING
+  end
+  return parse_extras(text)
 end
 
 -- Returns the gate of a new request.
@@ -49,12 +53,10 @@ local function first_gate(extras, now)
 end
 
 -- Returns the fields of the hash that hold the extras, and how many sub-requests were left out, if any may be.
+-- @rare
 local function extra_fields(extras, gate, left)
-  if extras == NOTHING then
-    return NOTHING
-  end
   local fields = {}
-  for _, name in ipairs(KEPT) do
+  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "trace"}) do
     if extras[name] then
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end

@@ -44,6 +44,7 @@ end
 
 -- Stores each sub-request whose id is new; returns how many others there are. Only an open request keeps the ids, because
 -- nothing is added to another one.
+-- @rare
 local function store_distinct(state, now, new)
   local count = #new.own
   local wanted, ids = new_ones(nil, new.own, new.list, new.first)

@@ -1,6 +1,11 @@
 -- How ended requests move from `active` to the completion log.
 -- @include lib/dispatch/backlog.lua
 
+-- @rare
+local function forget_load(id)
+  change_load(id, read_load(id), nil)
+end
+
 -- `summary`: as lib/core/state.lua makes it. Its marker stays longer than the request's tombstone: as long again, but
 -- between `least` and `longest` ms. Returns true if the ending is new to the log; else false, and the error if the log
 -- refused it. The marker is written first, because no ending may be logged twice, and deleted after an error.
@@ -22,7 +27,7 @@ local function log_ending(now, id, summary, keep)
     keep.is_bounded = redis.call("EXISTS", loads) == 1
   end
   if keep.is_bounded then
-    change_load(id, read_load(id), nil)
+    forget_load(id)
   end
   return true
 end

@@ -6,23 +6,30 @@
 --   c<lane>           COST + the mean cost of a turn, in ten-thousandths of ms
 --   seq               SEQ + how many tokens were added
 local SPAN = 2 ^ 44
-local IDLE, CLOCK, COST, SEQ = 100 * SPAN, 200 * SPAN, 201 * SPAN, 202 * SPAN
+local IDLE = 100 * SPAN
+local CLOCK = 200 * SPAN
+local COST = 201 * SPAN
+local SEQ = 202 * SPAN
 local USUAL_COST = 200  -- of a turn in a lane in which none was measured
 
 -- Returns how far the score of a member is above a base, or `otherwise` if there is no such member.
-local function above(base, member, otherwise)
+local function score_above(base, member, otherwise)
   local found = redis.call("ZSCORE", tenants, member)
   return found and tonumber(found) - base or otherwise
 end
 
-local function score(number)
+local function score_text(number)
   return string.format("%.0f", number)
 end
 
+local function below(number)
+  return "(" .. score_text(number)
+end
+
 local function put(base, member, number)
-  redis.call("ZADD", tenants, score(base + number), member)
+  redis.call("ZADD", tenants, score_text(base + number), member)
 end
 
 local function mean_cost(lane)
-  return above(COST, "c" .. lane, 1000 * USUAL_COST) / 1000
+  return score_above(COST, "c" .. lane, 1000 * USUAL_COST) / 1000
 end

@@ -12,14 +12,15 @@ local function word_for(token)
 end
 
 -- Adds a token to those of its tenant.
+-- @rare
 local function add_turn(lane, token)
   local tenant = string.match(token, "@%d+:(.+)$")
   local name, base = lane .. "|" .. tenant, lane * SPAN
-  local seq = above(SEQ, "seq", 0) + 1
+  local seq = score_above(SEQ, "seq", 0) + 1
   put(SEQ, "seq", seq)
   redis.call("ZADD", turns, 0, string.format("%s|%015.0f|%s", name, seq, token))
   if not redis.call("ZSCORE", tenants, name) then
-    put(base, name, math.max(above(IDLE + base, "-" .. name, 0), above(CLOCK, "v" .. lane, 0)))
+    put(base, name, math.max(score_above(IDLE + base, "-" .. name, 0), score_above(CLOCK, "v" .. lane, 0)))
     redis.call("ZREM", tenants, "-" .. name)
   end
 end
@@ -36,24 +37,21 @@ local function is_of(member, name)
   return member and string.sub(member, 1, #name + 1) == name .. "|"
 end
 
-local function below(number)
-  return "(" .. score(number)
-end
-
 -- Forgets a few tenants that have been idle for long.
 local function forget_idle(base, time)
   local low, high = IDLE + base, IDLE + base + math.max(0, time - KEPT)
-  local old = redis.call("ZRANGEBYSCORE", tenants, score(low), below(high), "LIMIT", 0, 10)
+  local old = redis.call("ZRANGEBYSCORE", tenants, score_text(low), below(high), "LIMIT", 0, 10)
   if #old > 0 then
     redis.call("ZREM", tenants, unpack(old))
   end
 end
 
 -- Takes the next token of a lane; returns nil if none is left.
+-- @rare
 local function take_turn(lane)
   local base = lane * SPAN
   while true do
-    local range = redis.call("ZRANGEBYSCORE", tenants, score(base), below(base + SPAN), "WITHSCORES", "LIMIT", 0, 1)
+    local range = redis.call("ZRANGEBYSCORE", tenants, score_text(base), below(base + SPAN), "WITHSCORES", "LIMIT", 0, 1)
     local name = range[1]
     if not name then
       return nil

@@ -4,7 +4,8 @@
 -- other call first pours them into a stream, as any other request has; then `few` is 0.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
-local FEW, FEW_BYTES = 10, 1024
+local FEW = 10
+local FEW_BYTES = 1024
 
 local function are_few(list, first, last)
   if last - first + 1 > FEW then

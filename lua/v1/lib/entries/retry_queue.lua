@@ -28,6 +28,7 @@ end
 
 -- Gives back what a lease owes, uncharged. Any entry may have caused the end of its worker, so each comes back
 -- alone. Entries that a live holder never began, and that were never charged, may come back together: they are due at 0.
+-- @rare
 local function give_back(consumer, now, is_unbegun)
   for _, entry in ipairs(pending_of(consumer)) do
     local together = is_unbegun and entry[4] <= 1

@@ -8,6 +8,7 @@ local function due_retry(state, now)
 end
 
 -- Takes from `retry` the entries that may be delivered together; returns nil if the stream was deleted.
+-- @rare
 local function take_uncharged(state, consumer, count)
   local all = redis.call("ZCOUNT", retries, 0, 0)
   count = math.min(count, math.ceil((state.fresh + all) / state.limit))
@@ -22,6 +23,7 @@ local function take_uncharged(state, consumer, count)
 end
 
 -- Takes one retry; returns it and the number of this attempt, or nil if the stream was deleted.
+-- @rare
 local function take_retry(consumer, due)
   local entries = redis.pcall("XCLAIM", stream, stream, consumer, 0, due)
   if entries.err then

@@ -54,6 +54,7 @@ local function take_slice(state, now, consumer, count)
 end
 
 -- Returns the entries that the consumer already holds, for a repeated acquire.
+-- @rare
 local function taken_before(state, consumer)
   if state.few == 2 then
     return read_few(state) or {}, 1

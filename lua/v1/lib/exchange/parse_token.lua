@@ -1,5 +1,6 @@
 -- A token as it is popped: "<id>#<k>.<g>", with "@<share>:<tenant>" behind it if the request names a tenant.
-local TOKEN, WITH_TENANT = "^([^#]+)#(%d+)%.(%d+)$", "^([^#]+)#(%d+)%.(%d+)@[^@]+$"
+local TOKEN = "^([^#]+)#(%d+)%.(%d+)$"
+local WITH_TENANT = "^([^#]+)#(%d+)%.(%d+)@[^@]+$"
 
 -- Returns the request, permit and generation of a token, or nil.
 local function parse_token(token)

@@ -36,6 +36,7 @@ local function count_measured(tokens, size_of)
 end
 
 -- Acquires again with what the request's buckets allow. `rated`: what acquire replied.
+-- @rare
 local function acquire_rated(state, now, claim, rated)
   local rates = rated[2]
   claim.allowance, claim.wait = take_all(now, rates, rated[3], rated[4] == 1)

@@ -15,12 +15,14 @@ local function are_rates(text)
 end
 
 -- Gives the request another gate; `rates`: nil leaves those it has.
+-- @rare
 local function set_gate(state, opens, is_limited, rates)
   state.gate = {opens = opens, rates = rates or state.gate.rates, is_limited = is_limited, turn = state.gate.turn}
   redis.call("HSET", request, "gate", gate_text(state.gate))
 end
 
 -- Closes the gate until `opens`; `is_limited`: because the buckets have no room. The tokens that are on their way go stale; mint queues the sleeper.
+-- @rare
 local function close_gate(state, now, opens, is_limited)
   set_gate(state, opens, is_limited)
   park_surplus(state, now, all_permits(state))

@@ -26,6 +26,14 @@ local function read_work(args, first, done, last)
   return {args = args, first = first, done = done, others = others, last = last}
 end
 
+-- Settles one by one. Returns how many sub-requests were settled.
+-- @rare
+local function settle_each(state, now, worker, consumer, work)
+  local owed = owed_by(consumer)
+  local settled = settle_done(state, worker, owed, work)
+  return settled + settle_others(state, now, worker, owed, work)
+end
+
 -- `lease`: k, fence and op of the holder, and keep, as complete takes them. `permit`: what stands at k.
 local function complete(state, now, permit, lease, work)
   local k, keep = lease.k, lease.keep
@@ -47,9 +55,7 @@ local function complete(state, now, permit, lease, work)
   if is_all then
     settled = settled or acknowledge(state, permit.worker, work)
   else
-    local owed = owed_by(consumer)
-    settled = settle_done(state, permit.worker, owed, work)
-    settled = settled + settle_others(state, now, permit.worker, owed, work)
+    settled = settle_each(state, now, permit.worker, consumer, work)
   end
   permit.owed = permit.owed - settled
   if keep == "1" then

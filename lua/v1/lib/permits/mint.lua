@@ -35,6 +35,7 @@ end
 
 -- Queues one sleeper, a permit whose token is due with the next sub-request. Called when no permit is awake and nothing
 -- may be delivered now.
+-- @rare
 local function mint_sleeper(state, now, tokens)
   local due = next_due(state, now)
   if not due or (state.sleeper ~= "" and state.sleep_due <= due) then

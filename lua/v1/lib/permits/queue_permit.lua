@@ -42,6 +42,7 @@ end
 -- Returns queued tokens once more to a call that is repeated, because the first reply may be lost. Each token is
 -- returned once more only, because a program may repeat calls without end, and every copy stays in its lane until it is
 -- popped. `repeated` in the hash is the highest g that was repeated. If a repeated token is lost, the auditor finds it.
+-- @rare
 local function queued_tokens(state, now)
   local last = tonumber(redis.call("HGET", request, "repeated") or 0)
   local tokens, newest = all_queued(state, now, last)
