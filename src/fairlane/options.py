@@ -394,7 +394,9 @@ class Policy:
 
 
 def _check_names(kind: str, names: object, most: int) -> None:
-    if not isinstance(names, tuple) or len(names) > most:
-        raise InvalidArgument(f"{names!r} is not valid: at most {most} names are expected")
+    if not isinstance(names, tuple):
+        raise InvalidArgument(f"{kind}s {names!r} are not valid: a tuple of names is expected")
+    if len(names) > most:
+        raise InvalidArgument(f"{len(names):,} {kind}s are too many: name at most {most}")
     for name in names:
         check_name(kind, name)

@@ -100,6 +100,16 @@ def test_an_error_in_the_block_withdraws_the_request(queue: Queue, redis_client:
     assert redis_client.llen(keys.lanes(queue.name)[5]) == 0
 
 
+def test_nothing_is_added_to_what_was_withdrawn(queue: Queue):
+    request = queue.open(id="given-up")
+    request.add("a")
+    with contextlib.suppress(ZeroDivisionError), request:
+        raise ZeroDivisionError
+    for late in (lambda: request.add("b"), request.seal):
+        with pytest.raises(RequestClosed, match="request given-up was withdrawn after an error"):
+            late()
+
+
 def test_an_error_in_the_block_cancels_what_a_worker_holds(queue: Queue):
     held: list[Slice] = []
     with pytest.raises(ZeroDivisionError):
