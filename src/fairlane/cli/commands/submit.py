@@ -24,12 +24,13 @@ from fairlane.cli.submission.request import (
     SubmitOptions,
     announce,
     await_end,
+    count_left_out,
     end_like_interrupt,
     send,
     shown,
 )
 from fairlane.common.text import plural
-from fairlane.errors import FairlaneError, InvalidArgument, RedisError
+from fairlane.errors import InvalidArgument, RedisError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -217,18 +218,12 @@ def _submit_one(wish: SubmitOptions, source: Source, request: Request, out: Bina
         total = send(wish, request, _counted(source.blocks(), look), as_they_come=as_they_come)
     if not total:
         note(f"{source.name} is empty: request {request.id} has no sub-requests and is done")
+    left_out = count_left_out(wish, request)
     if not is_first:
-        announce(wish, request, total, wish.policy.limit)
-    if wish.policy.distinct:
-        _note_left_out(source, request)
+        announce(wish, request, total, wish.policy.limit, left_out)
+    if left_out:
+        note(f"left out as repeats: {plural(left_out, 'line')} of {source.name}")
     return await_end(wish, request, out) if wish.waits else 0
-
-
-def _note_left_out(source: Source, request: Request) -> None:
-    """Reports how many lines were repeats. An error of Redis is none of the submission."""
-    with suppress(FairlaneError):
-        if left := request.progress().left_out:
-            note(f"left out as repeats: {plural(left, 'line')} of {source.name}")
 
 
 def _counted(lists: Iterable[list[bytes]], look: Look) -> Iterator[list[bytes]]:
