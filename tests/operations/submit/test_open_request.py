@@ -227,6 +227,15 @@ def test_asyncio_has_the_same(queue: Queue):
                 await again.add("y")
             with pytest.raises(ZeroDivisionError):
                 await fail(own)
+            async with await own.open(id="c") as opened:  # awaited first, as without a block
+                await opened.add("x")
+            assert (opened.total, await opened.state()) == (1, "active")
+            failed = await own.open(id="d")
+            with contextlib.suppress(ZeroDivisionError):
+                async with failed:
+                    raise ZeroDivisionError
+            with pytest.raises(RequestClosed, match="withdrawn"):
+                await failed.add("x")
             with pytest.raises(RequestNotFound):
                 await own.request("b").state()
 

@@ -102,9 +102,10 @@ def command(
 ) -> int:  # fmt: skip
     """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id.
 
-    A pipe is submitted while it is read, and its id is printed before anything is submitted. Its
-    first lines are submitted when more lines follow, or when it ends. With --id, each part has up
-    to 1,000 lines and 1 MiB.
+    A pipe is submitted while it is read, and its id is printed before anything is submitted. With
+    --json its line comes at the end, as it has the counts. --watch shows how many lines were read.
+    The first lines are submitted when more lines follow, or when it ends. With --id, each part has
+    up to 1,000 lines and 1 MiB.
     """
     queue = _checked(queues, form, limit, once=once)
     wish = _read_wish(queue, settings.DEFAULT_LIMIT if limit is None else limit, **given)
