@@ -394,9 +394,7 @@ class Policy:
 
 
 def _check_names(kind: str, names: object, most: int) -> None:
-    if not isinstance(names, tuple):
-        raise InvalidArgument(f"{kind}s {names!r} are not valid: a tuple of names is expected")
-    if len(names) > most:
-        raise InvalidArgument(f"{len(names):,} {kind}s are too many: name at most {most}")
+    if not isinstance(names, tuple) or len(names) > most:
+        raise InvalidArgument(f"{kind}s {names!r:.40}... are not valid: name at most {most}")
     for name in names:
         check_name(kind, name)

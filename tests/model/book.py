@@ -371,7 +371,7 @@ class Book:
         return sorted(moment for moment in found if moment > self.now)
 
 
-def _left_out(request: Request, reply: Reply) -> int | None:
+def _left_out(request: Request, reply: Reply | Exception) -> int | None:
     """Takes how many were left out from a reply that has it."""
     if isinstance(reply, Exception) or not request.options.is_distinct:  # an error: a gap
         return None
