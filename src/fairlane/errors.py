@@ -133,7 +133,7 @@ class RequestNotEnded(FairlaneError):
 
 
 class RequestClosed(FairlaneError):
-    """The submission of the request is sealed: nothing can be added to it."""
+    """The submission of the request is sealed or was withdrawn: nothing can be added to it."""
 
 
 class ReceiptExpired(FairlaneError):

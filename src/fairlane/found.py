@@ -196,10 +196,10 @@ class QueueErrors(NamedTuple):
 class Cause:
     """One thing that holds up a request: its kind, a sentence, and its figures.
 
-    `kind` is paused, cancelling, expiring, after, delay, rate, limit, held, task, retry, open, late
-    (workers), queue (paused), workers (none), lanes (tokens are ahead) or token. `until_ms` is when
-    it ends, in ms by the request's Redis; 0 = that is not known. `figures` are the numbers and
-    names of the sentence.
+    `kind` is paused, cancelling, expiring, after, delay, handler (one asked for a pause), rate,
+    limit, held, task, retry, open, late (workers), queue (paused), queue_rate, workers (none),
+    lanes (tokens are ahead) or token. `until_ms` is when it ends, in ms by the request's Redis; 0 =
+    that is not known. `figures` are the numbers and names of the sentence.
     """
 
     kind: str

@@ -132,9 +132,10 @@ class Progress:
     dead sub-requests these were. 0 or "" = none. `failures` counts failed attempts, also those of
     sub-requests that are done by now; `last_failure` is the last failed attempt. If a
     worker gave a sub-request back later, `given_back` stands in its place, with the reason.
-    Nothing starts before `opens_ms`, a time by the request's Redis: it is delayed, or waits for
-    its `rates`. `tags`, `tenant` and `share` are those of its options. `left_out` counts the bodies
-    that are no sub-requests, because the request is `distinct` and had their keys already.
+    Nothing starts before `opens_ms`, a time by the request's Redis: it is delayed, a handler asked
+    for a pause, or it waits for its `rates`. `tags`, `tenant` and `share` are those of its options.
+    `left_out` counts the bodies that are no sub-requests, because the request is `distinct` and had
+    their keys already.
     """
 
     id: str
@@ -171,6 +172,11 @@ class Progress:
     def ended(self) -> bool:
         """Returns True once no sub-request of the request will run any more."""
         return self.state in ENDED_STATES
+
+    @property
+    def is_rate_limited(self) -> bool:
+        """Returns True if it was its rate that set `opens_ms`, and not a delay or a handler."""
+        return self.detail.get("limited") == "1"
 
     @property
     def left(self) -> int:

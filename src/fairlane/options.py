@@ -392,6 +392,6 @@ class Policy:
 
 def _check_names(kind: str, names: object, most: int) -> None:
     if not isinstance(names, tuple) or len(names) > most:
-        raise InvalidArgument(f"{names!r} is not valid: at most {most} names are expected")
+        raise InvalidArgument(f"{kind}s {names!r:.40}... are not valid: name at most {most}")
     for name in names:
         check_name(kind, name)

@@ -238,8 +238,9 @@ class OpenRequest(Request):
 
         If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait_s` of
         the request says. Raises QueueFull, RedisFull, RedisUnreachable: `added` shows how far it
-        came, and a repeat of the rest adds nothing twice. Raises RequestClosed after `seal`,
-        RequestEnded (it was cancelled), RequestLost and InvalidArgument.
+        came, and a repeat of the rest adds nothing twice. Raises RequestClosed after `seal` or
+        after an error in the `with` block, RequestEnded (it was cancelled), RequestLost and
+        InvalidArgument.
         """
         with self._lock:
             return self._add_all(bodies)

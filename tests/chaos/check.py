@@ -61,6 +61,7 @@ class Ear:
                 self.published[int(channel[len("done:{c") : -1])] += 1
 
     def close(self) -> None:
+        """Ends the thread; a repeat is a no-op."""
         self._over.set()
         self._thread.join()
         self._subscription.close()
@@ -198,16 +199,17 @@ class Check:
 
     def _executions(self, journal: Journal, counted: dict[int, dict[int, int]]) -> None:
         """Compares the executions with the counted results and with the limits."""
-        raised = cut = extra = late_refused = late_counted = attempts = 0
+        raised = cut = cancelled = extra = late_refused = late_counted = attempts = 0
         stopped_overlap, overlap = Overlap(), Overlap()
         for number, fences in counted.items():
             one = self.load.requests[number]
             ran = journal.by_request.get(number, [])
             raised += sum(run.raised for run in ran)
             cut += sum(run.cut for run in ran)
+            cancelled += sum(run.cancelled for run in ran)
             extra += sum(not run.raised for run in ran) - len(fences)
             attempts = max(attempts, max((run.attempt for run in ran), default=0))
-            finished = {(run.place, run.fence) for run in ran if not run.cut}
+            finished = {(run.place, run.fence) for run in ran if not run.cut and not run.cancelled}
             for index, fence in fences.items():
                 if (index, fence) not in finished:
                     self.report.fault("unexpected", f"{number}.{index} has a result, but never ran")
@@ -239,6 +241,7 @@ class Check:
             "executions": journal.count,
             "... that raised, as they should": raised,
             "... cut by a kill": cut,
+            "... cancelled, as the lease was lost": cancelled,
             "... again, uncounted": extra,
             "... again, per sub-request": f"{extra / max(1, total):.5%}",
             "highest attempt": attempts,

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from tests.chaos.journal import BEGAN, ENDED, RAISED, Writer
+from tests.chaos.journal import BEGAN, CANCELLED, ENDED, RAISED, Writer
 
 if TYPE_CHECKING:
     from fairlane.worker import Context
@@ -46,16 +46,24 @@ def work(body: bytes, context: Context) -> bytes:
 
 
 async def work_async(body: bytes, context: Context) -> bytes:
-    """Does the same as a coroutine."""
+    """Does the same as a task.
+
+    A worker that was stopped for longer than its lease cancels the task when it continues, if it
+    detects the loss of the lease before the task continues.
+    """
     if not is_planned(context.id):
         return body
     number, index = int(context.id[1:]), context.index
     _journal.note(BEGAN, number, index, context.fence, context.attempt)
     kind = body[:1]
     if kind in SLOW:
-        over = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(_seconds(kind, index), over.set_result, None)
-        await over
+        try:
+            await asyncio.wait_for(asyncio.Event().wait(), _seconds(kind, index))
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            _journal.note(CANCELLED, number, index, context.fence, context.attempt)
+            raise
     return _finish(body, context, number)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FOLDER = "FAIRLANE_CHAOS_JOURNAL"
-BEGAN, ENDED, RAISED = 0, 1, 2
+BEGAN, ENDED, RAISED, CANCELLED = 0, 1, 2, 3
 _RECORD = struct.Struct("<IIQHHQ")  # request, index, fence, attempt, what, ns
 
 
@@ -63,6 +63,7 @@ class Execution(NamedTuple):
     cut: bool  # its process was killed in the middle
     supervisor: int
     pid: int
+    cancelled: bool = False  # by its worker, which had lost the lease
 
 
 @dataclass
@@ -97,7 +98,10 @@ def _read_one(path: Path, journal: Journal, deaths: dict[int, list[int]]) -> Non
             continue
         _, began = running.pop(key)
         journal.by_request[number].append(
-            Execution(index, fence, attempt, began, moment, what == RAISED, False, supervisor, pid)
+            Execution(
+                *(index, fence, attempt, began, moment, what == RAISED, False),
+                *(supervisor, pid, what == CANCELLED),
+            )
         )
     killed = [at for one in (supervisor, pid) for at in deaths.get(one, ()) if at >= opened]
     for (number, index, fence), (attempt, began) in running.items():

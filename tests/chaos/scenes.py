@@ -182,7 +182,10 @@ def stage(
         later.callback(made.close)
         nemesis = Nemesis(fleet, server, client, proxy)
         later.callback(nemesis.close)
-        check = Check(queue, client, made, fleet, ear=Ear(server.client()) if listens else None)
+        ear = Ear(server.client()) if listens else None
+        if ear is not None:
+            later.callback(ear.close)
+        check = Check(queue, client, made, fleet, ear=ear)
         yield Scene(name, scale, client, queue, fleet, made, nemesis, check)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.chaos import dependents, journal, scenes
+from tests.chaos import dependents, handlers, journal, scenes
 from tests.chaos.check import Report
 from tests.chaos.journal import BEGAN, ENDED, Execution
 from tests.chaos.overlap import over_limit
@@ -172,6 +174,26 @@ def test_the_checker_finds_the_longest_gap():
     assert longest_gap(moments, 290, 500) == 230
     assert longest_gap([], 5, 25) == 20
     assert shown([3, 1, 2]) == "2 / 3 / 3"
+
+
+def test_an_async_handler_whose_lease_is_lost_is_written_down_as_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The worker cancels it, so it neither returns nor raises, and its process lives on."""
+    monkeypatch.setenv(journal.FOLDER, str(tmp_path))
+    monkeypatch.setattr(handlers, "_journal", journal.Writer())
+    context: Any = SimpleNamespace(id="c5", index=0, fence=7, attempt=1)
+
+    async def lose_the_lease() -> None:
+        call = asyncio.create_task(handlers.work_async(b"w5.0", context))
+        await asyncio.sleep(0)  # it has begun
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+    asyncio.run(lose_the_lease())
+    found = journal.read(tmp_path, {})
+    (run,) = found.by_request[5]
+    assert (found.unexplained, run.cut, run.cancelled) == (0, False, True)
 
 
 def test_an_execution_ends_with_the_process_that_was_killed(tmp_path: Path):

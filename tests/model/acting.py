@@ -68,7 +68,7 @@ class Acting:
             return [b"%d" % seconds, b"%d" % (1000 * ms)]
         if name == b"UNLINK":
             for key in rest:
-                self.player.book.drop_parts(_id_of(key))
+                self.player.book.drop_parts(id_of(key))
         return self.player.wire.one(name, *rest)
 
     def _call(self, call: Call) -> Any:
@@ -76,7 +76,7 @@ class Acting:
         if name in DISPATCHED:
             return 1
         if name in OF_REQUESTS:
-            request_id = _id_of(call.keys[2])
+            request_id = id_of(call.keys[2])
             is_there = request_id in self.player.book.requests
             reply, *_ = self.player.call(name, request_id, **given)
             if name == "enqueue" and reply[0] in MADE and self.owed:
@@ -186,5 +186,5 @@ def as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _id_of(key: Any) -> str:
+def id_of(key: Any) -> str:
     return as_text(key).partition("{")[2].removesuffix("}")

@@ -91,7 +91,11 @@ class Book:
             summary = rest.get(name, [request.summary()])
             agree(reply, [b"ended", *summary], f"{name} after the end")
         else:
-            own = {what: value for what, value in given.items() if what not in ("queue", "how")}
+            own = {
+                what: value
+                for what, value in given.items()
+                if what not in ("queue", "how", "verdicts")
+            }
             left_out = _left_out(request, reply) if name == "append" else None
             change = (CHANGES | FED).get(name)
             tokens: list[Token] = (
@@ -367,7 +371,8 @@ class Book:
         return sorted(moment for moment in found if moment > self.now)
 
 
-def _left_out(request: Request, reply: Reply) -> int | None:
-    """Reads from a reply how many were left out, if it has that."""
-    has_it = request.options.is_distinct and reply[0] in (b"ok", b"dup", b"exists")
-    return int(reply.pop()) if has_it else None
+def _left_out(request: Request, reply: Reply | Exception) -> int | None:
+    """Takes from a reply the number that was left out, if the reply has it."""
+    if isinstance(reply, Exception) or not request.options.is_distinct:  # an error: a gap
+        return None
+    return int(reply.pop()) if reply[0] in (b"ok", b"dup", b"exists") else None

@@ -11,6 +11,7 @@ from tests.model.base import HOUR, MINUTE, has_graves, pick, step, which, worker
 from tests.model.book import DAY_MS, QUEUE
 from tests.model.operations import Operations
 from tests.model.player import IDS
+from tests.model.pull import Pull
 from tests.model.words import Options
 
 EXTRAS = ("", "", "delay=7000", "ageing=20000", "after=end:z", "distinct=1")
@@ -80,7 +81,7 @@ def has_ended(machine: QueueMachine) -> bool:
     return len(machine.book.live) < len(machine.book.requests)
 
 
-class QueueMachine(Operations):
+class QueueMachine(Operations, Pull):
     """One queue, three ids and those of a flow, two lanes, three lives of two workers."""
 
     # ------------------------------------------------------------------ producers

@@ -71,6 +71,10 @@ def said(name: str, given: dict[str, Any]) -> dict[str, Any]:
         return given | {"missing": [text for pair in given["missing"] for text in pair]}
     if name != "complete":
         return given
+    if "verdicts" in given:  # as the product sends them
+        return {key: given[key] for key in ("k", "fence", "op", "keep", "verdicts")} | {
+            "done": len(given["done"])
+        }
     done, others = given["done"], given["others"]
     verdicts: list[Any] = [sub_id for sub_id, _, _ in done]
     for sub_id, attempt, body in done:
@@ -115,7 +119,8 @@ class Player:
         names, words = keys.request_keys(request_id), said(name, given)
         if name in WITH_IDS and self._is_distinct(request_id, given):
             names = (*names, keys.unique_ids(request_id))
-            words |= {"bodies": with_ids(given["bodies"])} if "bodies" in given else {}
+            if "bodies" in given:  # the history and the model keep them without their ids
+                words = words | {"bodies": with_ids(given["bodies"])}
         if name == "join":
             names = (*names, keys.of_flow(request_id))
         packed = [*before, self._script(name, names, **words), *self._look(request_id)]
@@ -266,6 +271,14 @@ class Player:
         reply = self.dispatch("retire", most=1000, endings=[request_id, *ending], **kept)
         agree(reply, self.book.retire(request_id, ending), "a logged end")
         return int(reply)
+
+    def pop(self, lane: int) -> Copy:
+        """Pops the next token of a lane; it is lost unless the caller shows it."""
+        self.flush()
+        copy = self.book.lanes[lane].pop()
+        (word,) = self._send([self.wire.pack("RPOP", keys.lanes(QUEUE)[lane])])
+        agree(word, word_of(copy).encode(), f"what comes from lane {lane}")
+        return copy
 
     def take(
         self, lane: int, count: int, worker: tuple[str, str], rate: tuple[int, int] = (0, 0)

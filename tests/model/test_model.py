@@ -75,6 +75,7 @@ SCHEDULES = ("put_schedule", "change_schedule", "fire", "fire_twice", "go_on", "
 UNIQUE = ("submit_unique", "work", "rarely", "pass_time")
 PAUSE = ("pause_queue", "beat", "pass_time")
 RATE = ("rate_queue", "take", "submit", "pass_time")
+PULL = ("submit", "take_as_program", "use_receipt", "pass_time", "reap")
 FLOWS = ("begin_flow", "feed_twice", "work_for_flows", "requeue_dead")
 GUARDS = {
     "innocents are charged": Guard(
@@ -94,6 +95,18 @@ GUARDS = {
         "permit.fence ~= lease.fence or permit.op ~= lease.op",
         "false",
         SETTLE,
+    ),
+    "an old receipt settles what another program has": Guard(
+        "lib/lease/complete.lua",
+        "permit.fence ~= lease.fence or permit.op ~= lease.op",
+        "false",
+        PULL,
+    ),
+    "a receipt that has settled is lost": Guard(
+        "lib/lease/complete.lua",
+        'redis.call("HGET", permits, "last" .. k) == lease.fence',
+        "false",
+        PULL,
     ),
     "other content is a repeat": Guard(
         "request/append.lua",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
@@ -162,7 +162,7 @@ class OpenRequest(Request):
     """A request that is still being submitted; see request.OpenRequest.
 
     The end of `async with queue.open() as request` seals it; after `await queue.open()` call
-    `seal`. One task at a time may add to it.
+    `seal`, or use it in `async with`. One task at a time may add to it.
     """
 
     def __init__(self, queue: Queue, submission: Submission) -> None:
@@ -196,9 +196,20 @@ class OpenRequest(Request):
         self.total = await self.queue.driver.run(self._submission.seal())
         return self.total
 
-    async def take_back(self, error: BaseException) -> None:
-        """Withdraws the request, or cancels it if a worker holds a part; `error` is the reason."""
-        await self.queue.driver.run(self._submission.take_back(error))
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.seal()
+            return
+        with suppress(FairlaneError):  # the block's own error is the one to raise
+            await self.queue.driver.run(self._submission.take_back(error))
 
 
 class Opening:
@@ -227,11 +238,5 @@ class Opening:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        request = self._request
-        if request is None:
-            return
-        if error is None:
-            await request.seal()
-            return
-        with suppress(FairlaneError):  # the block's own error is the one to raise
-            await request.take_back(error)
+        if self._request is not None:
+            await self._request.__aexit__(kind, error, trace)

@@ -28,9 +28,19 @@ def judge(progress: Progress, dead: str) -> int:
     note(
         f"request {progress.id} is {progress.state}{why}: {progress.done:,} done, "
         f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}"
+        + left_out_words(progress)
         + (f"; the dead: {dead}" if dead else "")
     )
     return 1
+
+
+def left_out_words(progress: Progress) -> str:
+    """Returns how many bodies of a distinct request were repeats, "" if none."""
+    if not progress.left_out:
+        return ""
+    is_one = progress.left_out == 1
+    words = "body was left out as a repeat" if is_one else "bodies were left out as repeats"
+    return f"; {progress.left_out:,} {words}"
 
 
 def dead_of(queue: Queue, progress: Progress) -> str:
@@ -121,6 +131,7 @@ def summary(progress: Progress) -> dict[str, Any]:
         "limit": progress.limit,
         "held": progress.held,
         "sub_requests": progress.total,
+        "left_out": progress.left_out,
         "done": progress.done,
         "dead": progress.dead,
         "cancelled": progress.cancelled,

@@ -63,6 +63,12 @@ def test_a_request_that_no_worker_serves_is_reported_as_such(program: Program, r
     assert row in program("status", "mine").out.decode().splitlines()
 
 
+def test_a_retention_of_zero_is_shown_as_no_results(program: Program):
+    program("submit", "-", "--id", "mine", "--retain", "0s", stdin=b"a\n")
+    policy = "policy    5 attempts, backoff 1s..5m, lease 30s, results not kept"
+    assert policy in program("status", "mine").out.decode().splitlines()
+
+
 def test_a_queue_at_a_glance(program: Program, redis_url: str):
     program("submit", "-", "--id", "early", "--priority", 0, stdin=b"a\nb\n")
     program("submit", "-", "--id", "late", "--limit", 1, stdin=b"a\n")

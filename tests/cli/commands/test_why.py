@@ -39,9 +39,9 @@ def test_the_causes_stand_below_each_other(program: Program):
 
 
 def test_the_place_and_the_estimate_have_figures(program: Program, redis_url: str):
-    served(redis_url)
     program("submit", "-", "--id", "urgent", "--priority", 0, "--limit", 4, stdin=b"a\n" * 100)
     program("submit", "-", "--id", "mine", "--limit", 4, stdin=b"a\n" * 20)
+    served(redis_url)  # last, because a beat is late after four seconds
     *_, waits, place, starts, ends, measured = program("why", "mine").out.decode().splitlines()
     assert waits == "waits     4 tokens of 1 request are ahead of it: 4 in lane 0"
     assert place == "place     5 in line"
@@ -52,9 +52,9 @@ def test_the_place_and_the_estimate_have_figures(program: Program, redis_url: st
 
 
 def test_json_has_all_figures(program: Program, redis_url: str):
-    served(redis_url)
     program("submit", "-", "--id", "urgent", "--priority", 0, "--limit", 4, stdin=b"a\n" * 100)
     program("submit", "-", "--id", "mine", "--limit", 4, stdin=b"a\n" * 20)
+    served(redis_url)  # last, because a beat is late after four seconds
     found = json.loads(program("why", "mine", "--json").out)
     assert (found["id"], found["state"], found["sub_requests"]) == ("mine", "active", 20)
     (cause,) = found["causes"]

@@ -368,16 +368,18 @@ def test_an_outage_that_lasts_too_long_ends_the_watch(monkeypatch: pytest.Monkey
 # ------------------------------------------------------------------ what is shown
 
 
-def progress(done: int = 0, dead: int = 0) -> Progress:
+def progress(done: int = 0, dead: int = 0, left_out: int = 0) -> Progress:
     return Progress(
         id="mine", state="active", total=1_000, done=done, dead=dead, cancelled=0, held=2, limit=3,
-        priority=5, queue="req",
+        priority=5, queue="req", left_out=left_out,
     )  # fmt: skip
 
 
 def test_a_line_has_rate_eta_and_permits():
     line = describe(progress(done=400, dead=1), 50.0)
     assert line == ("request mine active: 400/1,000 done, 1 dead, 50/s, ETA 0:00:12, permits 2/3")
+    line = describe(progress(left_out=1_234), None)
+    assert line == "request mine active: 0/1,000 done, 1,234 left out, permits 2/3"
 
 
 def test_the_rate_is_that_of_the_last_seconds():

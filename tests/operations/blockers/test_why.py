@@ -102,12 +102,32 @@ def test_a_delayed_request_names_its_time(served: Queue):
     assert re.fullmatch(rf"starts at {IN_A_MINUTE}", cause.text)
 
 
-def test_a_rate_names_when_it_allows_more(served: Queue, driver: SyncDriver):
-    request = served.submit_request([b"x"] * 3, rate="30/m", rate_key="api")
+def test_a_delay_is_the_cause_though_there_is_a_rate_too(served: Queue):
+    cause = only(served.submit_request([b"x"], delay=60, rate="30/m").why())
+    assert cause.kind == "delay"
+    assert re.fullmatch(rf"starts at {IN_A_MINUTE}", cause.text)
+
+
+def test_a_rate_names_when_it_allows_more(served: Queue):
+    request = served.submit_request([b"x"] * 3, rate="1/m", rate_key="api")
+    served.take(1)[0].done()
+    assert served.take(1) == []
+    cause = only(request.why())
+    assert (cause.kind, cause.figures) == ("rate", {"rates": ["1/m, shared as api"]})
+    assert re.fullmatch(rf"its rate 1/m, shared as api allows more at {IN_A_MINUTE}", cause.text)
+
+
+@pytest.mark.parametrize("rate", [{}, {"rate": "30/m"}])
+def test_a_handler_that_asked_for_a_pause_of_the_request_is_the_cause(
+    served: Queue, driver: SyncDriver, rate: dict[str, Any]
+):
+    request = served.submit_request([b"x"] * 3, **rate)
+    settle(driver, next_slice(driver, count=1))
     driver.run(rates.hold("req", request.id, 60_000))
     cause = only(request.why())
-    assert (cause.kind, cause.figures) == ("rate", {"rates": ["30/m, shared as api"]})
-    assert re.fullmatch(rf"its rate 30/m, shared as api allows more at {IN_A_MINUTE}", cause.text)
+    assert cause.kind == "handler"
+    text = rf"a handler asked for a pause of the whole request: it goes on at {IN_A_MINUTE}"
+    assert re.fullmatch(text, cause.text)
 
 
 def test_a_request_after_others_names_those_that_are_not_over(served: Queue, driver: SyncDriver):

@@ -129,7 +129,7 @@ REFUSED = [
     ("61 * * * *", "UTC", "minute 61 is wrong"),
     ("* * * * * 8", "UTC", "day of the week 8 is wrong"),
     ("* 25 * * *", "UTC", "hour 25 is wrong"),
-    ("@daily", "UTC", "has 1 fields: write 5"),
+    ("@daily", "UTC", "has 1 field: write 5"),
     ("", "UTC", "has 0 fields"),
     ("* " * 200, "UTC", "has 400 characters: write at most 200"),
     ("1L/2 * * * *", "UTC", "minute 1L/2 is wrong"),

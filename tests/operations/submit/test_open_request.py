@@ -100,6 +100,16 @@ def test_an_error_in_the_block_withdraws_the_request(queue: Queue, redis_client:
     assert redis_client.llen(keys.lanes(queue.name)[5]) == 0
 
 
+def test_nothing_is_added_to_what_was_withdrawn(queue: Queue):
+    request = queue.open(id="given-up")
+    request.add("a")
+    with contextlib.suppress(ZeroDivisionError), request:
+        raise ZeroDivisionError
+    for late in (lambda: request.add("b"), request.seal):
+        with pytest.raises(RequestClosed, match="request given-up was withdrawn after an error"):
+            late()
+
+
 def test_an_error_in_the_block_cancels_what_a_worker_holds(queue: Queue):
     held: list[Slice] = []
     with pytest.raises(ZeroDivisionError):
@@ -217,6 +227,15 @@ def test_asyncio_has_the_same(queue: Queue):
                 await again.add("y")
             with pytest.raises(ZeroDivisionError):
                 await fail(own)
+            async with await own.open(id="c") as opened:  # awaited first, as without a block
+                await opened.add("x")
+            assert (opened.total, await opened.state()) == (1, "active")
+            failed = await own.open(id="d")
+            with contextlib.suppress(ZeroDivisionError):
+                async with failed:
+                    raise ZeroDivisionError
+            with pytest.raises(RequestClosed, match="withdrawn"):
+                await failed.add("x")
             with pytest.raises(RequestNotFound):
                 await own.request("b").state()
 

@@ -93,6 +93,17 @@ def test_a_person_follows_and_changes_a_request(browser: Browser, serving: Servi
 
 
 @pytest.mark.rest
+def test_a_request_shows_how_many_repeats_were_left_out(browser: Browser, serving: Serving):
+    submit(serving, "once", ["a", "b", "a", "a"], distinct=True)
+    browser.open("#/requests/once")
+    assert browser.sees("Left out", "repeats")
+    submit(serving, "plain", ["a", "a"])
+    browser.open("#/requests/plain")
+    assert browser.sees("0 of 2")
+    assert not browser.run("return document.body.innerText.includes('Left out')")
+
+
+@pytest.mark.rest
 def test_what_a_page_shows_is_never_run(browser: Browser, serving: Serving):
     submit(serving, "evil", [SCRIPT, SCRIPT, SCRIPT], attempts=1)
     done, dead, _ = take(serving, 3)

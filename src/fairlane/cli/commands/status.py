@@ -43,7 +43,6 @@ TERMS = (
     "opens_ms",
     "tags",
     "tenant",
-    "left_out",
 )
 # A queue in which all of these are empty has no rows.
 SHOWN = (
@@ -285,7 +284,8 @@ def _policy(policy: dict[str, int]) -> str:
     attempts, *durations = (policy[name] for name in POLICY)
     low, high, lease, retain = (ago(ms) for ms in durations)
     tries = plural(attempts, "attempt")
-    return f"{tries}, backoff {low}..{high}, lease {lease}, results kept {retain}"
+    kept = f"results kept {retain}" if policy["retain_ms"] else "results not kept"
+    return f"{tries}, backoff {low}..{high}, lease {lease}, {kept}"
 
 
 def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:

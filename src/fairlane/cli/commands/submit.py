@@ -24,12 +24,13 @@ from fairlane.cli.submission.request import (
     SubmitOptions,
     announce,
     await_end,
+    count_left_out,
     end_like_interrupt,
     send,
     shown,
 )
 from fairlane.common.text import plural
-from fairlane.errors import FairlaneError, InvalidArgument, RedisError
+from fairlane.errors import InvalidArgument, RedisError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -101,9 +102,10 @@ def command(
 ) -> int:  # fmt: skip
     """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id.
 
-    A pipe is submitted while it is read, and its id is printed before anything is submitted. Its
-    first lines are submitted when more lines follow, or when it ends. With --id, each part has up
-    to 1,000 lines and 1 MiB.
+    A pipe is submitted while it is read, and its id is printed before anything is submitted. With
+    --json its line comes at the end, as it has the counts. --watch shows how many lines were read.
+    The first lines are submitted when more lines follow, or when it ends. With --id, each part has
+    up to 1,000 lines and 1 MiB.
     """
     queue = _checked(queues, form, limit, once=once)
     wish = _read_wish(queue, settings.DEFAULT_LIMIT if limit is None else limit, **given)
@@ -217,18 +219,12 @@ def _submit_one(wish: SubmitOptions, source: Source, request: Request, out: Bina
         total = send(wish, request, _counted(source.blocks(), look), as_they_come=as_they_come)
     if not total:
         note(f"{source.name} is empty: request {request.id} has no sub-requests and is done")
+    left_out = count_left_out(wish, request)
     if not is_first:
-        announce(wish, request, total, wish.policy.limit)
-    if wish.policy.distinct:
-        _note_left_out(source, request)
+        announce(wish, request, total, wish.policy.limit, left_out)
+    if left_out:
+        note(f"left out as repeats: {plural(left_out, 'line')} of {source.name}")
     return await_end(wish, request, out) if wish.waits else 0
-
-
-def _note_left_out(source: Source, request: Request) -> None:
-    """Reports how many lines were repeats. An error of Redis is none of the submission."""
-    with suppress(FairlaneError):
-        if left := request.progress().left_out:
-            note(f"left out as repeats: {plural(left, 'line')} of {source.name}")
 
 
 def _counted(lists: Iterable[list[bytes]], look: Look) -> Iterator[list[bytes]]:

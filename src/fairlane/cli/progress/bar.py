@@ -43,6 +43,7 @@ class Bar(AbstractContextManager["Bar"]):
     def show(self, now: Progress, rate: float | None) -> float:
         """Draws the bar; returns the seconds until the next look."""
         text = [f"{now.done:,}/{now.total:,}", f"{now.dead:,} dead" if now.dead else ""]
+        text += [f"{now.left_out:,} left out" if now.left_out else ""]
         text += [
             "-/s" if rate is None else f"{rate:,.0f}/s",
             "" if now.ended else _when(now, rate),

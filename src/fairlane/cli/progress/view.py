@@ -241,7 +241,7 @@ class Lines(AbstractContextManager["Lines"]):
 def describe(now: Progress, rate: float | None) -> str:
     """Returns the progress as one sentence."""
     parts: list[Any] = [f"{now.done:,}/{now.total:,} done"]
-    others = ((now.dead, "dead"), (now.cancelled, "cancelled"))
+    others = ((now.dead, "dead"), (now.cancelled, "cancelled"), (now.left_out, "left out"))
     parts += [f"{count:,} {word}" for count, word in others if count]
     if not now.ended:
         parts += [f"{rate:,.0f}/s"] if rate else []

@@ -13,6 +13,7 @@ from fairlane.cli.submission.request import (
     announce,
     await_end,
     cancel_if_there,
+    count_left_out,
     impatient,
     no_room,
     not_certain,
@@ -80,7 +81,8 @@ class _Sending:
             yield request_id
 
     def _printed(self, request: Request) -> Request:
-        announce(self._wish, request, request.total or 0, self._coming.pop(request.id))
+        left_out = count_left_out(self._wish, request) if self._wish.as_json else 0
+        announce(self._wish, request, request.total or 0, self._coming.pop(request.id), left_out)
         self._count += 1
         return request
 

@@ -114,12 +114,16 @@ _OPTIONS = (
         help="Start when this request is done; may be repeated.",
     ),
     click.option(
+        "--after-any-end",
+        is_flag=True,
+        help="Start when the requests of --after have ended in any way.",
+    ),
+    click.option(
         "--on-duplicate",
         type=click.Choice(["keep", "replace", "debounce"]),
         help="What to do if --id has another request that runs, or began less than --window ago.",
     ),
     click.option("--window", metavar="TIME", help="See --on-duplicate.  [default: 0s]"),
-    click.option("--after-any-end", is_flag=True, help="... or has ended in any other way."),
     click.option(
         "--distinct",
         is_flag=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -176,14 +176,27 @@ def shown(wish: SubmitOptions, source: Source, title: str, doing: str) -> Iterat
         yield meter.look
 
 
-def announce(wish: SubmitOptions, request: Request, total: int, limit: int) -> None:
-    """Prints the id of a request that was submitted."""
+def announce(
+    wish: SubmitOptions, request: Request, total: int, limit: int, left_out: int | None
+) -> None:
+    """Prints the id of a request that was submitted; `left_out` is from count_left_out."""
     if not wish.as_json:
         write_line(request.id)
         return
-    priority = wish.policy.priority
-    row = {"id": request.id, "sub_requests": total, "priority": priority, "limit": limit}
-    write_json(row)
+    row = {"id": request.id, "sub_requests": total, "left_out": left_out}
+    write_json({**row, "priority": wish.policy.priority, "limit": limit})
+
+
+def count_left_out(wish: SubmitOptions, request: Request) -> int | None:
+    """Returns how many lines of a request were repeats; None if Redis does not report it.
+
+    The request is submitted already, so an error of this call is none of the submission.
+    """
+    if not wish.policy.distinct:
+        return 0
+    with suppress(FairlaneError):
+        return request.progress().left_out
+    return None
 
 
 def await_end(wish: SubmitOptions, request: Request, out: BinaryIO | None = None) -> int:

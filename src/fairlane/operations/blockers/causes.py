@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairlane.found import LanePlace
     from fairlane.operations.blockers.facts import QueueFacts, RequestFacts
 
-GATED = ("after", "delay", "rate")  # the kinds of a request whose gate is closed
+GATED = ("after", "delay", "handler", "rate")  # the kinds of a request whose gate is closed
 _ERROR_MOST = 200  # characters of an error
 
 
@@ -95,12 +95,16 @@ def _gate(facts: RequestFacts) -> Cause | None:
     progress = facts.progress
     if facts.is_gate_open or not (facts.fresh or facts.retries):
         return None
+    if progress.is_rate_limited:
+        rates = [rate.words for rate in progress.rates]
+        until_ms = max(progress.opens_ms, facts.rates_open_ms)
+        text = f"its rate {' and '.join(rates)} allows more at {when(until_ms, facts.now_ms)}"
+        return Cause("rate", text, until_ms, {"rates": rates})
     opens = when(progress.opens_ms, facts.now_ms)
-    if not progress.rates:
-        return Cause("delay", f"starts at {opens}", progress.opens_ms)
-    rates = [rate.words for rate in progress.rates]
-    text = f"its rate {' and '.join(rates)} allows more at {opens}"
-    return Cause("rate", text, progress.opens_ms, {"rates": rates})
+    if facts.fresh < progress.total:  # a delay is over before anything is delivered
+        text = f"a handler asked for a pause of the whole request: it goes on at {opens}"
+        return Cause("handler", text, progress.opens_ms)
+    return Cause("delay", f"starts at {opens}", progress.opens_ms)
 
 
 def _limit(facts: RequestFacts) -> Cause | None:

@@ -11,9 +11,10 @@ from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_each_or_error
 from fairlane.operations.control.request_state import number, progress_of
+from fairlane.operations.lease.rates import opens
 from fairlane.operations.maintenance.dead_workers import LATEST_MS
 from fairlane.operations.maintenance.queue_pause import QueuePause, read_until
-from fairlane.operations.maintenance.queue_rate import opens, parse_queue_rate
+from fairlane.operations.maintenance.queue_rate import parse_queue_rate
 from fairlane.protocol import keys, permit_fields
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
@@ -63,6 +64,7 @@ class RequestFacts(NamedTuple):
     after: str  # "done" or "end"; "" = it waits for no other request
     others: list[Other]
     more_others: int
+    rates_open_ms: int = 0  # when its rates allow the next start, if they hold it up
 
     @property
     def is_gate_open(self) -> bool:
@@ -142,7 +144,15 @@ def read_request(request_id: str) -> Operation[RequestFacts | None]:
         after=mode if is_held_back else "",
         others=(yield from _others(ids[:_MOST_OTHERS])),
         more_others=max(0, len(ids) - _MOST_OTHERS),
+        rates_open_ms=(yield from _rates_open(progress, now_ms)),
     )
+
+
+def _rates_open(progress: Progress, now_ms: int) -> Operation[int]:
+    latest = 0
+    for rate in progress.rates if progress.is_rate_limited else ():
+        latest = max(latest, (yield from opens(rate, now_ms, progress.id)))
+    return latest
 
 
 def read_holders(request_id: str, names: list[bytes]) -> Operation[list[HeldPermit]]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from fairlane import settings
 from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError
+from fairlane.operations.lease.rates import opens
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.operations.maintenance.queue_pause import QueuePause, read_until, remedy
-from fairlane.operations.maintenance.queue_rate import opens, parse_queue_rate, until_more
+from fairlane.operations.maintenance.queue_rate import parse_queue_rate, until_more
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation

@@ -13,7 +13,7 @@ from fairlane.common.rate import OWN, Rate, parse_rates
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Batch
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,6 +105,18 @@ def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
         ]
     if calls:
         yield Batch(calls, lenient=True, away_s=settings.AWAY_S)
+
+
+def opens(rate: Rate, now_ms: int, request_id: str = "") -> Operation[int]:
+    """Returns when the bucket of a rate allows the next start, in ms; 0 = now.
+
+    The gate of a request may open before that: a request in a long line asks again from time to
+    time. It opens later if others are before it in the line.
+    """
+    value: bytes | None = yield Command(b"GET", _key(request_id, rate))
+    tat_us, *_ = map(int, value.split(b":")) if value else (0,)
+    due_us = tat_us - rate.interval_us * (rate.burst - rate.weight)
+    return -(-due_us // 1000) if due_us > 1000 * now_ms else 0
 
 
 def refit(request_id: str, rates: Sequence[Rate]) -> list[Call]:

@@ -63,14 +63,6 @@ def parse_queue_rate(queue: str, value: bytes | None) -> Rate | None:
     return rate_of_queue(queue, interval, burst) if interval and burst else None
 
 
-def opens(rate: Rate, now_ms: int) -> Operation[int]:
-    """Returns when the bucket of a queue's rate allows the next start, in ms; 0 = now."""
-    value: bytes | None = yield Command(b"GET", keys.bucket(rate.bucket))
-    tat_us, *_ = map(int, value.split(b":")) if value else (0,)
-    due_us = tat_us - rate.interval_us * (rate.burst - rate.weight)
-    return -(-due_us // 1000) if due_us > 1000 * now_ms else 0
-
-
 def until_more(queue: str, rate: Rate, opens_ms: int, now_ms: int) -> str:
     """Returns when a queue's rate allows more, and what removes the rate."""
     return (

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, type_of
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class Cron:
         fields = self.line.split()
         if len(fields) not in (5, 6):
             raise InvalidArgument(
-                f"cron line {self.line!r} has {len(fields)} fields: write 5, such as {_EXAMPLE}"
+                f"cron line {self.line!r} has {plural(len(fields), 'field')}: write 5, such as "
+                f"{_EXAMPLE}"
             )
         names = _FIELDS if len(fields) == len(_FIELDS) else ("second", *_FIELDS)
         for place, (name, field) in enumerate(zip(names, fields, strict=True)):

@@ -42,6 +42,7 @@ class Submission:
 
     def __init__(self, new: NewRequest, created: Created) -> None:
         self.new, self.is_sealed = new, not created.is_open
+        self._is_withdrawn = False
         self.chunks, self.total, self.left_out = created.chunks, created.total, created.left_out
         self._last = new.digest  # over these chunks
         self._room = new.room or Admission(new.id, new.policy.queue, 0.0)
@@ -50,9 +51,10 @@ class Submission:
         """Adds the next chunk; waits for room as the submission's `max_wait_s` allows.
 
         After an error the same chunk may be added again: if Redis has it already, that changes
-        nothing. Raises RequestClosed (it is sealed), RequestEnded (it
-        was cancelled), RequestLost and RequestExists (another producer adds to it).
+        nothing. Raises RequestClosed (it is sealed, or was withdrawn), RequestEnded (it was
+        cancelled), RequestLost and RequestExists (another producer adds to it).
         """
+        self._check_withdrawn()
         if self.is_sealed:
             raise self._closed()
         ids = self.new.policy.ids_of(chunk)
@@ -87,8 +89,10 @@ class Submission:
     def seal(self) -> Operation[int]:
         """Ends the submission; returns how many sub-requests it has. A repeat changes nothing.
 
-        Raises RequestEnded, RequestLost and RequestExists as `add` does.
+        Raises RequestClosed (it was withdrawn), and RequestEnded, RequestLost and RequestExists as
+        `add` does.
         """
+        self._check_withdrawn()
         new = self.new
         new.digest = self._last  # an addition may have been interrupted
         if self.is_sealed:
@@ -108,6 +112,7 @@ class Submission:
     def take_back(self, error: BaseException) -> Operation[None]:
         """Withdraws what the producer could not complete because of this error; see discard."""
         if not self.is_sealed:
+            self._is_withdrawn = True
             yield from discard(self.new, f"submission: {type(error).__name__}")
 
     def _append(self, chunk: Chunk, ids: bytes) -> Operation[Reply]:
@@ -138,6 +143,13 @@ class Submission:
         return RequestClosed(
             f"request {self.new.id} is sealed: submit what is left as another request"
         )
+
+    def _check_withdrawn(self) -> None:
+        if self._is_withdrawn:
+            raise RequestClosed(
+                f"request {self.new.id} was withdrawn after an error of its producer: open another "
+                "request"
+            )
 
     def _check_open(self, reply: Reply) -> None:
         """Raises the error of a reply with which the request took no chunk, and was not sealed."""

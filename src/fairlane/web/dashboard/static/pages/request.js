@@ -156,6 +156,7 @@ function progressPanel() {
       show(bar, meter(one, { large: true }));
       show(figures, figure("Done", compact(one.done)), figure("Dead", el("span", { class: one.dead ? "bad" : null }, compact(one.dead))),
         figure("Left", compact(one.left)),
+        one.left_out > 0 && figure("Left out", compact(one.left_out), "repeats"),
         !one.ended_ms && figure("Workers", [String(one.held), el("span", { class: "muted" }, ` / ${one.limit}`)]),
         figure("Priority", String(one.priority)),
         !one.ended_ms && figure("Pace", perSecond === null ? "–" : `${perSecond >= 10 ? compact(perSecond) : perSecond.toFixed(1)}/s`),
