@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.explore.explorer import TooLarge, Violation
+from tests.explore.lists import LISTS
 from tests.explore.runs import explore
 from tests.explore.systems import (
     BEGUN_BEFORE,
@@ -21,7 +22,6 @@ from tests.explore.systems import (
     FLOWS,
     HUGE,
     LARGE,
-    LISTS,
     MIDDLE,
     OPENS,
     PAUSED,
