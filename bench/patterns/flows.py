@@ -1,9 +1,9 @@
 """Measures a flow of four steps beside four requests and BullMQ's flows, and kills workers.
 
-`python -m bench.patterns.flows [runs] [sub-requests of a step] [sub-requests of a step under
-kills]`. The flow and the separate requests have the same handler, worker and number of
-sub-requests. Under kills four workers run, and each second the oldest one is killed with SIGKILL
-and replaced.
+`python -m bench.patterns.flows [runs] [sub-requests of a step] [the same under kills] [kills]`. The
+flow and the separate requests have the same handler, worker and number of sub-requests. Under kills
+four workers run, and each second the oldest one is killed with SIGKILL and replaced. Flows follow
+each other until so many workers were killed; 0 = one flow.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _GIVEN = sys.argv[1:] if __name__ == "__main__" else []  # a worker imports this
 RUNS = int(_GIVEN[0]) if _GIVEN else 5
 COUNT = int(_GIVEN[1]) if len(_GIVEN) > 1 else 100_000
 KILLED = int(_GIVEN[2]) if len(_GIVEN) > 2 else COUNT
+LEAST_KILLS = int(_GIVEN[3]) if len(_GIVEN) > 3 else 0
 STEPS = 4
 LIMIT = 4
 _BODY = b"x" * 100
@@ -47,12 +48,24 @@ BULLMQ = Peer(
 
 
 class Killed(NamedTuple):
-    """What came of the flow whose workers were killed."""
+    """What came of the flows whose workers were killed; `steps`: name, total and done of each."""
 
+    flows: int
     seconds: float
     kills: int
-    totals: list[tuple[str, int, int]]
+    steps: list[tuple[str, int, int]]
     ends: int
+
+    def with_next(self, other: Killed) -> Killed:
+        """Returns the sums of both."""
+        pairs = zip(self.steps, other.steps, strict=True)
+        return Killed(
+            self.flows + other.flows,
+            self.seconds + other.seconds,
+            self.kills + other.kills,
+            [(name, total + more, done + ran) for (name, total, done), (_, more, ran) in pairs],
+            self.ends + other.ends,
+        )
 
 
 def echo(body: bytes) -> bytes:
@@ -164,7 +177,7 @@ def under_kills(url: str) -> Killed:
             raise SystemExit(f"{len(bodies):,} bodies came out of {KILLED:,}")
         ids = {one.progress.id for one in steps}
         ends = sum(end.id in ids for end in queue.completions("0", follow=False))
-        return Killed(took, kills, [_total(one) for one in steps], ends)
+        return Killed(1, took, kills, [_total(one) for one in steps], ends)
 
 
 def _total(one: object) -> tuple[str, int, int]:
@@ -192,6 +205,8 @@ def main() -> None:
                 )
         rates = support.median_of(RUNS, measures)
         killed = under_kills(url)
+        while killed.kills < LEAST_KILLS:
+            killed = killed.with_next(under_kills(url))
     support.write("flows", "A flow of four steps", _table(rates, killed, version), "all shared")
 
 
@@ -213,15 +228,22 @@ def _table(rates: dict[str, list[float]], killed: Killed, version: str) -> list[
             f"| {name} | {own:,.0f} | {min(values):,.0f} | {max(values):,.0f} "
             f"| {support.median(base) / own:.2f} |"
         )
-    totals = ", ".join(f"{step} {done:,} of {total:,}" for step, total, done in killed.totals)
     return [
         *lines,
         "",
         f"A step of a flow costs {alone / flow:.2f} times what a separate request costs.",
         "",
-        f"{LIMIT} workers, and each second the oldest was killed: after {killed.seconds:,.0f} s",
-        f"and {killed.kills} kills, done were: {totals}. Ends logged for {STEPS} steps:",
-        f"{killed.ends}.",
+        *lines_of_kills(killed),
+    ]
+
+
+def lines_of_kills(killed: Killed) -> list[str]:
+    totals = ", ".join(f"{step} {done:,} of {total:,}" for step, total, done in killed.steps)
+    return [
+        f"{LIMIT} workers, and each second the oldest was killed, in {killed.flows} flows of",
+        f"{KILLED:,} sub-requests a step, one after the other. After {killed.seconds:,.0f} s and",
+        f"{killed.kills} kills, done were: {totals}.",
+        f"Ends logged for {killed.flows * STEPS} steps: {killed.ends}.",
     ]
 
 

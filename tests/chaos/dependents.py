@@ -19,9 +19,10 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from fairlane.options import RequestOptions
     from tests.support.servers.server_process import Server
 
-STEPS = 3
+STEPS = 5  # two in a line, two children and their join
 EACH = 200  # sub-requests of a flow
 TICKS = 20  # of a schedule, all of them missed
 LIVE = ("live0", "live1", "live2")  # schedules that are due each second of the run
@@ -29,20 +30,22 @@ _SECOND_MS, _MINUTE_MS = 1_000, 60_000
 
 
 def flows(scale: Scale, server: Server | None = None) -> Report:
-    """Runs flows of three steps: each step has each result of the one before once, and one end."""
+    """Runs flows of two steps, two children and a join: each step has each of its results once."""
     with stage("flows", scale, server=server, listens=False) as scene:
         count = max(1, scale.sub_requests // (EACH * STEPS))
-        flow = Flow("f")
-        for step in range(STEPS):
-            flow = flow.step(f"s{step}", limit=4, attempts=100, lease_s=2.0)
+        given: RequestOptions = {"limit": 4, "attempts": 100, "lease_s": 2.0}
+        flow = Flow("f").step("first", **given).step("second", **given)
+        flow = flow.children("one", "two", **given).step("join", **given)
         bodies = [b"%d" % index for index in range(EACH)]
+        joined = [b'["%b","%b"]' % (body, body) for body in bodies]
         _begin(scene)
         for number in range(count):
             scene.queue.submit_flow(flow, bodies, id=f"f{number}")
         ids = [f"f{number}.{step}" for number in range(count) for step in range(1, STEPS + 1)]
         _hurt(scene, lambda: _ended(scene), len(ids))
         _settle(scene, len(ids))
-        return _report(scene, dict.fromkeys(ids, bodies))
+        last = f".{STEPS}"
+        return _report(scene, {one: joined if one.endswith(last) else bodies for one in ids})
 
 
 def schedules(scale: Scale, server: Server | None = None) -> Report:

@@ -57,7 +57,7 @@ def test_processes_are_killed_while_requests_wait_for_each_other(
 @pytest.mark.rest
 @ON_LINUX
 def test_flows_are_whole_though_workers_are_killed(redis_server: Server, redis_url: str):
-    check(dependents.flows(small(600, 2), redis_server))
+    check(dependents.flows(small(2_000, 2), redis_server))
 
 
 @ON_SINGLE

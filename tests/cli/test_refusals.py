@@ -145,7 +145,9 @@ def test_an_unknown_request_is_not_found_and_an_invalid_id_is_refused(name: str,
 )
 def test_redis_that_is_off(words: tuple[str, ...], program: Program):
     ended = program(*words, "--redis", NO_SERVER)
-    ended.refused(5, f"Redis at {NO_SERVER} does not answer", "is it running? --redis or FAIRLANE_")
+    ended.refused(
+        5, f"Redis at {NO_SERVER} does not answer", "is it running, and is the URL right?"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.explore.explorer import TooLarge, Violation
+from tests.explore.lists import LISTS
 from tests.explore.runs import explore
 from tests.explore.systems import (
     BEGUN_BEFORE,
@@ -50,6 +51,7 @@ GROUPS = {
     "sharded": SHARDED,
     "durables": DURABLES,
     "flows": FLOWS,
+    "lists": LISTS,
     "several": SEVERAL,
     "uniques": UNIQUES,
     "distincts": DISTINCTS,

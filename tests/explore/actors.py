@@ -142,12 +142,18 @@ class Role:
     def may_stay_away(self) -> bool:
         """Returns whether the actor may stay away after a crash."""
         stay_away = {"reviver", "follower", "flow producer", "queue changer"}
+        stay_away |= {"fan-out", "forwarder"}
         return self.is_producer or self.kind in stay_away
 
     @property
     def works(self) -> bool:
         """Returns whether the actor pops tokens."""
         return self.kind in {"worker", "bunch worker", "beating worker", "puller", "program"}
+
+    @property
+    def draws(self) -> bool:
+        """Draws names that no other process has."""
+        return self.works or self.kind == "forwarder"
 
     @property
     def is_producer(self) -> bool:
@@ -589,3 +595,5 @@ def install(library: Library, monkeypatch: Any) -> None:
     monkeypatch.setattr("fairlane.operations.lease.leases._ops", OPS)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)
+    for name in ("hand_over", "forwarding"):  # so that three messages are two batches
+        monkeypatch.setattr(f"fairlane.operations.lists.{name}.BATCH", 2)

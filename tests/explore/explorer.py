@@ -18,6 +18,7 @@ from tests.explore.replies import Away, ConfirmReply, Full, Way
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tests.explore.lists import Lists
     from tests.explore.protocol import Fairlane
     from tests.explore.world import Doing, Stand, World
 
@@ -64,7 +65,7 @@ class System:
     keepers: int = 1  # how many actors check the queue concurrently
     passes: bool = True  # whether time passes
     before: tuple[Role, ...] = ()  # they act first, in turn; the exploration begins then
-    protocol: type[Fairlane] | None = None  # the invariants; None = the product's usual ones
+    protocol: type[Fairlane | Lists] | None = None  # the invariants; None = the product's usual ones
     tolerates: frozenset[str] = frozenset()  # errors with which an operation may end here, too
     most: int = 3_000_000
 
@@ -407,7 +408,7 @@ class Explorer:
         role, life = actor.role, 0
         if role.is_producer:
             life = actor.life + (actor.step is FAILED)
-        elif role.works:
+        elif role.draws:
             ghost = state.ghost.template.names if state.ghost else ()
             used = state.stand.names.union(ghost)
             while not used.isdisjoint(self.cast.ops_of(role, life)):

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.explore.explorer import Report, System
+    from tests.explore.lists import Lists
     from tests.support.servers.server_process import Server
 
 
 @contextmanager
 def world_of(
-    server: Server, protocol: Fairlane, patience_s: float | None = None
+    server: Server, protocol: Fairlane | Lists, patience_s: float | None = None
 ) -> Iterator[World]:
     """Yields a world on this server; meanwhile the operations use the protocol's scripts."""
     path = f"{server.folder}/redis.sock"

@@ -12,6 +12,7 @@ from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
 from tests.explore.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
 from tests.explore.groups import Groups, group_producer
+from tests.explore.lists import LISTS
 from tests.explore.opened import opener
 from tests.explore.programs import Programs, dead, done, extend_and_finish, program, release
 from tests.explore.protocol import REQUEST
@@ -559,7 +560,7 @@ HUGE = (  # only by name: most have more than three million states
 )
 EVERY = (
     *(*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *DELETED),
-    *(*SHARDED, *DURABLES, *FLOWS, *SEVERAL, *UNIQUES, *DISTINCTS),
+    *(*SHARDED, *DURABLES, *FLOWS, *LISTS, *SEVERAL, *UNIQUES, *DISTINCTS),
     *(*RATES, *PAUSED, *PROGRAMS, *OPENS, *BEGUN_BEFORE, *HUGE),
 )
 BY_NAME = {system.name: system for system in EVERY}
@@ -572,6 +573,11 @@ QUICK = tuple(  # of the new ones: less than two seconds each, in every test run
         "moved by one, away",
         "hand over",
         "join",
+        "fan-out, a lost reply",
+        "fan-out, tracked, a late copy",
+        "fan-out to the shortest, a crash",
+        "forward, a crash",
+        "forward, a late copy",
         "two ticks, a crash",
         "a schedule, a late copy",
         "replace, a lost reply",

@@ -85,6 +85,7 @@ SAMPLE = [
     ("request/discard.lua", "state.born ~= born or state.open == 0", "one of two breaks"),
     ("request/seal.lua", 'state.state == "cancelling"', "open"),
     ("lib/flows/open_end.lua", "cursor ~= since", "hand over, two leaders"),
+    ("lib/flows/open_end.lua", "cursor ~= since", "join, a late copy"),
 ]
 
 
@@ -140,10 +141,25 @@ def test_the_explorer_sees_a_guard_taken_out(
             "a queue's rate, in line",
         ),
         ("dispatch/pause_queue.lua", "if period == 0 then", "if true then", "a queue rests twice"),
+        (
+            "lists/fan_out.lua",
+            'redis.call("LREM", pending, -1, ARGV[row]) == 1',
+            "true",
+            "fan-out, a lost reply",
+        ),
+        ("lists/fan_out.lua", "not is_used and", "", "fan-out, tracked, a late copy"),
+        ("lists/land.lua", "local first = last - before", "local first = 0", "forward, a crash"),
+        (
+            "lists/next_forward.lua",
+            'redis.call("HGET", state, "sequence") == before',
+            "true",
+            "forward, a late copy",
+        ),
     ],
     ids=[
         *("nothing is minted", "done is not counted", "withdrawn anyway", "claimed anyway"),
         *("nothing is taken from the bucket", "never paused"),
+        *("pushed anyway", "an id twice", "landed twice", "settled twice"),
     ],
 )
 def test_the_explorer_sees_a_missing_action(

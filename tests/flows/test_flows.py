@@ -60,6 +60,8 @@ def test_a_flow_is_found_by_its_properties(queue: Queue):
     assert found() == {"x", "y", "z"}
     assert found(user_id=7) == set()
     assert len(queue.flows.find(most=2)) == 2
+    with pytest.raises(InvalidArgument, match="most 0 is not valid"):
+        queue.flows.find(most=0)
     work_off(queue.driver)
     assert found(user_id=5) == {"x", "z"}
 
@@ -126,8 +128,8 @@ def flow() -> Flow:
     ("make", "sentence"),
     [
         (lambda: Flow("a b"), "flow 'a b' is not valid"),
-        (lambda: Flow("a" * 101), "too long"),
-        (lambda: flow().step(""), "step '' is not valid"),
+        (lambda: Flow("a" * 101), r"flow 'a{60}'... \(101 characters\) .* 1 to 100 letters"),
+        (lambda: flow().step(""), "step '' is not valid: use 1 to 100 letters"),
         (lambda: flow().step("a").step("a"), "step a of flow f is there already"),
         (lambda: flow().step("stop"), "a name with a meaning in on_dead"),
         (lambda: flow().step("a", limit=0), "step a of flow f: limit 0 is not valid"),

@@ -60,6 +60,15 @@ def test_what_a_name_has_does_not_become_markup(queue: Queue):
     ET.fromstring(picture)
 
 
+def test_a_long_name_is_squeezed_into_its_box(queue: Queue):
+    flow = Flow("f" * 90).step("a-step-with-a-name-of-32-letters").step("short")
+    picture = ET.fromstring(svg(queue.submit_flow(flow, ["a"], id="x").progress()))
+    lengths = {one.text: one.get("textLength") for one in picture.iter(f"{SVG}text")}
+    assert lengths["a-step-with-a-name-of-32-…"] == "200"
+    assert lengths["short"] is None
+    assert [one for name, one in lengths.items() if name and name.startswith("flow f")] == ["432"]
+
+
 def test_a_run_without_a_step_is_a_picture_too(queue: Queue):
     found = queue.submit_flow(FLOW, ["a"], id="x").progress()
     assert texts(svg(found._replace(steps=[]))) == ["flow access, run x: done"]

@@ -48,3 +48,4 @@ def test_the_page_runs(redis_url: str, tmp_path: Path):
     assert "undone: user 3" in shown[9].splitlines()
     assert "6 ['text of tuesday', 2]" in shown[10].splitlines()
     assert "words: [3, 'monday'] two: [2, 'bc']" in shown[11].splitlines()
+    assert shown[12].splitlines() == ["done", "user 1 checked mailed"]

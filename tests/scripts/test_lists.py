@@ -184,9 +184,25 @@ def test_a_message_that_was_not_pushed_is_not_tracked(lane: Lane):
     assert not lane.client.exists(record(1), of_xid("xa"))
 
 
-def test_a_key_of_another_kind_at_the_place_of_a_record_is_replaced(lane: Lane):
+def test_a_repeat_does_not_track_an_equal_message_under_the_same_id(lane: Lane):
+    push(lane, PENDING, "a", "a")
+    assert fan_out(lane, "a", 1, "xa", "sha1", tracked=True) == [b"ok", 1]
+    assert fan_out(lane, "a", 1, "xa", "sha1", tracked=True) == [b"ok", 0]
+    assert rest(lane, PENDING) == [b"a"]
+    assert fan_out(lane, "a", 2, "xa", "sha1", tracked=True) == [b"ok", 1]
+    assert rest(lane, IDS) == [b"1", b"2"]
+
+
+def test_an_id_whose_record_exists_is_given_to_no_message(lane: Lane):
     push(lane, PENDING, "a")
     lane.client.set(record(1), "text")
+    assert fan_out(lane, "a", 1, "xa", "sha1", tracked=True) == [b"ok", 0]
+    assert rest(lane, PENDING) == [b"a"]
+    assert lane.client.get(record(1)) == b"text"
+
+
+def test_a_key_of_another_kind_at_the_place_of_an_xid_is_replaced(lane: Lane):
+    push(lane, PENDING, "a")
     lane.client.set(of_xid("xa"), "text")
     assert fan_out(lane, "a", 1, "xa", "sha1", tracked=True) == [b"ok", 1]
     assert lane.client.hget(of_xid("xa"), "id") == b"1"

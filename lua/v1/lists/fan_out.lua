@@ -1,5 +1,6 @@
 -- fan_out: hands pending messages over, each to all lists or to the shortest of them. A message is pushed only if this call
--- removed it from `pending`. So several processes, and repeats, hand each message over exactly once.
+-- removed it from `pending`. So several processes, and repeats, hand each message over exactly once. A tracked message whose id
+-- has a record already stays pending: the call is a repeat, or the counter of ids began again.
 -- Says: ok moved | wrongtype at
 --   at = the index of a list key, from 0, that holds no list: nothing was changed
 -- @flags grows
@@ -37,7 +38,9 @@ end
 local moved, seconds = 0, math.floor(now_ms(now) / 1000)
 for i = 0, messages - 1 do
   local row = rows + i * width
-  if redis.call("LREM", pending, -1, ARGV[row]) == 1 then
+  local record, of_xid = KEYS[outs + hashes + 2 * i], KEYS[outs + hashes + 2 * i + 1]  -- of a tracked one
+  local is_used = width == 4 and redis.call("EXISTS", record) == 1
+  if not is_used and redis.call("LREM", pending, -1, ARGV[row]) == 1 then
     moved = moved + 1
     if to == "shortest" then
       redis.call("LPUSH", KEYS[outs + take_shortest(lengths, count)], ARGV[row])
@@ -47,12 +50,11 @@ for i = 0, messages - 1 do
       end
     end
     if width == 4 then
-      redis.call("DEL", KEYS[outs + hashes + 2 * i], KEYS[outs + hashes + 2 * i + 1])
-      redis.call("HSET", KEYS[outs + hashes + 2 * i], "timestamp", seconds, "xid", ARGV[row + 2], "deadline", seconds + timeout,
-        "service", service)
-      redis.call("EXPIRE", KEYS[outs + hashes + 2 * i], expire)
-      redis.call("HSET", KEYS[outs + hashes + 2 * i + 1], "id", ARGV[row + 1], "type", ARGV[row + 3])
-      redis.call("EXPIRE", KEYS[outs + hashes + 2 * i + 1], expire)
+      redis.call("DEL", of_xid)
+      redis.call("HSET", record, "timestamp", seconds, "xid", ARGV[row + 2], "deadline", seconds + timeout, "service", service)
+      redis.call("EXPIRE", record, expire)
+      redis.call("HSET", of_xid, "id", ARGV[row + 1], "type", ARGV[row + 3])
+      redis.call("EXPIRE", of_xid, expire)
       redis.call("LPUSH", KEYS[outs + count], ARGV[row + 1])
     end
   end

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _GAP, _LEVEL, _MARGIN = 224, 92, 24, 148, 24
 _TOP = 64  # below the title
 _SHOWN = 26  # characters of a line in a box; the whole text is its tooltip
+_LETTER = {"title": 9.5, "name": 9, "": 8, "soft": 7}  # a wide letter of each kind of text
 _MARKS = {"done": "✓", "cancelled": "✕", "cancelling": "✕", "paused": "❚❚", "active": "▶"}
 _XML = "http://www.w3.org/2000/svg"
 _ARROW = (
@@ -75,7 +76,7 @@ def svg(run: FlowProgress) -> str:
         f"<title>{_text(title)}</title><style>{_STYLE}</style>",
         _ARROW,
         '<rect class="page" width="100%" height="100%"/>',
-        f'<text class="title" x="{_MARGIN}" y="36">{_text(_short(title, 90))}</text>',
+        _label("title", _MARGIN, 36, _short(title, 90), width - 2 * _MARGIN),
         *_lines(boxes),
         *(part for box in boxes.values() for part in _drawn(box)),
         "</svg>",
@@ -139,9 +140,8 @@ def _drawn(box: _Box) -> Iterator[str]:
         ("soft", counts),
     )
     for place, (kind, text) in enumerate(lines):
-        at = f'x="{x + 12:g}" y="{y + 20 + 18 * place:g}"'
         most = _SHOWN if kind == "name" else _SHOWN + 6
-        yield f'<text class="{kind}" {at}>{_text(_short(text, most))}</text>'
+        yield _label(kind, x + 12, y + 20 + 18 * place, _short(text, most), _WIDTH - 24)
     yield from _bar(box)
     yield "</g>"
 
@@ -158,6 +158,13 @@ def _bar(box: _Box) -> Iterator[str]:
             shown = math.floor(10 * part) / 10
             yield f'<rect class="{kind}" x="{start:.1f}" {at} width="{shown}"/>'
         start += part
+
+
+def _label(kind: str, x: float, y: float, text: str, room: float) -> str:
+    """Returns one line of text; if it may be wider than its room, it is squeezed into that."""
+    is_long = len(text) * _LETTER[kind] > room
+    fit = f' textLength="{room:g}" lengthAdjust="spacingAndGlyphs"' if is_long else ""
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}"{fit}>{_text(text)}</text>'
 
 
 def _short(text: str, most: int) -> str:

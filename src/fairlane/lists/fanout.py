@@ -117,13 +117,13 @@ class Fanout:
     def _turn(self) -> bool:
         block_s = 0.0 if self._until_idle else min(self.options.pop_timeout, BLOCK_S)
         moved = self._driver.run(hand_over(self._route, block_s, self._tracking()))
-        self.counts.messages += moved
+        self.counts.messages += moved or 0
         if self._metrics.is_due():
             self._log_metrics()
         if not self._keep_registered():
             return False
         self._settle()
-        return bool(moved) or not self._until_idle
+        return moved is not None or not self._until_idle
 
     def _tracking(self) -> Tracking | None:
         options = self.options

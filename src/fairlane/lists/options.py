@@ -83,6 +83,12 @@ class FanoutOptions:
             kinds[name] = kind
         if self.namespace:
             check_list("namespace", self.namespace)
+            for name in self.route.names:
+                if Namespace(self.namespace).has(name):
+                    raise InvalidArgument(
+                        f"list {name} is a key of namespace {self.namespace}, which records "
+                        "services and messages there: name another list or another namespace"
+                    )
 
     def _check_numbers(self) -> None:
         most = {"service_capacity": MOST_SERVICES}

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LANES = 100
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_LONGEST_NAME = 128
+_NAME = re.compile(rf"[A-Za-z0-9_.:-]{{1,{_LONGEST_NAME}}}")
 _SHOWN_MOST = 60  # characters of a refused name
 REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
 _PARTS = [part.encode() for part in REQUEST_PARTS]
@@ -40,14 +41,15 @@ def new_id() -> str:
     return secrets.token_hex(10)
 
 
-def check_name(kind: str, name: str) -> str:
+def check_name(kind: str, name: str, longest: int = _LONGEST_NAME) -> str:
     """Returns `name` if it may be part of a key; `kind` names it in the error."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > longest:
         shown = repr(name)
         if isinstance(name, str) and len(name) > _SHOWN_MOST:
             shown = f"{name[:_SHOWN_MOST]!r}... ({len(name):,} characters)"
         raise InvalidArgument(
-            f"{kind} {shown} is not valid: use 1 to 128 letters, digits and the characters _ . : -"
+            f"{kind} {shown} is not valid: use 1 to {longest} letters, digits and the characters "
+            "_ . : -"
         )
     return name
 

@@ -92,6 +92,12 @@ class Namespace(NamedTuple):
     def _key(self, rest: str) -> bytes:
         return raw(f"{self.name}:{rest}")
 
+    def has(self, name: str) -> bool:
+        """Returns True if a list of this name would be one of these keys."""
+        before, _, rest = name.partition(f"{self.name}:")
+        is_own = rest in {"id", "ids"} or rest.isdecimal()
+        return not before and (is_own or rest.startswith(("message:", "metrics:")))
+
     @property
     def last_id(self) -> bytes:
         """`<namespace>:id`: the number of services so far."""

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.lists.fanout import Fanout
+from fairlane.lists.options import FanoutOptions
+from fairlane.operations.lists.hand_over import hand_over
+from fairlane.protocol.steps import Call
 from tests.cli.lists.running import Crew
 from tests.support.params import rest_but
 from tests.support.wait import wait_until
@@ -17,6 +22,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlane.operations.lists.hand_over import Route
     from tests.cli.program import Program
 
 LISTS = ("--in", "q:in", "--out", "q:a", "--out", "q:b")
@@ -49,6 +55,9 @@ def crew(program: Program) -> Iterator[Crew]:
             (*LISTS, "--namespace", "n", "--message-timeout", "5", "--message-expire", "5"),
             "messageExpire 5 is not valid: it must be longer than messageTimeout 5",
         ),
+        ((*LISTS, "--out", "n:ids", "--namespace", "n"), "list n:ids is a key of namespace n"),
+        ((*LISTS, "--out", "n:7", "--namespace", "n"), "list n:7 is a key of namespace n"),
+        (("--in", "n:message:done", "--out", "a", "--namespace", "n"), "a key of namespace n"),
         ((*LISTS, "--to", "some"), "--to"),
         ((*LISTS, "--redis", "http://x"), "Redis URL"),
     ],
@@ -122,6 +131,30 @@ def test_a_cluster_where_the_slots_of_the_lists_differ(program: Program, lists: 
     lists.lpush("{t}q:in", "one")
     assert program("fanout", *tagged, "--namespace", "{t}", "--until-idle").code == 0
     assert lists.lrange("{t}q:a", 0, -1) == [b"one"]
+
+
+def test_until_idle_goes_on_though_another_fan_out_was_first(
+    lists: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The other one hands over the first batch, and dies: the rest is still there."""
+    other = SyncDriver(redis_url)
+
+    def second(route: Route, *given: Any) -> Any:
+        operation, reply = hand_over(route, *given), None
+        while True:
+            try:
+                step: Any = operation.send(reply)
+            except StopIteration as end:
+                return end.value
+            if isinstance(step, Call) and step.script.name == "fan_out" and not lists.llen("a"):
+                other.run(hand_over(route, 0.0))
+            reply = yield step
+
+    lists.lpush("in", *range(150))
+    monkeypatch.setattr("fairlane.lists.fanout.hand_over", second)
+    Fanout(redis_url, FanoutOptions("in", ("a",))).run(until_idle=True)
+    other.close()
+    assert lists.llen("a") == 150
 
 
 # ------------------------------------------------------------------ the config file and options

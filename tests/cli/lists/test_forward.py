@@ -151,6 +151,7 @@ def test_a_target_that_is_not_there(program: Program, lists: Any, redis_url: str
     lists.lpush("orders", "a")
     words = ("--from", f"{redis_url}/orders", "--to", "redis://127.0.0.1:1/copy")
     program("forward", *words).refused(5, "127.0.0.1:1")
+    assert "--redis" not in program("forward", *words).err  # which this command does not have
     assert rest(lists, "orders") == [b"a"]
 
 

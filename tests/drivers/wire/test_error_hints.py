@@ -6,7 +6,7 @@ import pytest
 
 from fairlane.drivers.wire.error_hints import why_unanswered
 
-HINT = "; is it running? --redis or FAIRLANE_REDIS names another"
+HINT = "; is it running, and is the URL right?"
 
 
 @pytest.mark.parametrize(

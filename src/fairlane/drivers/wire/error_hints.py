@@ -82,7 +82,7 @@ def _hint(text: str, place: str) -> str:
             "FAIRLANE_REDIS names another"
         )
     if is_off:
-        return "; is it running? --redis or FAIRLANE_REDIS names another"
+        return "; is it running, and is the URL right?"
     if place.startswith("rediss"):
         if "EOF occurred" in text or "reset by peer" in text:
             return "; does it want a certificate? ssl_certfile and ssl_keyfile in the URL name one"

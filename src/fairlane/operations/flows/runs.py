@@ -10,10 +10,11 @@ from fairlane.operations.batching import run_all
 from fairlane.operations.control.completion import state, wait
 from fairlane.operations.control.request_state import asks_of_progress, progress_of
 from fairlane.operations.find.filters import filter_of
-from fairlane.operations.find.requests import check_page, list_requests
+from fairlane.operations.find.requests import MOST_LISTED, check_page, list_requests
 from fairlane.operations.flows.feed import DEAD, Feed, Place, request_of, run_of
 from fairlane.operations.flows.flow import FLOW_TAG, property_tags
 from fairlane.operations.flows.hand_over import cancel_flow
+from fairlane.options import check_whole
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def find_flows(
     Unfinished ones come first, and at most `limit` (1 to 1,000). It reads 20 pages of the queue, so
     in a queue of many thousand requests some may be missing. Raises InvalidArgument.
     """
+    check_whole("most", limit, 1, MOST_LISTED)
     found, after = dict[str, str](), ""
     for _ in range(_PAGES):
         page = yield from flow_page(queue, properties, flow, limit - len(found), after)

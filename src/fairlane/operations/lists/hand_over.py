@@ -57,11 +57,14 @@ class Backlog(NamedTuple):
     outs: tuple[int, ...]
 
 
-def hand_over(route: Route, block_s: float, tracking: Tracking | None = None) -> Operation[int]:
+def hand_over(
+    route: Route, block_s: float, tracking: Tracking | None = None
+) -> Operation[int | None]:
     """Hands over up to 100 messages and 1 MiB, oldest first; returns how many.
 
-    If there is none, waits up to `block_s` seconds for one. Raises InvalidArgument if one of the
-    keys holds no list; nothing is changed then.
+    None = no message was there. 0 = another process, or the first copy of a repeated call, has
+    handed them over, so there may be more. If none is there, waits up to `block_s` seconds for one.
+    Raises InvalidArgument if one of the keys holds no list; nothing is changed then.
     """
     messages = yield from _claim(route)
     if not messages and block_s > 0:
@@ -69,7 +72,7 @@ def hand_over(route: Route, block_s: float, tracking: Tracking | None = None) ->
         yield Command(b"BLMOVE", source, pending, b"RIGHT", b"LEFT", block_s)
         messages = yield from _claim(route)
     if not messages:
-        return 0
+        return None
     outs = [list_keys.raw(name) for name in route.outs]
     keys = [list_keys.raw(route.pending), *outs]
     rows: Sequence[Arg] = messages
