@@ -65,7 +65,7 @@ class System:
     keepers: int = 1  # how many actors check the queue concurrently
     passes: bool = True  # whether time passes
     before: tuple[Role, ...] = ()  # they act first, in turn; the exploration begins then
-    protocol: type[Fairlane | Lists] | None = None  # the invariants; None = the product's usual ones
+    protocol: type[Fairlane | Lists] | None = None  # the invariants; None = the usual ones
     tolerates: frozenset[str] = frozenset()  # errors with which an operation may end here, too
     most: int = 3_000_000
 
