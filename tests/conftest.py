@@ -18,12 +18,12 @@ import redis.utils
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.protocol import scripts
 from fairlane.queue import Queue
-from tests.support import table
-from tests.support.actor import Actor
-from tests.support.first_share import import_share
-from tests.support.requests import Lane
+from tests.support.operations.actor import Actor
+from tests.support.run import table
+from tests.support.run.first_share import import_share
+from tests.support.run.teardown import check_world
+from tests.support.scripts.requests import Lane
 from tests.support.servers import backends
-from tests.support.teardown import check_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -1,4 +1,4 @@
-"""Fills a queue with varied work, for a look at the dashboard: see docs/how-to/dashboard.md."""
+"""Fills a queue with varied work to look at: see docs/how-to/watch/dashboard.md."""
 
 from __future__ import annotations
 

@@ -6,7 +6,9 @@ import argparse
 import secrets
 import sys
 
-from tests.chaos import cluster_scenes, dead_primary, dependents, partition, scenes
+from tests.chaos import scenes
+from tests.chaos.cluster import cluster_scenes, dead_primary, partition
+from tests.chaos.producers import dependents
 from tests.chaos.scenes import Scale
 from tests.support.network.lab import why_not
 from tests.support.output import say

@@ -11,12 +11,12 @@ from fairlane.errors import RequestNotFound
 from fairlane.operations.lease.shards import served
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
-from tests.chaos.handlers import body_of, name_of
-from tests.chaos.journal import read
-from tests.chaos.overlap import Overlap, over_limit
-from tests.support.requests import is_sharded, once
-from tests.support.teardown import _is_stray
-from tests.support.workers import broken
+from tests.chaos.evidence.journal import read
+from tests.chaos.evidence.overlap import Overlap, over_limit
+from tests.chaos.producers.handlers import body_of, name_of
+from tests.support.processes.workers import broken
+from tests.support.run.teardown import _is_stray
+from tests.support.scripts.requests import is_sharded, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from fairlane.model import Result
     from fairlane.queue import Queue
-    from tests.chaos.fleet import Fleet
-    from tests.chaos.journal import Execution, Journal
-    from tests.chaos.load import Load, Submitted
+    from tests.chaos.evidence.journal import Execution, Journal
+    from tests.chaos.faults.fleet import Fleet
+    from tests.chaos.producers.load import Load, Submitted
 
 _SHOWN = 5
 _PAGE = 500

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.queue import Queue
 from tests.chaos.check import Check, Ear, Report, leftovers
-from tests.chaos.fleet import Fleet
-from tests.chaos.journal import written
-from tests.chaos.load import Load, long_ones, of_all_kinds, small
-from tests.chaos.memory import Memory
-from tests.chaos.nemesis import Nemesis
-from tests.chaos.proxy import run_proxy
-from tests.chaos.trials import Trials
+from tests.chaos.evidence.journal import written
+from tests.chaos.evidence.memory import Memory
+from tests.chaos.faults.fleet import Fleet
+from tests.chaos.faults.nemesis import Nemesis
+from tests.chaos.faults.proxy import run_proxy
+from tests.chaos.producers.load import Load, long_ones, of_all_kinds, small
+from tests.chaos.producers.trials import Trials
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 

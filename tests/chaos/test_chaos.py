@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.chaos import dependents, handlers, journal, scenes
+from tests.chaos import scenes
 from tests.chaos.check import Report
-from tests.chaos.journal import BEGAN, ENDED, Execution
-from tests.chaos.overlap import over_limit
+from tests.chaos.evidence import journal
+from tests.chaos.evidence.journal import BEGAN, ENDED, Execution
+from tests.chaos.evidence.overlap import over_limit
+from tests.chaos.evidence.stalls import longest_gap, shown
+from tests.chaos.producers import dependents, handlers
 from tests.chaos.short_run import ON_LINUX, check, small
-from tests.chaos.stalls import longest_gap, shown
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import cluster_scenes, dead_primary, partition
+from tests.chaos.cluster import cluster_scenes, dead_primary, partition
+from tests.chaos.evidence.stalls import shown
 from tests.chaos.short_run import ON_LINUX, check, small
-from tests.chaos.stalls import shown
 from tests.support.network.lab import why_not
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.heavy]

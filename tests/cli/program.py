@@ -23,10 +23,10 @@ from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
-from tests.support.prepared import Forked
-from tests.support.requests import waiting_bodies
+from tests.support.processes.prepared import Forked
+from tests.support.processes.workers import has_own_traceback
+from tests.support.scripts.requests import waiting_bodies
 from tests.support.servers import backends
-from tests.support.workers import has_own_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ import pytest
 from fairlane import content_id
 from fairlane.queue import Queue
 from tests.cli.program import Program, settle
-from tests.support.requests import waiting_bodies
+from tests.support.scripts.requests import waiting_bodies
 
 if TYPE_CHECKING:
     import redis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.program import Program, settle
-from tests.support.params import rest_but
+from tests.support.run.params import rest_but
 
 COMMANDS = [
     ("status", "mine"),

@@ -1,4 +1,4 @@
-"""Runs the cluster of docs/requests.md in containers and kills nodes: `python -m tests.compose`.
+"""Runs the cluster of docs/how-to/use/lines.md in containers and kills nodes: `python -m tests.compose`.
 
 Then the Dockerfile's image is built, and a worker in it works off a request.
 
@@ -224,7 +224,7 @@ def run_container_tests(engine: Engine, image: str) -> None:
     words += [str(ROOT / "tests" / "test_containers.py")]
     env = {**engine.env, "FAIRLANE_REDIS_IMAGE": image}
     said = run(words, env).strip().splitlines()[-1]
-    say(f"tests/test_containers.py: {said}")
+    say(f"tests/backends/test_containers.py: {said}")
     if "skipped" in said:
         raise Wrong("the tests found no engine")
 

@@ -29,8 +29,8 @@ from fairlane.protocol.steps import (
     Popped,
     UntilHandled,
 )
-from tests.support.drivers import KINDS, both, perform, run
-from tests.support.requests import listeners, once, work_off
+from tests.support.operations.drivers import KINDS, both, perform, run
+from tests.support.scripts.requests import listeners, once, work_off
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.protocol.steps import Operation
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
     from tests.support.servers.backends import Backend
     from tests.support.servers.server_process import Server
 

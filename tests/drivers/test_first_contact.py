@@ -12,16 +12,16 @@ import pytest
 from fairlane.drivers.driver import FirstContact
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Batch, Command
-from tests.support.drivers import both, perform
-from tests.support.lines import LAST
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
-from tests.support.requests import once
+from tests.support.operations.drivers import both, perform
+from tests.support.operations.lines import LAST
+from tests.support.scripts.requests import once
 from tests.support.servers.server_process import free_ports, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.actor import Actor
+    from tests.support.operations.actor import Actor
 
 LONG_S = 60.0  # a mistake that was repeated would be seen
 SOON_S = 20.0

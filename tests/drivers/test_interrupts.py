@@ -14,10 +14,10 @@ from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnreachable
 from fairlane.protocol.steps import Batch, Command, Hurry, Operation
-from tests.support.event_loop import in_event_loop
-from tests.support.lines import until
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
-from tests.support.requests import once
+from tests.support.operations.lines import until
+from tests.support.run.event_loop import in_event_loop
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.protocol.steps import Batch, Command, LazySteps
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 from tests.support.servers import backends
 from tests.support.wait import wait_until
 

@@ -14,7 +14,7 @@ from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 from tests.cli.program import Program
 from tests.drivers.test_retries import refusing
-from tests.support.drivers import both, perform
+from tests.support.operations.drivers import both, perform
 from tests.support.servers import server_process
 from tests.support.servers.replicas import Pair, in_step, run_pair
 from tests.support.wait import wait_until

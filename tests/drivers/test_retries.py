@@ -13,7 +13,7 @@ from fairlane import settings
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
-from tests.support.drivers import both, perform
+from tests.support.operations.drivers import both, perform
 from tests.support.servers import server_process
 from tests.support.servers.backends import at
 from tests.support.wait import wait_until

@@ -20,8 +20,8 @@ from fairlane.queue import Queue
 from fairlane.redis_url import resolve_url
 from fairlane.spark.fleet.fleet import FleetPlan
 from fairlane.worker.process.child import Assignment
-from tests.support.drivers import both, run
-from tests.support.requests import once
+from tests.support.operations.drivers import both, run
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

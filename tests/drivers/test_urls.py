@@ -11,8 +11,8 @@ from fairlane.drivers.urls import hide_secret, read
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from tests.support.drivers import both, run
-from tests.support.requests import once
+from tests.support.operations.drivers import both, run
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from pathlib import Path

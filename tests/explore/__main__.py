@@ -10,9 +10,9 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.explore.explorer import TooLarge, Violation
 from tests.explore.lists import LISTS
-from tests.explore.runs import explore
+from tests.explore.machinery.explorer import TooLarge, Violation
+from tests.explore.machinery.runs import explore
 from tests.explore.systems import (
     BEGUN_BEFORE,
     BY_NAME,
@@ -38,7 +38,7 @@ from tests.support.output import say
 from tests.support.servers import server_process
 
 if TYPE_CHECKING:
-    from tests.explore.explorer import System
+    from tests.explore.machinery.explorer import System
     from tests.support.servers.server_process import Server
 
 GROUPS = {

@@ -15,16 +15,16 @@ from fairlane.operations.lists.hand_over import Route, Tracking, hand_over
 from fairlane.protocol import list_keys, scripts
 from fairlane.protocol.list_keys import Namespace
 from fairlane.protocol.steps import Command
-from tests.explore.actors import OPS, Role, kind
-from tests.explore.explorer import Faults, System
-from tests.explore.protocol import Protocol
+from tests.explore.machinery.actors import OPS, Role, kind
+from tests.explore.machinery.explorer import Faults, System
+from tests.explore.machinery.protocol import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
     from fairlane.protocol.steps import Step
-    from tests.explore.actors import Actor
+    from tests.explore.machinery.actors import Actor
 
 SOURCE, PENDING, FIRST, SECOND = ("{l}:in", "{l}:pending", "{l}:a", "{l}:b")
 SENT = (b"one", b"two", b"one")  # equal messages, too; oldest first

@@ -17,14 +17,14 @@ import redis
 from fairlane.protocol.scripts import Script
 from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation
 from fairlane.worker.unit.leases import Lease, LeaseBatch
-from tests.explore.actors import Role, kind
-from tests.explore.explorer import System
-from tests.explore.protocol import Protocol
+from tests.explore.machinery.actors import Role, kind
+from tests.explore.machinery.explorer import System
+from tests.explore.machinery.protocol import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from tests.explore.actors import Actor
+    from tests.explore.machinery.actors import Actor
 
 KEYS = {
     "stream": b"sub:{r}",

@@ -5,18 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common.rate import Rate
-from tests.explore.actors import Role
-from tests.explore.deletions import DELETER, Deletions
-from tests.explore.distincts import Distincts
-from tests.explore.durable import WAITER, Durable
-from tests.explore.explorer import System
-from tests.explore.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
-from tests.explore.groups import Groups, group_producer
 from tests.explore.lists import LISTS
-from tests.explore.opened import opener
-from tests.explore.programs import Programs, dead, done, extend_and_finish, program, release
-from tests.explore.protocol import REQUEST
-from tests.explore.queues import (
+from tests.explore.machinery.actors import Role
+from tests.explore.machinery.explorer import System
+from tests.explore.machinery.protocol import REQUEST
+from tests.explore.one_request.deletions import DELETER, Deletions
+from tests.explore.one_request.distincts import Distincts
+from tests.explore.one_request.durable import WAITER, Durable
+from tests.explore.one_request.opened import opener
+from tests.explore.one_request.requeues import Requeues, reviver
+from tests.explore.one_request.spread import OneMoves, Spread, spreader
+from tests.explore.one_request.uniques import Replaces, Uniques
+from tests.explore.several_requests.feeds import ONE, TWO, Feeds, Joins, TwoResults, fed_by
+from tests.explore.several_requests.groups import Groups, group_producer
+from tests.explore.several_requests.programs import (
+    Programs,
+    dead,
+    done,
+    extend_and_finish,
+    program,
+    release,
+)
+from tests.explore.several_requests.queues import (
     FASTER,
     REGISTRAR,
     SLOWLY,
@@ -26,8 +36,7 @@ from tests.explore.queues import (
     beating_worker,
     queue_changer,
 )
-from tests.explore.requeues import Requeues, reviver
-from tests.explore.several import (
+from tests.explore.several_requests.several import (
     CANCEL_FIRST,
     FIRST,
     After,
@@ -40,8 +49,6 @@ from tests.explore.several import (
     schedule_changer,
     scheduler,
 )
-from tests.explore.spread import OneMoves, Spread, spreader
-from tests.explore.uniques import Replaces, Uniques
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,13 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from tests.explore.actors import Cast
-from tests.explore.explorer import Explorer, System, Violation
+from tests.explore.machinery.actors import Cast
+from tests.explore.machinery.explorer import Explorer, System, Violation
+from tests.explore.machinery.protocol import QUEUE, Facts, Fairlane
+from tests.explore.machinery.runs import explore, world_of
 from tests.explore.mutants import Mutant, find
-from tests.explore.protocol import QUEUE, Facts, Fairlane
-from tests.explore.runs import explore, world_of
 from tests.explore.systems import BY_NAME, LOST, QUICK, SMALL, W1, producer
-from tests.support.params import rest_but
+from tests.support.run.params import rest_but
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

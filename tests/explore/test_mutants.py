@@ -102,7 +102,7 @@ sys.exit(mutants.main())
 @pytest.mark.slow
 @pytest.mark.rest
 @pytest.mark.parametrize(
-    ("file", "caught", "missed"), [("test_place", 3, 0), ("test_backlog", 0, 3)]
+    ("file", "caught", "missed"), [("dispatch/test_place", 3, 0), ("dispatch/test_backlog", 0, 3)]
 )
 def test_a_guard_is_missed_unless_a_test_that_calls_its_script_fails(
     file: str, caught: int, missed: int

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.explore.explorer import Explorer, Violation
+from tests.explore.machinery.explorer import Explorer, Violation
+from tests.explore.machinery.world import World
 from tests.explore.naive import Naive, system
-from tests.explore.world import World
-from tests.support.params import rest_but
+from tests.support.run.params import rest_but
 
 if TYPE_CHECKING:
     from tests.support.servers.server_process import Server

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from fairlane.protocol import scripts
-from tests.explore.explorer import TooLarge, Violation
-from tests.explore.runs import explore
+from tests.explore.machinery.explorer import TooLarge, Violation
+from tests.explore.machinery.runs import explore
 from tests.explore.systems import BY_NAME
 from tests.support.servers import server_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tests.explore.explorer import System
+    from tests.explore.machinery.explorer import System
 
 ROOT = Path(__file__).resolve().parents[2]
 LUA_VARIABLE = "FAIRLANE_TESTS_LUA"  # read by tests/conftest.py: the folder that holds v1

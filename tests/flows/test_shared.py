@@ -11,7 +11,7 @@ import pytest
 from fairlane import Change, Flow, InvalidArgument, RequestNotFound
 from fairlane.aio import Queue as AsyncQueue
 from fairlane.worker.handler.handlers import Context
-from tests.support.requests import work_off
+from tests.support.scripts.requests import work_off
 
 if TYPE_CHECKING:
     from fairlane.flows.shared import SharedState

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-REQUESTS = ROOT / "docs" / "requests.md"
+REQUESTS = ROOT / "docs" / "how-to" / "use" / "lines.md"
 GUIDE = ROOT / "docs" / "guide"
 CLUSTER = "On a Redis Cluster"  # its heading
 FAILING = "When a handler fails"

@@ -12,7 +12,7 @@ from tests.guide.blocks import ON_ONE_KIND, ROOT, Shells, blocks_of, environment
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = ROOT / "docs" / "how-to" / "http.md"
+PAGE = ROOT / "docs" / "how-to" / "connect" / "http.md"
 
 
 @pytest.mark.slow

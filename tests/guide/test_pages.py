@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 RUN_ELSEWHERE = {
     REQUESTS,  # test_requests_page.py
-    DOCS / "finding.md",  # test_finding.py
-    DOCS / "how-to" / "schedules.md",  # test_schedules_page.py
-    DOCS / "how-to" / "pull.md",  # test_pull_page.py
-    DOCS / "how-to" / "lists.md",  # test_lists_page.py
-    DOCS / "how-to" / "topics.md",  # test_topics_page.py
-    DOCS / "how-to" / "http.md",  # test_http_page.py
-    DOCS / "how-to" / "tracing.md",  # test_tracing_page.py
-    DOCS / "testing.md",  # test_testing.py
+    DOCS / "how-to" / "watch" / "finding.md",  # test_finding.py
+    DOCS / "how-to" / "use" / "schedules.md",  # test_schedules_page.py
+    DOCS / "how-to" / "use" / "pull.md",  # test_pull_page.py
+    DOCS / "how-to" / "use" / "lists.md",  # test_lists_page.py
+    DOCS / "how-to" / "use" / "topics.md",  # test_topics_page.py
+    DOCS / "how-to" / "connect" / "http.md",  # test_http_page.py
+    DOCS / "how-to" / "watch" / "tracing.md",  # test_tracing_page.py
+    DOCS / "how-to" / "use" / "testing.md",  # test_testing.py
     *GUIDE.glob("*.md"),  # test_first_job.py and others
 }
-PARSED = {DOCS / "spark.md"}  # its blocks share one session: tests/spark runs them
+PARSED = {
+    DOCS / "how-to" / "connect" / "spark.md"
+}  # its blocks share one session: tests/spark runs them
 PAGES = sorted(
     path
     for path in DOCS.rglob("*.md")
@@ -79,7 +81,7 @@ def test_what_cannot_run_here_parses(page: Path):
 def test_the_unit_of_systemd_starts_a_worker_with_options_that_exist():
     from fairlane.cli.commands.worker import command
 
-    unit, _ = blocks_of(DOCS / "how-to" / "systemd.md", languages=("ini",))
+    unit, _ = blocks_of(DOCS / "how-to" / "run" / "systemd.md", languages=("ini",))
     words = next(line for line in unit.text.splitlines() if line.startswith("ExecStart=")).split()
     options = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= options
@@ -89,7 +91,7 @@ def test_the_deployments_probe_paths_that_exist():
     from fairlane.cli.commands.serve import command
     from fairlane.web.app import ENDPOINTS
 
-    blocks = blocks_of(DOCS / "how-to" / "kubernetes.md", languages=("yaml",))
+    blocks = blocks_of(DOCS / "how-to" / "run" / "kubernetes.md", languages=("yaml",))
     deployment, serving, scaled = (yaml.safe_load(block.text) for block in blocks)
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     assert container["livenessProbe"]["httpGet"]["path"] == "/metrics"
@@ -105,7 +107,7 @@ def test_the_deployments_probe_paths_that_exist():
 
 def test_the_service_of_fastapi_submits_and_returns_a_result(tmp_path: Path):
     testclient = pytest.importorskip("fastapi.testclient")
-    (block,) = blocks_of(DOCS / "how-to" / "fastapi.md", languages=("python",))
+    (block,) = blocks_of(DOCS / "how-to" / "connect" / "fastapi.md", languages=("python",))
     (tmp_path / "service.py").write_text(block.text)
     spec = importlib.util.spec_from_file_location("service", tmp_path / "service.py")
     assert spec is not None

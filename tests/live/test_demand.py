@@ -9,7 +9,7 @@ from fairlane.common import clock
 from fairlane.errors import RedisUnreachable
 from fairlane.found import Demand
 from fairlane.live.demand import ASKED_S, OLDEST_S, DemandNow, SharedDemand
-from tests.support.snapshots import snapshot_of
+from tests.support.scripts.snapshots import snapshot_of
 
 if TYPE_CHECKING:
     import pytest

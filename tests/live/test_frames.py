@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlane.live.frames import MOST_SHARES, OTHERS, Rates, Totals, frame_of, rates_between
-from tests.support.snapshots import NOW_MS, measured, request, snapshot_of
+from tests.support.scripts.snapshots import NOW_MS, measured, request, snapshot_of
 
 
 def test_the_first_look_has_no_rates():

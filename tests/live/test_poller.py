@@ -10,8 +10,8 @@ import msgspec
 from fairlane.errors import RedisUnreachable
 from fairlane.live.poller import Poller
 from fairlane.web.live.broadcast import Broadcast
-from tests.support.event_loop import in_event_loop
-from tests.support.snapshots import measured, request, snapshot_of
+from tests.support.run.event_loop import in_event_loop
+from tests.support.scripts.snapshots import measured, request, snapshot_of
 
 if TYPE_CHECKING:
     import pytest

@@ -9,7 +9,7 @@ from fairlane.metrics.plain import text_of
 from tests.guide.blocks import ROOT
 from tests.support.promtool import promtool
 
-PAGE = ROOT / "docs" / "how-to" / "metrics.md"
+PAGE = ROOT / "docs" / "how-to" / "watch" / "metrics.md"
 LABELS = {"band", "state", "node"}  # each has few values
 
 

@@ -7,8 +7,8 @@ import secrets
 import sys
 import time
 
+from tests.model.play.wire import Wire
 from tests.model.runs import play
-from tests.model.wire import Wire
 from tests.support.output import say
 from tests.support.servers import server_process
 

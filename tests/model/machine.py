@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition
 
-from tests.model.base import HOUR, MINUTE, has_graves, pick, step, which, workers
-from tests.model.book import DAY_MS, QUEUE
-from tests.model.operations import Operations
-from tests.model.player import IDS
-from tests.model.pull import Pull
-from tests.model.words import Options
+from tests.model.plain.book import DAY_MS, QUEUE
+from tests.model.plain.words import Options
+from tests.model.play.player import IDS
+from tests.model.rules.base import HOUR, MINUTE, has_graves, pick, step, which, workers
+from tests.model.rules.operations import Operations
+from tests.model.rules.pull import Pull
 
 EXTRAS = ("", "", "delay=7000", "ageing=20000", "after=end:z", "distinct=1")
 TENANTS = ("", "", "", "\ntenant=t", "\ntenant=u\nshare=3", "\ntenant=t\nshare=2")

@@ -12,7 +12,7 @@ from hypothesis.stateful import RULE_MARKER, run_state_machine_as_test
 from tests.model.machine import QueueMachine
 
 if TYPE_CHECKING:
-    from tests.model.wire import Wire
+    from tests.model.play.wire import Wire
 
 FIND_ONLY = (Phase.generate,)
 ALSO_SHRINK = (Phase.generate, Phase.shrink)

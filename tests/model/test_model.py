@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from fairlane.protocol.scripts import library
+from tests.model.plain.words import Disagreement
+from tests.model.play.wire import Wire
 from tests.model.runs import FIND_ONLY, play
-from tests.model.wire import Wire
-from tests.model.words import Disagreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

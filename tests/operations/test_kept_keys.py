@@ -18,7 +18,7 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.topics import Topic
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from fairlane.operations.control import change, request_state
 from fairlane.operations.find import overview
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
-from tests.support.drivers import both, run
-from tests.support.requests import once
+from tests.support.operations.drivers import both, run
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

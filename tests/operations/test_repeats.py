@@ -49,8 +49,8 @@ from fairlane.spark.operations.commit import commit, seal
 from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
 from fairlane.spark.operations.manifest import Share, Txn
 from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
-from tests.support.list_scenarios import balances, fans_out, forwards, places, publishes
-from tests.support.lost_replies import (
+from tests.support.operations.list_scenarios import balances, fans_out, forwards, places, publishes
+from tests.support.operations.lost_replies import (
     ON_SINGLE,
     expire,
     heal,
@@ -63,10 +63,10 @@ from tests.support.lost_replies import (
     take,
     work_on,
 )
-from tests.support.requests import insert, numbered
+from tests.support.operations.stepping import apart
+from tests.support.processes.workers import broken
+from tests.support.scripts.requests import insert, numbered
 from tests.support.servers.replicas import run_pair
-from tests.support.stepping import apart
-from tests.support.workers import broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Tests kill -9 of Redis by setting: no more is lost than docs/durability.md states."""
+"""Tests kill -9 of Redis by setting: no more is lost than docs/concepts/durability.md states."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from fairlane.errors import FairlaneError, RequestNotFound
 from fairlane.queue import Queue
-from tests.support.requests import numbered, work_off
+from tests.support.processes.workers import broken
+from tests.support.scripts.requests import numbered, work_off
 from tests.support.servers import server_process
 from tests.support.servers.restart import AOF, UP_S, killed_and_started_again
 from tests.support.wait import wait_until
-from tests.support.workers import broken
 
 
 def is_written(server: server_process.Server) -> bool:

@@ -15,7 +15,7 @@ from fairlane.operations.control.completion import parse_results, read_entries
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.results import InputOrder, flow
 from fairlane.protocol import keys
-from tests.support.requests import (
+from tests.support.scripts.requests import (
     dead,
     head_of,
     next_slice,
@@ -28,7 +28,7 @@ from tests.support.requests import (
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 
 def result(index: int) -> Result:

@@ -146,7 +146,7 @@ def test_every_operation_that_the_api_offers_is_for_some_role():
 
 @pytest.mark.parametrize("role", ROLES)
 def test_the_page_on_security_lists_the_commands_of_every_role(role: str):
-    page = Path(__file__).parents[2].joinpath("docs", "security.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs", "concepts", "security.md").read_text()
     (row,) = (line for line in page.splitlines() if line.startswith(f"| {role} |"))
     runs = row.split("|")[2]
     inherited = acl.ROLES["producer"].runs if "what a producer runs" in runs else ()

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
-from tests.support.requests import HOUR, POLICY, T0, Lane, toks
+from tests.support.scripts.requests import HOUR, POLICY, T0, Lane, toks
 
 if TYPE_CHECKING:
-    from tests.support.requests import Held
+    from tests.support.scripts.requests import Held
 
 RUNNING, NEW, ENDED = "r1", "r2", "r3"
 ACTIVE, DELAYED, STATS = keys.active("req"), keys.delayed("req"), keys.stats("req")

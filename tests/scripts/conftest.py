@@ -9,7 +9,7 @@ import pytest
 from tests.spark.staging import Sink
 
 if TYPE_CHECKING:
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 
 @pytest.fixture

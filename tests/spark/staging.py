@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
 from fairlane.spark.operations.staging import pack
-from tests.support.requests import HOUR, numbered
+from tests.support.scripts.requests import HOUR, numbered
 
 if TYPE_CHECKING:
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 DAY = 24 * HOUR
 TXN = "t1"

@@ -1,4 +1,4 @@
-"""Tests docs/spark.md: runs its Python in one program, as a reader types it; then its commands."""
+"""Tests docs/how-to/connect/spark.md: runs its Python in one program, then its commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.processes import skip_without_java
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = ROOT / "docs" / "spark.md"
+PAGE = ROOT / "docs" / "how-to" / "connect" / "spark.md"
 END_S = 500.0
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 

@@ -1,4 +1,4 @@
-"""Tests that the block of docs/requests.md about Spark runs, and prints what the page shows."""
+"""Runs the block of docs/how-to/use/lines.md about Spark: it prints what the page shows."""
 
 from __future__ import annotations
 

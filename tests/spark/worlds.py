@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.model import Verdict, result_head
 from fairlane.operations.lease import leases, tokens
 from fairlane.queue import Queue
-from tests.support.requests import insert, once, take_slice
+from tests.support.scripts.requests import insert, once, take_slice
 
 if TYPE_CHECKING:
     from collections.abc import Collection

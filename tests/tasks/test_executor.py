@@ -40,7 +40,7 @@ from fairlane.protocol.steps import Command
 from fairlane.tasks.executor import call_stream
 from fairlane.tasks.executor.call_stream import Pace
 from fairlane.testing import run_tasks
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from fairlane.tracing.tracer import text_of_headers
 from fairlane.web import asgi
-from tests.support.requests import stored
+from tests.support.scripts.requests import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.new_request import NewRequest
 from fairlane.options import Policy, policy_of
 from fairlane.tracing.tracer import context_of, text_of
-from tests.support.requests import stored
+from tests.support.scripts.requests import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

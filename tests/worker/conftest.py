@@ -10,7 +10,7 @@ import pytest
 from fairlane.queue import Queue
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
-from tests.support.workers import Workers, check_requests, workers_of
+from tests.support.processes.workers import Workers, check_requests, workers_of
 from tests.worker.parts import made_async, record_of_its_own
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairlane.model import Slice
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
-    from tests.support.workers import Folder
+    from tests.support.processes.workers import Folder
 
 
 @pytest.fixture

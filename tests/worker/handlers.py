@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fairlane.worker import Retry, batch_handler
+from tests.support.processes.workers import END_S, Folder
 from tests.support.wait import wait_until
-from tests.support.workers import END_S, Folder
 
 if TYPE_CHECKING:
     from fairlane.worker import Context

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.queue import Queue
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 Ask = Callable[[bytes], tuple[bytes, bytes]]
 REPORT: dict[str, Any] = {

@@ -26,10 +26,10 @@ from fairlane.worker.host_identity import (
     whereabouts,
 )
 from fairlane.worker.maintenance.leader import refuses
-from tests.support.prepared import ROOT
+from tests.support.processes.prepared import ROOT
+from tests.support.processes.workers import FOLDER, Folder
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
-from tests.support.workers import FOLDER, Folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ HERE = "from fairlane.worker.host_identity import whereabouts; print(whereabouts
 
 
 HANDLER = """
-from tests.support.workers import Folder
+from tests.support.processes.workers import Folder
 
 def act(body, context):
     Folder.of_handler().note("began", context.attempt)

@@ -10,7 +10,7 @@ from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 
 def sent(calls: list[Any]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 
 def test_nothing_is_measured_before_something_is_finished():

@@ -33,7 +33,7 @@ class _Lines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Writes each record as one JSON object; docs/logging.md lists the names of the fields."""
+    """Writes each record as one JSON object: docs/how-to/watch/logging.md lists the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the object: time, level, logger, message, pid, then the fields of the caller."""

@@ -157,7 +157,7 @@ def _launch(server: ServerBinary, place: Home, socket: Path, data: Path) -> bool
         "appendfsync": "everysec",
         "save": "",
         "maxmemory-policy": "noeviction",
-        "stream-node-max-bytes": "2048",  # docs/sizing.md says why
+        "stream-node-max-bytes": "2048",  # docs/concepts/sizing.md says why
     }
     words = [word for name, value in settings.items() for word in (f"--{name}", value)]
     with locked(place.alive) as alive, place.log.open("ab") as log:

@@ -31,7 +31,7 @@ def register(spark: SparkSession) -> None:
 
 
 class FairlaneSource(DataSource):
-    """Writes requests, and reads results and completions; options in docs/spark.md.
+    """Writes requests, and reads results and completions; options in docs/how-to/connect/spark.md.
 
     Spark makes an instance wherever it plans, writes, reads or commits. It sends what the
     methods return to the executors, so nothing here holds a connection.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import NO_SERVER, hold, settle
-from tests.support.requests import change_number
+from tests.support.scripts.requests import change_number
 
 if TYPE_CHECKING:
     import redis

@@ -10,7 +10,7 @@ from tests.cli.program import Dead, Failed, settle
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 
 def answer(_: int, body: bytes) -> bytes:

@@ -17,7 +17,7 @@ from fairlane.protocol import acl, keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Command
 from tests.cli.program import ON_EVERY_KIND, Program
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 from tests.support.security import load_scripts
 from tests.support.servers.users import Users, forget_scripts, servers_of
 

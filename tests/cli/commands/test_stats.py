@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.operations.lease.stats import tally
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from tests.cli.program import Program

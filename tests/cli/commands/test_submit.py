@@ -22,7 +22,7 @@ from tests.cli.program import (
     settle,
 )
 from tests.cli.submission.test_input_lines import LINES
-from tests.support.requests import stored
+from tests.support.scripts.requests import stored
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 

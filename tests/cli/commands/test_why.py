@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.queue import Queue
 from tests.cli.program import settle
-from tests.support.beats import beat
+from tests.support.processes.beats import beat
 
 if TYPE_CHECKING:
     from tests.cli.program import Program

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.beats import beat, make_older
+from tests.support.processes.beats import beat, make_older
 
 if TYPE_CHECKING:
     import redis

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.display.terminals import on_terminal
+from tests.cli.display.test_terminal import COMMANDING, EVIL
 from tests.cli.program import Dead, settle
-from tests.cli.test_terminal import COMMANDING, EVIL
 
 if TYPE_CHECKING:
     from tests.cli.program import Program

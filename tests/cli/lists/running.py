@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from tests.support.prepared import Forked
+from tests.support.processes.prepared import Forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from fairlane.lists.options import FanoutOptions
 from fairlane.operations.lists.hand_over import hand_over
 from fairlane.protocol.steps import Call
 from tests.cli.lists.running import Crew
-from tests.support.params import rest_but
+from tests.support.run.params import rest_but
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from tests.cli.program import (
     next_message,
     settle,
 )
-from tests.support.params import rest_but
-from tests.support.requests import listeners
+from tests.support.run.params import rest_but
+from tests.support.scripts.requests import listeners
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_ONE_SERVER

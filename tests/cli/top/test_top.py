@@ -10,8 +10,8 @@ from fairlane.cli.top import view
 from fairlane.errors import RedisUnreachable
 from fairlane.live.frames import Rates, frame_of
 from fairlane.live.poller import Poller
-from tests.support.event_loop import in_event_loop
-from tests.support.snapshots import measured, request, snapshot_of, worker
+from tests.support.run.event_loop import in_event_loop
+from tests.support.scripts.snapshots import measured, request, snapshot_of, worker
 
 if TYPE_CHECKING:
     from fairlane.cli.top.app import Top

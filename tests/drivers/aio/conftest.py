@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.lines import Says
 from tests.support.network.fakes import FakeServer, fake_servers
+from tests.support.operations.lines import Says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,20 @@ from fairlane.operations.lease import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Operation
-from tests.support.event_loop import in_event_loop
-from tests.support.lines import HERE, LAST, MIDDLE, THERE, Says, connected, echo, until, watched
 from tests.support.network.fakes import FakeServer, fake_servers
-from tests.support.requests import once
+from tests.support.operations.lines import (
+    HERE,
+    LAST,
+    MIDDLE,
+    THERE,
+    Says,
+    connected,
+    echo,
+    until,
+    watched,
+)
+from tests.support.run.event_loop import in_event_loop
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     import redis

@@ -13,8 +13,8 @@ from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
-from tests.support.event_loop import in_event_loop
-from tests.support.lines import (
+from tests.support.network.fakes import FakeServer, Refusal, fake_servers
+from tests.support.operations.lines import (
     HERE,
     LAST,
     MIDDLE,
@@ -26,8 +26,8 @@ from tests.support.lines import (
     shared_by,
     until,
 )
-from tests.support.network.fakes import FakeServer, Refusal, fake_servers
-from tests.support.requests import once
+from tests.support.run.event_loop import in_event_loop
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,15 +14,15 @@ from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations.lease import tokens
 from fairlane.protocol.scripts import Dialect
 from fairlane.protocol.steps import Batch, Command
-from tests.support.drivers import both
-from tests.support.lines import HERE, LAST, MIDDLE, THERE
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
-from tests.support.requests import once
+from tests.support.operations.drivers import both
+from tests.support.operations.lines import HERE, LAST, MIDDLE, THERE
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.actor import Actor
+    from tests.support.operations.actor import Actor
 
 DOWN = Refusal("CLUSTERDOWN The cluster is down")
 ON_THE_MOVE = Refusal("TRYAGAIN Multiple keys request during rehashing of slot")

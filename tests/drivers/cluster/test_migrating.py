@@ -16,8 +16,8 @@ from fairlane.operations.lease import shards, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Message, Operation, Pause, Subscribe
 from fairlane.queue import Queue
-from tests.support.drivers import both, run
-from tests.support.requests import once, work_off
+from tests.support.operations.drivers import both, run
+from tests.support.scripts.requests import once, work_off
 from tests.support.servers.clusters import run_cluster, slot_of
 from tests.support.wait import wait_until
 

@@ -10,15 +10,15 @@ import pytest
 from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnreachable
 from fairlane.protocol.steps import Batch, Command, Confirm
-from tests.support.lines import HERE, LAST, MIDDLE, THERE
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
-from tests.support.requests import once
+from tests.support.operations.lines import HERE, LAST, MIDDLE, THERE
+from tests.support.scripts.requests import once
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.actor import Actor
+    from tests.support.operations.actor import Actor
 
 pytestmark = pytest.mark.parametrize("kind", ["sync", "async"])
 AWAY_S = 0.3

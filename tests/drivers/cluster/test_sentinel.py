@@ -14,8 +14,8 @@ from fairlane.drivers.wire import error_hints
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from tests.support.drivers import both, perform, run
-from tests.support.requests import once
+from tests.support.operations.drivers import both, perform, run
+from tests.support.scripts.requests import once
 from tests.support.servers.sentinels import NAME, run_guarded
 
 if TYPE_CHECKING:

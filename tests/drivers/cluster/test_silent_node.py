@@ -16,7 +16,7 @@ from fairlane.drivers.aio import connections as aio_connections
 from fairlane.drivers.sync import connections as sync_connections
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.drivers.sync.io import complete
-from tests.support.drivers import both
+from tests.support.operations.drivers import both
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

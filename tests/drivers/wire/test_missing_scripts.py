@@ -16,8 +16,8 @@ from fairlane.operations.script_loading import everywhere, look
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
-from tests.support.drivers import both, run
-from tests.support.requests import once
+from tests.support.operations.drivers import both, run
+from tests.support.scripts.requests import once
 from tests.support.servers.users import Users, forget_scripts, servers_of
 from tests.support.wait import wait_until
 

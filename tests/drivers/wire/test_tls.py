@@ -15,9 +15,9 @@ from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
-from tests.support.drivers import both, run
-from tests.support.event_loop import in_event_loop
-from tests.support.requests import once, work_off
+from tests.support.operations.drivers import both, run
+from tests.support.run.event_loop import in_event_loop
+from tests.support.scripts.requests import once, work_off
 from tests.support.security import Security, load_scripts, make_security
 from tests.support.servers.clusters import run_cluster
 from tests.support.servers.sentinels import run_guarded

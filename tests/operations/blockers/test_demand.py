@@ -9,9 +9,9 @@ from fairlane.operations.blockers import demand
 from fairlane.operations.control import change
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
-from tests.support.requests import next_slice, take_slice
-from tests.support.stepping import drive
-from tests.support.upkeep import server_ms
+from tests.support.operations.stepping import drive
+from tests.support.operations.upkeep import server_ms
+from tests.support.scripts.requests import next_slice, take_slice
 
 if TYPE_CHECKING:
     import pytest
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.protocol.steps import Step
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 
 def submit_all_kinds(queue: Queue, driver: SyncDriver) -> None:

@@ -10,8 +10,8 @@ from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.blockers import recent_leases
 from fairlane.operations.blockers.facts import read_holders
 from fairlane.protocol import keys
-from tests.support.requests import next_slice, settle
-from tests.support.upkeep import server_ms
+from tests.support.operations.upkeep import server_ms
+from tests.support.scripts.requests import next_slice, settle
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

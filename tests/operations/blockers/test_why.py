@@ -17,9 +17,9 @@ from fairlane.operations.find import waiting
 from fairlane.operations.lease import rates
 from fairlane.operations.lease.shards import Shards, set_shards
 from fairlane.protocol import keys
-from tests.support.beats import beat
-from tests.support.requests import next_slice, once, settle
-from tests.support.upkeep import server_ms
+from tests.support.operations.upkeep import server_ms
+from tests.support.processes.beats import beat
+from tests.support.scripts.requests import next_slice, once, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fairlane.found import WhyWaiting
     from fairlane.protocol.steps import Batch, Command
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 IN_A_MINUTE = r"[0-9:]{8} UTC \(in (59|60) s\)"
 

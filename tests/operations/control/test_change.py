@@ -12,11 +12,11 @@ from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
 from fairlane.operations.control import change, request_state
 from fairlane.operations.maintenance import lost_tokens
 from fairlane.protocol import keys
-from tests.support.requests import cut, next_slice, pop_token, settle, work_off
+from tests.support.scripts.requests import cut, next_slice, pop_token, settle, work_off
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 CHANGES: dict[str, tuple[Any, ...]] = {
     "pause": (),

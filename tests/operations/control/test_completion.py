@@ -15,7 +15,7 @@ from fairlane.operations.control import request_state
 from fairlane.operations.control.completion import wait
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Message, Subscribe
-from tests.support.requests import (
+from tests.support.scripts.requests import (
     MINUTE,
     listeners,
     next_slice,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 
 @contextlib.contextmanager

@@ -23,8 +23,9 @@ from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import SingleServer
-from tests.support.dead_letters import ended, refuse, running, work_badly
-from tests.support.requests import (
+from tests.support.operations.stepping import script_of
+from tests.support.scripts.dead_letters import ended, refuse, running, work_badly
+from tests.support.scripts.requests import (
     cut,
     dead,
     insert,
@@ -34,7 +35,6 @@ from tests.support.requests import (
     take_slice,
     work_off,
 )
-from tests.support.stepping import script_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
     from fairlane.request import Request
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 RAISED = 'Traceback (most recent call last):\n  File "/own/{file}.py", line 7, in go\n{error}\n'
 MIB = 1 << 20

@@ -14,16 +14,16 @@ from fairlane.operations.control.requeue import requeue_dead
 from fairlane.operations.maintenance import lost_tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
-from tests.support.dead_letters import ended, running
-from tests.support.requests import cut, insert, next_slice, numbered, once, settle, work_off
-from tests.support.stepping import script_of
+from tests.support.operations.stepping import script_of
+from tests.support.scripts.dead_letters import ended, running
+from tests.support.scripts.requests import cut, insert, next_slice, numbered, once, settle, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 THREE = DeadChoice.of(indexes=range(3))
 ALL = DeadChoice()

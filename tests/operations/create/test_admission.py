@@ -19,15 +19,15 @@ from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from tests.support.requests import cut, dump, next_slice, numbered, once, settle, work_off
-from tests.support.stepping import script_of
-from tests.support.upkeep import watch
+from tests.support.operations.stepping import script_of
+from tests.support.operations.upkeep import watch
+from tests.support.scripts.requests import cut, dump, next_slice, numbered, once, settle, work_off
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
 CONF = keys.conf("req")

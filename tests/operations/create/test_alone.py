@@ -16,10 +16,10 @@ from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk, Pause
-from tests.support.drivers import both, run
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
-from tests.support.requests import dump, once, work_off
-from tests.support.stepping import script_of
+from tests.support.operations.drivers import both, run
+from tests.support.operations.stepping import script_of
+from tests.support.scripts.requests import dump, once, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fairlane.operations.create.intents import Intent
     from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 FULL = RedisFull("Redis is full")
 

@@ -13,13 +13,13 @@ from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.lease.tokens import drop_active
 from fairlane.options import Policy
 from fairlane.protocol import keys
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
     Undo = Callable[..., Any]
 

@@ -20,8 +20,8 @@ from fairlane.protocol import keys
 from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
-from tests.support.requests import HOUR, MINUTE, Lane
-from tests.support.upkeep import ACTIVE, WORKERS, server_ms
+from tests.support.operations.upkeep import ACTIVE, WORKERS, server_ms
+from tests.support.scripts.requests import HOUR, MINUTE, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

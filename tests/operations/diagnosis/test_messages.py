@@ -13,13 +13,13 @@ from fairlane.operations.lists import forwarding
 from fairlane.operations.topics.publish import publish, set_retention
 from fairlane.operations.topics.subscribers import acknowledge, fetch, subscribe
 from fairlane.protocol import keys, list_keys
-from tests.support.requests import HOUR, MINUTE
-from tests.support.upkeep import server_ms
+from tests.support.operations.upkeep import server_ms
+from tests.support.scripts.requests import HOUR, MINUTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 CONF = keys.topic("news")[1]
 ORDERS = list_keys.forward_state("orders")

@@ -16,7 +16,16 @@ from fairlane.operations.diagnosis.walk import Walk
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
-from tests.support.requests import (
+from tests.support.operations.upkeep import (
+    ACTIVE,
+    DELAYED,
+    HOME,
+    expected,
+    server_ms,
+    standing,
+    watch,
+)
+from tests.support.scripts.requests import (
     HOUR,
     MINUTE,
     Lane,
@@ -26,8 +35,7 @@ from tests.support.requests import (
     take_slice,
     work_off,
 )
-from tests.support.requests import insert as dispatch
-from tests.support.upkeep import ACTIVE, DELAYED, HOME, expected, server_ms, standing, watch
+from tests.support.scripts.requests import insert as dispatch
 
 LOGGED = keys.logged("req")
 

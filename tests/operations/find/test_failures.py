@@ -11,7 +11,7 @@ from fairlane.model import Verdict, result_head
 from fairlane.operations.control import dead_letters
 from fairlane.operations.find import failures
 from fairlane.operations.lease import leases
-from tests.support.requests import next_slice
+from tests.support.scripts.requests import next_slice
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue

@@ -9,7 +9,7 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.operations.find import requests, waiting
 from tests.operations.find.test_requests import listed, make_older, pages
-from tests.support.requests import take_slice, work_off
+from tests.support.scripts.requests import take_slice, work_off
 
 if TYPE_CHECKING:
     import redis

@@ -10,8 +10,8 @@ from fairlane import settings
 from fairlane.operations.find import overview, waiting
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
-from tests.support.requests import take_slice
-from tests.support.stepping import drive
+from tests.support.operations.stepping import drive
+from tests.support.scripts.requests import take_slice
 
 if TYPE_CHECKING:
     import redis

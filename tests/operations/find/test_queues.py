@@ -13,9 +13,9 @@ from fairlane.operations.find.cursor import write_cursor
 from fairlane.operations.find.queues import is_known, list_queues, similar_queues
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.beats import beat, make_older
-from tests.support.lost_replies import Forgetful, settle
-from tests.support.requests import next_slice, work_off
+from tests.support.operations.lost_replies import Forgetful, settle
+from tests.support.processes.beats import beat, make_older
+from tests.support.scripts.requests import next_slice, work_off
 
 if TYPE_CHECKING:
     import redis

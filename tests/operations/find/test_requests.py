@@ -13,8 +13,8 @@ from fairlane.operations.find.filters import filter_of
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from tests.support.requests import change_number, next_slice, settle, take_slice, work_off
-from tests.support.stepping import drive
+from tests.support.operations.stepping import drive
+from tests.support.scripts.requests import change_number, next_slice, settle, take_slice, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

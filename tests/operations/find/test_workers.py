@@ -11,7 +11,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.operations.control.call_progress import CallProgress
 from fairlane.operations.maintenance import registry
 from fairlane.protocol import keys
-from tests.support.beats import STARTED, beat, make_older
+from tests.support.processes.beats import STARTED, beat, make_older
 
 if TYPE_CHECKING:
     import redis

@@ -9,8 +9,8 @@ from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.flows.runs import flow_progress, flow_state
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.protocol import keys
-from tests.support.lost_replies import settle, slice_of_a_token, take
-from tests.support.requests import numbered, once
+from tests.support.operations.lost_replies import settle, slice_of_a_token, take
+from tests.support.scripts.requests import numbered, once
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver

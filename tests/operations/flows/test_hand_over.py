@@ -27,10 +27,10 @@ from tests.operations.flows.parts import (
     work,
     work_off,
 )
-from tests.support.requests import numbered
-from tests.support.stepping import cut_off
+from tests.support.operations.stepping import cut_off
+from tests.support.processes.workers import broken
+from tests.support.scripts.requests import numbered
 from tests.support.wait import wait_until
-from tests.support.workers import broken
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue

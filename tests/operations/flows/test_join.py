@@ -29,9 +29,9 @@ from tests.operations.flows.parts import (
     start,
     work_off,
 )
-from tests.support.lost_replies import settle, slice_of_a_token
-from tests.support.stepping import cut_off
-from tests.support.workers import broken
+from tests.support.operations.lost_replies import settle, slice_of_a_token
+from tests.support.operations.stepping import cut_off
+from tests.support.processes.workers import broken
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue

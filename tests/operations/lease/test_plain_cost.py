@@ -16,7 +16,7 @@ from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.tokens import parse
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from tests.support.requests import next_slice, once, settle
+from tests.support.scripts.requests import next_slice, once, settle
 from tests.worker.parts import ON_ONE_SERVER
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from fairlane.model import Slice
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 HOUR: Any = {"rate": "5/h", "burst": 3}
 

@@ -14,8 +14,8 @@ from fairlane.protocol import acl
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.queue import Queue
 from fairlane.worker import Worker
-from tests.scripts.test_full_and_forgotten import full
-from tests.support.requests import dump
+from tests.scripts.repair.test_full_and_forgotten import full
+from tests.support.scripts.requests import dump
 from tests.support.servers import backends, server_process
 from tests.support.servers.users import version_of
 from tests.worker.handlers import echo

@@ -14,7 +14,7 @@ from fairlane.operations.lease.shards import ShardLayout, Shards
 from fairlane.operations.maintenance import lost_tokens, registry
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command
-from tests.support.requests import once, work_off
+from tests.support.scripts.requests import once, work_off
 
 if TYPE_CHECKING:
     import redis

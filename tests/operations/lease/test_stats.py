@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.operations.lease.stats import all_of, forget_stats, read_stats, tally
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver

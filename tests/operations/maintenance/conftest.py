@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.requests import MINUTE, Lane
-from tests.support.upkeep import server_ms
+from tests.support.operations.upkeep import server_ms
+from tests.support.scripts.requests import MINUTE, Lane
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import auditor, registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.protocol import keys
-from tests.support.requests import HOUR, MINUTE, Lane, Tok, insert
-from tests.support.upkeep import (
+from tests.support.operations.upkeep import (
     ACTIVE,
     DELAYED,
     HOME,
@@ -27,6 +26,7 @@ from tests.support.upkeep import (
     suspects,
     watch,
 )
+from tests.support.scripts.requests import HOUR, MINUTE, Lane, Tok, insert
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver

@@ -9,11 +9,11 @@ import pytest
 from fairlane import Change, InvalidArgument, RequestNotFound
 from fairlane.operations.maintenance import registry
 from fairlane.protocol import keys
-from tests.support.requests import MINUTE, toks
+from tests.support.scripts.requests import MINUTE, toks
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 DUE_FIRST = 1  # a score in `active` that is due
 

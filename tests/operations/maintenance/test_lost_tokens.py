@@ -10,8 +10,7 @@ from fairlane.errors import NodeAway
 from fairlane.operations.maintenance import lost_tokens, registry
 from fairlane.operations.maintenance.lost_tokens import Suspect, queued_long, remint_lost
 from fairlane.protocol import keys
-from tests.support.requests import MINUTE, Lane, Tok, insert, pop_token
-from tests.support.upkeep import (
+from tests.support.operations.upkeep import (
     DELAYED,
     HOME,
     expected,
@@ -22,6 +21,7 @@ from tests.support.upkeep import (
     token,
     watch,
 )
+from tests.support.scripts.requests import MINUTE, Lane, Tok, insert, pop_token
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver

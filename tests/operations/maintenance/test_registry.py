@@ -14,8 +14,7 @@ from fairlane.operations.create import intents
 from fairlane.operations.maintenance import registry
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.requests import HOUR, MINUTE, Lane, Tok, work_off
-from tests.support.upkeep import (
+from tests.support.operations.upkeep import (
     ACTIVE,
     DELAYED,
     WORKERS,
@@ -26,6 +25,7 @@ from tests.support.upkeep import (
     suspects,
     watch,
 )
+from tests.support.scripts.requests import HOUR, MINUTE, Lane, Tok, work_off
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver

@@ -23,11 +23,11 @@ from fairlane.operations.many.apply import apply, set_one
 from fairlane.operations.many.selection import select
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from tests.support.lost_replies import Forgetful, heal, put, take
-from tests.support.lost_replies import settle as settle_as
-from tests.support.requests import next_slice, once, settle, work_off
-from tests.support.stepping import cut_off
-from tests.support.workers import broken
+from tests.support.operations.lost_replies import Forgetful, heal, put, take
+from tests.support.operations.lost_replies import settle as settle_as
+from tests.support.operations.stepping import cut_off
+from tests.support.processes.workers import broken
+from tests.support.scripts.requests import next_slice, once, settle, work_off
 
 if TYPE_CHECKING:
     import redis

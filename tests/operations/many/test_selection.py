@@ -12,7 +12,7 @@ from fairlane.operations.lease import leases
 from fairlane.operations.many import selection
 from fairlane.protocol import keys
 from tests.operations.find.test_requests import listed, make_older
-from tests.support.requests import dead, next_slice, once, work_off
+from tests.support.scripts.requests import dead, next_slice, once, work_off
 
 if TYPE_CHECKING:
     import redis

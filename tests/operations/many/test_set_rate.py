@@ -13,12 +13,12 @@ from fairlane.operations.maintenance import registry
 from fairlane.operations.many.set_rate import set_rate
 from fairlane.protocol import keys
 from tests.operations.lease.test_rates import next_slice
-from tests.support.lost_replies import Forgetful
+from tests.support.operations.lost_replies import Forgetful
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 SLOW: Any = {"rate": "5/h", "burst": 1}
 

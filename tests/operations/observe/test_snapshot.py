@@ -12,8 +12,8 @@ from fairlane.operations.observe import sample, snapshot
 from fairlane.operations.observe.servers import read_servers
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
-from tests.support.beats import beat, make_older
-from tests.support.requests import change_number, next_slice, once
+from tests.support.processes.beats import beat, make_older
+from tests.support.scripts.requests import change_number, next_slice, once
 
 if TYPE_CHECKING:
     import redis

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.operations.pull.holder import find_receipt
 from tests.cli.program import hold
-from tests.support.takers import HOUR, take_again, take_one
+from tests.support.processes.takers import HOUR, take_again, take_one
 
 if TYPE_CHECKING:
     from fairlane.operations.pull.receipt import Receipt

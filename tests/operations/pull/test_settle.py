@@ -10,9 +10,9 @@ import pytest
 from fairlane.errors import InvalidArgument, NotDurable, ReceiptExpired
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.requests import numbered
+from tests.support.processes.takers import HOUR, take_again, take_one
+from tests.support.scripts.requests import numbered
 from tests.support.servers.replicas import run_pair
-from tests.support.takers import HOUR, take_again, take_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,10 @@ from fairlane.errors import InvalidArgument, ReceiptExpired, RedisUnfit
 from fairlane.operations.pull.take import Taker, take
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.requests import numbered
-from tests.support.stepping import cut_off
-from tests.support.takers import HOUR, bodies_of, let_expire, take_again, take_one
-from tests.support.workers import broken
+from tests.support.operations.stepping import cut_off
+from tests.support.processes.takers import HOUR, bodies_of, let_expire, take_again, take_one
+from tests.support.processes.workers import broken
+from tests.support.scripts.requests import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ from fairlane.errors import InvalidArgument, ScheduleNotFound
 from fairlane.operations.schedules import change
 from fairlane.operations.schedules.schedule import check_schedule_name, define
 from fairlane.protocol import keys
-from tests.support.event_loop import in_event_loop
-from tests.support.lost_replies import Forgetful
-from tests.support.requests import once
+from tests.support.operations.lost_replies import Forgetful
+from tests.support.run.event_loop import in_event_loop
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

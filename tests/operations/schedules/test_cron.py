@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from fairlane.operations.schedules.cron import cron_of
-from tests.support.params import rest_but
+from tests.support.run.params import rest_but
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

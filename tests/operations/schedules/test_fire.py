@@ -17,10 +17,10 @@ from fairlane.operations.schedules.schedule import define, request_id
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, SingleServer
 from fairlane.queue import Queue
-from tests.support.requests import once
+from tests.support.operations.stepping import apart, cut_off
+from tests.support.operations.upkeep import server_ms
+from tests.support.scripts.requests import once
 from tests.support.servers import backends
-from tests.support.stepping import apart, cut_off
-from tests.support.upkeep import server_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

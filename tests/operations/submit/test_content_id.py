@@ -14,11 +14,11 @@ import fairlane
 from fairlane.errors import InvalidArgument, RequestExists
 from fairlane.operations.submit.content_id import ContentId, content_id
 from fairlane.options import Policy
-from tests.support.requests import numbered, work_off
+from tests.support.scripts.requests import numbered, work_off
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 SOME = st.lists(st.binary(max_size=6), max_size=30)
 

@@ -28,9 +28,9 @@ from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.operations.create.test_alone import refused, way_of
-from tests.support.lost_replies import ON_SINGLE, Forgetful
-from tests.support.requests import HOUR, cut, dump, once, work_off
-from tests.support.stepping import apart
+from tests.support.operations.lost_replies import ON_SINGLE, Forgetful
+from tests.support.operations.stepping import apart
+from tests.support.scripts.requests import HOUR, cut, dump, once, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from fairlane import Queue, Request
     from fairlane.drivers.sync.driver import SyncDriver
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 POLICY = Policy(distinct=True)
 CHUNKS = [[b"a", b"b", b"a"], [b"b"], [b"c", b"a", b"d"]]

@@ -8,11 +8,11 @@ import pytest
 
 from fairlane import InvalidArgument, RequestExists
 from fairlane.operations.create import others
-from tests.support.lost_replies import Forgetful, settle, take
+from tests.support.operations.lost_replies import Forgetful, settle, take
 
 if TYPE_CHECKING:
     from fairlane import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 
 def test_keep_submits_nothing_while_the_other_one_runs(queue: Queue):

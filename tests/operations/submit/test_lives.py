@@ -18,16 +18,24 @@ from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk
-from tests.support.requests import cut, next_slice, numbered, once, settle, take_slice, work_off
-from tests.support.stepping import apart, script_of
-from tests.support.upkeep import server_ms
+from tests.support.operations.stepping import apart, script_of
+from tests.support.operations.upkeep import server_ms
+from tests.support.scripts.requests import (
+    cut,
+    next_slice,
+    numbered,
+    once,
+    settle,
+    take_slice,
+    work_off,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
     Way = Callable[[Queue], Any]
 

@@ -19,11 +19,11 @@ from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, SingleServer
 from fairlane.queue import Queue
-from tests.scripts.test_full_and_forgotten import full
-from tests.support.requests import Lane, cut, dump, numbered, once, settle, work_off
+from tests.scripts.repair.test_full_and_forgotten import full
+from tests.support.processes.workers import broken
+from tests.support.scripts.requests import Lane, cut, dump, numbered, once, settle, work_off
 from tests.support.servers import backends
 from tests.support.servers.replicas import run_pair
-from tests.support.workers import broken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

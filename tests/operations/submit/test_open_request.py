@@ -20,7 +20,7 @@ from fairlane import (
     aio,
 )
 from fairlane.protocol import keys
-from tests.support.requests import next_slice, once, settle, work_off
+from tests.support.scripts.requests import next_slice, once, settle, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable

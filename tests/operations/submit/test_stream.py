@@ -18,14 +18,23 @@ from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
-from tests.support.requests import HOUR, MINUTE, cut, numbered, once, settle, take_slice, work_off
+from tests.support.scripts.requests import (
+    HOUR,
+    MINUTE,
+    cut,
+    numbered,
+    once,
+    settle,
+    take_slice,
+    work_off,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
 

@@ -28,8 +28,8 @@ from tests.cli.program import NO_SERVER, Ended, Program, settle
 from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import having, is_java, skip_without_java, workers_of
 from tests.spark.worlds import World
+from tests.support.processes.workers import is_alive
 from tests.support.wait import wait_until
-from tests.support.workers import is_alive
 
 if TYPE_CHECKING:
     import subprocess

@@ -28,8 +28,8 @@ from fairlane.worker import Context, Retry
 from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import workers_of
 from tests.spark.sink.sinks import numbers, write
+from tests.support.processes.workers import is_alive
 from tests.support.wait import wait_until
-from tests.support.workers import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,7 +147,7 @@ def test_another_thread_cancels_a_fleet_immediately(
     wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="both work")
     workers = workers_of(redis_client)
     assert all(workers)
-    spark.sparkContext.cancelJobsWithTag(tag_of("nightly"))  # as in docs/spark.md
+    spark.sparkContext.cancelJobsWithTag(tag_of("nightly"))  # as in docs/how-to/connect/spark.md
     fleet.join(END_S)
     assert "cancelled" in str(fleet.error)
     assert request.wait(END_S) == "done"

@@ -19,8 +19,8 @@ from fairlane.spark.operations import manifest
 from fairlane.spark.operations.commit import commit, look, seal
 from fairlane.spark.operations.manifest import Share, Txn
 from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
-from tests.support.requests import once, stored, take_slice, waiting_bodies, work_off
-from tests.support.stepping import cut_off, cut_off_after, drive
+from tests.support.operations.stepping import cut_off, cut_off_after, drive
+from tests.support.scripts.requests import once, stored, take_slice, waiting_bodies, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,16 @@ from fairlane.spark.operations.direct_append import (
 )
 from fairlane.spark.operations.manifest import Txn
 from fairlane.spark.operations.staging import pack
-from tests.scripts.test_full_and_forgotten import full
-from tests.support.requests import once, settle, stored, take_slice, waiting_bodies, work_off
-from tests.support.stepping import drive
+from tests.scripts.repair.test_full_and_forgotten import full
+from tests.support.operations.stepping import drive
+from tests.support.scripts.requests import (
+    once,
+    settle,
+    stored,
+    take_slice,
+    waiting_bodies,
+    work_off,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

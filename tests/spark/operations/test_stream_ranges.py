@@ -10,7 +10,7 @@ import pytest
 from fairlane.errors import RequestNotFound
 from fairlane.spark.operations import stream_ranges
 from tests.spark.worlds import World
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     import redis

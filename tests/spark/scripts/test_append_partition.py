@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from tests.spark.staging import Sink, bodies_of
-from tests.support.requests import Lane, numbered, toks
+from tests.support.scripts.requests import Lane, numbered, toks
 
 
 def test_rows_come_in_immediately(sink: Sink):

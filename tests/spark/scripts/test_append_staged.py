@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.spark.operations.staging import pack
 from tests.spark.staging import DAY, Sink, bodies_of
-from tests.support.requests import HOUR, Lane, numbered, stored, toks
+from tests.support.scripts.requests import HOUR, Lane, numbered, stored, toks
 
 
 @pytest.fixture

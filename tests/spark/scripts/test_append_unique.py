@@ -9,7 +9,7 @@ import pytest
 from fairlane.errors import InvalidArgument, RedisUnfit
 from fairlane.spark.operations.staging import pack
 from tests.spark.staging import Sink, bodies_of
-from tests.support.requests import Lane, numbered, toks
+from tests.support.scripts.requests import Lane, numbered, toks
 
 ROWS = {b"i0": b"a", b"i1": b"b"}
 

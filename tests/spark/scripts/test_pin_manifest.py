@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.spark.staging import DAY, Sink
-from tests.support.requests import HOUR, Lane, stored
+from tests.support.scripts.requests import HOUR, Lane, stored
 
 MANIFEST = b"0:1,1,3\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.spark.operations.staging import pack
 from tests.spark.staging import DAY, Sink
-from tests.support.requests import Lane, numbered
+from tests.support.scripts.requests import Lane, numbered
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from fairlane.spark.sink.staged import (
     shares_of,
     stream_txn,
 )
-from tests.support.requests import once
+from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from fairlane.spark.options import Options
 from fairlane.spark.sink.direct import Added, LiveMessage, LiveStreamWriter, LiveWriter
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from tests.spark.sink.sinks import COUNT, bodies_in, numbers, rows, write
-from tests.support.requests import stored, work_off
+from tests.support.scripts.requests import stored, work_off
 from tests.support.servers import backends
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ pytest.importorskip("pyspark")
 import pyspark
 
 from tests.spark.sink.sinks import COUNT, areas, bodies_in, rows, write
-from tests.spark.sink.speculating import PARTITIONS, STALL_S
-from tests.support.requests import stored
+from tests.spark.speculating import PARTITIONS, STALL_S
+from tests.support.scripts.requests import stored
 from tests.support.servers import server_process
 from tests.support.servers.restart import AOF, killed_and_started_again
 from tests.support.wait import wait_until
@@ -104,7 +104,7 @@ def test_an_attempt_that_was_overtaken_brings_nothing_in(tmp_path: Path):
     """Both attempts at a partition have written; the rows of one are added."""
     skip_without_java()
     with server_process.run_server() as server, spark_cluster(tmp_path) as master:
-        words = ["-m", "tests.spark.sink.speculating", master, server.url, str(COUNT)]
+        words = ["-m", "tests.spark.speculating", master, server.url, str(COUNT)]
         path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
         found = subprocess.run(
             [sys.executable, *words], env={**os.environ, "PYTHONPATH": path}, cwd=ROOT,

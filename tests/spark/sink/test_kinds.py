@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from fairlane.queue import Queue
 from tests.spark.sink.sinks import numbers, rows, write
-from tests.support.requests import work_off
+from tests.support.scripts.requests import work_off
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.spark.sink.sinks import COUNT, areas, bodies_in, numbers, rows, write
-from tests.support.requests import stored
+from tests.support.scripts.requests import stored
 
 if TYPE_CHECKING:
     import redis

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.spark.sink.sinks import Crashing, areas, bodies_in
-from tests.support.requests import stored
+from tests.support.scripts.requests import stored
 
 if TYPE_CHECKING:
     from pathlib import Path

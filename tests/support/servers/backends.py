@@ -36,8 +36,8 @@ SCRIPTS = ("scripts", "spark/scripts")
 EVERYTHING = (*SCRIPTS, *OPERATIONS, "worker", "cli")
 # Their subject differs by kind: the way to the server, or scripts of a server with all keys.
 ON_BOTH_KINDS = (
-    *("drivers", "operations/create", "operations/submit", "scripts/test_exchange.py"),
-    *("scripts/test_submit.py", "test_aio.py", "test_support.py"),
+    *("drivers", "operations/create", "operations/submit", "scripts/lease/test_exchange.py"),
+    *("scripts/creation/test_submit.py", "package/test_aio.py", "backends/test_support.py"),
 )
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
 FOLDERS = {

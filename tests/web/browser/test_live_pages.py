@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.queue import Queue
 from tests.cli.program import Program
-from tests.support.beats import beat, make_older
+from tests.support.processes.beats import beat, make_older
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 from tests.web.browser.browser import WAIT_S

@@ -12,14 +12,14 @@ from fairlane.operations.flows.runs import flow_progress, flow_state
 from fairlane.operations.flows.submit import submit_flow
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
-from tests.support.requests import numbered, once
+from tests.support.processes.workers import check_settled_once
+from tests.support.scripts.requests import numbered, once
 from tests.support.wait import wait_until
-from tests.support.workers import check_settled_once
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 THREE_STEPS = Flow("access").step("one", limit=4).step("two", limit=4).step("three", limit=4)
 SOON_S = 20.0

@@ -12,8 +12,8 @@ from fairlane.common import clock
 from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.stalled_leases import StalledLeases
+from tests.support.processes.workers import Folder, check_settled_once
 from tests.support.wait import wait_until
-from tests.support.workers import Folder, check_settled_once
 from tests.worker.parts import ON_SINGLE, OP
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from fairlane.request import Request
     from fairlane.worker.held import Held
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 
 @pytest.fixture

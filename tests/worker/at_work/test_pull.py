@@ -12,17 +12,17 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.prepared import ROOT, Forked
-from tests.support.requests import numbered
-from tests.support.takers import take_one
+from tests.support.processes.prepared import ROOT, Forked
+from tests.support.processes.takers import take_one
+from tests.support.processes.workers import check_settled_once
+from tests.support.scripts.requests import numbered
 from tests.support.wait import wait_until
-from tests.support.workers import check_settled_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.request import Request
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 HOUR = 3_600
 
@@ -37,7 +37,8 @@ def taker(queue: Queue) -> Iterator[Callable[[float], Forked]]:
             with Path(os.devnull).open("rb") as nothing:
                 fds = (nothing.fileno(), 1, 2)
                 words = [queue.driver.url, str(visible_for)]
-                made = Forked("tests.support.takers:main", words, env=os.environ, cwd=ROOT, fds=fds)
+                taker = "tests.support.processes.takers:main"
+                made = Forked(taker, words, env=os.environ, cwd=ROOT, fds=fds)
             running.append(made)
             later.callback(made.kill)
             return made

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Dialect, library
-from tests.worker.at_work.test_redis import POPS, commands_until
+from tests.worker.faults.test_redis import POPS, commands_until
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     import redis
 
     from fairlane.queue import Queue
-    from tests.support.workers import Folder, Workers
+    from tests.support.processes.workers import Folder, Workers
 
 
 def turns(folder: Folder) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.queue import Queue
-    from tests.support.workers import Folder, Workers
+    from tests.support.processes.workers import Folder, Workers
 
 
 def ran(folder: Folder) -> list[str]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.workers import check_settled_once
+from tests.support.processes.workers import check_settled_once
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.workers import Folder, Workers
+    from tests.support.processes.workers import Folder, Workers
 
 
 def numbers(count: int) -> list[bytes]:

@@ -20,8 +20,8 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.worker import Worker
-from tests.support.params import rest_but
-from tests.support.workers import Folder, check_settled_once
+from tests.support.processes.workers import Folder, check_settled_once
+from tests.support.run.params import rest_but
 from tests.worker.handlers import spend_async
 from tests.worker.parts import ON_SINGLE
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from fairlane.request import Request
     from fairlane.worker import Context
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 BAD = 7  # its place
 ATTEMPTS = 2

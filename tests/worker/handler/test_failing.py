@@ -6,14 +6,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
+from tests.support.processes.workers import check_settled_once
 from tests.support.wait import wait_until
-from tests.support.workers import check_settled_once
 
 if TYPE_CHECKING:
     import redis
 
     from fairlane.queue import Queue
-    from tests.support.workers import Folder, Workers
+    from tests.support.processes.workers import Folder, Workers
 
 
 def test_what_fails_always_is_dead_with_its_traceback(

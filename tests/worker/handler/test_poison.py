@@ -20,7 +20,7 @@ from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.process.child import Assignment
 from fairlane.worker.process.pool import ProcessPool
-from tests.support.workers import Folder, broken, check_settled_once, is_alive
+from tests.support.processes.workers import Folder, broken, check_settled_once, is_alive
 from tests.worker.handlers import echo, spend_async
 from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own, work_off
 

@@ -20,9 +20,9 @@ from fairlane.protocol import keys
 from fairlane.worker import termination
 from fairlane.worker.log import log_queue
 from fairlane.worker.log.log_queue import LogQueue
-from tests.support.prepared import ROOT
+from tests.support.processes.prepared import ROOT
+from tests.support.processes.workers import FOLDER, Folder
 from tests.support.wait import wait_until
-from tests.support.workers import FOLDER, Folder
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def test_a_stderr_that_is_closed_or_unread_is_no_error(monkeypatch: pytest.Monke
 
 HANDLERS = """
 import os, signal, threading
-from tests.support.workers import Folder
+from tests.support.processes.workers import Folder
 
 def act(body, context):
     folder = Folder.of_handler()

@@ -13,11 +13,11 @@ from fairlane.protocol import keys
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER
 from fairlane.worker.supervisor.heartbeat import Heartbeat
-from tests.support.upkeep import HOME, server_ms
+from tests.support.operations.upkeep import HOME, server_ms
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 NOW = 1_000_000
 GRACE = settings.DEATH_GRACE_MS

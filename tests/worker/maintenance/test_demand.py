@@ -18,7 +18,7 @@ from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 FOUND = Demand("req", 7, 2, 3, is_paused=False, is_exact=True)
 

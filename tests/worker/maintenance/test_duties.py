@@ -16,8 +16,8 @@ from fairlane.operations.schedules.fire import Fired
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER, Beat
 from fairlane.worker.maintenance.leader import Maintenance
-from tests.support.requests import MINUTE
-from tests.support.upkeep import ACTIVE
+from tests.support.operations.upkeep import ACTIVE
+from tests.support.scripts.requests import MINUTE
 from tests.support.wait import wait_until
 from tests.worker.maintenance.test_leader import (
     HERE,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.protocol.steps import Call
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
 
 __all__ = ["closed", "driver", "lane"]  # fixtures
 NOW = 1_000_000

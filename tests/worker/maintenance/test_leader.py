@@ -24,8 +24,8 @@ from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.leader import refuses
 from fairlane.worker.supervisor.heartbeat import Heartbeat
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
-from tests.support.requests import MINUTE, Lane, Tok, numbered, pop_token
-from tests.support.upkeep import ACTIVE, WORKERS, server_ms, watch
+from tests.support.operations.upkeep import ACTIVE, WORKERS, server_ms, watch
+from tests.support.scripts.requests import MINUTE, Lane, Tok, numbered, pop_token
 from tests.worker.parts import OP
 
 if TYPE_CHECKING:

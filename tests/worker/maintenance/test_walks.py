@@ -13,14 +13,14 @@ from fairlane.errors import RedisUnreachable
 from fairlane.operations.diagnosis.walk import Walk
 from fairlane.worker.maintenance.duty import NEVER
 from fairlane.worker.maintenance.leader import Maintenance
-from tests.support.upkeep import ACTIVE
+from tests.support.operations.upkeep import ACTIVE
 from tests.support.wait import wait_until
 from tests.worker.maintenance.test_duties import driver, lane, lead, now, quick, slow, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.requests import Lane
+    from tests.support.scripts.requests import Lane
     from tests.worker.maintenance.test_duties import SlowDriver
 
 __all__ = ["driver", "lane", "now", "quick", "slow", "upkeep"]  # fixtures

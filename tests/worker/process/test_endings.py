@@ -17,15 +17,15 @@ from fairlane.operations.maintenance import registry
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.worker import Worker
+from tests.support.processes.workers import broken, check_settled_once, is_alive
 from tests.support.wait import wait_until
-from tests.support.workers import broken, check_settled_once, is_alive
 from tests.worker.handlers import echo
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     import redis
 
-    from tests.support.workers import Folder, Workers
+    from tests.support.processes.workers import Folder, Workers
 
 
 def numbers(count: int) -> list[bytes]:

@@ -18,8 +18,8 @@ from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.cancellation import CancellationWatch
+from tests.support.processes.workers import Folder
 from tests.support.wait import wait_until
-from tests.support.workers import Folder
 from tests.worker.parts import ON_SINGLE, OP, slice_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairlane.worker import Context
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 SOON_S = 2.0  # a second, and one more for a machine that is busy
 LEASE_S = 30.0

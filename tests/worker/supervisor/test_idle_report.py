@@ -17,8 +17,8 @@ from fairlane.protocol import keys
 from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.idle_report import IdleReport
-from tests.support.beats import STARTED, beat
-from tests.support.requests import change_number, take_slice
+from tests.support.processes.beats import STARTED, beat
+from tests.support.scripts.requests import change_number, take_slice
 from tests.support.wait import wait_until
 from tests.worker.handlers import echo
 from tests.worker.parts import ON_SINGLE, OP

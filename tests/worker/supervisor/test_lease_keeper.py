@@ -13,7 +13,7 @@ from fairlane.protocol.steps import Batch, Call
 from fairlane.queue import Queue
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
-from tests.support.requests import take_slice
+from tests.support.scripts.requests import take_slice
 from tests.worker.parts import OP
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from fairlane.protocol import keys
 from fairlane.worker import Worker, batch_handler
 from fairlane.worker.handler import runner
 from fairlane.worker.process import pool
+from tests.support.processes.workers import Folder, broken, check_settled_once, is_alive
 from tests.support.wait import wait_until
-from tests.support.workers import Folder, broken, check_settled_once, is_alive
 from tests.worker.handlers import spend, spend_async
 from tests.worker.parts import ON_SINGLE
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from fairlane.request import Request
     from fairlane.worker import Context
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 LIMIT_S = 0.5
 STUCK = 3  # the index of the body that never ends
@@ -266,7 +266,7 @@ def test_a_worker_that_drains_waits_for_a_stuck_handler_no_longer_than_its_limit
 
 def _timeouts(request_id: str) -> Any:
     from fairlane.protocol.steps import Command
-    from tests.support.requests import once
+    from tests.support.scripts.requests import once
 
     return once(Command(b"HGET", keys.request_hash(request_id), b"timeouts"))
 

@@ -19,8 +19,8 @@ from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.process.child import Assignment
 from fairlane.worker.process.pool import Child, ProcessPool
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
-from tests.support.requests import once, pop_token
-from tests.support.workers import Folder, broken, check_settled_once
+from tests.support.processes.workers import Folder, broken, check_settled_once
+from tests.support.scripts.requests import once, pop_token
 from tests.worker.parts import ON_SINGLE, OP, record_of_its_own
 
 if TYPE_CHECKING:

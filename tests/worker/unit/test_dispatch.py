@@ -18,7 +18,7 @@ from fairlane.worker.unit.dispatch import FollowUps
 from fairlane.worker.unit.leases import acquire
 from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
-from tests.support.worker_units import (
+from tests.support.processes.worker_units import (
     POPPED,
     TOKENS,
     argument,

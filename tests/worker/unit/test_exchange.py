@@ -23,9 +23,7 @@ from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
-from tests.support.requests import once, pop_token
-from tests.support.requests import work_off as finish
-from tests.support.worker_units import (
+from tests.support.processes.worker_units import (
     LANE,
     MORE,
     SUMMARY,
@@ -42,7 +40,9 @@ from tests.support.worker_units import (
     rest_of,
     take,
 )
-from tests.support.workers import broken, check_settled_once
+from tests.support.processes.workers import broken, check_settled_once
+from tests.support.scripts.requests import once, pop_token
+from tests.support.scripts.requests import work_off as finish
 from tests.worker.parts import (
     ON_ONE_SERVER,
     ON_SINGLE,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from fairlane.queue import Queue
     from fairlane.worker.unit.unit import Unit
-    from tests.support.workers import Workers
+    from tests.support.processes.workers import Workers
 
 
 def asked(unit: Unit, **changed: Any) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from fairlane.protocol.steps import (
     Popped,
     SingleServer,
 )
-from tests.support.worker_units import (
+from tests.support.processes.worker_units import (
     LANE,
     MORE,
     SUMMARY,

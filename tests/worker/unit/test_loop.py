@@ -19,7 +19,7 @@ from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.lease_board import LeaseRecord
 from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.unit.loop import serve
-from tests.support.worker_units import (
+from tests.support.processes.worker_units import (
     MORE,
     POPPED,
     SUMMARY,

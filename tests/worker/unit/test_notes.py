@@ -11,14 +11,14 @@ from fairlane.errors import RedisFull
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Popped
 from fairlane.worker.unit.loop import serve
-from tests.support.requests import pop_token
-from tests.support.worker_units import (
+from tests.support.processes.worker_units import (
     LANE,
     done,
     held,
     names_of,
     quick_unit,
 )
+from tests.support.scripts.requests import pop_token
 from tests.worker.parts import granted, handled, is_note, unit_of_its_own
 
 if TYPE_CHECKING:

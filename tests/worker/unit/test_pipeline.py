@@ -11,7 +11,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Handle, Handled, UntilHandled
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
-from tests.support.worker_units import (
+from tests.support.processes.worker_units import (
     MORE,
     SUMMARY,
     argument,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation
 
-GOOD_BYTES = 2048  # docs/sizing.md says why
+GOOD_BYTES = 2048  # docs/concepts/sizing.md says why
 _MOST = 500  # requests read
 _MANY = 100  # so many small ones are a finding
 _SMALL = 20  # sub-requests of a small one

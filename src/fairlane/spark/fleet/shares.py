@@ -36,7 +36,9 @@ _LOOK_S = 5.0  # between looks for requests that an idle fleet waits for
 _END_S = 0.2  # between attempts to cancel jobs that may just begin
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Connection reset")
 LOST_ROW = ("", "", 0, 0, 0, 0, 0, "lost")
-_FAILURES = "spark.task.maxFailures says how often Spark starts a worker (docs/spark.md)"
+_FAILURES = (
+    "spark.task.maxFailures sets how often Spark starts a worker (docs/how-to/connect/spark.md)"
+)
 
 
 def run_shares(

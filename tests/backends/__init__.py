@@ -1,0 +1,1 @@
+"""The tests' own servers, clusters, containers and network."""

@@ -1,0 +1,1 @@
+"""The runs on a real cluster, and in a network with partitions."""

@@ -1,0 +1,1 @@
+"""What a run recorded, and the figures made from it."""

@@ -1,0 +1,1 @@
+"""The fleet of workers and the faults that it has to survive."""

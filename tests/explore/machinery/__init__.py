@@ -1,0 +1,1 @@
+"""What explores: interleavings, faults, states and their canonical form."""

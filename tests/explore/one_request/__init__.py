@@ -1,0 +1,1 @@
+"""Systems of one request: what its actors do, and what must hold."""

@@ -1,0 +1,1 @@
+"""Systems of several requests, or of a whole queue."""

@@ -1,0 +1,1 @@
+"""The pages on how to use a queue run, block by block."""

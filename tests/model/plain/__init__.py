@@ -1,0 +1,1 @@
+"""The queue and its requests as plain Python objects, without Redis."""

@@ -1,0 +1,105 @@
+"""Models a request that other requests feed: each finished result is added once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.model.plain.words import agree, tokens_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.model.plain.reference import Reply, Request
+    from tests.model.plain.words import Token
+
+
+class Parts:
+    """Parts of bodies that wait for others, by the index that joins them."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, dict[int, bytes]] = {}  # index -> child -> part
+        self.dead: set[tuple[int, int]] = set()  # index and child of parts that were dead
+        self.made: list[int] = []  # the indexes of the bodies, each once
+
+    def add(self, width: int, child: int, index: int, part: bytes, is_dead: bool) -> list[bytes]:
+        """Returns the parts of a body if this is its last one; a later part changes nothing."""
+        if index in self.made:
+            agree((index, child) in self.dead, True, f"another part {child} of body {index}")
+            return []
+        if is_dead:
+            self.dead.add((index, child))
+        row = self.waiting.setdefault(index, {})
+        row[child] = part
+        if len(row) < width:
+            return []
+        self.made.append(index)
+        del self.waiting[index]
+        return [row[one] for one in range(1, width + 1)]
+
+    @property
+    def fields(self) -> dict[bytes, bytes]:
+        """Returns the fields that Redis keeps of them."""
+        found = {
+            b"%d:%d" % (child, index): part
+            for index, row in self.waiting.items()
+            for child, part in row.items()
+        }
+        return found | {b"x%d:%d" % (child, index): b"" for index, child in self.dead}
+
+
+def hand_over(
+    request: Request, now: int, reply: Reply, *, since: str, upto: str, open_ms: int, bodies: Any
+) -> list[Token]:
+    """Adds bodies and moves the cursor over them, in one call."""
+    if (refused := _refused(request, now, reply, since)) is not None:
+        return refused
+    if not bodies and since == upto and open_ms > 0 and request.open_until > now + open_ms / 2:
+        agree(reply, [b"ok", [], request.chunks], "a hand-over of nothing")
+        return []
+    return _add(request, now, reply, upto, open_ms, bodies)
+
+
+def join(
+    request: Request, now: int, reply: Reply, *, since: str, upto: str, open_ms: int, width: int,
+    before: bytes, between: bytes, after: bytes, parts: list[bytes],
+) -> list[Token]:  # fmt: skip
+    """Joins the parts of each index into one body, with its last part."""
+    if (refused := _refused(request, now, reply, since)) is not None:
+        return refused
+    bodies = []
+    for name, part in zip(parts[::2], parts[1::2], strict=True):
+        child, index, *mark = name.split(b":")
+        if row := request.parts.add(width, int(child), int(index), part, mark == [b"x"]):
+            bodies.append(before + between.join(row) + after)
+    agree(reply[3], len(bodies), "how many bodies are made")
+    return _add(request, now, reply[:3], upto, open_ms, bodies)
+
+
+def _refused(request: Request, now: int, reply: Reply, since: str) -> list[Token] | None:
+    """Refuses a hand-over with an old cursor, which changes nothing."""
+    if not request.is_open:
+        agree(reply, [b"closed"], "a hand-over after the seal")
+        return []
+    if request.state == "cancelling":
+        agree(reply, [b"cancelling", request.summary()], "a hand-over to what is being cancelled")
+        return []
+    cursor = request.handed or ",".join("0-0" for _ in since.split(","))
+    if cursor == since:
+        return None
+    agree(reply[3:], [request.chunks], "how many chunks there are")
+    return request.repeated(now, reply[:3], b"moved", cursor.encode())
+
+
+def _add(
+    request: Request, now: int, reply: Reply, upto: str, open_ms: int, bodies: list[bytes]
+) -> list[Token]:
+    request.add(now, bodies)
+    request.chunks, request.handed = request.chunks + 1, upto
+    request.open_until = now + open_ms
+    agree([reply[0], reply[2]], [b"ok", request.chunks], "a hand-over")
+    tokens = tokens_of(reply[1])
+    request.mint(now, tokens)
+    return tokens
+
+
+FED: dict[str, Callable[..., list[Token]]] = {"hand_over": hand_over, "join": join}

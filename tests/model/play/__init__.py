@@ -1,0 +1,1 @@
+"""Plays each step on Redis and on the plain objects, and compares the two."""

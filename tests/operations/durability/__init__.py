@@ -1,0 +1,1 @@
+"""What a server keeps: replicas, the append-only file, a full memory."""

@@ -1,0 +1,1 @@
+"""What the package offers: its names, its two faces, its options, its wheel."""

@@ -1,0 +1,1 @@
+"""Scripts that change a running request."""

@@ -1,0 +1,1 @@
+"""Scripts that create a request or add to one."""

@@ -1,0 +1,1 @@
+"""Scripts that announce requests in lanes."""

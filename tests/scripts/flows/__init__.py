@@ -1,0 +1,1 @@
+"""Scripts that connect the steps of a flow."""

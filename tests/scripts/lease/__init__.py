@@ -1,0 +1,1 @@
+"""Scripts that lease sub-requests, settle them, and take them back."""

@@ -1,0 +1,1 @@
+"""Scripts of plain lists and of topics."""

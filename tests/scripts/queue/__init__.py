@@ -1,0 +1,1 @@
+"""Scripts of a whole queue: workers, schedules, its pause and its rate."""

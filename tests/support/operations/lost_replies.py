@@ -1,0 +1,267 @@
+"""Plays scenarios with a driver that loses replies, and compares the outcomes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import FairlaneError
+from fairlane.model import Slice, Token, Verdict, result_head
+from fairlane.operations.control import completion, completion_log, request_state
+from fairlane.operations.flows.hand_over import look_after_and_feed
+from fairlane.operations.lease import leases, tokens, turns
+from fairlane.operations.maintenance import registry
+from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.submit.stream import submit
+from fairlane.operations.topics.subscribers import read_topic
+from fairlane.options import Policy
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Call, Command, Confirm, Nodes, OnNode, SingleServer
+from fairlane.queue import Queue
+from tests.support.processes.workers import broken
+from tests.support.scripts.requests import dump, insert, numbered, once
+from tests.support.servers import backends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Operation
+
+    Scenario = Callable[[Any], None]
+
+REPEATED = (Command, Call, Batch, SingleServer, Nodes, OnNode, Confirm)
+POPS = {b"BRPOP", b"RPOP", b"LMPOP"}
+ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+
+
+@dataclass
+class Forgetful:
+    """A driver that loses replies: number `lose`, every one (0), or none (-1)."""
+
+    driver: SyncDriver
+    client: Any
+    lose: int = -1
+    steps: int = 0
+    scripts: set[str] = field(default_factory=set)
+
+    def run(self, operation: Operation[Any], source: Any = None, handle: Any = None) -> Any:
+        return self.driver.run(self._losing(operation), source, handle)
+
+    def do(self, step: Any) -> Any:
+        return self.run(once(step))
+
+    def _losing(self, operation: Operation[Any]) -> Operation[Any]:
+        reply: Any = None
+        failure: Exception | None = None
+        while True:
+            try:
+                step = operation.send(reply) if failure is None else operation.throw(failure)
+            except StopIteration as end:
+                return end.value
+            reply = failure = None
+            try:
+                if self._is_lost(step):
+                    with contextlib.suppress(FairlaneError):
+                        yield step
+                reply = yield step
+            except Exception as error:  # noqa: BLE001  the operation decides what it means
+                failure = error
+
+    def _is_lost(self, step: Any) -> bool:
+        if not isinstance(step, REPEATED):
+            return False
+        inner = step.step if isinstance(step, SingleServer) else getattr(step, "step", step)
+        parts = step.steps if isinstance(step, Batch) else [inner]
+        self.scripts |= {part.script.name for part in parts if isinstance(part, Call)}
+        if self.lose == 0:  # a pop whose reply is always lost brings nothing, ever
+            return not any(map(_is_pop, parts))
+        self.steps += 1
+        return self.steps == self.lose
+
+
+def _is_pop(step: Any) -> bool:
+    if isinstance(step, Call):
+        return bool(step.script.name.endswith("take_turns"))
+    return isinstance(step, Command) and step.args[0] in POPS
+
+
+def put(driver: Any, bodies: int = 4, name: str = "r1", **options: Any) -> None:
+    given: dict[str, Any] = {"limit": 2, "attempts": 2, "backoff_ms": (0, 0), "lease_ms": 60_000}
+    driver.run(submit(name, Policy(**(given | options))), iter([numbered(bodies)]))
+
+
+def pop(driver: Any) -> Token | None:
+    """Returns the most urgent token, if there is one and its reply was not lost."""
+    lanes = [lane for shard in (0, 3, 7) for lane in keys.lanes("req", shard)]  # as in `spreads`
+    counts = driver.do(Batch([Command(b"LLEN", lane) for lane in lanes]))
+    lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
+    raw = driver.do(Command(b"RPOP", lane)) if lane else None
+    if lane and raw == turns.PLACEHOLDER:
+        (raw,) = driver.run(turns.resolve("req", lane, [raw])) or [None]
+    return tokens.parse(raw) if raw else None
+
+
+def slice_of_a_token(driver: Any, count: int) -> Slice | None:
+    """Returns a slice, if there is a token that is valid for one."""
+    while (token := pop(driver)) is not None:
+        held: Slice | None
+        reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
+        insert(driver, "req", token.request_id, reply.tokens if reply.has_tokens else [])
+        if held is not None:
+            return held
+    return None
+
+
+def take(driver: Any, count: int = 1) -> Slice:
+    """Returns a slice, even if tokens are lost before."""
+    for _ in range(10):
+        held = slice_of_a_token(driver, count)
+        if held is not None:
+            return held
+        heal(driver)
+    raise AssertionError("no slice to be had")
+
+
+def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -> bytes:
+    """Settles all of a slice as done, or with a verdict; dispatches the tokens that return."""
+    ids = [entry_id for entry_id, _ in held.entries]
+    heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
+    pairs: list[Any] = [part for head in heads for part in (head, b"result")]
+    if verdict:
+        verdicts = [
+            Verdict(one, verdict, 0, result_head(one.rpartition(b"-")[2], b"x", 1, 0, 0), "why")
+            for one in ids
+        ]
+        call = leases.complete(held, [], [], verdicts, keep=keep)
+    else:
+        call = leases.complete(held, ids, pairs, [], keep=keep)
+    reply = driver.do(call)
+    if reply[0] == b"ended":
+        driver.do(tokens.retire("req", held.request_id, reply[1]))
+    elif reply[0] in {b"ok", b"already"}:
+        insert(driver, "req", held.request_id, reply[-1])
+    return bytes(reply[0])
+
+
+def heal(driver: Any) -> None:
+    """Runs what maintenance does sooner or later."""
+    for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
+        due = 1 + score % 1  # a fraction marks that it was seen to exist
+        driver.client.zadd(keys.active("req"), {name: due})
+    driver.run(look_after_and_feed("req"))
+    driver.run(registry.promote("req"))
+    driver.run(Audit("req").run(-1))
+
+
+def work_on(driver: Any) -> None:
+    """Works until every request has ended."""
+    for _ in range(20):
+        while (held := slice_of_a_token(driver, 1000)) is not None:
+            settle(driver, held)
+        if not driver.client.zcard(keys.active("req")):
+            return
+        heal(driver)
+    raise AssertionError("it does not end")
+
+
+def expire(driver: Any, held: Slice) -> None:
+    driver.client.zadd(keys.leases(held.request_id), {held.k: 1})
+
+
+def lose_tokens(driver: Any) -> None:
+    driver.client.delete(*keys.lanes("req"))
+
+
+def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
+    """Returns all that a caller can see after the work; first checks that everything is whole."""
+    driver: Any = Forgetful(plain, client)
+    ids = [key.decode()[5:-1] for key in client.scan_iter("req:{*}")]
+    for request_id in ids:
+        assert broken(Queue(driver), request_id) == []
+    work_on(driver)
+    for request_id in ids:  # the mark of an intent that stood for nothing is no request
+        if client.hget(keys.request_hash(request_id), "state") == b"abandoned":
+            client.delete(keys.request_hash(request_id))
+    log = driver.run(completion_log.read_completions("req", "0", 0))
+    return {
+        "requests": {
+            known(name): seen
+            for name in sorted(ids)
+            if (seen := seen_of(driver, client, name)) is not None
+        },
+        "log": sorted((known(end.id), end.state, end.total, end.done, end.dead) for end in log),
+        "active": client.zrange(keys.active("req"), 0, -1),
+        "waiting": int(client.hget(keys.conf("req"), "waiting") or 0),
+        "workers": client.zrange(keys.workers("req"), 0, -1),
+        "delayed": client.zcard(keys.delayed("req")),
+        "schedules": client.hgetall(keys.schedules("req")[0]),
+        "ticks": client.zrange(keys.schedules("req")[1], 0, -1),
+        "lists": lists_of(client),
+        "topic": topic_of(client, driver),
+        "kept": sorted(
+            part_and_id(key)
+            for key in dump(client)
+            # buckets expire by themselves
+            if not key.startswith((b"{req}:", b"rate:", b"{lists}:", b"topic:"))
+        ),
+    }
+
+
+def lists_of(client: Any) -> dict[bytes, Any]:
+    """Returns the contents of the user's lists; for ids, which are random, only their number."""
+    found = {}
+    for key in sorted(client.scan_iter("{lists}:*")):
+        if client.type(key) == b"list":
+            found[key] = client.llen(key) if b"ids" in key else client.lrange(key, 0, -1)
+    found[b"done"] = client.hget("{lists}:metrics:done", "count")
+    return found
+
+
+def topic_of(client: Any, driver: SyncDriver) -> Any:
+    """Returns the counts of the topic t and its subscribers' positions; None without a topic."""
+    if not client.exists(*keys.topic("t")):
+        return None
+    state = driver.run(read_topic("t"))
+    subscribers = [one._replace(seen_ms=0, oldest_ms=0) for one in state.subscribers]
+    return state.messages, state.published, subscribers
+
+
+def known(request_id: str) -> str:
+    """Returns a known id, or marks it as new, because new ids depend on when a process died."""
+    is_ours = request_id in {"r1", "r2", "r3"} or request_id.startswith("f.")
+    return request_id if is_ours else "new"
+
+
+def part_and_id(key: bytes) -> tuple[str, str]:
+    """Returns which key of which request this is."""
+    found = keys.part_and_id(key)
+    if found is None:
+        staging = keys.beside(key)
+        assert staging is not None, key
+        found = key.decode().partition(":")[0], staging
+    return found[0], known(found[1])
+
+
+def seen_of(driver: Any, client: Any, request_id: str) -> Any:
+    """Returns the counts and results of one request; each result may occur once."""
+    if not client.exists(keys.request_hash(request_id)):
+        return None
+    seen = driver.run(request_state.progress(request_id))
+    pages = driver.run(completion.read_results(request_id, b"0", 0)).entries
+    results = sorted((one.index, one.status) for _, found in pages for one in found)
+    return (
+        *(seen.state, seen.total, seen.done, seen.dead, seen.cancelled, seen.left, seen.held),
+        *(seen.limit, seen.priority, results, client.xlen(keys.dead(request_id))),
+    )
+
+
+def play(scenario: Scenario, driver: Any, client: Any, lose: int) -> Forgetful:
+    """Plays the scenario on an empty server and loses these replies."""
+    client.flushall()
+    forgetful = Forgetful(driver, client, lose)
+    scenario(forgetful)
+    return forgetful

@@ -1,0 +1,1 @@
+"""Workers and other programs in processes of their own."""

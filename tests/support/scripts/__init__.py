@@ -1,0 +1,1 @@
+"""Requests driven script by script, and tools that read the Lua."""

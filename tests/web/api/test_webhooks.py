@@ -1,0 +1,260 @@
+"""Tests webhooks: every end is posted, signed, in order, despite crashes; failures are retried."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from fairlane import aio, settings
+from fairlane.errors import InvalidArgument
+from fairlane.operations.http.webhooks import Deliveries, check_url
+from fairlane.web.webhooks import deliverer
+from fairlane.web.webhooks.deliverer import GIVE_UP_MS, Deliverer, failed, skipped
+from fairlane.web.webhooks.post import Posted, _is_public
+from tests.support.run.event_loop import in_event_loop
+from tests.support.run.params import rest_but
+from tests.support.wait import wait_until
+from tests.web.calls import end_one, is_problem, submit
+from tests.web.receiver import Receiver, receiving
+from tests.web.serving import Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from tests.cli.program import Program
+
+PRIVATE = "--webhooks-to-private"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as running:
+        yield running
+
+
+def add(program: Program, receiver: Receiver, *options: str) -> str:
+    """Adds a webhook; returns its secret."""
+    return program("webhook", "add", "billing", receiver.url, *options).out.decode().strip()
+
+
+def listed(program: Program) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(program("webhook", "list", "--json").out)
+    return found
+
+
+def let_retry(client: redis.Redis) -> None:
+    """Makes the next attempt due now."""
+    raw = json.loads(client.hget("{req}:hooked", "billing") or b"")
+    client.hset("{req}:hooked", "billing", json.dumps({**raw, "next_ms": 0}))
+
+
+def test_every_ending_is_posted_once_signed_and_in_order(program: Program, receiver: Receiver):
+    secret = add(program, receiver)
+    assert secret.startswith("whsec_")
+    with Serving(program, PRIVATE) as serving:
+        for name in ("r1", "r2", "r3"):
+            end_one(serving, name)
+        wait_until(lambda: receiver.ids == ["r1", "r2", "r3"])
+        wait_until(lambda: listed(program)["delivered"] == 3)
+        end_one(serving, "r4")
+        wait_until(lambda: receiver.ids == ["r1", "r2", "r3", "r4"])
+    first = receiver.received[0]
+    assert all(one.is_signed_with(secret) for one in receiver.received)
+    assert len({one.headers["webhook-id"] for one in receiver.received}) == 4
+    assert not any("cookie" in one.headers for one in receiver.received)  # it sets one
+    body = json.loads(first.body)
+    assert (body["type"], body["queue"], body["data"]["state"]) == ("request.ended", "req", "done")
+    assert secret not in program("webhook", "list").out.decode()
+
+
+@pytest.mark.rest
+def test_nothing_is_missed_while_no_server_runs_or_one_is_killed(
+    program: Program, receiver: Receiver
+):
+    add(program, receiver)
+    with Serving(program) as without_delivery:
+        end_one(without_delivery, "r1")
+    serving = Serving(program, PRIVATE)
+    wait_until(lambda: receiver.ids == ["r1"])
+    serving.running.process.kill()
+    serving.running.finish()
+    program("submit", "-", "--id", "r2", stdin=b"a\n")
+    program("cancel", "r2")
+    with Serving(program, PRIVATE):  # it waits until the lock of the killed one is over
+        wait_until(lambda: "r2" in receiver.ids, 60)
+    assert set(receiver.ids) == {"r1", "r2"}
+
+
+def test_only_one_of_several_servers_delivers(program: Program, receiver: Receiver):
+    add(program, receiver)
+    with Serving(program, PRIVATE) as serving, Serving(program, PRIVATE):
+        names = [f"r{i}" for i in range(10)]
+        for name in names:
+            end_one(serving, name)
+        wait_until(lambda: listed(program)["delivered"] == 10)
+    assert receiver.ids == names
+
+
+def test_a_filter_chooses_states_and_tags(program: Program, receiver: Receiver):
+    add(program, receiver, "--state", "cancelled", "--tag", "nightly")
+    with Serving(program, PRIVATE) as serving:
+        end_one(serving, "done")
+        for name, tags in (("other", []), ("wanted", ["nightly", "x"])):
+            submit(serving, id=name, bodies=["a"], tags=tags)
+            serving.call("POST", f"/v1/requests/{name}/cancel")
+        wait_until(lambda: receiver.ids == ["wanted"])
+
+
+@pytest.mark.parametrize("status", rest_but(1, zip([500, 302])))
+def test_a_failed_post_waits_and_comes_again_with_the_same_id(
+    program: Program, receiver: Receiver, redis_client: redis.Redis, status: int
+):
+    receiver.answers = [status, 204]
+    add(program, receiver)
+    with Serving(program, PRIVATE) as serving:
+        end_one(serving, "r1")
+        wait_until(lambda: listed(program)["state"] == "failing")
+        found = listed(program)
+        assert (found["attempts"], found["last_error"]) == (1, f"status {status}")
+        assert found["next_ms"] > found["failing_since_ms"]
+        let_retry(redis_client)
+        wait_until(lambda: listed(program)["delivered"] == 1)
+    first, second = receiver.received
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert (listed(program)["state"], listed(program)["attempts"]) == ("active", 0)
+
+
+def test_one_that_fails_delays_no_other(program: Program, receiver: Receiver):
+    program("webhook", "add", "broken", "http://127.0.0.1:1/")
+    add(program, receiver)
+    with Serving(program, PRIVATE) as serving:
+        end_one(serving, "r1")
+        end_one(serving, "r2")
+        wait_until(lambda: receiver.ids == ["r1", "r2"])
+
+
+def test_a_receiver_that_is_gone_stops_it_until_it_is_resumed(program: Program, receiver: Receiver):
+    receiver.answers = [410, 204]
+    add(program, receiver)
+    with Serving(program, PRIVATE) as serving:
+        end_one(serving, "r1")
+        end_one(serving, "r2")
+        wait_until(lambda: listed(program)["state"] == "stopped")
+        assert "410" in listed(program)["stopped"]
+        assert program("webhook", "resume", "billing", "--skip").out == b"resumed\n"
+        wait_until(lambda: receiver.ids == ["r1", "r2"])
+
+
+def test_an_address_that_is_not_of_the_internet_is_refused(program: Program, receiver: Receiver):
+    add(program, receiver)
+    with Serving(program) as serving:
+        end_one(serving, "r1")
+        wait_until(lambda: listed(program)["state"] == "failing")
+    assert "127.0.0.1 is not an address of the Internet" in listed(program)["last_error"]
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1"),
+        *("::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "2002:7f00:1::", "224.0.0.1"),
+        *("2002:101:101::", "::ffff:1.1.1.1", "::7f00:1", "fec0::1", "64:ff9b::7f00:1"),
+        *("64:ff9b::a9fe:a9fe", "64:ff9b::e000:1", "64:ff9b:1::1", "ff0e::1"),
+    ],
+)
+def test_private_addresses_are_none_of_the_internet(address: str):
+    assert not _is_public(address)
+    assert _is_public("1.1.1.1")
+    assert _is_public("2606:4700::1111")
+    assert _is_public("64:ff9b::101:101")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://a.example/", "file:///etc/passwd", "http://", "a.example", "http://u:p@a.example"),
+        *("http://a.example/#x", "http://a.example:0/", "http://a.example:99999/", "http://a b/"),
+        *("http://[::1", f"http://a.example/{'x' * 2_048}", "http://a.example/\n"),
+    ],
+)
+def test_a_url_that_cannot_be_called_is_refused(url: str):
+    with pytest.raises(InvalidArgument, match="the webhook's URL"):
+        check_url(url)
+
+
+def test_pauses_grow_and_a_day_of_failures_is_the_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deliverer, "retry_delay_ms", lambda n, low, high: min(high, low * 2**n))
+    now, at_ms, pauses = Deliveries(id="a", cursor="0-0"), 1_000, list[int]()
+    while not now.stopped:
+        now = failed(now, "5-0", Posted("status 500"), at_ms)
+        pauses.append(now.next_ms - at_ms)
+        at_ms = now.next_ms
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 3_600_000
+    assert at_ms - now.next_ms == 0
+    assert GIVE_UP_MS <= at_ms - now.failing_since_ms <= GIVE_UP_MS + 2 * 3_600_000
+    assert (now.cursor, now.pending, now.stopped) == ("0-0", "5-0", "it failed for 24 hours")
+    assert failed(Deliveries(id="a", cursor="0"), "1-0", Posted("x", again_s=900), 0).next_ms >= 900
+
+
+@pytest.mark.parametrize("log_id", ["5-0", "6-0", "10-0"])
+def test_an_event_that_is_wanted_no_more_takes_its_failures_along(log_id: str):
+    failing = failed(Deliveries(id="a", cursor="0-0"), "5-0", Posted("status 500"), 1_000)
+    assert skipped(failing, log_id) == Deliveries(id="a", cursor=log_id)
+    before = skipped(failing, "4-9")
+    assert before == msgspec.structs.replace(failing, cursor="4-9")
+
+
+@in_event_loop
+async def test_a_bug_ends_no_delivery_and_is_logged(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    rounds = list[int]()
+    third = asyncio.Event()
+
+    async def round_of(_: Deliverer, __: object) -> float:
+        rounds.append(1)
+        if len(rounds) == 3:
+            third.set()
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(Deliverer, "_round", round_of)
+    monkeypatch.setattr(settings, "POLL_S", 0.0)
+    async with aio.Queue.from_url(redis_url) as queue:
+        work = asyncio.create_task(Deliverer(queue).run())
+        async with asyncio.timeout(10):
+            await third.wait()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    assert "TypeError: a bug" in caplog.text
+
+
+def test_they_are_managed_by_http_and_the_secret_is_shown_once(serving: Serving):
+    given = {"name": "billing", "url": "https://a.example/hook", "states": ["done"]}
+    made = serving.call("POST", "/v1/webhooks", given)
+    assert made.status == 201
+    assert made.json["secret"].startswith("whsec_")
+    assert is_problem(serving.call("POST", "/v1/webhooks", given), 422, "is there already")
+    (row,) = serving.curl("/v1/webhooks").json["webhooks"]
+    assert row == {name: value for name, value in made.json.items() if name != "secret"}
+    assert made.json["secret"] not in serving.curl("/v1/audit").body.decode()
+    resumed = serving.call("POST", "/v1/webhooks/billing/resume", {})
+    assert (resumed.status, resumed.json["state"]) == (200, "active")
+    assert serving.curl("-X", "DELETE", "/v1/webhooks/billing").status == 204
+    assert is_problem(serving.curl("-X", "DELETE", "/v1/webhooks/billing"), 404, "billing")
+    for wrong in ({"url": "file:///x"}, {"states": ["lost"]}, {"name": "a b"}, {"tags": ["ä"]}):
+        assert is_problem(serving.call("POST", "/v1/webhooks", {**given, **wrong}), 422)
+
+
+def test_bad_words_are_refused(program: Program):
+    program("webhook", "add", "a", "nowhere").refused(2, "URL is not valid")
+    program("webhook", "remove", "a").refused(3, "webhook a is not in queue req")
+    program("webhook", "resume", "a").refused(3, "webhook a is not in queue req")
+    assert "has no webhooks" in program("webhook", "list").err

@@ -1,0 +1,1 @@
+"""The dashboard's files, and the application under another one."""

@@ -1,0 +1,1 @@
+"""Whole workers, while processes are killed, Redis is away or a release changes."""

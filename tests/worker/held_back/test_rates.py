@@ -1,0 +1,90 @@
+"""Tests workers at requests that wait: for a time, for a rate, for a remote service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlane.protocol import keys
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.queue import Queue
+    from tests.support.processes.workers import Folder, Workers
+
+SOON_S = 20.0
+
+
+def starts(folder: Folder) -> list[float]:
+    """Returns when the handler was called, in s, in order."""
+    return sorted(float(at) for _, at in folder.noted("called"))
+
+
+def worst_excess(times: list[float], rate: float, burst: float) -> float:
+    """Returns by how many the calls of any window exceed burst + rate x window."""
+    pairs = ((i, j) for i in range(len(times)) for j in range(i, len(times)))
+    return max(j - i + 1 - (burst + rate * (times[j] - times[i])) for i, j in pairs)
+
+
+def test_no_window_has_more_calls_than_the_rate_allows(
+    queue: Queue, workers: Workers, folder: Folder
+):
+    """The handlers' clocks measure it, in several processes."""
+    folder.open_gate("busy")
+    request = queue.submit_request([b"x"] * 60, limit=4, rate="100/s", burst=10)
+    workers.run("busy_once", processes=2, concurrency=2)
+    assert request.wait(SOON_S) == "done"
+    assert worst_excess(starts(folder), 100, 10) <= 0
+
+
+def test_requests_share_the_rate_of_a_key(queue: Queue, workers: Workers, folder: Folder):
+    folder.open_gate("busy")
+    requests = [
+        queue.submit_request([b"x"] * 15, rate="50/s", burst=5, rate_key="api") for _ in range(4)
+    ]
+    workers.run("busy_once", concurrency=2)
+    assert {request.wait(SOON_S) for request in requests} == {"done"}
+    assert worst_excess(starts(folder), 50, 5) <= 0
+
+
+def test_a_delayed_request_starts_on_time(queue: Queue, workers: Workers, folder: Folder):
+    folder.open_gate("busy")
+    request = queue.submit_request([b"x"], delay=0.7)
+    opens_s = request.progress().opens_ms / 1000
+    workers.run("busy_once")
+    assert request.wait(SOON_S) == "done"
+    (called,) = starts(folder)
+    assert called >= opens_s - 0.01
+
+
+def test_the_whole_request_pauses_when_the_other_side_asks(
+    queue: Queue, workers: Workers, folder: Folder
+):
+    request = queue.submit_request([b"x"] * 6, limit=1)
+    workers.run("busy_once")
+    assert request.wait(SOON_S) == "done"
+    first, *others = starts(folder)
+    assert len(others) == 6
+    assert min(others) - first >= 0.99
+    assert [result.attempt for result in request.results()].count(2) == 1
+
+
+def test_a_request_that_waits_holds_no_worker(
+    queue: Queue, workers: Workers, redis_client: redis.Redis
+):
+    waits = queue.submit_request([b"x"] * 9, id="waits", rate="5/h", burst=1)
+    workers.start("echo")
+    wait_until(lambda: waits.progress().done == 1, SOON_S)
+    assert queue.submit_request([b"y"]).wait(SOON_S) == "done"
+    wait_until(lambda: waits.progress().held == 0, SOON_S)
+    assert redis_client.zcard(keys.delayed("req")) == 1
+    waits.cancel()
+
+
+def test_a_request_starts_after_another(queue: Queue, workers: Workers):
+    first = queue.submit_request([b"1"], id="first")
+    second = queue.submit_request([b"2"], id="second", after=["first"])
+    workers.start("echo")
+    assert first.wait(SOON_S) == "done"
+    assert second.wait(SOON_S) == "done"
