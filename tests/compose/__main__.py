@@ -1,4 +1,4 @@
-"""Runs the cluster of docs/how-to/use/lines.md in containers and kills nodes: `python -m tests.compose`.
+"""`python -m tests.compose`: runs the cluster of docs/how-to/use/lines.md in containers.
 
 Then the Dockerfile's image is built, and a worker in it works off a request.
 

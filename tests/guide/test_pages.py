@@ -58,7 +58,8 @@ def test_the_blocks_of_a_page_run(redis_url: str, tmp_path: Path, page: Path):
 
 
 def test_there_are_pages_with_blocks():
-    assert {"index.md", "how-to/metrics.md", "how-to/fastapi.md"} <= set(names(WITH_BLOCKS))
+    found = set(names(WITH_BLOCKS))
+    assert {"index.md", "how-to/watch/metrics.md", "how-to/connect/fastapi.md"} <= found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
