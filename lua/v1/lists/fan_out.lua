@@ -38,8 +38,8 @@ end
 local moved, seconds = 0, math.floor(now_ms(now) / 1000)
 for i = 0, messages - 1 do
   local row = rows + i * width
-  local record, of_xid = KEYS[outs + hashes + 2 * i], KEYS[outs + hashes + 2 * i + 1]  -- of a tracked one
-  local is_used = width == 4 and redis.call("EXISTS", record) == 1
+  local record = hashes + 2 * i  -- the place of a tracked message's record; behind it is that of its xid
+  local is_used = width == 4 and redis.call("EXISTS", KEYS[outs + record]) == 1
   if not is_used and redis.call("LREM", pending, -1, ARGV[row]) == 1 then
     moved = moved + 1
     if to == "shortest" then
@@ -50,11 +50,12 @@ for i = 0, messages - 1 do
       end
     end
     if width == 4 then
-      redis.call("DEL", of_xid)
-      redis.call("HSET", record, "timestamp", seconds, "xid", ARGV[row + 2], "deadline", seconds + timeout, "service", service)
-      redis.call("EXPIRE", record, expire)
-      redis.call("HSET", of_xid, "id", ARGV[row + 1], "type", ARGV[row + 3])
-      redis.call("EXPIRE", of_xid, expire)
+      redis.call("DEL", KEYS[outs + record + 1])
+      redis.call("HSET", KEYS[outs + record], "timestamp", seconds, "xid", ARGV[row + 2], "deadline", seconds + timeout,
+        "service", service)
+      redis.call("EXPIRE", KEYS[outs + record], expire)
+      redis.call("HSET", KEYS[outs + record + 1], "id", ARGV[row + 1], "type", ARGV[row + 3])
+      redis.call("EXPIRE", KEYS[outs + record + 1], expire)
       redis.call("LPUSH", KEYS[outs + count], ARGV[row + 1])
     end
   end
