@@ -117,7 +117,7 @@ def test_a_request_cannot_wait_for_itself(queue: Queue):
     [
         ({"after": "r1"}, "a list of names is expected"),
         ({"after": ["a b"]}, "request id 'a b' is not valid"),
-        ({"after": [f"r{i}" for i in range(101)]}, "at most 100 names"),
+        ({"after": [f"r{i}" for i in range(101)]}, "name at most 100"),
         ({"after_any_end": True}, "after_any_end needs after"),
         ({"after": ["r1"], "delay": 5}, "after and delay are given together"),
     ],

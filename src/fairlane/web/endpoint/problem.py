@@ -99,6 +99,7 @@ _TYPES = {
 }
 _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 _WRONG = re.compile(r"Expected `(?P<wanted>[^`]+)`(?:, got `(?P<given>[^`]+)`| (?P<bound>.+?))?")
+_CHOICE = re.compile(r"Invalid enum value (?P<given>.+)")
 _FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>[^`]+)`")
 
 
@@ -111,6 +112,9 @@ def type_sentence(error: str) -> str:
         if field["what"] == "missing required":
             return f"field {name} is missing: give it"
         return f"field {name} is not known: correct its name, or leave it out"
+    if choice := _CHOICE.fullmatch(text):
+        name = place or "the content"
+        return f"{name} {choice['given']:.40} is not known: /docs lists the values"
     found = _WRONG.fullmatch(text)
     if found is None:
         return f"{place or 'the content'} is not valid: see /docs"
