@@ -239,10 +239,11 @@ def _table(rates: dict[str, list[float]], killed: Killed, version: str) -> list[
 
 def lines_of_kills(killed: Killed) -> list[str]:
     totals = ", ".join(f"{step} {done:,} of {total:,}" for step, total, done in killed.steps)
+    flows = "one flow" if killed.flows == 1 else f"{killed.flows} flows, one after the other"
     return [
-        f"{LIMIT} workers, and each second the oldest was killed, in {killed.flows} flows of",
-        f"{KILLED:,} sub-requests a step, one after the other. After {killed.seconds:,.0f} s and",
-        f"{killed.kills} kills, done were: {totals}.",
+        f"With kills: {flows}, {KILLED:,} sub-requests in each step, {LIMIT} workers. Each second the",
+        f"oldest worker was killed with SIGKILL: {killed.kills} kills in {killed.seconds:,.0f} s. Done were",
+        f"{totals}.",
         f"Ends logged for {killed.flows * STEPS} steps: {killed.ends}.",
     ]
 
