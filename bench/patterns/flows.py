@@ -241,8 +241,8 @@ def lines_of_kills(killed: Killed) -> list[str]:
     totals = ", ".join(f"{step} {done:,} of {total:,}" for step, total, done in killed.steps)
     flows = "one flow" if killed.flows == 1 else f"{killed.flows} flows, one after the other"
     return [
-        f"With kills: {flows}, {KILLED:,} sub-requests in each step, {LIMIT} workers. Each second the",
-        f"oldest worker was killed with SIGKILL: {killed.kills} kills in {killed.seconds:,.0f} s. Done were",
+        f"With kills: {flows}, {KILLED:,} sub-requests in each step, {LIMIT} workers. Each second",
+        f"the oldest worker was killed: {killed.kills} kills in {killed.seconds:,.0f} s. Done were",
         f"{totals}.",
         f"Ends logged for {killed.flows * STEPS} steps: {killed.ends}.",
     ]

@@ -545,11 +545,18 @@ SCENARIOS: list[Scenario] = [
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
     flows, joins_children,
 ]  # fmt: skip
+LONG = {flows, joins_children, checks_everything}  # of many steps: `make test-rest` plays them
 
 
 # The scripts' own tests run each of them twice on every kind of server.
 @ON_SINGLE
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(each, id=each.__name__, marks=pytest.mark.rest if each in LONG else ())
+        for each in SCENARIOS
+    ],
+)
 def test_a_lost_reply_changes_nothing(scenario: Scenario, driver: SyncDriver, redis_client: Any):
     steps = play(scenario, driver, redis_client, -1).steps
     expected = outcome(driver, redis_client)

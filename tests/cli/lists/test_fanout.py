@@ -16,7 +16,6 @@ from fairlane.lists.options import FanoutOptions
 from fairlane.operations.lists.hand_over import hand_over
 from fairlane.protocol.steps import Call
 from tests.cli.lists.running import Crew
-from tests.support.run.params import rest_but
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -225,10 +224,8 @@ def handed_over(lists: Any, name: str) -> Counter[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "tracking",
-    rest_but(1, zip([(), ("--namespace", "q", "--message-timeout", "60")])),
-)
+@pytest.mark.rest  # the explorer's fan-outs are in `make test`
+@pytest.mark.parametrize("tracking", [(), ("--namespace", "q", "--message-timeout", "60")])
 def test_fanouts_and_consumers_that_are_killed_lose_and_double_nothing(
     tracking: tuple[str, ...], crew: Crew, lists: Any, redis_url: str
 ):

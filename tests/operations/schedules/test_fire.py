@@ -215,6 +215,7 @@ def orders() -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.rest  # the explorer's two leaders are in `make test`
 @pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 def test_two_leaders_in_any_order_give_each_tick_one_request(ticking: Ticking):
     """The clock of the second one is a day ahead, so that another tick is due. A third one follows.
