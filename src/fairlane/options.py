@@ -43,8 +43,8 @@ class SharedOptions(TypedDict, total=False):
         deadline_s: No sub-request starts later than this after the submission; 0 = no limit.
         time_limit_s: The longest time of one call of the handler; 0 = no limit.
         durable: How many replicas must confirm each write.
-        delay: Nothing starts before: seconds, a timedelta, or text such as "10m".
-        run_at: Nothing starts before: a datetime with a zone, or ISO 8601 text with one.
+        delay: How long nothing starts: seconds, a timedelta, or text such as "10m".
+        run_at: When the first may start: a datetime with a zone, or ISO 8601 text with one.
         rate: The most sub-requests that start in a time: "100/s", "30/m" or "5/h".
         burst: How many of them may start together after a pause.
         rate_key: Requests with the same key share the rate.
@@ -266,7 +266,7 @@ class Policy:
     `start_ms` is `run_at`, in ms since 1970. `parent` is the request whose dead sub-requests these
     were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
     operations/flows/feed.py writes them. `trace` is the context of the producer's span. Two
-    submissions with another `key` or `trace` are equal. Raises InvalidArgument as Lua would.
+    submissions that differ only in `key` or `trace` are equal. Raises InvalidArgument as Lua would.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -391,7 +391,9 @@ class Policy:
 
 
 def _check_names(kind: str, names: object, most: int) -> None:
-    if not isinstance(names, tuple) or len(names) > most:
-        raise InvalidArgument(f"{kind}s {names!r:.40}... are not valid: name at most {most}")
+    if not isinstance(names, tuple):
+        raise InvalidArgument(f"{kind}s {names!r:.40} are not valid: give a list of names")
+    if len(names) > most:
+        raise InvalidArgument(f"{len(names):,} {kind}s are too many: name at most {most}")
     for name in names:
         check_name(kind, name)

@@ -24,19 +24,17 @@ local bodies = unpacked(packed)
 if not bodies then
   return bad_packing()
 end
+local state, over = load_unfinished()
+local is_new = state and state.total == 0  -- all marks are of a former life: its tombstone expires before this record
 local field = "p" .. partition
-local mark = tonumber(redis.call("HGET", record, field) or 0)
+local mark = is_new and 0 or tonumber(redis.call("HGET", record, field) or 0)
 if first > mark then
   return redis.error_reply("BADCHUNK row " .. first .. " of partition " .. partition .. " came after " .. mark .. " rows")
 end
-local state, over = load_unfinished()
-if state and state.total == 0 then  -- all marks are of a former life: its tombstone expires before this record
-  for _, name in ipairs(redis.call("HKEYS", record)) do
-    if string.match(name, "^p%d+$") then
-      redis.call("HDEL", record, name)
-    end
+for _, name in ipairs(is_new and redis.call("HKEYS", record) or {}) do
+  if string.match(name, "^p%d+$") then
+    redis.call("HDEL", record, name)
   end
-  mark = 0
 end
 local wanted = {}
 for i = mark - first + 1, #bodies do

@@ -161,7 +161,7 @@ def _bar(box: _Box) -> Iterator[str]:
 
 
 def _label(kind: str, x: float, y: float, text: str, room: float) -> str:
-    """Returns one line of text; if it may be wider than its room, it is squeezed into that."""
+    """Returns one line of text; if it may be wider than its room, it is fitted to that."""
     is_long = len(text) * _LETTER[kind] > room
     fit = f' textLength="{room:g}" lengthAdjust="spacingAndGlyphs"' if is_long else ""
     return f'<text class="{kind}" x="{x:g}" y="{y:g}"{fit}>{_text(text)}</text>'

@@ -25,7 +25,7 @@ EVERY_S = 5.0  # from the beginning of a walk to that of the next, at least
 REST = 4.0  # a pause is so many times as long as the walk before it
 ASKED_S = 60.0  # walks go on for so long after the last call
 OLDEST_S = 120.0  # no older result is shown
-PATIENCE_S = 0.05  # a call waits so long for the first walk
+PATIENCE_S = 0.05  # a call takes so long, with its snapshot, if the first walk has not ended
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +62,7 @@ class SharedDemand:
             self._first.clear()
             self._first_began_at = began_at
             self._task = asyncio.create_task(self._walk_on())
-        # A walk that has taken longer is long: another question does not wait for it again.
+        # A walk that has taken longer is long: later calls do not wait for it again.
         left_s = self._first_began_at + self._patience_s - clock.mono_s()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, left_s)):
@@ -74,7 +74,7 @@ class SharedDemand:
         return DemandNow(last._replace(demand=0) if found.is_paused else last, age_s)
 
     async def _walk_on(self) -> None:
-        """Walks while anyone asks; the pauses are longer than the walks."""
+        """Walks while there are calls; the pauses are longer than the walks."""
         while clock.mono_s() < self._asked_at + ASKED_S:
             began = clock.mono_s()
             try:

@@ -9,10 +9,10 @@ nil then. The line `-- Says:` lists the script's replies, see replies.py.
 `-- @include lib/permits/mint.lua` inserts a text, each file once. Lua makes each function of a
 script anew at every call. So functions that the script does not use are left out. The line
 `-- @rare` before a function means that few calls need it: what only such functions use is made
-when one of them is called. Names in capitals are constants. `-- @flags` sets how
-the server may treat the script: `allow-oom` (it must run when Redis is full, because nothing could
-be drained otherwise), `no-writes`, or `grows` (refused when full). In a cluster SPUBLISH, which
-stays on one node, replaces PUBLISH in the text.
+when one of them is called. Names in capitals are constants: the loader puts their values in their
+places. `-- @flags` sets how the server may treat the script: `allow-oom` (it must run when Redis is
+full, because nothing could be drained otherwise), `no-writes`, or `grows` (refused when full). In a
+cluster SPUBLISH, which stays on one node, replaces PUBLISH in the text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CONSTANT = re.compile(r'^local ([A-Z_]+) = ("[^"\\\n]*"|[A-Z_\d*^ ]+?)(?: +--.*
 _CONSTANT_NAME = re.compile(r'"[^"\n]*"|--.*|\b[A-Z_]+\b')
 _RARE = re.compile(r"^-- @rare\nlocal function (\w+)", re.MULTILINE)
 _ARGUMENT = re.compile(r"^local \w+ = .*\bARGV\[", re.MULTILINE)
-_COMMENT_OR_NAME = re.compile(r"--.*|([A-Za-z_]\w*)")
+_NAME = re.compile(r'"[^"\n]*"|--.*|([A-Za-z_]\w*)')  # outside of texts and comments
 _PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
 
 
@@ -99,15 +99,18 @@ def with_constants(text: str) -> str:
     """Returns the text with the value of each constant instead of its name.
 
     Lua has no constants: each would be a variable, and each function that uses it captures it.
+    Raises ValueError if a constant has two values.
     """
     values: dict[str, str] = {}
 
     def inlined(part: str) -> str:
         return _CONSTANT_NAME.sub(lambda match: values.get(match[0], match[0]), part)
 
-    for name, value in _CONSTANT.findall(text):
-        is_literal = value.startswith('"') or value.isdigit()
-        values[name] = value if is_literal else f"({inlined(value)})"
+    for name, written in _CONSTANT.findall(text):
+        is_literal = written.startswith('"') or written.isdigit()
+        value = written if is_literal else f"({inlined(written)})"
+        if values.setdefault(name, value) != value:
+            raise ValueError(f"constant {name} has the values {values[name]} and {value}")
     return inlined(_CONSTANT.sub("", text))
 
 
@@ -150,14 +153,14 @@ def with_functions_in_place(text: str) -> str:
 def _in_a_function(text: str) -> str:
     """Returns the text with all that follows its keys, from its first argument on, in a function.
 
-    Lua searches a list of all variables of the enclosing function, the last one first, for each
-    variable that a new function uses. Variables of functions outside of that one need no search.
+    Lua looks up in a list each variable of the enclosing function that a new function uses. One
+    from further outside it copies. So the keys stay outside.
     """
     return _ARGUMENT.sub(r"return (function()\n\g<0>", text, count=1) + "\nend)()"
 
 
 def _names_in(text: str) -> set[str]:
-    return set(_COMMENT_OR_NAME.findall(text))
+    return set(_NAME.findall(text))
 
 
 def _reached(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:

@@ -176,10 +176,10 @@ def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodi
         ({"deadline_s": float("nan")}, "deadline_s nan is not valid"),
         ({"retain_s": -0.001}, "retain -0.001 s is not valid"),
         ({"backoff_s": (9, 1)}, "backoff 1 s is not valid: 9 to 86,400 s"),
-        ({"tags": [f"t{n}" for n in range(21)]}, "are not valid: name at most 20"),
+        ({"tags": [f"t{n}" for n in range(21)]}, "21 tags are too many: name at most 20"),
         (
             {"after": [f"r{n}" for n in range(101)]},
-            "are not valid: name at most 100",
+            "101 request ids are too many: name at most 100",
         ),
     ],
     ids=str,

@@ -225,6 +225,12 @@ def test_a_constant_is_sent_as_its_value():
     )
 
 
+def test_a_constant_with_two_values_is_refused():
+    text = "local MOST = 980\nlocal function all()\n  return MOST\nend\nlocal MOST = 1000\n"
+    with pytest.raises(ValueError, match="constant MOST has the values 980 and 1000"):
+        with_constants(text)
+
+
 RARELY = """local key = KEYS[1]
 local now = ARGV[1]
 local function usual(x)

@@ -105,3 +105,13 @@ def test_a_new_life_forgets_the_rows_of_a_partition_that_is_not_its_first(sink: 
     assert sink.add_part(0, [b"b"], partition=1)[2] == 1
     assert sink.add_part(0, [b"a"])[2] == 1
     assert bodies_of(sink.lane) == [b"b", b"a"]
+
+
+def test_rows_behind_a_mark_of_a_former_life_are_refused(sink: Sink):
+    """The marks of the former life must not count, or the rows before these would be missing."""
+    sink.add_part(0, [b"a", b"b", b"c"])
+    sink.lane.client.delete(*sink.lane.names)
+    sink.lane.enqueue([], open_ms=3_600_000)
+    with sink.lane.refuses("BADCHUNK"):
+        sink.add_part(2, [b"c"])
+    assert bodies_of(sink.lane) == []

@@ -41,6 +41,7 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     bodies: list[Bytes]
     priority: Annotated[int, msgspec.Meta(ge=0, le=99)] = 5
     rate: str | None = None
+    tags: Annotated[list[str], msgspec.Meta(max_length=2)] = []
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,13 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
             "field prority is not known: correct its name, or leave it out",
         ),
         (b"[1]", 422, "the content is a list: an object is expected"),
+        (
+            b'{"bodies": [], "tags": ["a", "b", "c"]}',
+            422,
+            "tags is not valid: a list of length at most 2 is expected",
+        ),
         (b'{"bodies": [', 400, "the content is no JSON: it breaks off"),
+        (b'{"bodies": ["\xff"]}', 400, "the content is no JSON: its text is not UTF-8"),
         (b'{"bodies": x}', 400, "the content is no JSON: byte 11 is not valid"),
     ],
 )

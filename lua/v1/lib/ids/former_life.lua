@@ -5,7 +5,7 @@
 -- @include lib/permits/queue_permit.lua
 
 -- Returns true if a new life may replace the id's last one, which must have ended: it was abandoned; or, with `unique`, it
--- was cancelled or began at least that long ago. The new life needs higher fences, and a later `born`, because the log
+-- was cancelled or began at least `unique` ms ago. The new life needs higher fences, and a later `born`, because the log
 -- distinguishes endings by `born`.
 local function may_follow(state, new, now)
   if not is_ended(state) then
@@ -18,8 +18,8 @@ local function may_follow(state, new, now)
   return state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
 end
 
--- Returns the state of the request that the id has, if a new life may follow it; else nil, and the reply of enqueue if there
--- is such a request.
+-- Returns the state of the id's request if a new life may follow it; nil and the reply of enqueue if none may; nil if the id
+-- has no request.
 -- @rare
 local function former_life(new, now, over)
   local state = load_state()

@@ -55,7 +55,7 @@ class AsyncIO:
         """Awaits the next reply, and takes those that came with it, until there are enough."""
         replies: list[Any] = []
         try:
-            while encoding.are_missing(line, replies, most):
+            while encoding.take_buffered(line, replies, most):
                 replies.append(await line.read_response(disconnect_on_error=False))
         except (redis.RedisError, OSError) as error:
             replies.append(error)

@@ -62,7 +62,7 @@ class BlockingIO:
         """Blocks for the replies."""
         replies: list[Any] = []
         try:
-            while encoding.are_missing(line, replies, most):
+            while encoding.take_buffered(line, replies, most):
                 replies.append(line.read_response(disconnect_on_error=False))
         except (redis.RedisError, OSError) as error:
             replies.append(error)

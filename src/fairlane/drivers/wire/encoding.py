@@ -108,7 +108,7 @@ def may_block(step: Command | Call) -> bool:
     return step.args[0] in _BLOCKING or b"BLOCK" in step.args
 
 
-def are_missing(line: Any, replies: list[Any], most: int) -> bool:
+def take_buffered(line: Any, replies: list[Any], most: int) -> bool:
     """Adds what a connection has read with the last of `replies`; returns True if more must come.
 
     Up to `most` replies are taken, and none behind an error. redis-py's own way costs a timer and
@@ -116,8 +116,10 @@ def are_missing(line: Any, replies: list[Any], most: int) -> bool:
     """
     if not replies:
         return most > 0
-    gets = line._parser._reader.gets  # noqa: SLF001
-    while len(replies) < most and (reply := gets()) is not NOT_ENOUGH_DATA:
+    reader = line._parser._reader  # noqa: SLF001
+    if reader is None:  # the connection was closed meanwhile: the next read reports that
+        return len(replies) < most
+    while len(replies) < most and (reply := reader.gets()) is not NOT_ENOUGH_DATA:
         replies.append(reply)
         if isinstance(reply, redis.RedisError):
             return False

@@ -97,7 +97,8 @@ _TYPES = {
     "array": "a list",
     "object": "an object",
 }
-_BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+_BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
+_SIGN = re.compile("|".join(_BOUNDS))
 _WRONG = re.compile(r"Expected `(?P<wanted>[^`]+)`(?:, got `(?P<given>[^`]+)`| (?P<bound>.+?))?")
 _CHOICE = re.compile(r"Invalid enum value (?P<given>.+)")
 _FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>[^`]+)`")
@@ -120,7 +121,7 @@ def type_sentence(error: str) -> str:
         return f"{place or 'the content'} is not valid: see /docs"
     wanted = " or ".join(_TYPES.get(one, one) for one in found["wanted"].split(" | "))
     if found["bound"]:
-        sign, _, value = found["bound"].partition(" ")
-        wanted += f" {_BOUNDS.get(sign, sign)} {value.removesuffix('.0')}"
+        bound = _SIGN.sub(lambda sign: _BOUNDS[sign[0]], found["bound"].removesuffix(".0"))
+        wanted += f" {bound}" if bound.startswith("of ") else f" of {bound}"
     given = _TYPES.get(found["given"], found["given"]) if found["given"] else "not valid"
     return f"{place or 'the content'} is {given}: {wanted} is expected"

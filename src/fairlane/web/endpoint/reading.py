@@ -87,8 +87,10 @@ def decoded(raw: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         raise Refusal(422, type_sentence(f"{error}")) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        place = re.search(r"byte (\d+)", f"{error}")
+    except UnicodeDecodeError:
+        raise Refusal(400, "the content is no JSON: its text is not UTF-8") from None
+    except msgspec.DecodeError as error:
+        place = re.search(r"\(byte (\d+)\)", f"{error}")
         why = f"byte {place[1]} is not valid" if place else "it breaks off"
         raise Refusal(400, f"the content is no JSON: {why}") from None
     except RecursionError:

@@ -24,9 +24,10 @@ export function mount(root, context) {
   let starts = context.query.get("after") ? ["", context.query.get("after")] : [""]; // cursors of the parts up to this one
   let before = "";
   let refresh = () => {};
+  const empty = el("div");
   const list = table({
     caption: "Requests with dead sub-requests", key: (row) => row.id, href: (row) => deadHref(row.id), signal,
-    empty: nothing("check", "No request has dead sub-requests"),
+    empty,
     columns: [
       { label: "Request", phone: "title", kind: "wide", cell: (row) => el("a", { class: "mono", href: deadHref(row.id) }, row.id) },
       { label: "Dead", phone: "side", kind: "right", cell: (row) => el("b", { class: "bad" }, compact(row.dead)) },
@@ -81,7 +82,9 @@ export function mount(root, context) {
       context.setQuery({ after: starts.at(-1) });
       refresh();
     };
-    show(pages, (next || starts.length > 1) && [
+    const isPart = next || starts.length > 1;
+    show(empty, nothing("check", `No request ${isPart ? "in this part of the list " : ""}has dead sub-requests`));
+    show(pages, isPart && [
       el("span", { class: "muted small" }, `${number(count)} of these ${counted(looked, "request")} ${count === 1 ? "has" : "have"} dead sub-requests${next ? ", more requests follow: unfinished ones, then the newest endings" : ""}`),
       starts.length > 1 && button("Before", () => turn(starts.slice(0, -1)), { kind: "small" }),
       next && button("Next", () => turn([...starts, next]), { kind: "small" })]);
