@@ -542,21 +542,16 @@ SCENARIOS: list[Scenario] = [
     changes, holds, has_rates, has_rates_and_is_held, takes_turns, is_given_another_rate,
     is_given_another_share, ages, follows_another, fans_out, forwards, balances, publishes, places,
     pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
-    checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls,
-    flows, joins_children,
+    checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
+    joins_children,
 ]  # fmt: skip
-LONG = {flows, joins_children, checks_everything}  # of many steps: `make test-rest` plays them
+LONG = {flows, joins_children, checks_everything}  # of many steps
+PLAYED = [pytest.param(one, marks=pytest.mark.rest if one in LONG else ()) for one in SCENARIOS]
 
 
 # The scripts' own tests run each of them twice on every kind of server.
 @ON_SINGLE
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(each, id=each.__name__, marks=pytest.mark.rest if each in LONG else ())
-        for each in SCENARIOS
-    ],
-)
+@pytest.mark.parametrize("scenario", PLAYED, ids=lambda scenario: scenario.__name__)
 def test_a_lost_reply_changes_nothing(scenario: Scenario, driver: SyncDriver, redis_client: Any):
     steps = play(scenario, driver, redis_client, -1).steps
     expected = outcome(driver, redis_client)
@@ -566,16 +561,14 @@ def test_a_lost_reply_changes_nothing(scenario: Scenario, driver: SyncDriver, re
         assert outcome(driver, redis_client) == expected, f"reply {lose or 'every one'} was lost"
 
 
-# Not repeated here: reads; confirm (below); add_stats, which may count measurements twice.
+# Not repeated: reads; confirm (below); add_stats, which may count twice.
 APART = {"check", "confirm", "due_schedules", "list_dead", "add_stats"}
 
 
 @ON_SINGLE
 def test_every_script_is_repeated_by_some_scenario(driver: SyncDriver, redis_client: Any):
     """A new script needs a scenario, or an entry with the reason."""
-    seen: set[str] = set()
-    for scenario in SCENARIOS:
-        seen |= play(scenario, driver, redis_client, -1).scripts
+    seen = set().union(*(play(one, driver, redis_client, -1).scripts for one in SCENARIOS))
     redis_client.flushall()
     assert {script.name.rpartition("/")[2] for script in library()} - APART - names(seen) == set()
 
@@ -594,14 +587,13 @@ def test_a_durable_submission_and_its_work_lose_every_reply():
     ):
         for lose in range(40):
             forgetful = play(durable, queue.driver, client, lose)
-            assert queue.request("r1").wait(10) == "done"
-            assert queue.request("r1").progress().done == 3
+            request = queue.request("r1")
+            assert (request.wait(10), request.progress().done) == ("done", 3)
             assert broken(queue, "r1") == []
             assert "confirm" in names(forgetful.scripts)
 
 
 def durable(driver: Any) -> None:
-    """Submits as a stream, works it off and waits for it."""
-    driver.run(submit("r1", Policy(durable=1)), iter(TWO))
+    driver.run(submit("r1", Policy(durable=1)), iter(TWO))  # as a stream
     work_on(driver)
     assert driver.run(completion.wait("r1", lambda: 0.0, 10)) == "done"

@@ -58,11 +58,11 @@ def test_a_token_that_is_revoked_leads_back_to_the_form(guarded: Browser, progra
     token = program("token", "create", "operator", "--scope", "operate").id
     guarded.open("#/requests")
     sign_in(guarded, token)
-    guarded.one(".empty", "No request fits")
+    guarded.one(".empty", "There is no request")
     program("token", "revoke", token.split("_")[1])
     wait_until(lambda: guarded.all("#token"), WAIT_S, every=0.05)
     sign_in(guarded, program("token", "create", "next", "--scope", "view").id)
-    guarded.one(".empty", "No request fits")
+    guarded.one(".empty", "There is no request")
 
 
 def test_a_page_that_only_listens_leads_back_to_the_form(guarded: Browser, program: Program):
