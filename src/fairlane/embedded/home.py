@@ -134,7 +134,7 @@ def _fits(socket: Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder that only this user can enter; refuse one of another user."""
+    """Makes a folder that only this user can enter; refuses one of another user."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=_PRIVATE)
     facts = folder.lstat()

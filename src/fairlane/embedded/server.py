@@ -133,7 +133,7 @@ def ensure(data_home: Path | None = None) -> str:
 
 
 def _start(place: Home) -> None:
-    """Starts a server on the newest data there is and wait until it answers."""
+    """Starts a server on the newest data there is and waits until it answers."""
     server, data = choose(place.home)
     socket = place.settle_socket()
     with contextlib.suppress(FileNotFoundError):

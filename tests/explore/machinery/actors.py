@@ -582,7 +582,7 @@ def extension(step: Handle) -> Call:
 
 
 def install(library: Library, monkeypatch: Any) -> None:
-    """Makes the operations use this library, fixed op ids and a clock that stands still."""
+    """Makes the operations use this library, fixed op ids and a stopped clock."""
     from fairlane import operations, settings
     from fairlane.common import clock
     from fairlane.spark import operations as of_spark

@@ -102,7 +102,7 @@ def test_a_dead_one_that_is_named_twice_is_requeued_once(lane: Lane):
 
 
 def test_ids_grow_whatever_the_clock_does(lane: Lane):
-    """A requeue runs between chunks, with a clock that stands still or goes back."""
+    """A requeue runs between chunks, with a clock that stops or goes back."""
     held = lane.begin(3, limit=1, open_ms=HOUR)
     lane.complete(held, others=[(held.ids[0], "dead", 0), (held.ids[2], "dead", 0)])
     lane.later(-5_000)

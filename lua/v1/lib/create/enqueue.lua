@@ -49,8 +49,11 @@ local function enqueue(new, now, intent, over)
     redis.call("HSET", request, "open_until", now + new.open_ms)
   end
   local tokens = mint(state, now)
-  save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest,
-    unpack(new.extras == NOTHING and NOTHING or extra_fields(new.extras, state.gate, left)))
+  local fields = NOTHING
+  if new.extras ~= NOTHING then
+    fields = extra_fields(new.extras, state.gate, left)
+  end
+  save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest, unpack(fields))
   if finish(state, now) then
     return {"ended", summary(state)}
   end
