@@ -15,13 +15,6 @@ SOURCES = src tests docker docs/site_hooks.py $(wildcard samples) $(wildcard ben
 # The tests start many Pythons: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A test that fails beside others runs once more, alone: a busy machine cannot fail a run, a defect can.
-# The first failure stays in the output.
-define run_tests
-$(PYTEST) $(1) || { [ $$? = 1 ] && echo "make: the failed tests run again, each alone" && \
-	$(PYTEST) $(1) --numprocesses 0 --last-failed --last-failed-no-failures none --exitfirst; }
-endef
-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-spark test test-rest test-heavy test-spark test-backends check explore mutants chaos compose bench docs clean
@@ -36,11 +29,11 @@ demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark write requ
 	$(VENV)/bin/python samples/spark_pipeline/pipeline.py
 
 test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests
-	$(call run_tests,--ignore tests/spark --numprocesses 6 --dist worksteal -m 'not rest and not heavy')
-	$(call run_tests,tests/spark --numprocesses 2 --dist worksteal -m 'not rest and not heavy')
+	$(PYTEST) --ignore tests/spark --numprocesses 6 --dist worksteal -m 'not rest and not heavy'
+	$(PYTEST) tests/spark --numprocesses 2 --dist worksteal -m 'not rest and not heavy'
 
 test-rest: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## what `make test` leaves out and a merge requires
-	$(call run_tests,--numprocesses 3 --dist worksteal -m 'rest and not heavy')
+	$(PYTEST) --numprocesses 3 --dist worksteal -m 'rest and not heavy'
 
 test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take minutes and are not in `make test`
 	$(PYTEST) -m heavy

