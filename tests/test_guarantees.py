@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+from tests.support.run.for_each import for_each
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -74,7 +74,7 @@ def functions_of(path: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("named", NAMED, ids=lambda named: named.function)
+@for_each("named", NAMED)
 def test_every_test_that_is_named_is_there(named: Named):
     path = (PAGE.parent / named.link).resolve()
     assert path.is_relative_to(ROOT / "tests")
@@ -100,7 +100,7 @@ def test_whatever_looks_like_a_test_is_a_link_to_one():
     assert text.count("::") == len(named_in(text))
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+@for_each("page", sorted(DOCS.rglob("*.md")))
 def test_every_relative_link_of_the_documentation_leads_somewhere(page: Path):
     links = LINK.findall(page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []

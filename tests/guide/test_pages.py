@@ -13,6 +13,7 @@ import yaml
 
 from fairlane.testing import eager
 from tests.guide.blocks import GUIDE, ON_ONE_KIND, REQUESTS, ROOT, Shells, blocks_of, environment
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +63,7 @@ def test_there_are_pages_with_blocks():
     assert {"index.md", "how-to/watch/metrics.md", "how-to/connect/fastapi.md"} <= found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+@for_each("page", PAGES)
 def test_what_cannot_run_here_parses(page: Path):
     for block in blocks_of(page, languages=("python", "text", "ini", "yaml", "toml")):
         if block.language == "yaml":
@@ -123,7 +124,7 @@ def test_the_service_of_fastapi_submits_and_returns_a_result(tmp_path: Path):
         assert client.get("/resize/none").status_code == 404
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+@for_each("page", PAGES)
 def test_every_relative_link_of_a_page_leads_somewhere(page: Path):
     links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 import yaml
 
 from fairlane.metrics.definitions import ALL, QUEUE
@@ -16,6 +15,7 @@ from fairlane.web.access.tokens import SCOPES
 from fairlane.web.operate import why
 from tests.guide.blocks import ROOT
 from tests.support.promtool import promtool
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +120,7 @@ def test_the_dashboard_and_the_rules_use_every_metric_of_the_queue():
 # ------------------------------------------------------------------ names, KEDA
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@for_each("path", PAGES)
 def test_every_metric_that_a_file_names_exists(path: Path):
     known = {name for metric in ALL for name in (metric.name, *metric.samples)}
     assert set(NAME.findall(path.read_text())) - known == set()

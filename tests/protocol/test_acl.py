@@ -22,6 +22,7 @@ from tests.support.network.reach import (
     tree_of,
     used_by,
 )
+from tests.support.run.for_each import for_each
 from tests.support.servers.users import servers_of, version_of
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def test_a_script_that_only_reads_calls_nothing_that_writes(server: redis.Redis)
         assert (not acl.commands_of(script) & writing(server)) is is_reader, script
 
 
-@pytest.mark.parametrize("script", [*library()], ids=lambda script: script.name)
+@for_each("script", library(), lambda script: script.name)
 def test_every_call_in_a_script_names_its_command(script: Any):
     """Otherwise the check would not find it."""
     text = script.source(Dialect.SINGLE).decode()

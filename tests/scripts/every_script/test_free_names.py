@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fairlane.protocol.scripts import FOLDERS, expand, lua_folder
+from tests.support.run.for_each import for_each
 from tests.support.scripts.lua_globals import global_names
 
 ROOT = lua_folder() / "v1"
@@ -36,14 +35,14 @@ SCRIPTS = sorted(
 )
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@for_each("name", LIBRARIES)
 def test_a_library_file_has_no_free_names_but_the_keys_of_a_request(name: str):
     """A library file reads no KEYS, no ARGV, no local of a script, no function it lacks."""
     keys = (ROOT / HEADER).read_text().replace("KEYS", "({})")
     assert global_names(keys + expand(ROOT, name)) <= ALLOWED
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@for_each("name", SCRIPTS)
 def test_a_script_has_no_free_names_but_its_keys_and_arguments(name: str):
     assert global_names(expand(ROOT, name)) <= ALLOWED | {"KEYS", "ARGV"}
 

@@ -21,6 +21,7 @@ from fairlane.protocol.scripts import (
     with_constants,
     with_functions_in_place,
 )
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, Lane
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 
 REQUEST_KEYS = library().confirm.keys  # those of lib/core/request_keys.lua
 
-script_of = pytest.mark.parametrize("name", NAMES)
+script_of = for_each("name", NAMES)
 
 
 def script(name: str) -> Script:
@@ -140,7 +141,7 @@ def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
         assert rest in ([], [len(single) + 1])
 
 
-@pytest.mark.parametrize("name", sorted({*REQUEST_NAMES} - APART))
+@for_each("name", sorted({*REQUEST_NAMES} - APART))
 def test_request_scripts_take_the_keys_of_a_request_in_their_order(name: str):
     header = expand(ROOT, "lib/core/request_keys.lua")
     declared = re.findall(r"^local (\w+) = KEYS\[\d\]  -- (\w+):\{id\}", header, re.MULTILINE)
@@ -149,7 +150,7 @@ def test_request_scripts_take_the_keys_of_a_request_in_their_order(name: str):
     assert [part for _, part in declared] == made
 
 
-@pytest.mark.parametrize("name", REQUEST_NAMES)
+@for_each("name", REQUEST_NAMES)
 def test_what_a_request_script_takes_besides_is_staging(name: str):
     made = {
         "stage": keys.area("x", "t", "a"),
@@ -308,7 +309,7 @@ def test_flags_declare_what_may_run_on_a_full_redis(name: str):
     assert first == (b"#!lua" if wanted == "grows" else b"#!lua flags=" + wanted.encode())
 
 
-@pytest.mark.parametrize("name", sorted(READING))
+@for_each("name", sorted(READING))
 def test_a_script_that_only_reads_calls_nothing_that_writes(name: str):
     writes = re.compile(r"[HZL]?(SET|ADD|DEL|REM|PUSH|CLAIM|ACK|INCRBY|DECRBY|EXPIRE|UNLINK)$")
     code = plain(script(name).source(Dialect.SINGLE).decode())
