@@ -24,16 +24,17 @@ class RequestFilters(TypedDict, total=False):
     `states` are active, paused, cancelling, expiring, done, cancelled and lost, or the words
     running and ended for several of them. `priorities` are 0 to 99. `id_prefix` is how the id
     begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
-    A request is listed if it has all of `tags`, and one of `tenants`.
+    A request is listed if it has all of `tags`, and one of `tenants`. A single state, priority, tag
+    or tenant needs no list.
     """
 
-    states: Iterable[str]
-    priorities: Iterable[int]
+    states: str | Iterable[str]
+    priorities: int | Iterable[int]
     id_prefix: str
     older_s: float
     newer_s: float
-    tags: Iterable[str]
-    tenants: Iterable[str]
+    tags: str | Iterable[str]
+    tenants: str | Iterable[str]
 
 
 class RequestChoice(RequestFilters, total=False):

@@ -49,12 +49,13 @@ class SharedOptions(TypedDict, total=False):
         burst: How many of them may start together after a pause.
         rate_key: Requests with the same key share the rate.
         weight: How much each sub-request counts at the rate.
-        tags: Names by which requests are found and changed together.
+        tags: Name or names by which requests are found and changed together.
         tenant: Tenants of one priority get equal time, however many requests each has.
         share: The tenant gets this many times as much time as a tenant with 1; 1 to 999.
         ageing_s: If nothing has started for this time, one slice goes before all others.
-        after: Ids of requests that must be done before. If one of them has dead sub-requests or was
-            cancelled, this request is cancelled.
+        after: Id or ids of requests that must be done before. If one of them has dead sub-requests,
+            was cancelled, withdrawn or lost, or nothing is left that shows its end, this request is
+            cancelled.
         after_any_end: Any end of the requests in `after` is enough.
         on_duplicate: What happens if another request with the id runs, or began less than
             `window_s` ago. "keep" submits nothing, "replace" cancels it, "debounce" cancels it if
@@ -78,11 +79,11 @@ class SharedOptions(TypedDict, total=False):
     burst: int
     rate_key: str
     weight: int
-    tags: Iterable[str]
+    tags: str | Iterable[str]
     tenant: str
     share: int
     ageing_s: float
-    after: Iterable[str]
+    after: str | Iterable[str]
     after_any_end: bool
     on_duplicate: str
     window_s: float
@@ -186,9 +187,11 @@ def _read_rate(given: dict[str, Any]) -> None:
     given["rates"] = (rate,)
 
 
-def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InvalidArgument(f"{option} {names!r} is not valid: a list of names is expected")
+def _names(option: str, names: str | Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    if isinstance(names, bytes) or not isinstance(names, Iterable):
+        raise InvalidArgument(f"{option} {names!r} is not valid: give a name, or a list of names")
     return tuple(dict.fromkeys(names))
 
 
@@ -371,6 +374,10 @@ class Policy:
     @property
     def extras(self) -> str:
         """Returns the other options but `trace`, as lua/v1/lib/create/extras.lua reads them."""
+        return self.extras_with(",".join(self.after))
+
+    def extras_with(self, others: str) -> str:
+        """Returns the same with this text of the requests that it starts after."""
         mode = "end" if self.after_any_end else "done"
         found = {
             "parent": self.parent,
@@ -382,7 +389,7 @@ class Policy:
             "rates": rates_text(self.rates) if self.rates else "",
             "ageing": self.ageing_ms,
             "unique": f"{self.window_ms}:{self.nonce}" if self.on_duplicate else "",
-            "after": f"{mode}:{','.join(self.after)}" if self.after else "",
+            "after": f"{mode}:{others}" if others else "",
             "distinct": int(self.distinct),
             "flow": self.flow,
             "feed": self.feed,

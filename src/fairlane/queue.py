@@ -294,7 +294,10 @@ class Queue:
         return self.driver.run(requests.list_requests(self.name, chosen, limit, after, sort))
 
     def select(
-        self, change: Change, ids: Iterable[str] | None = None, **wanted: Unpack[RequestChoice]
+        self,
+        change: Change,
+        ids: str | Iterable[str] | None = None,
+        **wanted: Unpack[RequestChoice],
     ) -> Selection:
         """Returns the requests that `change` would change; its len() is how many. It only reads.
 

@@ -14,6 +14,7 @@ from tests.model.rules.base import HOUR, MINUTE, has_graves, pick, step, which, 
 from tests.model.rules.operations import Operations
 from tests.model.rules.pull import Pull
 
+OPENS = {"found": "end:z", "left": "", "reason": ""}
 EXTRAS = ("", "", "delay=7000", "ageing=20000", "after=end:z", "distinct=1")
 TENANTS = ("", "", "", "\ntenant=t", "\ntenant=u\nshare=3", "\ntenant=t\nshare=2")
 TURNS = ("1:t", "3:u", "2:t")
@@ -341,7 +342,10 @@ class QueueMachine(Operations, Pull):
     def do_chore(self, n: int, opens: bool) -> None:
         """Hastens an ageing request, or starts one that waits for another, as the leader."""
         name = self.among(n, lambda one: one.options.waits if opens else one.options.ageing_ms > 0)
-        self.player.call("open_gate" if opens else "hasten", name)
+        if opens:
+            self.player.call("open_gate", name, **OPENS)
+        else:
+            self.player.call("hasten", name)
 
     @precondition(has_live)
     @step(n=which, priority=lanes)

@@ -43,7 +43,8 @@ if state.held == 0 then
     redis.call("UNLINK", ids)
   end
   give_up(seen, ttl)
-  redis.call("HSET", request, "discarded", 1)
+  -- Requests that start after it must see that it was never complete.
+  redis.call("HSET", request, "discarded", 1, "over", string.format("%d", born), "was", "withdrawn")
   return {"ok", tokens}
 end
 if state.state ~= "cancelling" then

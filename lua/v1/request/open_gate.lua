@@ -1,20 +1,36 @@
--- open_gate: lets a request start that has waited for others.
--- Says: ok tokens | ended summary | gone
+-- open_gate: lets a request start that has waited for others, notes which of them have ended, or cancels the request because
+-- one of them failed. It does so only if the request still waits for what the caller read: a later life of the id may
+-- wait for others.
+-- Says: ok tokens | other | ended summary | gone
+--   other: the request waits for something else by now, or for nothing
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
+local found = ARGV[2]  -- `after` as the caller read it, see lib/create/extras.lua
+local left = ARGV[3]  -- what it waits for now, "" = for nothing: it starts
+local reason = ARGV[4]  -- words for people; "" = none of the others failed
 -- @include lib/core/now_ms.lua
 -- @include lib/core/state.lua
 -- @include lib/gate/gate.lua
 -- @include lib/permits/mint.lua
+-- @include lib/core/finish.lua
+-- @include lib/permits/stop.lua
 
 local state, over = load_unfinished()
 if over then
   return over
 end
-if state.gate.opens == NEVER then
+if state.gate.opens ~= NEVER or redis.call("HGET", request, "after") ~= found then
+  return {"other"}
+end
+now = now_ms(now)
+if reason ~= "" then
+  if state.state ~= "cancelling" then
+    stop(state, "cancelling", reason)
+  end
+elseif left ~= "" then
+  redis.call("HSET", request, "after", left)
+else
   set_gate(state, 0)
 end
-local tokens = mint(state, now_ms(now))
-save_state(state)
-return {"ok", tokens}
+return finish_or_mint(state, now, "ok")

@@ -264,7 +264,10 @@ class Queue:
         return await self.driver.run(listing)
 
     async def select(
-        self, change: Change, ids: Iterable[str] | None = None, **wanted: Unpack[RequestChoice]
+        self,
+        change: Change,
+        ids: str | Iterable[str] | None = None,
+        **wanted: Unpack[RequestChoice],
     ) -> Selection:
         """Returns the requests that `change` would change; see fairlane.queue.Queue.select."""
         return await self.driver.run(selection.choose(self.name, change, ids, **wanted))

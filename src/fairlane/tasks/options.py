@@ -38,12 +38,13 @@ class TaskOptions(TypedDict, total=False):
         burst: How many of them may start together after a pause.
         rate_key: Tasks with the same key share the rate; otherwise all calls of the task do.
         weight: How much each call counts at the rate.
-        tags: Names by which requests are found and changed together.
+        tags: Name or names by which requests are found and changed together.
         tenant: Tenants of one priority get equal time, however many requests each has.
         share: The tenant gets this many times as much time as a tenant with 1; 1 to 999.
         ageing: If nothing of a request has started for this time, one slice goes before all others.
-        after: Ids of requests that must be done before. If one of them has dead sub-requests or was
-            cancelled, this request is cancelled.
+        after: Id or ids of requests that must be done before. If one of them has dead sub-requests,
+            was cancelled, withdrawn or lost, or nothing is left that shows its end, this request is
+            cancelled.
         after_any_end: Any end of the requests in `after` is enough.
     """
 
@@ -63,11 +64,11 @@ class TaskOptions(TypedDict, total=False):
     burst: int
     rate_key: str
     weight: int
-    tags: Iterable[str]
+    tags: str | Iterable[str]
     tenant: str
     share: int
     ageing: Duration
-    after: Iterable[str]
+    after: str | Iterable[str]
     after_any_end: bool
 
 

@@ -396,6 +396,7 @@ def _last_word(replies: tuple[Any, ...]) -> bytes:
     return b""
 
 
+_LIFE = re.compile(rb"(?<=\|)(\d+)(?=\|)")  # when a life began, in `after`
 _SUMMARY = {b"ended": 1, b"exists": 4, b"conflict": 1}  # where it stands in the reply
 
 
@@ -430,6 +431,8 @@ def _read_request(raw: Any) -> tuple[Any, str]:
         canonical[b"seen"] = b"S" + said[b"seen"]
     if b"over" in said:
         canonical[b"over"] = _life(said[b"over"]).encode()
+    if b"after" in said:
+        canonical[b"after"] = _LIFE.sub(lambda one: _life(one[1]).encode(), said[b"after"])
     if b"born" in said:
         canonical[b"born"] = _life(said[b"born"]).encode()
     return said, repr(canonical)

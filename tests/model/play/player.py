@@ -505,7 +505,7 @@ class Player:
             if request.state == "paused":
                 self.call("resume", name)
             if request.options.waits and not request.has_ended:
-                self.call("open_gate", name)
+                self.call("open_gate", name, found="end:z", left="", reason="")
             self.flush()
             if not request.has_ended:
                 self.reap(name, missing=list(self.book.lost(name)))

@@ -29,10 +29,15 @@ def hasten(request: Request, now: int, reply: Reply) -> list[Token]:
     return tokens
 
 
-def open_gate(request: Request, now: int, reply: Reply) -> list[Token]:
-    """Opens the gate: the other requests have ended."""
-    if request.opens == NEVER:
-        request.opens, request.gated = 0, False
+def open_gate(
+    request: Request, now: int, reply: Reply, *, found: str, left: str, reason: str
+) -> list[Token]:
+    """Opens the gate once: the other requests have ended."""
+    agree((found, left, reason), ("end:z", "", ""), "what the leader has found")
+    if request.opens != NEVER:
+        agree(reply, [b"other"], "a gate that opens by time, or is open")
+        return []
+    request.opens, request.gated = 0, False
     agree(reply[0], b"ok", "an open gate")
     tokens = tokens_of(reply[1])
     request.mint(now, tokens)

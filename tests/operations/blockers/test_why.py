@@ -142,7 +142,9 @@ def test_a_request_after_others_names_those_that_are_not_over(served: Queue, dri
     assert cause.figures == {"after": {"first": "active", "second": "active"}, "more": 0}
     for other in (first, served.request("second")):
         other.cancel()
-    text = "the requests before it have ended: the leading worker starts it within seconds"
+    text = (
+        "the requests before it have ended: the leading worker starts or cancels it within seconds"
+    )
     found = request.why()
     assert (only(found).kind, only(found).text) == ("after", text)
     assert found.estimate.why_not == "a request that waits for others has no time to start"

@@ -216,7 +216,7 @@ def test_foreign_entries_of_the_log_are_shown_as_far_as_they_can_be_read(
     [
         ({"states": ["actve"]}, r"state 'actve' is not valid: did you mean active\?"),
         ({"states": ["xyz"]}, "the states are running, ended, active, paused"),
-        ({"states": "active"}, "a list is expected"),
+        ({"states": b"active"}, "give one, or a list"),
         ({"priorities": [100]}, "priority 100 is not valid"),
         ({"id_prefix": "a{b"}, "ids have letters, digits"),
         ({"older_s": -1}, "older_s -1 is not valid: 0 to 1,000,000,000,000 s is expected"),

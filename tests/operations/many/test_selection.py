@@ -134,6 +134,16 @@ def test_requests_with_dead_sub_requests_are_chosen_for_a_requeue(queue: Queue):
     assert chosen(queue, Change.requeue_dead()) == ["bad"]
 
 
+def test_a_single_one_needs_no_list(queue: Queue):
+    queue.submit_request([b"a"], id="r1", tags="nightly", tenant="acme", priority=7)
+    queue.submit_request([b"a"], id="r2")
+    change = Change.set(limit=1)
+    assert [one.id for one in queue.select(change, "r1").requests] == ["r1"]
+    for wanted in ({"tags": "nightly"}, {"tenants": "acme"}, {"priorities": 7}):
+        assert chosen(queue, change, **wanted) == ["r1"]
+    assert len(queue.select(change, states="active").requests) == 2
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -141,13 +151,12 @@ def test_requests_with_dead_sub_requests_are_chosen_for_a_requeue(queue: Queue):
         ({"older_s": 0}, "no request is chosen"),
         ({"ids": ["r1"], "everything": True}, "two ways of choice"),
         ({"states": ["running"], "everything": True}, "two ways of choice"),
-        ({"ids": "r1"}, "ids 'r1' is not valid: a list is expected"),
         ({"ids": ["r 1"]}, "request id 'r 1' is not valid"),
         ({"states": ["done"]}, "state done is not valid: only requests in state active or paused"),
         ({"states": ["pausd"]}, "did you mean paused"),
         ({"priorities": [100]}, "priority 100 is not valid"),
         ({"tags": ["a b"]}, "tag 'a b' is not valid"),
-        ({"tenants": "acme"}, "tenants 'acme' is not valid: a list is expected"),
+        ({"tenants": b"acme"}, "tenants b'acme' is not valid: give one, or a list"),
     ],
 )
 def test_a_wrong_choice_is_refused(queue: Queue, given: dict[str, Any], problem: str):

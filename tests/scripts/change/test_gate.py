@@ -297,7 +297,7 @@ def test_glance_reports_no_ageing_of_what_is_paused_or_has_no_token(lane: Lane):
 def test_a_request_that_waits_for_others_sleeps_until_its_gate_is_opened(lane: Lane):
     assert lane.start(1, extras="after=done:r0") == []
     assert lane.request("glance", queue="", grace="")[3] == b"done:r0"
-    (token,) = toks(lane.request("open_gate")[1])
+    (token,) = toks(lane.request("open_gate", found="done:r0", left="", reason="")[1])
     assert token.delay == 0
     assert len(lane.request("glance", queue="", grace="")) == 3
     lane.take(token)

@@ -27,7 +27,8 @@ def discard(lane: Lane, **changed: Any) -> list[Any]:
 def is_marked(lane: Lane) -> bool:
     """Returns whether only the marker is left that the request was discarded."""
     key = lane.names[2]
-    fields = {b"state": b"abandoned", b"seen": b"0", b"discarded": b"1"}
+    fields = {b"state": b"abandoned", b"seen": b"0", b"discarded": b"1", b"was": b"withdrawn"}
+    fields[b"over"] = b"%d" % lane.now
     is_alone: bool = [*lane.dump()] == [key]
     return is_alone and lane.client.hgetall(key) == fields and lane.client.pttl(key) > 0
 

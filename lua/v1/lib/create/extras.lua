@@ -5,7 +5,8 @@
 --   delay    ms from now, or start: ms of this server's clock, before which nothing starts
 --   rates    see lib/gate/gate.lua
 --   ageing   ms: if nothing has started for so long, one slice goes first, see lib/gate/ageing.lua
---   after    "done:" or "end:" and ids with commas between them: the request starts when all of these are done, or ended
+--   after    "done:" or "end:" and lives with commas between them: the request starts when all of these are done, or ended.
+--            A life is "<id>|<born>|<queue>", or "<id>|over" if it has ended as it should
 --   flow     the flow, the number of this step, how many steps there are, and the step
 --   trace    the context of the producer's span: a traceparent, and after a space a tracestate (W3C Trace Context)
 --   distinct 1: each sub-request has an id, and comes once, see lib/ids/distinct.lua
@@ -17,7 +18,7 @@ local NOTHING = {}
 -- @rare
 local function parse_extras(text)
   local patterns = {distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
-    ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,-]*$",
+    ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
     rates = "^%d+ ", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do

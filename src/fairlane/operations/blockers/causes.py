@@ -13,6 +13,7 @@ from fairlane.common.text import join_names, plural, when
 from fairlane.found import Cause
 from fairlane.operations.blockers.estimate import Capacity
 from fairlane.operations.control.live_workers import no_worker
+from fairlane.operations.create.lives import DONE, circle_text
 from fairlane.operations.maintenance.queue_pause import remedy
 from fairlane.operations.maintenance.queue_rate import until_more
 from fairlane.operations.pull.holder import TAKER
@@ -81,12 +82,17 @@ def _after(facts: RequestFacts) -> Cause | None:
         "after": {one.id: one.state or None for one in facts.others},
         "more": facts.more_others,
     }
+    if facts.circle:
+        figures["circle"] = list(facts.circle)
+        text = f"waits in a circle: {circle_text(facts.circle)}; fairlane cancel one of them"
+        return Cause("after", text, figures=figures)
     if not open_ones and not facts.more_others:
-        text = "the requests before it have ended: the leading worker starts it within seconds"
+        does = "starts or cancels" if facts.after == DONE else "starts"
+        text = f"the requests before it have ended: the leading worker {does} it within seconds"
         return Cause("after", text, figures=figures)
     shown = [f"{one.id} ({one.state}, {one.settled:,} of {one.total:,})" for one in open_ones]
     more = f" and {facts.more_others:,} more" if facts.more_others else ""
-    verb = "done" if facts.after == "done" else "ended"
+    verb = "done" if facts.after == DONE else "ended"
     text = f"starts after other requests are {verb}: {join_names(shown)}{more}"
     return Cause("after", text, figures=figures)
 

@@ -11,6 +11,7 @@ from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_each_or_error
 from fairlane.operations.control.request_state import number, progress_of
+from fairlane.operations.create.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.lease.rates import opens
 from fairlane.operations.maintenance.dead_workers import LATEST_MS
 from fairlane.operations.maintenance.queue_pause import QueuePause, read_until
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     from fairlane.protocol.permit_fields import HeldPermit
     from fairlane.protocol.steps import Operation
 
-NEVER_MS = 2**53 - 1  # when the gate of a request opens that waits for others
 MOST_PERMITS = 1_000  # held permits whose workers are read
 _MOST_OTHERS = 20  # requests that one waits for, and that are read
-_OTHER = ("state", "total", "done", "dead")
+_OTHER = ("state", "born", "total", "done", "dead")
 
 
 class Other(NamedTuple):
@@ -65,6 +65,7 @@ class RequestFacts(NamedTuple):
     others: list[Other]
     more_others: int
     rates_open_ms: int = 0  # when its rates allow the next start, if they hold it up
+    circle: tuple[str, ...] = ()  # requests that wait for each other, one of which holds it up
 
     @property
     def is_gate_open(self) -> bool:
@@ -129,9 +130,11 @@ def read_request(request_id: str) -> Operation[RequestFacts | None]:
     due = 0
     if first and next_due_ms <= now_ms:
         due = yield Command(b"ZCOUNT", retries, b"-inf", now_ms)
-    mode, _, names = progress.detail.get("after", "").partition(":")
+    mode, lives = read_lives(progress.detail.get("after", ""))
     is_held_back = bool(mode) and progress.opens_ms == NEVER_MS
-    ids = names.split(",") if is_held_back else []
+    left = [life for life in lives if not life.is_over] if is_held_back else []
+    detail = progress.detail
+    waits = waiting_lives(progress.state, str(progress.opens_ms), detail.get("after", ""))
     return RequestFacts(
         progress=progress,
         now_ms=now_ms,
@@ -142,9 +145,10 @@ def read_request(request_id: str) -> Operation[RequestFacts | None]:
         last_chunk_ms=number(progress.detail, "last_ms"),
         holders=(yield from read_holders(request_id, permits)),
         after=mode if is_held_back else "",
-        others=(yield from _others(ids[:_MOST_OTHERS])),
-        more_others=max(0, len(ids) - _MOST_OTHERS),
+        others=(yield from _others(left[:_MOST_OTHERS])),
+        more_others=max(0, len(left) - _MOST_OTHERS),
         rates_open_ms=(yield from _rates_open(progress, now_ms)),
+        circle=(yield from _circle({request_id: waits})) if waits else (),
     )
 
 
@@ -167,13 +171,20 @@ def read_holders(request_id: str, names: list[bytes]) -> Operation[list[HeldPerm
     return list(permit_fields.held(fields))
 
 
-def _others(ids: list[str]) -> Operation[list[Other]]:
-    rows = yield from run_each_or_error([hmget(one, *_OTHER) for one in ids])
+def _circle(waiting: dict[str, list[Life]]) -> Operation[tuple[str, ...]]:
+    circles = yield from find_circles(waiting)
+    return tuple(circles[0]) if circles else ()
+
+
+def _others(lives: list[Life]) -> Operation[list[Other]]:
+    rows = yield from run_each_or_error([hmget(life.id, *_OTHER) for life in lives])
     found = []
-    for one, row in zip(ids, rows, strict=True):
+    for life, row in zip(lives, rows, strict=True):
         if isinstance(row, FairlaneError):
-            found.append(Other(one, "unreadable", 0, 0))
+            found.append(Other(life.id, "unreadable", 0, 0))
             continue
-        state, total, done, dead = parse_fields(_OTHER, row)
-        found.append(Other(one, state, int(done or 0) + int(dead or 0), int(total or 0)))
+        state, born, total, done, dead = parse_fields(_OTHER, row)
+        if born != str(life.born):  # the id has another life, or none
+            state = ""
+        found.append(Other(life.id, state, int(done or 0) + int(dead or 0), int(total or 0)))
     return found

@@ -43,6 +43,7 @@ def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
     for new in group[1:]:
         first = parts[-1][0]
         is_same = new.policy is first.policy or new.policy == first.policy
+        is_same = is_same and new.lives == first.lives
         if is_same and new.open_ms == first.open_ms and len(parts[-1]) < _PER_CALL:
             parts[-1].append(new)
         else:
@@ -53,7 +54,7 @@ def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
 def submit_call(part: Sequence[NewRequest]) -> Call:
     """Returns the call of submit for requests of the same policy."""
     first = part[0]
-    (queue, policy, _), extras = terms(first.policy), sent_extras(first.policy)
+    (queue, policy, _), extras = terms(first.policy), sent_extras(first.policy, first.lives)
     home = first.policy.queue
     args: list[Arg] = [
         b"", queue, policy, extras, b"%d" % grace_ms(first.policy), b"%d" % first.open_ms,
@@ -70,11 +71,11 @@ def submit_call(part: Sequence[NewRequest]) -> Call:
 def enqueue_calls(pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0) -> Iterator[Call]:
     """Yields the call of enqueue for each request; most requests of a group share a policy."""
     script, replaced = signed(library(), "enqueue", _ENQUEUE), b"%d" % over
-    policy, queue, text, extras = None, b"", b"", b""
+    policy, lives, queue, text, extras = None, "", b"", b"", b""
     for new, intent in pairs:
-        if new.policy is not policy:
-            policy = new.policy
-            (queue, text, _), extras = terms(policy), sent_extras(policy)
+        if new.policy is not policy or new.lives != lives:
+            policy, lives = new.policy, new.lives
+            (queue, text, _), extras = terms(policy), sent_extras(policy, lives)
         args: list[Arg] = [
             b"", queue, text, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms, extras,
             intent.shards, replaced, *new.bodies,

@@ -31,9 +31,13 @@ def terms(policy: Policy) -> tuple[bytes, bytes, bytes]:
 
 
 @lru_cache(maxsize=128)
-def sent_extras(policy: Policy) -> bytes:
-    """Returns the extras as the scripts take them, with the trace, which no digest has."""
-    lines = (policy.extras, f"trace={policy.trace}" if policy.trace else "")
+def sent_extras(policy: Policy, lives: str = "") -> bytes:
+    """Returns the extras as the scripts take them, with what no digest has.
+
+    That is the trace, and which lives of the requests in `after` are meant.
+    """
+    extras = policy.extras_with(lives) if lives else policy.extras
+    lines = (extras, f"trace={policy.trace}" if policy.trace else "")
     return "\n".join(filter(None, lines)).encode()
 
 

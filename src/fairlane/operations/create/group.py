@@ -48,7 +48,7 @@ def create(
     """
     pending: list[Pending] = [(new, None) for new in group]
     bound = 0
-    if group[0].policy.after:
+    if any(new.policy.after for new in group):
         yield from check_others(group)
     if len(group) > 1:
         with contextlib.suppress(RedisFull):  # then each is tried alone, and its room waited for

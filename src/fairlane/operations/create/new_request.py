@@ -31,8 +31,9 @@ class NewRequest:
     """A request to create. `digest` covers its first chunk, and later chunks as they follow.
 
     `open_ms` is how long an open request may go without a chunk; 0 = it is sealed. `room` waits for
-    room, None = as its group does. `created` and `born` (ms, the life of the id) are set by create.
-    With `takes_back` an error of its caller withdraws an incomplete request.
+    room, None = as its group does. `created`, `born` (ms, the life of the id) and `lives` (those of
+    the requests that it starts after) are set by create. With `takes_back` an error of its caller
+    withdraws an incomplete request.
     """
 
     id: str
@@ -45,6 +46,7 @@ class NewRequest:
     born: int = 0
     created: Created | None = None
     ids: bytes = b""  # of the bodies, if they are to be distinct
+    lives: str = ""  # see operations/create/others.py
 
     def begin(self, bodies: Chunk) -> None:
         """Makes these bodies its first chunk. Raises InvalidArgument for a key that is no text."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from fairlane.errors import InvalidArgument, RequestExists, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
+from fairlane.operations.create.lives import Life, circle_text, find_circles, lives_text
 from fairlane.operations.create.new_request import RequestKept
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import read
+from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Pause
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.replies import Summary
     from fairlane.protocol.steps import Operation
 
+_OF_OTHER = ("state", "born", "queue")
 _PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # while what was cancelled ends
 
 
@@ -67,23 +69,44 @@ def _cancel(new: NewRequest) -> Operation[None]:
 
 
 def check_others(group: Sequence[NewRequest]) -> Operation[None]:
-    """Raises RequestNotFound for a request that does not exist, InvalidArgument for a circle.
+    """Notes which lives of other requests each new one starts after.
 
-    A repeat of a submission that is there already is not checked: the others may have expired.
+    Raises RequestNotFound for a request that does not exist, InvalidArgument for a circle. A repeat
+    of a submission that is there already is not refused: the others may have expired.
     """
-    others = group[0].policy.after
     for new in group:
-        if new.id in others:
+        if new.id in new.policy.after:
             raise InvalidArgument(f"request {new.id} cannot start after itself")
-    names = [new.id for new in group]
+    others = list(dict.fromkeys(name for new in group for name in new.policy.after))
+    asked = [new for new in group if new.policy.after]
+    rows = yield from run_all([hmget(name, *_OF_OTHER) for name in others])
+    known = {
+        name: Life(name, int(born or 0), queue)
+        for name, row in zip(others, rows, strict=True)
+        for state, born, queue in [parse_fields(_OF_OTHER, row)]
+        if state and state != "abandoned"
+    }
     states = yield from run_all(
-        [Command(b"HGET", keys.request_hash(name), b"state") for name in (*others, *names)]
+        [Command(b"HGET", keys.request_hash(new.id), b"state") for new in asked]
     )
-    if all(states[len(others) :]):
-        return
-    for name, state in zip(others, states, strict=False):
-        if state is None or state == b"abandoned":
+    for new, state in zip(asked, states, strict=True):
+        missing = [name for name in new.policy.after if name not in known]
+        may_be_repeat = state is not None and not new.policy.on_duplicate
+        if missing and not may_be_repeat:
             raise RequestNotFound(
-                f"there is no request {name}, after which request {names[0]} is to start: "
+                f"there is no request {missing[0]}, after which request {new.id} is to start: "
                 "submit that one first"
             )
+        lives = [known.get(name, Life(name)) for name in new.policy.after]
+        if state is not None:  # others may wait for the id
+            yield from _check_no_circle(new.id, lives)
+        new.lives = lives_text(lives)
+
+
+def _check_no_circle(request_id: str, lives: Sequence[Life]) -> Operation[None]:
+    circles = yield from find_circles({request_id: lives})
+    if circles:
+        raise InvalidArgument(
+            f"request {request_id} would wait in a circle: {circle_text(circles[0])}; cancel one "
+            "of them, or leave out `after`"
+        )

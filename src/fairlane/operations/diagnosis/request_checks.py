@@ -15,6 +15,7 @@ from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.blockers.causes import causes_of
 from fairlane.operations.blockers.facts import read_queue, read_request
 from fairlane.operations.create.intents import seen_to_exist
+from fairlane.operations.create.lives import circle_text, find_circles, waiting_lives
 from fairlane.operations.diagnosis.finding import BAD, WARN, Finding
 from fairlane.operations.maintenance.registry import reap_all
 from fairlane.protocol import keys
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner
 _LONG_MS = 600_000  # so long without progress
-FIELDS = ("state", "queue", "born", "ended", "open", "last_ms", "fresh", "failure")
+FIELDS = (
+    *("state", "queue", "born", "ended", "open", "last_ms", "fresh", "failure"),
+    *("opens", "after", "feed"),
+)
 
 
 class Row(NamedTuple):
@@ -173,6 +177,19 @@ def idle(page: Page) -> Operation[list[Finding]]:
     return found
 
 
+def circles(page: Page) -> Operation[list[Finding]]:
+    """Finds requests that wait for each other, so that none of them ever starts."""
+    fields = ("state", "opens", "after", "feed")
+    waits = {row.id: waiting_lives(*(row.values[name] for name in fields)) for row in page.live}
+    waiting = {name: lives for name, lives in waits.items() if lives}
+    remedy = "cancel one of them: fairlane cancel ID"
+    return [
+        Finding("circle", BAD, f"waits in a circle: {circle_text(circle)}", remedy, min(circle))
+        for circle in (yield from find_circles(waiting))
+        if min(circle) in waiting  # else it is a finding of the page with that request
+    ]
+
+
 _SLOW = ("slow", "fairlane status ID names the calls that report progress; a handler may hang")
 _WAITING = ("waiting", "workers are busy with more urgent lanes: fairlane why ID; add workers")
 _REMEDIES = {"limit": _SLOW, "held": _SLOW, "lanes": _WAITING, "token": _WAITING}
@@ -228,4 +245,4 @@ def _is_given_back(note: str) -> bool:
 
 
 REBUILD = (forgotten, unlogged)  # what the dispatch slot must have
-REQUEST = (*REBUILD, unsound, overdue, idle, given_back)
+REQUEST = (*REBUILD, unsound, overdue, circles, idle, given_back)

@@ -93,8 +93,10 @@ def filter_of(**wanted: Unpack[RequestFilters]) -> RequestFilter:
 
 def _each(given: dict[str, Any], name: str) -> Iterable[Any]:
     values = given.get(name, ())
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidArgument(f"{name} {values!r} is not valid: a list is expected")
+    if isinstance(values, (str, int)):
+        return (values,)
+    if isinstance(values, bytes) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"{name} {values!r} is not valid: give one, or a list")
     return values
 
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.errors import FairlaneError
-from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import run_each_or_error
+from fairlane.operations.create.lives import DONE, endings_of, lives_text, read_lives
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
 
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Call, Operation
-
-_FIELDS = ("state", "dead", "total", "was")  # "was": how a deleted one failed
 
 
 def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
@@ -28,34 +23,27 @@ def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
     if chore == "aged":
         yield from _run(queue, request_id, library().hasten(keys.request_keys(request_id)))
         return
-    mode, _, others = chore.partition(":")
-    refusal = yield from _refusal(mode, others.split(","))
-    if refusal is None:
+    mode, lives = read_lives(chore)
+    endings = yield from endings_of(lives)
+    failures = [
+        f"after: request {life.id} {ending}"
+        for life, ending in zip(lives, endings, strict=True)
+        if ending and mode == DONE
+    ]
+    # A life that has ended is not read again: its tombstone may expire before the others end.
+    later = [
+        life if ending is None else life._replace(is_over=True)
+        for life, ending in zip(lives, endings, strict=True)
+    ]
+    if later == lives and not failures and None in endings:
         return
-    names = keys.request_keys(request_id)
-    call = library().cancel(names, reason=refusal) if refusal else library().open_gate(names)
+    call = library().open_gate(
+        keys.request_keys(request_id),
+        found=chore,
+        left=f"{mode}:{lives_text(later)}" if None in endings else "",
+        reason=failures[0] if failures else "",
+    )
     yield from _run(queue, request_id, call)
-
-
-def _refusal(mode: str, ids: list[str]) -> Operation[str | None]:
-    """Returns why a request may never start after these, "" if it may now, None if not yet.
-
-    A request that is no longer kept has ended; with which result is not known, so it counts as
-    done. The marker of a deleted one names its failure.
-    """
-    rows = yield from run_each_or_error([hmget(one, *_FIELDS) for one in ids])
-    refusal = ""
-    for one, row in zip(ids, rows, strict=True):
-        if isinstance(row, FairlaneError):
-            return None
-        state, dead, total, was = parse_fields(_FIELDS, row)
-        if state and state not in ENDED_STATES and state != "abandoned":
-            return None
-        if mode == "done" and "cancelled" in {state, was}:
-            refusal = refusal or f"after: request {one} was cancelled"
-        elif mode == "done" and (was or int(dead or 0)):
-            refusal = refusal or f"after: request {one} has {was or f'{dead} of {total} dead'}"
-    return refusal
 
 
 def _run(queue: str, request_id: str, call: Call) -> Operation[None]:

@@ -70,7 +70,7 @@ class Selection:
 def choose(
     queue: str,
     change: Change,
-    ids: Iterable[str] | None,
+    ids: str | Iterable[str] | None,
     **wanted: Unpack[RequestChoice],
 ) -> Operation[Selection]:
     """Returns the operation that chooses by ids or by filters. Raises InvalidArgument."""
@@ -86,11 +86,10 @@ def choose(
     return select(queue, change, accepted)
 
 
-def select_ids(change: Change, ids: Iterable[str]) -> Operation[Selection]:
+def select_ids(change: Change, ids: str | Iterable[str]) -> Operation[Selection]:
     """Returns the requests with these ids, each once. Raises InvalidArgument, RequestNotFound."""
-    if isinstance(ids, str):
-        raise InvalidArgument(f"ids {ids!r} is not valid: a list is expected")
-    names = [keys.check_name("request id", name) for name in dict.fromkeys(ids)]
+    given = (ids,) if isinstance(ids, str) else ids
+    names = [keys.check_name("request id", name) for name in dict.fromkeys(given)]
     replies = yield from run_all([hmget(name, *_FIELDS) for name in names])
     found = []
     for name, reply in zip(names, replies, strict=True):

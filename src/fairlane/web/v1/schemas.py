@@ -60,7 +60,7 @@ class RecurringOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     burst: int | UnsetType = UNSET
     rate_key: str | UnsetType = UNSET
     weight: int | UnsetType = UNSET
-    tags: list[str] | UnsetType = UNSET
+    tags: str | list[str] | UnsetType = UNSET
     tenant: str | UnsetType = UNSET
     share: int | UnsetType = UNSET
     ageing_s: float | UnsetType = UNSET
@@ -77,7 +77,7 @@ class Options(RecurringOptions, kw_only=True, forbid_unknown_fields=True):
 
     id: str | UnsetType = UNSET
     run_at: str | UnsetType = UNSET
-    after: list[str] | UnsetType = UNSET
+    after: str | list[str] | UnsetType = UNSET
     after_any_end: bool | UnsetType = UNSET
     on_duplicate: str | UnsetType = UNSET
     window_s: float | UnsetType = UNSET
