@@ -1,7 +1,8 @@
 -- charge_turns: charges tenants what their turns have really cost, instead of the mean that each turn was charged when it
--- was taken. A repeat after a lost reply charges twice; the next turns even that out.
+-- was taken. A repeat would charge twice.
 -- Says: = charged
 -- @flags allow-oom
+-- @once
 local tenants = KEYS[1]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
 local rows = 1  -- ARGV[1...]  lane, <share>:<tenant>, turns, their cost in tenths of ms; at most 250 rows
 -- @include lib/dispatch/tenants.lua
