@@ -6,14 +6,14 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypedDict
 
 from fairlane import settings
 from fairlane.common.clock import LAST_MS, duration_s, moment_ms, ms_of
-from fairlane.common.rate import OWN, Rate, rate_of, rates_text
+from fairlane.common.rate import Rate, Shared, rate_of, rates_text
 from fairlane.common.xid import Key, packed_ids, read_distinct, xid
 from fairlane.errors import InvalidArgument
 from fairlane.protocol.keys import LANES, check_name, new_id
@@ -47,7 +47,8 @@ class SharedOptions(TypedDict, total=False):
         run_at: When the first may start: a datetime with a zone, or ISO 8601 text with one.
         rate: The most sub-requests that start in a time: "100/s", "30/m" or "5/h".
         burst: How many of them may start together after a pause.
-        rate_key: Requests with the same key share the rate.
+        rate_key: Requests of the queue with the same key, rate and burst share the rate. A request
+            with another rate for this key does not slow them down.
         weight: How much each sub-request counts at the rate.
         tags: Name or names by which requests are found and changed together.
         tenant: Tenants of one priority get equal time, however many requests each has.
@@ -135,7 +136,7 @@ def _new_policy(queue: str, trace: str = "", **options: Unpack[RequestOptions]) 
             given[stored] = ms_of(name, given.pop(name))
     _read_start(given)
     _check_deadline_of_start(given)
-    _read_rate(given)
+    _read_rate(queue, given)
     for name in ("tags", "after"):
         if name in given:
             given[name] = _names(name, given[name])
@@ -173,17 +174,17 @@ def _check_deadline_of_start(given: dict[str, Any]) -> None:
         )
 
 
-def _read_rate(given: dict[str, Any]) -> None:
+def _read_rate(queue: str, given: dict[str, Any]) -> None:
     """Replaces rate, burst, rate_key and weight by what the policy has."""
     parts = {name: given.pop(name) for name in _RATE_PARTS if name in given}
     if "rate" not in given:
         if parts:
             raise InvalidArgument(f"{next(iter(parts))} needs a rate: give rate, too, as 100/s")
         return
-    bucket = OWN
+    shared = None
     if "rate_key" in parts:
-        bucket = "key/" + check_name("rate_key", parts["rate_key"])
-    rate = rate_of(given.pop("rate"), parts.get("burst"), bucket, parts.get("weight", 1))
+        shared = Shared(check_name("queue", queue), check_name("rate_key", parts["rate_key"]))
+    rate = rate_of(given.pop("rate"), parts.get("burst"), parts.get("weight", 1), shared)
     given["rates"] = (rate,)
 
 
@@ -366,6 +367,10 @@ class Policy:
                 f"deadline {self.deadline_ms / 1000:g} s is not valid: it counts from the "
                 f"submission, and must be later than the delay of {self.delay_ms / 1000:g} s"
             )
+
+    def in_queue(self, queue: str) -> Policy:
+        """Returns the policy of the same request in another queue."""
+        return replace(self, queue=queue, rates=tuple(rate.in_queue(queue) for rate in self.rates))
 
     def ids_of(self, bodies: Sequence[bytes]) -> bytes:
         """Returns the ids of sub-requests as the scripts take them; none unless `distinct`."""

@@ -146,9 +146,9 @@ class Request:
     ) -> None:
         """Lets at most `rate` (as 100/s, 30/m or 5/h) sub-requests start, `burst` together.
 
-        Each of them counts for `weight`. The request keeps its rate key, and what is None; other
-        requests with the same key keep their own rates. Raises InvalidArgument, RequestNotFound,
-        RequestEnded.
+        Each of them counts for `weight`. The request keeps its rate key, and what is None. It then
+        shares the rate with the requests that have the same key and the same rate. Raises
+        InvalidArgument, RequestNotFound, RequestEnded.
         """
         self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 

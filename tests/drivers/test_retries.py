@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Command
+from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.steps import Batch, Command
+from tests.support.network.fakes import Refusal, fake_servers
 from tests.support.operations.drivers import both, perform
 from tests.support.servers import server_process
 from tests.support.servers.backends import at
@@ -118,3 +120,42 @@ def test_a_server_that_stops_answering_holds_up_no_call_for_ever(
 def test_a_pop_ends_before_its_connection_is_given_up():
     """Otherwise every idle pop would look like a server that stopped answering."""
     assert 0 < 2 * settings.BLOCK_MS / 1000 < settings.SOCKET_TIMEOUT_S
+
+
+class Cut:
+    """Cuts the connection before the first `most` replies to scripts; later it answers 1."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, words: list[bytes]) -> Any:
+        if words[0] == b"EVALSHA" and self.most:
+            self.most -= 1
+            raise OSError
+        return 1
+
+
+ONCE = library().refund((keys.bucket("r1"),), interval=1, burst=1, weight=1, unused=1)
+REPEATED = library().take((keys.bucket("r1"),), interval=1, burst=1, weight=1, want=1, waited="")
+
+
+@both
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with others"])
+def test_a_call_whose_repeat_has_another_effect_is_sent_at_most_once(kind: str, *, is_alone: bool):
+    """The others of its batch are repeated; its own reply is None."""
+    with fake_servers(1) as (server,):
+        url = f"redis://127.0.0.1:{server.port}"
+        server.say = Cut(1)
+        step = ONCE if is_alone else Batch([ONCE, REPEATED])
+        reply = perform(kind, url, step, patience_s=20)
+        sent = [words[1] for words in server.received if words[0] == b"EVALSHA"]
+        assert sent.count(ONCE.script.sha(Dialect.SINGLE)) == 1
+        assert reply == (None if is_alone else [None, 1])
+
+
+@both
+def test_a_refusal_of_a_call_that_is_sent_once_is_its_error(kind: str):
+    with fake_servers(1) as (server,):
+        server.say = lambda _: Refusal("BADARGUMENT wrong")
+        with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+            perform(kind, f"redis://127.0.0.1:{server.port}", ONCE, patience_s=20)

@@ -25,7 +25,7 @@ from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.flows.runs import flow_state
 from fairlane.operations.flows.shared import add_to_value, read_shared, set_value
 from fairlane.operations.flows.submit import submit_flow
-from fairlane.operations.lease import leases, rates, shards, tokens, turns
+from fairlane.operations.lease import leases, rates, shards, stats, tokens, turns
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, queue_pause, queue_rate, registry
@@ -44,6 +44,7 @@ from fairlane.operations.submit.stream import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
 from fairlane.spark.operations.commit import commit, seal
 from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
@@ -52,6 +53,7 @@ from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unst
 from tests.support.operations.list_scenarios import balances, fans_out, forwards, places, publishes
 from tests.support.operations.lost_replies import (
     ON_SINGLE,
+    Twice,
     expire,
     heal,
     lose_tokens,
@@ -315,12 +317,27 @@ def holds(driver: Any) -> None:
 
 
 def has_rates(driver: Any) -> None:
-    """Uses rates under which more may start than repeated calls take."""
-    put(driver, 2, rates=(Rate(OWN, 1_000, 1_000, 1), Rate("key/api", 1_000, 1_000, 1)))
+    """Takes from two buckets; a repeat takes again, and what is returned is returned once."""
+    slow = Rate("key/req/api/3600000000/100", 3_600_000_000, 100, 1)
+    put(driver, 2, rates=(Rate(OWN, 1_000, 1_000, 1), slow))
     for _ in range(2):
         settle(driver, take(driver, 5))
-    bucket = (keys.bucket("key/api"),)
-    driver.do(library().refund(bucket, interval=1_000, burst=1_000, weight=1, unused=1))
+    before = owed(driver, slow)
+    driver.run(rates.refund([(slow, 1)]))
+    assert 3_599 < before - owed(driver, slow) < 3_601
+
+
+def owed(driver: Any, rate: Rate) -> float:
+    """Returns for how many seconds the bucket of a rate has given already."""
+    tat, _, seen, _ = driver.client.get(keys.bucket(rate.bucket)).split(b":")
+    return (int(tat) - int(seen)) / 1e6
+
+
+def measures(driver: Any) -> None:
+    """Adds measurements, each once."""
+    driver.do(Batch(stats.tally("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
+    driver.do(Batch(stats.tally("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
+    assert driver.client.hget(keys.stats("req"), "5:failed") == b"3"
 
 
 def takes_turns(driver: Any) -> None:
@@ -329,17 +346,24 @@ def takes_turns(driver: Any) -> None:
     put(driver, 2, "r2", tenant="other")
     for _ in range(6):
         settle(driver, take(driver))
-    for call in turns.charge("req", [(5, "2:acme", 4, 100), (5, "1:other", 2, 100)]):
+
+
+def charges_turns(driver: Any) -> None:
+    """Charges a tenant once for two turns that cost more than it was charged for them."""
+    tenants, base = keys.turns("req")[1], 105 * 2**44  # see lua/v1/lib/dispatch/tenants.lua
+    driver.client.zadd(tenants, {"-5|acme": base + 400})
+    for call in turns.charge("req", [(5, "1:acme", 2, 500)]):
         driver.do(call)
+    assert driver.client.zscore(tenants, "-5|acme") == base + 500
 
 
 def has_rates_and_is_held(driver: Any) -> None:
-    put(driver, 1, rates=(Rate("key/api", 1_000, 1_000, 1),))
+    put(driver, 1, rates=(Rate("key/req/api/1000/1000", 1_000, 1_000, 1),))
     driver.run(rates.hold("req", "r1", 1))
 
 
 def is_given_another_rate(driver: Any) -> None:
-    put(driver, 1, rates=(Rate("key/api", 1_000, 1_000, 1),))
+    put(driver, 1, rates=(Rate("key/req/api/1000/1000", 1_000, 1_000, 1),))
     driver.run(set_rate("r1", "100000/s", 10_000))
 
 
@@ -539,7 +563,7 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, takes_turns, is_given_another_rate,
+    changes, holds, has_rates, has_rates_and_is_held, takes_turns, charges_turns, measures, is_given_another_rate,
     is_given_another_share, ages, follows_another, fans_out, forwards, balances, publishes, places,
     pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
@@ -561,8 +585,41 @@ def test_a_lost_reply_changes_nothing(scenario: Scenario, driver: SyncDriver, re
         assert outcome(driver, redis_client) == expected, f"reply {lose or 'every one'} was lost"
 
 
-# Not repeated: reads; confirm (below); add_stats, which may count twice.
-APART = {"check", "confirm", "due_schedules", "list_dead", "add_stats"}
+# Why a repeat of these may write, although a driver repeats them. A script whose repeat would do
+# harm is marked @once, and a driver sends it at most once.
+WRITES_AGAIN = {
+    "add_turns": "a token that is added twice costs one stale acquire",
+    "insert_tokens": "a token that is inserted twice costs one stale acquire",
+    "exchange": "the same, for the tokens that it dispatches",
+    "intend": "the intent is looked at a ms later",
+    "submit": "the same, for the intent of each request",
+    "push": "as insert_tokens; the word that wakes a worker's units is there twice, and expires",
+    "take": "a bucket gives twice, so that many sub-requests start later, and never too many",
+    "take_messages": "Redis counts another delivery",
+    "take_turns": "the next tokens are taken, and the auditor mints those that were lost",
+}
+# Not repeated: reads; confirm (below); what is sent once.
+APART = {"check", "confirm", "due_schedules", "list_dead"}
+
+
+@ON_SINGLE
+@pytest.mark.parametrize("scenario", PLAYED, ids=lambda scenario: scenario.__name__)
+def test_a_repeat_of_a_script_writes_nothing_unless_it_is_named(
+    scenario: Scenario, driver: SyncDriver, redis_client: Any
+):
+    """Every script of every scenario is sent again with the same time."""
+    twice = Twice(driver, redis_client)
+    scenario(twice)
+    writes = {name: keys for name, keys in twice.writes.items() if name not in WRITES_AGAIN}
+    redis_client.flushall()
+    assert writes == {}
+
+
+def test_the_scripts_that_are_sent_once_are_these():
+    """Each of them loses little if it is not sent again, and its header says what."""
+    found = {script.name.rpartition("/")[2] for script in library() if script.is_once}
+    assert found == {"refund", "charge_turns", "add_stats"}
+    assert not found & WRITES_AGAIN.keys()
 
 
 @ON_SINGLE

@@ -1,7 +1,7 @@
--- add_stats: adds what one worker process measured to the queue's statistics. A repeat after a lost reply counts
--- twice. That does no harm: these are measurements, and the exact counts are in each request.
+-- add_stats: adds what one worker process measured to the queue's statistics. A repeat would count twice.
 -- Says: = fields
 -- @flags allow-oom
+-- @once
 local stats = KEYS[1]  -- {queue}:stats  hash  <priority>:<what> -> number; a name ending in max keeps the largest
 local numbers = 1  -- ARGV[1...]  field, whole number
 

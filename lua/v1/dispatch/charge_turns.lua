@@ -1,7 +1,9 @@
 -- charge_turns: charges tenants what their turns have really cost, instead of the mean that each turn was charged when it
--- was taken. A repeat after a lost reply charges twice; the next turns even that out.
+-- was taken. A tenant that was forgotten is charged only if its turns end later than those of the others. A repeat would
+-- charge twice.
 -- Says: = charged
 -- @flags allow-oom
+-- @once
 local tenants = KEYS[1]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
 local rows = 1  -- ARGV[1...]  lane, <share>:<tenant>, turns, their cost in tenths of ms; at most 250 rows
 -- @include lib/dispatch/tenants.lua
@@ -12,9 +14,12 @@ local function charge(lane, tenant, extra)
   local time = score_above(base, name)
   if time then
     put(base, name, math.max(0, time + extra))
-  else
-    time = score_above(IDLE + base, "-" .. name) or score_above(CLOCK, "v" .. lane, 0)
-    put(IDLE + base, "-" .. name, math.max(0, time + extra))
+    return
+  end
+  local clock, idle = score_above(CLOCK, "v" .. lane, 0), score_above(IDLE + base, "-" .. name)
+  time = (idle or math.max(0, clock - KEPT)) + extra
+  if idle or time > clock then
+    put(IDLE + base, "-" .. name, math.max(0, time))
   end
 end
 

@@ -1,8 +1,8 @@
 -- refit: bounds what the bucket of a rate owes to its burst, after the rate was changed. Otherwise the debt of a slower
--- rate would close the bucket for as long. The line begins anew, and a hold of the bucket ends.
+-- rate would close the bucket for as long. The line begins anew, and a hold of the bucket stands.
 -- Says: = bounded
 -- @flags allow-oom
-local bucket = KEYS[1]  -- rate:{<key>}  string  <tat>:<line>:<seen> in µs
+local bucket = KEYS[1]  -- rate:{<key>}  string  <tat>:<line>:<seen>:<held> in µs
 local now = ARGV[1]  -- ms, "" = server time
 local interval = ARGV[2]  -- µs between two sub-requests
 local burst = ARGV[3]  -- how many may come together

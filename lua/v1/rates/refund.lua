@@ -1,7 +1,9 @@
--- refund: returns to the bucket of a rate what was taken and not used. A bucket is never fuller than its burst.
+-- refund: returns to the bucket of a rate what was taken and not used. A bucket is never fuller than its burst. A hold
+-- stands. A repeat would return more than was taken; if the call is lost instead, that many sub-requests start later.
 -- Says: = returned
 -- @flags allow-oom
-local bucket = KEYS[1]  -- rate:{<key>}  string  <tat>:<line>:<seen> in µs
+-- @once
+local bucket = KEYS[1]  -- rate:{<key>}  string  <tat>:<line>:<seen>:<held> in µs
 local now = ARGV[1]  -- ms, "" = server time
 local interval = ARGV[2]  -- µs between two sub-requests
 local burst = ARGV[3]  -- how many may come together

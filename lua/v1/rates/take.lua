@@ -2,7 +2,7 @@
 -- Says: (taken wait)
 --   taken = how many may start now, 0..want; wait = ms until the caller may ask again, if that is 0
 -- @flags allow-oom
-local bucket = KEYS[1]  -- rate:{<key>}  string  <tat>:<line>:<seen> in µs
+local bucket = KEYS[1]  -- rate:{<key>}  string  <tat>:<line>:<seen>:<held> in µs
 local now = ARGV[1]  -- ms, "" = server time
 local interval = ARGV[2]  -- µs between two sub-requests
 local burst = ARGV[3]  -- how many may come together

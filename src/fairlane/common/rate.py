@@ -11,11 +11,12 @@ from fairlane.errors import InvalidArgument
 if TYPE_CHECKING:
     from fractions import Fraction
 
-OWN = "="  # the bucket of the request itself; others are key/NAME and queue/NAME
+OWN = "="  # the bucket of the request itself; others are those of `Shared`, and queue/NAME
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)/([smh])")
 MOST = 1_000_000  # a burst or a weight; and the most starts of a second
-_LONGEST_US = 86_400_000_000  # between two starts
+_LONGEST_US = 86_400_000_000  # between two starts, also of the heaviest sub-requests
+_FULL_US = 366 * _LONGEST_US  # until a bucket has its whole burst again
 # A sub-request starts a little after Redis has granted it. So many starts of this time are kept
 # back from the burst, so that the handlers' own clocks see no more than burst + rate x time.
 _LAG_US = 50_000
@@ -39,14 +40,36 @@ class Rate(NamedTuple):
         return f"{self.bucket} {self.interval_us} {self.burst} {self.weight}"
 
     @property
+    def shared(self) -> Shared | None:
+        """Returns with whom the rate is shared; None = with no other request."""
+        return Shared.of(self.bucket)
+
+    def with_weight(self, weight: int) -> Rate:
+        """Returns the rate for sub-requests of another weight. Raises InvalidArgument.
+
+        A burst that no other request shares becomes at least the weight.
+        """
+        _check_weight(weight, self.interval_us)
+        shared = self.shared
+        if shared is None:
+            return self._replace(weight=weight, burst=max(self.burst, weight))
+        _check_burst(weight, shared.burst)
+        kept = _kept(weight, shared.burst, self.interval_us)
+        return self._replace(weight=weight, burst=kept)
+
+    def in_queue(self, queue: str) -> Rate:
+        """Returns the rate of a request that goes to this queue."""
+        shared = self.shared
+        return self if shared is None else self._replace(bucket=shared._replace(queue=queue).bucket)
+
+    @property
     def words(self) -> str:
         """Returns the rate for people, as `100/s` or `30/m, shared as api`."""
         unit, us = next(
             ((unit, us) for unit, us in _UNITS_US.items() if self.interval_us <= us),
             ("h", _UNITS_US["h"]),
         )
-        kind, _, name = self.bucket.partition("/")
-        shared = f", shared as {name}" if kind == "key" else ""
+        shared = f", shared as {self.shared.key}" if self.shared is not None else ""
         weight = f", each counts for {self.weight}" if self.weight > 1 else ""
         return f"{float(_number(us, self.interval_us)):.15g}/{unit}{shared}{weight}"
 
@@ -56,10 +79,39 @@ class Rate(NamedTuple):
         return max(1, math.ceil(_WIDTH_US / (self.interval_us * self.weight)))
 
 
-def rate_of(text: str, burst: int | None = None, bucket: str = OWN, weight: int = 1) -> Rate:
+class Shared(NamedTuple):
+    """With whom a rate is shared: requests of one queue, with one rate key, one rate and one burst.
+
+    All four are in the name of the bucket. So a request with another rate for a key has a bucket of
+    its own, and cannot delay those that share the first one.
+    """
+
+    queue: str
+    key: str
+    interval_us: int = 0
+    burst: int = 0  # as it was given: what is kept of it depends on the weight
+
+    @property
+    def bucket(self) -> str:
+        """Returns the name of the bucket."""
+        return f"key/{self.queue}/{self.key}/{self.interval_us}/{self.burst}"
+
+    @staticmethod
+    def of(bucket: str) -> Shared | None:
+        """Returns with whom a bucket is shared; None = it has another kind of name."""
+        match bucket.split("/"):
+            case ["key", queue, key, interval, burst] if (interval + burst).isdecimal():
+                return Shared(queue, key, int(interval), int(burst))
+        return None
+
+
+def rate_of(
+    text: str, burst: int | None = None, weight: int = 1, shared: Shared | None = None
+) -> Rate:
     """Returns the rate for `"100/s"`, `"30/m"` or `"1000/h"`. Raises InvalidArgument.
 
-    The burst is by default what the rate allows in a tenth of a second, at least one sub-request.
+    The burst is by default what the rate allows in a tenth of a second, and at least one start.
+    Requests that share a rate may have different weights, so their burst does not depend on these.
     """
     match = _RATE.fullmatch(text) if isinstance(text, str) else None
     whole, _, part = match[1].partition(".") if match else ("", "", "")
@@ -72,22 +124,45 @@ def rate_of(text: str, burst: int | None = None, bucket: str = OWN, weight: int 
     interval = -(-us // number)  # rounded up: never faster than was asked for
     if us < number or interval > _LONGEST_US:
         raise InvalidArgument(f"rate {text!r} is not valid: 1/24h to 1,000,000/s is expected")
-    _whole("weight", weight)
+    _check_weight(weight, interval)
     if burst is None:
-        burst = max(weight, 100_000 // interval)
+        burst = max(1 if shared else weight, 100_000 // interval)
     _whole("burst", burst)
-    if burst < weight:
+    _check_burst(weight, burst)
+    if burst * interval > _FULL_US:
         raise InvalidArgument(
-            f"weight {weight} is not valid: with a burst of {burst} a sub-request of this weight "
-            "would never start; give it a burst of at least its weight"
+            f"burst {burst:,} is not valid: at a rate of {text} it takes more than 366 days until "
+            f"so many may start together again; give a burst of at most {_FULL_US // interval:,}"
         )
-    kept = max(weight, burst - math.ceil(_LAG_US / interval))
-    return Rate(bucket, interval, kept, weight)
+    bucket = shared._replace(interval_us=interval, burst=burst).bucket if shared else OWN
+    return Rate(bucket, interval, _kept(weight, burst, interval), weight)
 
 
 def rate_of_queue(queue: str, interval_us: int, burst: int) -> Rate:
     """Returns the rate that all sub-requests of a queue share."""
     return Rate(f"queue/{queue}", interval_us, burst, 1)
+
+
+def _kept(weight: int, burst: int, interval_us: int) -> int:
+    """Returns the part of a burst that may be taken together."""
+    return max(weight, burst - math.ceil(_LAG_US / interval_us))
+
+
+def _check_weight(weight: int, interval_us: int) -> None:
+    _whole("weight", weight)
+    if weight * interval_us > _LONGEST_US:
+        raise InvalidArgument(
+            f"weight {weight:,} is not valid: a sub-request would use up the rate for more than a "
+            f"day; give a weight of at most {_LONGEST_US // interval_us:,}, or a faster rate"
+        )
+
+
+def _check_burst(weight: int, burst: int) -> None:
+    if burst < weight:
+        raise InvalidArgument(
+            f"weight {weight} is not valid: with a burst of {burst} a sub-request of this weight "
+            "would never start; give it a burst of at least its weight"
+        )
 
 
 def _number(us: int, interval_us: int) -> Fraction:

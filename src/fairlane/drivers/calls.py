@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound="Driver[Any]")
 
 
+def _may_be_done(error: Exception) -> bool:
+    """Returns True unless the server has refused the call."""
+    return not isinstance(error, redis.exceptions.ResponseError)
+
+
 class Calls(Generic[D]):
     """The calls of one run. `on_sent` is called when a call or the first turn of a batch is sent.
 
@@ -109,7 +114,7 @@ class Calls(Generic[D]):
     ) -> Any:
         """Repeats one call while Redis does not answer; the same bytes each time.
 
-        `keep`: the caller keeps the connection. `away_s` as in Batch. `step`: for error texts.
+        A step that is sent at most once is not repeated, and returns None. `keep`: the caller keeps the connection. `away_s` as in Batch. `step`: for error texts.
         """
         driver, servers, delays = self.driver, self.driver.servers, None
         away_s = driver.cluster_away_s(away_s)
@@ -125,6 +130,8 @@ class Calls(Generic[D]):
                 reply = await call(line)
             except (redis.RedisError, OSError) as error:
                 await driver.drop(lines, line, error)
+                if step is not None and step.is_once and _may_be_done(error):
+                    return None
                 delays = delays or connection_delays(until - clock.mono_s())
                 pause = next(delays, None) if driver.may_pass(error) else None
                 if pause is None or driver.give_up():

@@ -11,8 +11,9 @@ script anew at every call. So functions that the script does not use are left ou
 `-- @rare` before a function means that few calls need it: what only such functions use is made
 when one of them is called. Names in capitals are constants: the loader puts their values in their
 places. `-- @flags` sets how the server may treat the script: `allow-oom` (it must run when Redis is
-full, because nothing could be drained otherwise), `no-writes`, or `grows` (refused when full). In a
-cluster SPUBLISH, which stays on one node, replaces PUBLISH in the text.
+full, because nothing could be drained otherwise), `no-writes`, or `grows` (refused when full). The
+line `-- @once` means that a repeat would have another effect: a driver does not send the call again
+when its reply is lost. In a cluster SPUBLISH, which stays on one node, replaces PUBLISH in the text.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ FOLDERS = (
 )  # of scripts; lib/ is for includes
 _INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
 _FLAGS = re.compile(r"^-- @flags (\S+)$", re.MULTILINE)
+_ONCE = re.compile(r"^-- @once$", re.MULTILINE)
 _ONE = re.compile(
     r"^local (\w+) = (?:tonumber\()?(KEYS|ARGV)\[(\d+)\]\)?(?:\s+-- .*)?$", re.MULTILINE
 )
@@ -180,6 +182,7 @@ class Script:
         self.name = name
         found = _FLAGS.search(text)
         self.flag = found[1] if found else "grows"
+        self.is_once = _ONCE.search(text) is not None
         self.keys = self._names(text, "KEYS")
         self.least_keys = len(self.keys) - len(_OPTIONAL.findall(text))
         self.params = self._names(text, "ARGV")

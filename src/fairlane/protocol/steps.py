@@ -21,11 +21,14 @@ Arg = bytes | str | int | float
 class Command:
     """One Redis command; the reply is Redis's, undecoded.
 
+    A driver sends it again when its reply is lost, so a repeat must have no other effect.
+
     `apart` makes an operation that does the same by commands of one key each, for a cluster that
     is moving the slot: there a command of several keys is refused. `away_s` as in Batch.
     """
 
     __slots__ = ("apart", "args", "away_s")
+    is_once = False
 
     def __init__(self, *args: Arg) -> None:
         self.args: tuple[Arg, ...] = args
@@ -34,7 +37,10 @@ class Command:
 
 
 class Call:
-    """One script, by EVALSHA; `args` are complete and in order. The others as in Command."""
+    """One script, by EVALSHA; `args` are complete and in order. The others as in Command.
+
+    A call `is_once` is sent at most once. If its reply is lost, the reply is None.
+    """
 
     __slots__ = ("apart", "args", "away_s", "keys", "script")
 
@@ -49,6 +55,11 @@ class Call:
         """Returns what Redis replied to this call, with the names of the script's header."""
         made: Reply = self.script.reply(raw)
         return made
+
+    @property
+    def is_once(self) -> bool:
+        """Returns True if the call must not be sent again when its reply is lost."""
+        return bool(self.script.is_once)
 
     def run(self) -> Operation[Reply]:
         """Sends the call and returns its reply."""

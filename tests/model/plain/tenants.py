@@ -6,6 +6,7 @@ before, compares it, and takes over the rounded one.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ IDLE, CLOCK, COST, SEQ = (n * SPAN for n in (100, 200, 201, 202))
 USUAL = 200.0  # tenths of ms: the cost of a turn where none was measured
 MEMORY = 32  # turns after which a new mean counts as much as the one before
 KEPT = 100_000  # an idle tenant is forgotten when the clock is so far ahead of it
+MOST_IDLE = 500  # of more idle tenants, those with the least time are forgotten
 FORGOTTEN = 10  # in one turn, at most
 Scores = dict[str, float]
 
@@ -33,7 +35,7 @@ class Lane:
     tokens: dict[str, deque[tuple[int, Copy]]] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)  # of those with tokens
     idle: dict[str, float] = field(default_factory=dict)
-    clock: float | None = None  # when the last turn began
+    clock: float | None = None  # when the last turn began; if none waits, when the last one ends
     mean: float | None = None
 
     @property
@@ -66,7 +68,9 @@ class Lane:
         else:
             del self.tokens[tenant]
             self.idle[tenant] = ends
-        old = sorted((at, name) for name, at in self.idle.items() if at < max(0.0, time - KEPT))
+            self.clock = time if self.times else max(self.idle.values())
+        bound = math.inf if len(self.idle) > MOST_IDLE else max(0.0, self.clock - KEPT)
+        old = sorted((at, name) for name, at in self.idle.items() if at < bound)
         for _, name in old[:FORGOTTEN]:
             del self.idle[name]
         return copy
@@ -77,7 +81,9 @@ class Lane:
         if tenant in self.times:
             self.times[tenant] = max(0.0, self.times[tenant] + extra)
         else:
-            self.idle[tenant] = max(0.0, self.idle.get(tenant, self.now) + extra)
+            ends = self.idle.get(tenant, max(0.0, self.now - KEPT)) + extra
+            if tenant in self.idle or ends > self.now:
+                self.idle[tenant] = max(0.0, ends)
         mean = self.cost + (cost / turns - self.cost) * turns / (turns + MEMORY)
         self.mean = max(0.1, mean)
 

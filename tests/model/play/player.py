@@ -385,7 +385,7 @@ class Player:
 
     def _compare_bucket(self) -> None:
         bucket = self.book.wide.bucket
-        tat, line, _ = map(int, self.wire.one("GET", BUCKET).split(b":"))
+        tat, line, *_ = map(int, self.wire.one("GET", BUCKET).split(b":"))
         agree((tat, line), (bucket.tat, bucket.line), "the bucket of the queue")
 
     # ------------------------------------------------------------------ tenants

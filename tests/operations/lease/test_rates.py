@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.common.rate import rate_of
+from fairlane.common.rate import Shared, rate_of
 from fairlane.operations.lease import rates
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import acquire
 from fairlane.operations.lease.tokens import parse
 from fairlane.operations.submit.stream import submit
-from fairlane.options import Policy
+from fairlane.errors import InvalidArgument
+from fairlane.options import Policy, policy_of
 from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
 from tests.support.scripts.requests import once
 
@@ -62,12 +64,12 @@ def test_what_a_lease_does_not_use_is_returned(lane: Lane, queue: Queue):
 
 
 def test_a_request_with_two_rates_takes_from_both_or_from_none(lane: Lane):
-    both = (rate_of("5/h", 3), rate_of("5/h", 1, "key/api"))
+    both = (rate_of("5/h", 3), rate_of("5/h", 1, 1, Shared("req", "api")))
     for name in ("r1", "r2"):
         policy = Policy(limit=1, rates=both)
         lane.driver.run(submit(name, policy), iter([[b"a"] * 20]))
     assert [next_slice(lane)[0] for _ in range(2)] == ["ok", "limited"]
-    lane.client.delete(keys.bucket("key/api"))
+    lane.client.delete(keys.bucket(both[1].bucket))
     assert lane.client.exists(keys.bucket("r2")) == 1
 
 
@@ -78,6 +80,46 @@ def test_a_hold_closes_the_shared_bucket_too(lane: Lane, queue: Queue):
     assert next_slice(lane)[0] == "stale"
     assert next_slice(lane)[0] == "limited"
     assert queue.request("r1").progress().opens_ms > 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rate": "1/h", "burst": 24, "weight": 24},
+        {"rate": "5/h", "burst": 100, "weight": 100},
+        {"rate": "5/h", "burst": 3, "rate_key": "other"},
+        {"rate": "5/h", "burst": 3, "queue": "other"},
+    ],
+    ids=["a slower rate", "a larger burst", "another key", "another queue"],
+)
+def test_another_rate_does_not_slow_those_that_share_a_key(lane: Lane, queue: Queue, other: Any):
+    """A request with other terms has a bucket of its own, however much it takes from that."""
+    given = {"rate_key": "api", "queue": "req"} | other
+    policy = policy_of(given.pop("queue"), limit=1, **given)
+    held = rates.take(policy.rates, 9, "r2", waits=rates.Waits.NEVER)
+    assert lane.driver.run(held).allowed > 0
+    queue.submit_request(["a"], id="r1", rate_key="api", limit=1, **HOUR)
+    assert next_slice(lane)[0] == "ok"
+
+
+def test_a_heavy_sub_request_takes_no_more_than_the_burst_of_its_key(queue: Queue):
+    with pytest.raises(InvalidArgument, match="weight 4 is not valid: with a burst of 3"):
+        queue.submit_request(["a"], rate_key="api", weight=4, **HOUR)
+
+
+@pytest.mark.parametrize("held_ms", [60_000, 10])
+def test_what_is_returned_does_not_shorten_a_hold(lane: Lane, held_ms: int):
+    """A worker that took ten before the hold has used one of them."""
+    rate = rate_of("1/s", 11, 1, Shared("req", "api"))
+    lane.driver.run(rates.take([rate], 10, waits=rates.Waits.NOT_YET))
+    bucket, terms = keys.bucket(rate.bucket), {"interval": 1_000_000, "burst": 10, "weight": 1}
+    lane.driver.run(once(library().hold_rate((bucket,), ms=held_ms, **terms)))
+    lane.driver.run(rates.refund([(rate, 9)]))
+    taken, wait_ms = lane.driver.run(rates.take([rate], 9, waits=rates.Waits.NEVER))
+    if held_ms == 60_000:
+        assert (taken, 50_000 < wait_ms <= 60_000) == (0, True)
+    else:
+        assert taken <= 1  # the rate goes on without a burst
 
 
 def test_a_hold_of_a_request_that_ended_does_nothing(lane: Lane, queue: Queue):

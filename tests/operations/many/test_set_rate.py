@@ -9,6 +9,7 @@ import pytest
 
 from fairlane import Change, aio
 from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
+from fairlane.operations.lease import rates
 from fairlane.operations.maintenance import registry
 from fairlane.operations.many.set_rate import set_rate
 from fairlane.protocol import keys
@@ -107,10 +108,38 @@ def test_an_asyncio_program_sets_a_rate(queue: Queue, redis_url: str):
 
 
 def test_a_weight_alone_changes_and_the_rate_stays(queue: Queue):
-    queue.submit_request(["a"], id="r1", rate="5/h", burst=2, rate_key="api")
+    queue.submit_request(["a"], id="r1", rate="5/h", burst=2)
     queue.request("r1").set_rate(weight=4)
-    assert words(queue) == ["5/h, shared as api, each counts for 4"]
+    assert words(queue) == ["5/h, each counts for 4"]
     assert queue.request("r1").progress().rates[0].burst == 4  # else it would never start
+
+
+def test_a_weight_above_a_burst_that_others_share_is_refused(queue: Queue):
+    """Else the others would wait for as long as this weight takes."""
+    queue.submit_request(["a"], id="r1", rate="5/h", burst=2, rate_key="api")
+    with pytest.raises(InvalidArgument, match="weight 4 is not valid: with a burst of 2"):
+        queue.request("r1").set_rate(weight=4)
+    queue.request("r1").set_rate(weight=2)
+    assert words(queue) == ["5/h, shared as api, each counts for 2"]
+
+
+def test_a_request_that_is_given_another_rate_shares_it_with_its_equals(lane: Lane, queue: Queue):
+    terms: Any = {"rate_key": "api", "burst": 1}
+    queue.submit_request(["a"], id="r1", rate="5/h", **terms)
+    assert next_slice(lane)[0] == "ok"
+    queue.submit_request(["a"], id="r2", rate="6/h", **terms)
+    queue.request("r2").set_rate("5/h", 1)
+    assert next_slice(lane)[0] == "limited"
+
+
+def test_another_rate_of_one_request_ends_no_hold_of_the_others(lane: Lane, queue: Queue):
+    for name in ("r1", "r2"):
+        queue.submit_request(["a"], id=name, rate="5/h", burst=1, rate_key="api", limit=1)
+    lane.run(rates.hold("req", "r1", 3_600_000))
+    queue.submit_request(["a"], id="r3", rate="6/h", burst=1, rate_key="api", priority=4)
+    queue.request("r3").set_rate("5/h", 1)
+    assert next_slice(lane)[0] == "stale"
+    assert next_slice(lane)[0] == "limited"
 
 
 def test_a_weight_without_a_rate_is_refused(queue: Queue):

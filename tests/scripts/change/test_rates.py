@@ -27,8 +27,8 @@ def refund(lane: Lane, unused: int) -> Any:
     return lane.call("refund", (BUCKET,), unused=unused, **RATE)
 
 
-def hold(lane: Lane, ms: int) -> Any:
-    return lane.call("hold_rate", (BUCKET,), ms=ms, **RATE)
+def hold(lane: Lane, ms: int, **rate: int) -> Any:
+    return lane.call("hold_rate", (BUCKET,), ms=ms, **RATE | rate)
 
 
 def test_a_full_bucket_gives_its_burst_and_then_one_each_interval(one: Lane):
@@ -135,6 +135,34 @@ def test_a_held_bucket_gives_nothing_until_the_time_is_over(one: Lane):
 
 def refit(lane: Lane, **rate: int) -> Any:
     return lane.call("refit", (BUCKET,), **RATE | rate)
+
+
+def test_neither_what_is_returned_nor_another_rate_shortens_a_hold(one: Lane):
+    take(one, 5)
+    hold(one, 30_000)
+    refund(one, 4)
+    refit(one)
+    one.now += 29_999
+    assert take(one, 9, waited=True)[0] == 0
+    one.now += 1
+    assert take(one, 9, waited=True) == [1, 0]
+    refund(one, 1)
+    assert take(one, 9, waited=True) == [1, 0]
+
+
+def test_a_rate_goes_on_without_a_burst_long_after_a_hold(one: Lane):
+    slow: Any = {"interval": 1_000_000, "burst": 10}
+    hold(one, 1_000, **slow)
+    one.now += 3_000
+    assert take(one, 9, waited=True, **slow) == [3, 0]
+
+
+def test_a_hold_is_forgotten_when_the_burst_is_there_again(one: Lane):
+    hold(one, 1_000)
+    assert 1_000 < one.client.pttl(BUCKET) <= 2_050
+    one.now += 1_050
+    take(one)
+    assert one.client.get(BUCKET).endswith(b":0")
 
 
 def test_what_a_slow_rate_has_taken_does_not_close_a_faster_one(one: Lane):

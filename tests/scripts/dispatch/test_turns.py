@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -111,11 +112,46 @@ def test_a_repeated_take_takes_the_next_tokens(lane: Lane):
 
 
 def test_a_repeated_charge_counts_twice(lane: Lane):
-    for _ in range(2):
-        charge(lane, "1:a", 1, 500)
+    """So a driver sends it at most once."""
+    add(lane, [token("a")])
+    take(lane)
+    charge(lane, "1:a", 1, 500)
     first = lane.client.zscore(TENANTS, "-5|a")
     charge(lane, "1:a", 1, 500)
     assert lane.client.zscore(TENANTS, "-5|a") > first
+    assert library().charge_turns.is_once
+
+
+@pytest.mark.parametrize("cost", [1, 200, 10_000], ids=["quick", "usual", "slow"])
+@pytest.mark.parametrize("together", [1, 50])
+def test_tenants_of_one_request_are_forgotten(lane: Lane, cost: int, together: int):
+    for first in range(0, 2_000, together):
+        group = [f"t{first + i}" for i in range(together)]
+        add(lane, [token(one) for one in group])
+        take(lane, together)
+        rows = [part for one in group for part in (5, f"1:{one}", 1, cost)]
+        lane.call("charge_turns", BOTH[1:], rows=rows)
+    assert lane.client.zcard(TENANTS) < 600
+    assert lane.client.zcard(TURNS) == 0
+
+
+def test_a_charge_of_a_forgotten_tenant_is_kept_only_while_it_owes(lane: Lane):
+    add(lane, [token("a")])
+    take(lane)
+    charge(lane, "1:gone", 1, 150)
+    assert lane.client.zscore(TENANTS, "-5|gone") is None
+    charge(lane, "1:slow", 1, 400_000)
+    assert lane.client.zscore(TENANTS, "-5|slow") is not None
+
+
+def test_a_tenant_that_comes_to_an_empty_lane_begins_where_the_last_turn_ends(lane: Lane):
+    """So the first tenant owes nothing to the second one, however many turns it had alone."""
+    for number in range(10):
+        add(lane, [token("a", number)])
+        take(lane)
+    add(lane, [token("b", i) for i in range(8)])
+    add(lane, [token("a", i) for i in range(8)])
+    assert Counter(tenants_of(take(lane, 8))) == {"a": 4, "b": 4}
 
 
 def test_a_tenant_that_has_been_idle_for_long_is_forgotten(lane: Lane):

@@ -64,12 +64,15 @@ class Forgetful:
                 return end.value
             reply = failure = None
             try:
-                if self._is_lost(step):
-                    with contextlib.suppress(FairlaneError):
-                        yield step
-                reply = yield step
+                reply = yield from self._twice(step) if self._is_lost(step) else once_only(step)
             except Exception as error:  # noqa: BLE001  the operation decides what it means
                 failure = error
+
+    def _twice(self, step: Any) -> Operation[Any]:
+        """Performs a step and loses the reply, then sends it again as a driver does."""
+        with contextlib.suppress(FairlaneError):
+            yield step
+        return (yield from repeated(step))
 
     def _is_lost(self, step: Any) -> bool:
         if not isinstance(step, REPEATED):
@@ -81,6 +84,89 @@ class Forgetful:
             return not any(map(_is_pop, parts))
         self.steps += 1
         return self.steps == self.lose
+
+
+def once_only(step: Any) -> Operation[Any]:
+    return (yield step)
+
+
+def repeated(step: Any) -> Operation[Any]:
+    """Sends a step again, without the calls that a driver sends once; their replies are None."""
+    if not isinstance(step, Batch):
+        return None if getattr(step, "is_once", False) else (yield step)
+    again = [one for one in step.steps if not one.is_once]
+    replies = iter((yield Batch(again, lenient=step.lenient)) if again else ())
+    return [None if one.is_once else next(replies) for one in step.steps]
+
+
+@dataclass
+class Twice(Forgetful):
+    """A driver that sends every script again at the same time, and notes which repeats write."""
+
+    lose: int = 0
+    writes: dict[str, set[str]] = field(default_factory=dict)  # script -> the keys it changed
+
+    def _twice(self, step: Any) -> Operation[Any]:
+        step = self._at_one_time(step)
+        inner = step.step if isinstance(step, SingleServer) else step
+        with contextlib.suppress(FairlaneError):
+            yield step
+        if isinstance(inner, Call):
+            return (yield from self._again(inner))
+        if not isinstance(inner, Batch):
+            return (yield step)
+        replies: list[Any] = []
+        for one in inner.steps:
+            try:
+                replies.append((yield from self._again(one)))
+            except FairlaneError as error:
+                if not inner.lenient:
+                    raise
+                replies.append(error)
+        return replies
+
+    def _again(self, step: Any) -> Operation[Any]:
+        """Sends a step again, and notes what that changed."""
+        if not isinstance(step, Call):
+            return (yield step)
+        if step.is_once:
+            return None
+        before = self._stored()
+        reply = yield step
+        self._note(step.script.name.rpartition("/")[2], before)
+        return reply
+
+    def _at_one_time(self, step: Any) -> Any:
+        """Returns a step whose scripts all have the present time, so that a repeat has it, too."""
+        if isinstance(step, SingleServer):
+            return SingleServer(self._at_one_time(step.step))
+        if isinstance(step, Confirm):
+            return Confirm(self._at_one_time(step.step), step.replicas)
+        if isinstance(step, Batch):
+            return Batch([self._at_one_time(one) for one in step.steps], lenient=step.lenient)
+        if not isinstance(step, Call) or "now" not in step.script.params:
+            return step
+        seconds, us = self.client.time()
+        args, at = list(step.args), step.script.params.index("now")
+        args[at] = str(seconds * 1000 + us // 1000)
+        return Call(step.script, step.keys, args)
+
+    def _stored(self) -> dict[bytes, Any]:
+        """Returns all that is stored, without the notes of repeats."""
+        found: dict[bytes, Any] = dict(dump(self.client))
+        for key in found:
+            if self.client.type(key) == b"hash":
+                fields = self.client.hgetall(key)
+                fields.pop(b"repeated", None)
+                found[key] = fields, found[key][1]
+        return found
+
+    def _note(self, name: str, before: dict[bytes, Any]) -> None:
+        after = self._stored()
+        for key in before.keys() | after.keys():
+            is_kept = key in after or not before[key][1]  # else it may have expired
+            if is_kept and before.get(key) != after.get(key):
+                self.writes.setdefault(name, set()).add(key.decode())
 
 
 def _is_pop(step: Any) -> bool:

@@ -4,7 +4,7 @@
 -- missing one.
 -- @include lib/dispatch/tenants.lua
 local PLACEHOLDER = "@"
-local KEPT = 100000  -- an idle tenant is forgotten when the lane's clock is so far ahead of it
+local MOST_IDLE = 500  -- tenants of a lane; of more than these, those that have had the least are forgotten
 
 -- Returns what goes to the lane for a token: the token itself, or a placeholder.
 local function word_for(token)
@@ -37,13 +37,24 @@ local function is_of(member, name)
   return member and string.sub(member, 1, #name + 1) == name .. "|"
 end
 
--- Forgets a few tenants that have been idle for long.
+-- Forgets a few tenants that have been idle for long, or are too many. More than one turn can add, so the others get fewer.
 local function forget_idle(base, time)
-  local low, high = IDLE + base, IDLE + base + math.max(0, time - KEPT)
+  local low, high = IDLE + base, IDLE + base + SPAN
+  if redis.call("ZCOUNT", tenants, score_text(low), below(high)) <= MOST_IDLE then
+    high = low + math.max(0, time - KEPT)
+  end
   local old = redis.call("ZRANGEBYSCORE", tenants, score_text(low), below(high), "LIMIT", 0, 10)
   if #old > 0 then
     redis.call("ZREM", tenants, unpack(old))
   end
+end
+
+-- Returns the clock of a lane in which no tenant has a token: the latest time at which a turn ends. So an idle tenant has
+-- nothing ahead of those that come later, and may be forgotten.
+local function latest_end(base)
+  local last = redis.call("ZREVRANGEBYSCORE", tenants, below(IDLE + base + SPAN), score_text(IDLE + base), "WITHSCORES",
+    "LIMIT", 0, 1)
+  return tonumber(last[2]) - IDLE - base
 end
 
 -- Takes the next token of a lane; returns nil if none is left.
@@ -51,8 +62,8 @@ end
 local function take_turn(lane)
   local base = lane * SPAN
   while true do
-    local range = redis.call("ZRANGEBYSCORE", tenants, score_text(base), below(base + SPAN), "WITHSCORES", "LIMIT", 0, 1)
-    local name = range[1]
+    local range = redis.call("ZRANGEBYSCORE", tenants, score_text(base), below(base + SPAN), "WITHSCORES", "LIMIT", 0, 2)
+    local name, is_last = range[1], not range[3]
     if not name then
       return nil
     end
@@ -63,13 +74,14 @@ local function take_turn(lane)
     if is_of(first, name) then
       local time, token = tonumber(range[2]) - base, string.match(first, "^[^|]*|[^|]*|[^|]*|(.*)$")
       redis.call("ZREM", turns, first)
-      put(CLOCK, "v" .. lane, time)
       local ends = time + math.max(1, mean_cost(lane) / tonumber(string.match(token, "@(%d+):")))
       if is_of(second, name) then
         put(base, name, ends)
       else
         put(IDLE + base, "-" .. name, ends)
+        time = is_last and latest_end(base) or time
       end
+      put(CLOCK, "v" .. lane, time)
       forget_idle(base, time)
       return token
     end

@@ -134,7 +134,7 @@ def command(
         out = opened.enter_context(open_results(wish.out))
         here = opened.enter_context(open_queue(redis, queue))
         request = opened.enter_context(_placed(wish, queues, here))
-        policy = replace(wish.policy, queue=request.queue.name)
+        policy = wish.policy.in_queue(request.queue.name)
         return _submit_one(replace(wish, policy=policy), source, request, out)
 
 

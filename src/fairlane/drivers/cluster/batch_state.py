@@ -107,10 +107,14 @@ class BatchState:
             del self._left[index]
 
     def note_broken(self, indexes: list[int], error: Exception) -> None:
-        """Notes that the connection broke, or was not made, before these steps were answered."""
+        """Notes that the connection broke, or was not made, before these steps were answered.
+
+        A step that is sent at most once has the reply None, because it may have been performed.
+        """
         for index in indexes:
             if index in self._left:
-                self.answer(index, error)
+                is_over = self.steps[index].is_once and self._may_pass(error)
+                self.answer(index, None if is_over else error)
 
     def skip_if_away(self, indexes: list[int], server: ServerHealth) -> bool:
         """Gives up these steps and returns True if the server is away and no try is due."""

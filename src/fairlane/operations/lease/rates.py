@@ -77,7 +77,10 @@ def take(
 
 
 def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> Operation[None]:
-    """Returns to the buckets of these rates what was taken and not used."""
+    """Returns to the buckets of these rates what was taken and not used.
+
+    It is sent at most once. If the call is lost, that many sub-requests start later.
+    """
     if unused:
         yield Batch(
             [
@@ -90,7 +93,7 @@ def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> Operatio
 
 
 def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
-    """Starts nothing of a request, and of those that share its rate keys, for so many ms.
+    """Starts nothing of a request, and of those that share its rates, for so many ms.
 
     The bucket of a key may be on a node that is away; then only the request waits. Raises NodeAway.
     """
@@ -114,14 +117,21 @@ def opens(rate: Rate, now_ms: int, request_id: str = "") -> Operation[int]:
     time. It opens later if others are before it in the line.
     """
     value: bytes | None = yield Command(b"GET", _key(request_id, rate))
-    tat_us, *_ = map(int, value.split(b":")) if value else (0,)
-    due_us = tat_us - rate.interval_us * (rate.burst - rate.weight)
+    tat_us, _, _, held_us = map(int, value.split(b":")) if value else (0, 0, 0, 0)
+    due_us = max(held_us, tat_us - rate.interval_us * (rate.burst - rate.weight))
     return -(-due_us // 1000) if due_us > 1000 * now_ms else 0
 
 
 def refit(request_id: str, rates: Sequence[Rate]) -> list[Call]:
-    """Returns the calls that bound what the buckets owe, after a request was given these rates."""
-    return [library().refit((_key(request_id, rate),), **_terms(rate)) for rate in rates]
+    """Returns the calls that bound what the buckets owe, after a request was given these rates.
+
+    What other requests share has had no other rate, so it stays.
+    """
+    return [
+        library().refit((_key(request_id, rate),), **_terms(rate))
+        for rate in rates
+        if rate.shared is None
+    ]
 
 
 def _key(request_id: str, rate: Rate) -> bytes:

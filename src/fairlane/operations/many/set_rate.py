@@ -1,4 +1,8 @@
-"""Gives requests another rate or weight. Each keeps its rate key, and what is not given."""
+"""Gives requests another rate or weight. Each keeps its rate key, and what is not given.
+
+Requests share a rate if they have the same key and the same rate. So a request that is given
+another rate leaves those that shared its former one, and joins those that have the new one.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ def check_rate(new: NewRate) -> None:
     if weight is not None:
         check_whole("weight", weight, 1, MOST)
     if rate is not None:
-        rate_of(rate, burst, weight=weight or 1)
+        rate_of(rate, burst, weight or 1)
     elif burst is not None:
         raise InvalidArgument("burst needs a rate: give rate, too, as 100/s")
 
@@ -103,12 +107,12 @@ def _another(name: str, row: object, new: NewRate) -> tuple[Rate, ...]:
     first = former[0] if former else Rate(OWN, 0, 0, 1)
     weight = new.weight or first.weight
     if new.rate is not None:
-        return (rate_of(new.rate, new.burst, first.bucket, weight), *former[1:])
+        return (rate_of(new.rate, new.burst, weight, first.shared), *former[1:])
     if not born:
         raise not_found(name)
     if not former:
         raise no_rate(name)
-    return (first._replace(weight=weight, burst=max(first.burst, weight)), *former[1:])
+    return (first.with_weight(weight), *former[1:])
 
 
 def no_rate(request_id: str) -> InvalidArgument:
