@@ -148,7 +148,7 @@ class TaskError(FairlaneError):
 
     `task` is the task's name, `request_id` and `index` name the sub-request, and `attempts` is how
     many attempts it had. `error_type` and `message` are of the remote error, "" if it has none.
-    `traceback` is the remote error's text, at most 4,096 characters. Python prints it as a note.
+    `traceback` is the remote error's text, at most 4,000 bytes. Python prints it as a note.
     """
 
     def __init__(

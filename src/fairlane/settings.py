@@ -23,6 +23,9 @@ LEAST_TOMBSTONE_MS = 600_000
 # ------------------------------------------------------------------ submission
 
 MAX_BODY = 1 << 20  # bytes of one sub-request or result
+MAX_ERROR = (
+    4_000  # bytes of an error's text; lua/v1/lib/entries/error_texts.lua has the same number
+)
 CHUNK_ENTRIES = 1_000  # sub-requests of one script call; more would block the server
 CHUNK_BYTES = 1 << 20
 OPEN_MS = 3_600_000  # an open request without a chunk for so long is abandoned

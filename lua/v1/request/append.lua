@@ -6,7 +6,7 @@
 --   forgotten: nothing was added for so long that the ids are gone
 -- @flags grows
 -- @include lib/core/request_keys.lua
-local ids = KEYS[10]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
+local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local chunk = tonumber(ARGV[2])  -- number of this chunk; enqueue brought chunk 1
 local chain = ARGV[3]  -- hex digest over everything up to and with this chunk

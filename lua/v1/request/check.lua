@@ -25,7 +25,7 @@ if is_ended(state) then
   for _, key in ipairs({stream, counter, permits, leases, retries, few}) do
     hold(redis.call("EXISTS", key) == 0, "ended, but", key, "is left")
   end
-  for _, key in ipairs({request, results, dead}) do
+  for _, key in ipairs({request, results, dead, errors}) do
     hold(redis.call("PTTL", key) ~= -1, "ended, but", key, "has no TTL")
   end
   local cancelled = summary(state)[6]

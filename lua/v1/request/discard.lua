@@ -6,7 +6,7 @@
 --   queued = the tokens that were on their way, as mint returns them; kept: the request is not such a life
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
-local ids = KEYS[10]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
+local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local born = tonumber(ARGV[2])  -- ms; when the life of this producer began
 local chain = ARGV[3]  -- hex digest over all chunks that it sent
@@ -38,7 +38,7 @@ if state.born ~= born or state.open == 0 or (last ~= chain and last ~= before) t
 end
 local tokens = all_queued(state, now_ms(now), 0)
 if state.held == 0 then
-  redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few)
+  redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few, errors)
   if ids then
     redis.call("UNLINK", ids)
   end

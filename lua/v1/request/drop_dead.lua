@@ -1,6 +1,6 @@
 -- drop_dead: forgets dead sub-requests and their bodies; counts and results stay. If `id` names a new request, which has
 -- final claims (claim_dead), only those are dropped that it has claimed. If `id` is "", those are dropped on which no
--- claim is final. When the new request has no claim left, its mark is deleted.
+-- claim is final, and the texts of their errors. The caller names no more than it would read: see DEAD_BYTES. When the new request has no claim left, its mark is deleted.
 -- Says: ok dropped held
 --   held = how many stay, because other requests have claimed them
 -- @flags allow-oom
@@ -24,7 +24,11 @@ for i = ids, #ARGV do
   local is_free = not owner or not is_final(owner)
   if owner == id or (id == "" and is_free) then
     if i - ids >= keep then
+      local entry = id == "" and redis.call("XRANGE", dead, ARGV[i], ARGV[i])[1]
       dropped = dropped + redis.call("XDEL", dead, ARGV[i])
+      if entry then
+        forget_error(fields_of(entry).error)
+      end
     end
     if owner then
       redis.call("XACK", dead, CLAIMS, ARGV[i])

@@ -6,7 +6,7 @@
 --   left_out = how many sub-requests of all chunks were left out, because their ids were there; only with ids
 --   kept: the id has another request, and the producer asks for none then
 -- @include lib/core/request_keys.lua
-local ids = KEYS[10]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
+local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
 local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua

@@ -21,7 +21,7 @@ if state then
     count = count + redis.call("UNLINK", key)
   end
 end
-for _, key in ipairs({stream, counter, request, permits, leases, retries, results, dead, few}) do
+for _, key in ipairs({stream, counter, request, permits, leases, retries, results, dead, few, errors}) do
   if redis.call("PTTL", key) == -1 then
     count = count + redis.call("PEXPIRE", key, ttl)
   end

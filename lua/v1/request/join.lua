@@ -5,7 +5,7 @@
 --   made = how many bodies were added
 -- @flags grows
 -- @include lib/core/request_keys.lua
-local joins = KEYS[10]  -- flow:{id}  hash  child:index -> a part that waits; xchild:index = that part was dead
+local joins = KEYS[11]  -- flow:{id}  hash  child:index -> a part that waits; xchild:index = that part was dead
 local now = ARGV[1]  -- ms, "" = server time
 local since = ARGV[2]  -- the cursor: the last entry of each child that is here, with commas; 0-0 = there is none
 local upto = ARGV[3]  -- the last entries that these parts are from

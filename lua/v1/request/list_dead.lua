@@ -17,9 +17,11 @@ end
 local state = load_state()
 local biggest = state and state.max_body or 0
 count = math.max(1, math.min(count, math.floor(DEAD_BYTES / math.max(1, biggest))))
-local listed = {}
+local listed, texts = {}, {}
 for i, entry in ipairs(redis.call("XRANGE", dead, after == "" and "-" or "(" .. after, "+", "COUNT", count)) do
   local fields = fields_of(entry)
-  listed[i] = {entry[1], fields.head, fields.reason, fields.error, fields.worker, #fields.body}
+  local name = fields.error
+  texts[name] = texts[name] or redis.call("HGET", errors, name) or ""
+  listed[i] = {entry[1], fields.head, fields.reason, texts[name], fields.worker, #fields.body}
 end
 return listed

@@ -1,5 +1,5 @@
 -- requeue_dead: makes dead sub-requests wait again, with their old index and with all attempts. Their failures in `out`
--- are deleted, because an index must have one outcome.
+-- and their errors are deleted, because an index must have one outcome.
 -- Says: ok looked moved tokens | ending | ended summary | gone
 --   looked = how many of the ids this call has read: it stops after about 4 MiB of bodies
 --   ending: the request is being cancelled or past its deadline
@@ -61,6 +61,7 @@ for _, fields in ipairs(found) do
   if fields.out then
     redis.call("XDEL", results, fields.out)
   end
+  forget_error(fields.error)
 end
 if moved > 0 then
   redis.call("INCRBY", counter, moved)

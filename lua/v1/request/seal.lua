@@ -2,7 +2,7 @@
 -- Says: ok tokens | conflict | cancelling summary | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
-local ids = KEYS[10]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
+local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local chunks = tonumber(ARGV[2])  -- how many chunks the producer sent
 local chain = ARGV[3]  -- hex digest over all of them

@@ -3,7 +3,7 @@
 -- Says: ok tokens added waiting | closed | ended summary | gone
 -- @flags grows
 -- @include lib/core/request_keys.lua
-local record = KEYS[10]  -- txn:{id}:<txn>  hash  p<partition> -> how many of its rows were added
+local record = KEYS[11]  -- txn:{id}:<txn>  hash  p<partition> -> how many of its rows were added
 local now = ARGV[1]  -- ms, "" = server time
 local partition = ARGV[2]  -- its number
 local first = tonumber(ARGV[3])  -- how many rows of the partition come before these

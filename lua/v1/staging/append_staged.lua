@@ -4,8 +4,8 @@
 -- Says: ok tokens position | at tokens position state | unpinned | missing | closed | ended summary | gone
 -- @flags grows
 -- @include lib/core/request_keys.lua
-local record = KEYS[10]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state
-local staged = KEYS[11]  -- stage:{id}:<txn>:<area>  hash  chunk -> packed sub-requests
+local record = KEYS[11]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state
+local staged = KEYS[12]  -- stage:{id}:<txn>:<area>  hash  chunk -> packed sub-requests
 local now = ARGV[1]  -- ms, "" = server time
 local position = tonumber(ARGV[2])  -- how many chunks of the manifest come before this one
 local chunk = tonumber(ARGV[3])  -- its number in its area

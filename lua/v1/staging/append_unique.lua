@@ -3,7 +3,7 @@
 -- Says: ok tokens added waiting | closed | ended summary | gone
 -- @flags grows
 -- @include lib/core/request_keys.lua
-local ids = KEYS[10]  -- ids:{id}  set  the ids of the sub-requests that were added
+local ids = KEYS[11]  -- ids:{id}  set  the ids of the sub-requests that were added
 local now = ARGV[1]  -- ms, "" = server time
 local open_ms = tonumber(ARGV[2])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[3])  -- ms that the ids stay after the last one

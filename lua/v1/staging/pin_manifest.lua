@@ -4,7 +4,7 @@
 -- Says: pinned manifest position rolled state | closed | ended summary | gone
 -- @flags grows
 -- @include lib/core/request_keys.lua
-local record = KEYS[10]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state: pinned or sealed
+local record = KEYS[11]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state: pinned or sealed
 local now = ARGV[1]  -- ms, "" = server time
 local manifest = ARGV[2]  -- a line for each area: its name, chunks, rows, checksum
 local open_ms = tonumber(ARGV[3])  -- ms until the request may be taken for abandoned

@@ -10,6 +10,7 @@ from fairlane import settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_CUT = "\n[...]\n"  # in the middle of a text that was too long
 _SHOWN = 5  # names in a sentence
 _MINUTES_FROM_S = 120  # below it, seconds
 _HOURS_FROM_S = 7_200
@@ -21,6 +22,19 @@ _REASONS = {
     "timeout": "timed out",
     "deadline": "past the deadline",
 }
+
+
+def shortened(text: str, most: int) -> str:
+    """Returns the beginning and the end of a text, at most so many bytes of valid UTF-8.
+
+    What has no UTF-8, as a lone surrogate, becomes an escape.
+    """
+    encoded = text.encode(errors="backslashreplace")
+    if len(encoded) <= most:
+        return encoded.decode()
+    head = encoded[: most // 4].decode(errors="ignore")
+    room = most - most // 4 - len(_CUT)
+    return head + _CUT + encoded[-room:].decode(errors="ignore")
 
 
 def plural(count: int, what: str) -> str:

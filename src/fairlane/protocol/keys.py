@@ -21,7 +21,7 @@ LANES = 100
 _LONGEST_NAME = 128
 _NAME = re.compile(rf"[A-Za-z0-9_.:-]{{1,{_LONGEST_NAME}}}")
 _SHOWN_MOST = 60  # characters of a refused name
-REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
+REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few", "error")
 _PARTS = [part.encode() for part in REQUEST_PARTS]
 EVERY_TAGGED_KEY = b"*{*}*"  # patterns for SCAN: this one also finds keys of staging, topics, lists
 EVERY_REQUEST_HASH = b"req:{*}"
@@ -71,7 +71,7 @@ def check_names(
 
 @lru_cache(maxsize=4096)
 def request_keys(request_id: str) -> tuple[bytes, ...]:
-    """Returns the nine keys of one request, in the order of lua/v1/lib/core/request_keys.lua."""
+    """Returns the ten keys of one request, in the order of lua/v1/lib/core/request_keys.lua."""
     tail = f":{{{request_id}}}".encode()
     return tuple([part + tail for part in _PARTS])
 
@@ -146,6 +146,11 @@ def results(request_id: str) -> bytes:
 def dead(request_id: str) -> bytes:
     """`dead:{id}`: dead sub-requests with their bodies and reasons."""
     return request_keys(request_id)[7]
+
+
+def errors(request_id: str) -> bytes:
+    """`error:{id}`: the texts of errors that `dead` and `out` name, each once."""
+    return request_keys(request_id)[9]
 
 
 def area(request_id: str, txn: str, name: str) -> bytes:

@@ -180,7 +180,7 @@ def test_tokens_are_dispatched_while_their_lanes_move(
 
 @both
 def test_a_script_waits_until_its_slot_has_arrived(kind: str, cluster: Cluster, driver: SyncDriver):
-    """It has nine keys, some of them missing: no node can answer it before."""
+    """It has ten keys, some of them missing: no node can answer it before."""
     queue = Queue(driver)
     queue.submit_request([b"x"], id="r1")
     slot = slot_of("req:{r1}")

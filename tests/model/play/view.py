@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from tests.model.plain.book import Book
     from tests.model.plain.reference import Request
 
+_DIGEST = 16  # characters of the name of an error's text
 Reads = list[tuple[Any, ...]]
 
 
 def reads(request_id: str) -> Reads:
     """Returns the commands that read one request."""
-    stream, counter, request, permits, leases, retries, results, dead, few = keys.request_keys(
-        request_id
+    stream, counter, request, permits, leases, retries, results, dead, few, errors = (
+        keys.request_keys(request_id)
     )
     return [
         ("HGETALL", request),
@@ -34,6 +35,7 @@ def reads(request_id: str) -> Reads:
         ("GET", few),
         ("HGETALL", keys.of_flow(request_id)),
         ("SCARD", keys.unique_ids(request_id)),
+        ("HGETALL", errors),
     ]
 
 
@@ -47,7 +49,7 @@ def compare(book: Book, request_id: str, replies: list[Any]) -> None:
         agree(values, marker, f"{request_id}, which does not exist")
         return
     _compare_hash(request, values)
-    _compare_results(request, replies[8], replies[9])
+    _compare_results(request, replies[8], replies[9], replies[13])
     if request.handed.strip("0,-"):  # else parts of a former life may be left
         agree(replies[11], request.parts.fields, "what waits to be joined")
     if request.has_ended:
@@ -140,13 +142,23 @@ def _owners(request: Request) -> dict[bytes, tuple[bytes, int]]:
     return owners
 
 
-def _compare_results(request: Request, out: list[Any], dead: list[Any]) -> None:
-    found = [result for _, fields in out for result in _results(fields)]
+def _compare_results(
+    request: Request, out: list[Any], dead: list[Any], texts: dict[bytes, bytes]
+) -> None:
+    found = [result for _, fields in out for result in _results(fields, texts)]
+    dropped = {sub.index for sub in request.subs if sub.is_dropped}
     expected: list[Result] = []
     for group in request.results:
         start = len(expected)
-        expected += sorted(group)
-        found[start : start + len(group)] = sorted(found[start : start + len(group)])
+        # The text of an error may go with its dead sub-request, if no other one has the same.
+        expected += sorted(
+            one._replace(body=b"") if one.index in dropped and one.status == "x" else one
+            for one in group
+        )
+        found[start : start + len(group)] = sorted(
+            one._replace(body=b"") if one.index in dropped and one.status == "x" else one
+            for one in found[start : start + len(group)]
+        )
     agree(found, expected, "the results")
     buried = {}
     for grave, fields in dead:
@@ -161,12 +173,16 @@ def _compare_results(request: Request, out: list[Any], dead: list[Any]) -> None:
         if sub.state == "dead" and not sub.is_dropped
     }
     agree(buried, kept, "the dead")
+    if texts:
+        size = sum(len(text) for name, text in texts.items() if len(name) == _DIGEST)
+        agree(int(texts[b"bytes"]), size, "the bytes of all texts of errors")
 
 
-def _results(fields: list[bytes]) -> list[Result]:
+def _results(fields: list[bytes], texts: dict[bytes, bytes]) -> list[Result]:
     worker = fields[1].decode()
     found = []
     for head, body in zip(fields[2::2], fields[3::2], strict=True):
         index, status, attempt, _, _ = head.decode().split(":")
-        found.append(Result(int(index), status, int(attempt), worker, body))
+        shown = texts.get(body, b"") if status == "x" else body
+        found.append(Result(int(index), status, int(attempt), worker, shown))
     return found

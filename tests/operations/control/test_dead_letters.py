@@ -18,11 +18,12 @@ from fairlane.errors import (
 from fairlane.model import DeadChoice
 from fairlane.operations.control import dead_letters as dead_module
 from fairlane.operations.control.dead_letters import Chosen, group_dead, queue_dead
+from fairlane.operations.control.error_texts import ERROR_DROPPED
 from fairlane.operations.control.requeue import drop_dead, requeue_dead
 from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import SingleServer
+from fairlane.protocol.steps import Command, SingleServer
 from tests.support.operations.stepping import script_of
 from tests.support.scripts.dead_letters import ended, refuse, running, work_badly
 from tests.support.scripts.requests import (
@@ -492,3 +493,44 @@ def test_a_reason_that_looks_like_a_number_is_none(queue: Queue):
     again = request.requeue_dead()
     assert again.id != "r1"
     assert again.progress().detail["attempts"] == "4"
+
+
+# ------------------------------------------------------------------ the texts of errors
+
+
+def test_a_result_says_that_its_error_was_dropped(queue: Queue):
+    request = ended(queue, numbered(2))
+    before = {one.index: one.error for one in request.results()}
+    assert before == {one.index: one.error for one in request.dead()}
+    assert request.drop_dead() == 2
+    results = list(request.results())
+    assert [(one.status, one.error) for one in results] == [("dead", ERROR_DROPPED)] * 2
+    assert not queue.driver.run(once(Command(b"EXISTS", keys.errors(request.id))))
+
+
+def test_what_was_requeued_after_the_end_keeps_the_errors_of_its_results(queue: Queue):
+    request = ended(queue, numbered(2))
+    before = [one.error for one in request.results()]
+    request.requeue_dead()
+    assert [one.error for one in request.results()] == before
+    assert None not in before
+
+
+def test_big_dead_letters_are_dropped_a_few_in_a_call(queue: Queue):
+    """The script reads what it drops."""
+    request = ended(queue, [b"x" * MIB, *numbered(8)])
+    named = []
+
+    def watched() -> Any:
+        operation, reply = drop_dead(request.id), None
+        while True:
+            try:
+                step = operation.send(reply)
+            except StopIteration as end:
+                return end.value
+            if script_of(step) == "drop_dead":
+                named.append(len(step.args) - 2)
+            reply = yield step
+
+    assert queue.driver.run(watched()) == 9
+    assert named == [3, 3, 3]

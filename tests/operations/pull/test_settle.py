@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import settings
 from fairlane.errors import InvalidArgument, NotDurable, ReceiptExpired
 from fairlane.protocol import keys
 from fairlane.queue import Queue
@@ -136,7 +137,9 @@ def test_a_long_reason_is_cut_and_what_is_no_text_is_escaped(queue: Queue):
     request, taken = taken_of(queue, 1)
     taken.dead("\ud800" + "x" * 10_000)
     (dead,) = request.dead()
-    assert dead.error == "\\ud800" + "x" * 4095
+    assert dead.error.startswith("\\ud800xx")
+    assert "\n[...]\n" in dead.error
+    assert len(dead.error) == settings.MAX_ERROR
 
 
 # ------------------------------------------------------------------ release

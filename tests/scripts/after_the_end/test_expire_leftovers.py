@@ -20,7 +20,7 @@ def ended(lane: Lane) -> Lane:
 
 def test_what_an_ended_request_left_behind_goes(lane: Lane):
     ended(lane)
-    stream, counter, request, permits, leases, retries, results, _, few = lane.names
+    stream, counter, request, permits, leases, retries, results, _, few, _ = lane.names
     for key in (request, results):
         lane.client.persist(key)
     lane.client.xadd(stream, {"b": "x"})

@@ -17,7 +17,7 @@ ODD = [b"", b"3:abc", bytes(range(256)), b"x" * 500]
 
 def has_stream(lane: Lane) -> bool:
     """Returns True for a stream; otherwise `few` must be there, and no stream nor group."""
-    stream, counter, *_, few = lane.names
+    stream, counter, *_, few, _ = lane.names
     there = {key for key in (stream, counter, few) if lane.client.exists(key)}
     assert there in ({stream, counter}, {few})
     return stream in there

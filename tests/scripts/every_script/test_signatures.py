@@ -144,7 +144,7 @@ def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
 @for_each("name", sorted({*REQUEST_NAMES} - APART))
 def test_request_scripts_take_the_keys_of_a_request_in_their_order(name: str):
     header = expand(ROOT, "lib/core/request_keys.lua")
-    declared = re.findall(r"^local (\w+) = KEYS\[\d\]  -- (\w+):\{id\}", header, re.MULTILINE)
+    declared = re.findall(r"^local (\w+) = KEYS\[\d+\]  -- (\w+):\{id\}", header, re.MULTILINE)
     assert tuple(name for name, _ in declared) == script(name).keys[: len(declared)]
     made = [key.decode().partition(":")[0] for key in keys.request_keys("x")]
     assert [part for _, part in declared] == made
@@ -354,7 +354,7 @@ def test_a_wrong_number_of_keys_is_a_type_error(name: str):
 
 def test_the_rest_goes_behind_the_named_arguments():
     given = {"now": 1, "chunk": 2, "chain": "c", "before": "b", "open_ms": 3}
-    call = script("append")([b"k"] * 9, **given, bodies=[b"x", b"y"])
+    call = script("append")([b"k"] * 10, **given, bodies=[b"x", b"y"])
     assert list(call.args) == [1, 2, "c", "b", 3, b"x", b"y"]
 
 

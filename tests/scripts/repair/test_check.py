@@ -11,9 +11,9 @@ from fairlane.protocol import scripts
 from fairlane.protocol.scripts import expand
 from tests.support.scripts.requests import HOUR, Lane
 
-SUB, COUNTER, REQ, TOK, LEASE, RETRY, OUT, DEAD, FEW = (
+SUB, COUNTER, REQ, TOK, LEASE, RETRY, OUT, DEAD, FEW, ERROR = (
     f"{part}:{{r1}}"
-    for part in ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
+    for part in ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few", "error")
 )
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _DISPATCH = re.compile(
     rb"\{[^{}]+\}:(?:active|audit|hooked|hooks|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|turns|tenants|[0-9]{1,2})"
 )
-_REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few):(\{[^{}]+\})")
+_REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few|error):(\{[^{}]+\})")
 _OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a user
 _TOPIC = re.compile(rb"topic:\{[^{}]+\}(?::conf)?")  # with its own retention
 _ENDED = (b"done", b"cancelled")

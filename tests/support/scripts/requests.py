@@ -40,7 +40,7 @@ def stored(client: redis.Redis, request_id: str) -> dict[str, str]:
 
 def waiting_bodies(client: redis.Redis, request_id: str) -> list[bytes]:
     """Returns the bodies of a request from which nothing was taken, wherever they are stored."""
-    stream, *_, few = keys.request_keys(request_id)
+    stream, *_, few, _ = keys.request_keys(request_id)
     text: Any = client.get(few)
     if text is None:
         entries: Any = client.xrange(stream)
@@ -411,13 +411,20 @@ class Lane:
             for head, body in zip(fields[2::2], fields[3::2], strict=True):
                 index, status, attempt, _, _ = head.split(b":")
                 assert int(index) not in found, f"two results of {index!r}"
-                found[int(index)] = (status.decode(), int(attempt), body)
+                shown = self.error_of(body) if status == b"x" else body
+                found[int(index)] = (status.decode(), int(attempt), shown)
         return found
 
     def dead(self) -> list[dict[str, str]]:
-        """Returns the dead sub-requests as text."""
-        found = self.client.xrange(self.names[7])
-        return [{n.decode(): v.decode() for n, v in fields.items()} for _, fields in found]
+        """Returns the dead sub-requests as text, each with the text of its error."""
+        found: Any = self.client.xrange(self.names[7])
+        shown = [fields | {b"error": self.error_of(fields[b"error"])} for _, fields in found]
+        return [{n.decode(): v.decode() for n, v in fields.items()} for fields in shown]
+
+    def error_of(self, name: bytes) -> bytes:
+        """Returns the text that a result or a dead sub-request names."""
+        text: Any = self.client.hget(self.names[9], name.decode())
+        return b"" if text is None else text
 
     def dead_ids(self) -> list[bytes]:
         """Returns the positions of the dead sub-requests in their stream."""

@@ -35,7 +35,7 @@ def test_what_fails_always_is_dead_with_its_traceback(
     found: Any = redis_client.xrange(keys.request_keys(request.id)[7])
     ((_, dead),) = found
     assert (dead[b"reason"], dead[b"body"]) == (b"attempts", b"the body")
-    assert dead[b"error"] == text.encode()
+    assert redis_client.hget(keys.errors(request.id), dead[b"error"]) == text.encode()
     assert dead[b"worker"] == result.worker.encode()
     progress = request.progress()
     assert (progress.state, progress.done, progress.dead) == ("done", 0, 1)

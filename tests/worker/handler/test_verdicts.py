@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import Reject, Retry
+from fairlane import Reject, Retry, settings
 from fairlane.errors import InvalidArgument
 from fairlane.worker import batch_handler
 from fairlane.worker.handler.handlers import shape_of, time_limit
@@ -83,13 +83,13 @@ def test_a_pause_for_the_whole_request_needs_a_time(after: float | None):
 
 @pytest.mark.parametrize("length", [10_000, 10_000_000])
 def test_a_long_traceback_keeps_its_beginning_and_its_end(run: Run, length: int):
-    """It keeps 4,096 characters: where it was raised, and the end of the exception's text."""
+    """It keeps 4,000 bytes: where it was raised, and the end of the exception's text."""
 
     def verbose(body: bytes) -> bytes:
         raise ValueError("x" * length + " the end")
 
     (verdict,) = run(verbose, slice_of(b"x")).verdicts
-    assert len(verdict.error) == 4096
+    assert len(verdict.error) == settings.MAX_ERROR
     assert verdict.error.startswith("Traceback (most recent call last):\n")
     assert "\n[...]\n" in verdict.error
     assert verdict.error.endswith("x the end\n")

@@ -44,8 +44,11 @@ local function finish(state, now)
     if not was_few then
       redis.call("PEXPIRE", dead, string.format("%d", state.retain_ms))
     end
+    if state.dead > 0 then
+      redis.call("PEXPIRE", errors, string.format("%d", state.retain_ms))
+    end
   else
-    redis.call("UNLINK", results, dead)
+    redis.call("UNLINK", results, dead, errors)
     drop_shared()
   end
   if was_few then  -- it never had more

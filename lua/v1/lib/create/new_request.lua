@@ -26,8 +26,8 @@ end
 -- `chunk`: the first bodies are list[first..last] of it.
 local function store_bodies(state, now, chunk)
   -- Keys whose hash is gone belong to no request: they may expire soon, or hold another life's results.
-  if redis.call("EXISTS", stream, counter, permits, leases, retries, results, dead, few) > 0 then
-    redis.call("UNLINK", stream, counter, permits, leases, retries, results, dead, few)
+  if redis.call("EXISTS", stream, counter, permits, leases, retries, results, dead, few, errors) > 0 then
+    redis.call("UNLINK", stream, counter, permits, leases, retries, results, dead, few, errors)
   end
   if state.open == 0 and are_few(chunk.list, chunk.first, chunk.last) then
     keep_few(state, now, chunk.list, chunk.first, chunk.last)

@@ -20,3 +20,24 @@ local function ids_error(list, first)
     end
   end
 end
+
+local function drop_text(name)
+  local more = tonumber(redis.call("HGET", errors, "+" .. name) or 0)
+  if more > 1 then
+    redis.call("HINCRBY", errors, "+" .. name, -1)
+  elseif more == 1 then
+    redis.call("HDEL", errors, "+" .. name)
+  else
+    redis.call("HINCRBY", errors, "bytes", -redis.call("HSTRLEN", errors, name))
+    redis.call("HDEL", errors, name)
+  end
+  if redis.call("HLEN", errors) <= 1 then  -- only `bytes`, which is then 0
+    redis.call("UNLINK", errors)
+  end
+end
+
+-- Forgets the text of the error of one dead sub-request: see lib/entries/error_texts.lua. If Redis refuses that, the text is
+-- kept until the request goes, because the caller has begun to move or drop the sub-request.
+local function forget_error(name)
+  pcall(drop_text, name)
+end

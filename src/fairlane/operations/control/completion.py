@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RequestLost, WaitTimeout
 from fairlane.model import ENDED_STATES, Result
+from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts
 from fairlane.operations.control.live_workers import unserved
 from fairlane.operations.control.request_state import not_found
 from fairlane.operations.submit.durability import confirm_end
@@ -116,9 +118,9 @@ def read_results(
     if not ended and block_ms:
         words += (b"BLOCK", block_ms)
     reply = yield Command(*words, b"STREAMS", out, after)
-    entries = [
-        (entry_id, parse_results(fields)) for entry_id, fields in (reply[0][1] if reply else [])
-    ]
+    rows = reply[0][1] if reply else []
+    found = yield from with_errors(request_id, [parse_results(fields) for _, fields in rows])
+    entries = [(entry_id, page) for (entry_id, _), page in zip(rows, found, strict=True)]
     settled = int(done or 0) + int(dead or 0)
     is_last = ended and len(entries) < PAGE
     return ResultPage(entries, life, is_last, settled, int(total or 0) - settled)
@@ -141,11 +143,32 @@ def read_entries(request_id: str, entry_ids: list[bytes]) -> Operation[list[list
     """Reads some entries of `out` again; returns their results in the order of the ids."""
     out = keys.results(request_id)
     replies = yield Batch([Command(b"XRANGE", out, entry, entry) for entry in entry_ids])
-    return [parse_results(reply[0][1]) if reply else [] for reply in replies]
+    pages = [parse_results(reply[0][1]) if reply else [] for reply in replies]
+    return (yield from with_errors(request_id, pages))
+
+
+def with_errors(request_id: str, pages: list[list[Result]]) -> Operation[list[list[Result]]]:
+    """Returns what parse_results returned, with the texts of errors instead of their names."""
+    names = {one.error for page in pages for one in page if one.error is not None}
+    if not names:
+        return pages
+    texts = yield from error_texts(request_id, map(str.encode, names))
+    return [
+        [
+            one
+            if one.error is None
+            else replace(one, error=texts.get(one.error.encode(), ERROR_DROPPED))
+            for one in page
+        ]
+        for page in pages
+    ]
 
 
 def parse_results(fields: list[bytes]) -> list[Result]:
-    """Reads one entry of `out`: worker, then (head, body) pairs; see model.result_head."""
+    """Reads one entry of `out`: worker, then (head, body) pairs; see model.result_head.
+
+    `error` of a dead sub-request is the name of its text: see with_errors.
+    """
     found = []
     worker = ""
     for head, body in zip(fields[::2], fields[1::2], strict=True):

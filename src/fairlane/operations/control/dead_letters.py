@@ -7,10 +7,12 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlane import settings
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.text import join_names
 from fairlane.errors import DeadNotFound
 from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
+from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts
 from fairlane.operations.control.request_state import not_found
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, read
@@ -18,13 +20,14 @@ from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fairlane.protocol.steps import Operation
 
 ALL = DeadChoice()
 CALL = 1000  # dead sub-requests named in one call
 PAGE = 1000  # dead sub-requests listed in one call, without their bodies
 _PAGE_BYTES = 4 << 20  # bodies and errors read in one call
-_ERROR_BYTES = 16 << 10  # the most of one error
 _EXAMPLES = 5  # indexes shown of a group
 _LOOK_AT = 10_000  # dead sub-requests of one request that are sorted by reason
 
@@ -83,7 +86,7 @@ def page_size(request_id: str) -> Operation[int]:
     state, biggest = yield from read(request_id, "state", "max_body")
     if state in {"", "abandoned"}:
         raise not_found(request_id)
-    return min(PAGE // 2, max(1, _PAGE_BYTES // (int(biggest or 0) + _ERROR_BYTES)))
+    return min(PAGE // 2, max(1, _PAGE_BYTES // (int(biggest or 0) + settings.MAX_ERROR)))
 
 
 def choose(request_id: str, choice: DeadChoice) -> Operation[tuple[Chosen, list[Any]]]:
@@ -129,18 +132,27 @@ def read_dead(request_id: str, after: str) -> Operation[list[DeadSubRequest]]:
     count = yield from page_size(request_id)
     start = f"({after}" if after else "-"
     entries = yield Command(b"XRANGE", keys.dead(request_id), start, "+", b"COUNT", count)
-    return [sub_request(entry_id, fields) for entry_id, fields in entries]
+    return (yield from sub_requests(request_id, entries))
 
 
-def sub_request(entry_id: bytes, flat: list[bytes]) -> DeadSubRequest:
-    """Reads one entry of `dead:{id}`."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+def sub_requests(
+    request_id: str, entries: Sequence[tuple[bytes, list[bytes]]]
+) -> Operation[list[DeadSubRequest]]:
+    """Reads some entries of `dead:{id}`, and the texts of their errors."""
+    read = [(dead_id, dict(zip(flat[::2], flat[1::2], strict=True))) for dead_id, flat in entries]
+    texts = yield from error_texts(request_id, (fields[b"error"] for _, fields in read))
+    return [_sub_request(dead_id, fields, texts) for dead_id, fields in read]
+
+
+def _sub_request(
+    entry_id: bytes, fields: dict[bytes, bytes], texts: dict[bytes, str]
+) -> DeadSubRequest:
     _, _, attempt, *_ = fields[b"head"].split(b":")
     return DeadSubRequest(
         index=_index(fields[b"head"]),
         attempt=int(attempt),
         reason=_text(fields[b"reason"]),
-        error=_text(fields[b"error"]),
+        error=texts.get(fields[b"error"], ERROR_DROPPED),
         worker=_text(fields[b"worker"]),
         body=fields[b"body"],
         dead_id=entry_id.decode(),

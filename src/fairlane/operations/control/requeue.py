@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
-    """Deletes dead sub-requests and their bodies; returns how many. Counts and results stay.
+    """Deletes dead sub-requests with their bodies and errors; returns how many.
+
+    Counts and results stay; a result no longer has the text of its error.
 
     Raises RequestNotFound, DeadNotFound, RequestExists (an interrupted requeue has claimed some).
     """
@@ -31,8 +33,9 @@ def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
     if missing:
         raise none_with(request_id, choice, missing)
     dropped = held = 0
-    for last in range(len(chosen), 0, -dead_letters.CALL):
-        ids = chosen.ids(max(0, last - dead_letters.CALL), last)
+    size = yield from dead_letters.page_size(request_id)  # the script reads what it drops
+    for last in range(len(chosen), 0, -size):
+        ids = chosen.ids(max(0, last - size), last)
         call = library().drop_dead(keys.request_keys(request_id), id="", keep=0, ids=ids)
         reply = yield from call.run()
         dropped, held = dropped + reply.dropped, held + reply.held

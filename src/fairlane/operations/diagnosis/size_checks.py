@@ -119,7 +119,7 @@ def _left_by(ended: Sequence[str]) -> Operation[list[Left]]:
     """Returns what these requests left, as far as it has not expired and may be read."""
     steps: list[Command] = []
     for name in ended:
-        kept = (keys.request_hash(name), keys.results(name), keys.dead(name))
+        kept = (keys.request_hash(name), keys.results(name), keys.dead(name), keys.errors(name))
         steps += [hmget(name, "retain_ms"), *(Command(b"MEMORY", b"USAGE", key) for key in kept)]
     replies = yield from run_each(steps)
     found = []

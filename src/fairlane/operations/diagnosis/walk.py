@@ -227,7 +227,7 @@ def _orphans(parts: dict[str, set[str]], known: set[str]) -> Operation[list[Find
 
 def _are_ours(name: str) -> Operation[bool]:
     """Returns True if these keys are ours. Other programs may name theirs counter:{x} as well."""
-    stream, _, _, permits, _, retries, results, dead, few = keys.request_keys(name)
+    stream, _, _, permits, _, retries, results, dead, few, _ = keys.request_keys(name)
     asked = [
         Command(b"XINFO", b"GROUPS", stream),
         Command(b"HSCAN", permits, 0, b"COUNT", 5),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.common.clock import ms_of
+from fairlane.common.text import shortened
 from fairlane.errors import InvalidArgument, NotDurable, type_of
 from fairlane.model import Verdict
 from fairlane.operations.control.completion import parse_results
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call, Operation
 
 _PAGE = 500  # entries of `out` that are read in one call
-_ERROR_TEXT = 4096  # characters of a reason that are kept
 
 
 def done(receipt: Receipt, result: Body | None, ran_us: int) -> Operation[None]:
@@ -108,7 +108,7 @@ def _check_reason(reason: str) -> str:
         raise InvalidArgument(
             f"reason {reason!r} is not valid: say why the sub-request is given up"
         )
-    return reason[:_ERROR_TEXT].encode(errors="backslashreplace").decode()
+    return shortened(reason, settings.MAX_ERROR)
 
 
 def _settle(receipt: Receipt, call: Call, *, is_dead: bool) -> Operation[None]:

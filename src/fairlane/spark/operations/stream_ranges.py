@@ -21,7 +21,7 @@ from fairlane.operations.control.completion_log import (
     span,
     span_of,
 )
-from fairlane.operations.control.dead_letters import page_size, sub_request
+from fairlane.operations.control.dead_letters import page_size, sub_requests
 from fairlane.operations.control.request_state import (
     asks_of_progress,
     completion,
@@ -189,7 +189,7 @@ def read_dead(
     """Returns a page of a piece of `dead`, about 4 MiB, and the rest. Raises RequestNotFound."""
     count = yield from page_size(request_id)
     entries, unread = yield from read_page(keys.dead(request_id), piece, count)
-    return [sub_request(dead_id, fields) for dead_id, fields in entries], unread
+    return (yield from sub_requests(request_id, entries)), unread
 
 
 def result_span(request_id: str) -> Operation[tuple[Span | None, int, bool]]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts
 from fairlane.protocol import keys
 from fairlane.spark.operations.stream_ranges import RESULTS_PAGE, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.operations.control.completion_log import Entries
@@ -43,7 +44,7 @@ def read_results(
             complete = _before_last_moment(entries)
             entries, held = entries[:complete], entries[complete:]
         if entries:
-            yield columns(entries)
+            yield columns(entries, lambda names: driver.run(error_texts(request_id, names)))
 
 
 def _before_last_moment(entries: Entries) -> int:
@@ -55,8 +56,11 @@ def _before_last_moment(entries: Entries) -> int:
     return at or len(entries)
 
 
-def columns(entries: Entries) -> dict[str, Any]:
-    """Returns the results in some entries of `out`, as arrays by column."""
+def columns(entries: Entries, texts_of: Callable[[set[bytes]], dict[bytes, str]]) -> dict[str, Any]:
+    """Returns the results in some entries of `out`, as arrays by column.
+
+    `texts_of` reads the texts of errors by the names that the entries have instead.
+    """
     heads: list[bytes] = []
     bodies: list[bytes] = []
     sizes: list[int] = []
@@ -86,7 +90,7 @@ def columns(entries: Entries) -> dict[str, Any]:
         "total_ms": pc.divide(
             pc.add(pc.multiply(waited_ms, 1000), pc.add(before, ran_us)).cast(pa.float64()), 1000.0
         ),
-        "error": _errors(bodies, is_dead),
+        "error": _errors(bodies, is_dead, texts_of),
         "started": _moments(pc.subtract(settled_us, behind)),
         "settled": _moments(settled_us),
     }
@@ -104,15 +108,18 @@ def _moments(micros: Any) -> Any:
     return micros.cast(pa.timestamp("us", tz="UTC"))
 
 
-def _errors(bodies: list[bytes], is_dead: Any) -> Any:
+def _errors(
+    names: list[bytes], is_dead: Any, texts_of: Callable[[set[bytes]], dict[bytes, str]]
+) -> Any:
     if not pc.any(is_dead).as_py():
-        return pa.nulls(len(bodies), pa.string())
+        return pa.nulls(len(names), pa.string())
     dead = is_dead.to_pylist()
-    texts = [
-        body.decode("utf-8", "replace") if died else None
-        for body, died in zip(bodies, dead, strict=True)
+    texts = texts_of({name for name, died in zip(names, dead, strict=True) if died})
+    shown = [
+        texts.get(name, ERROR_DROPPED) if died else None
+        for name, died in zip(names, dead, strict=True)
     ]
-    return pa.array(texts, type=pa.string())
+    return pa.array(shown, type=pa.string())
 
 
 def _around(entries: Entries, sizes: list[int], ran_us: Any) -> tuple[Any, Any]:

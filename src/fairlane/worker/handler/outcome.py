@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common.backoff import retry_delay_ms
+from fairlane.common.text import shortened
 from fairlane.errors import type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
 from fairlane.worker.handler.errors import GiveBack, Reject, Retry, TimedOut, is_seconds
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from fairlane.worker.log.failures import Failures
 
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
-_ERROR_TEXT = 4096  # characters of an error's text that are kept
-_ERROR_HEAD = 1024  # ... of its beginning, when it is longer than that
 # Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
 _RUNNER, _RAISED = f"{__package__}.runner", f"{__package__}.errors"
 
@@ -179,7 +178,8 @@ class OutcomeBuilder:
         if after_s is not None:
             delay = round(after_s * 1000)
         status = b"g" if verdict == "release" else b"x"
-        head, text = result_head(index, status, taken.attempt, waited, ran_us), _sendable(text)
+        head = result_head(index, status, taken.attempt, waited, ran_us)
+        text = shortened(text, settings.MAX_ERROR)
         self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
         if self._failures is not None and verdict != "release":
             is_dead = verdict == "dead" or taken.attempt >= taken.attempts
@@ -311,11 +311,3 @@ def _others(
     if len(modules) != len(frames):
         return frames
     return [one for one, module in zip(frames, modules, strict=True) if module != _RAISED]
-
-
-def _sendable(text: str) -> str:
-    """Returns the text, not too long, with an escape for what has no UTF-8, as a lone surrogate."""
-    if len(text) > _ERROR_TEXT:
-        cut = "\n[...]\n"
-        text = text[:_ERROR_HEAD] + cut + text[-(_ERROR_TEXT - _ERROR_HEAD - len(cut)) :]
-    return text.encode(errors="backslashreplace").decode()
