@@ -70,8 +70,9 @@ class Slice:
 
 
 class Verdict(NamedTuple):
-    """What became of an entry without a result: `retry`, `timeout`, `dead` or `release`.
+    """What became of an entry without a result: `retry`, `timeout`, `dead`, `release` or `unbegun`.
 
+    A released or unbegun one is not charged; unbegun ones may be delivered together.
     If the verdict makes the entry dead, `head` is the header of its result: see result_head.
     """
 
@@ -82,12 +83,15 @@ class Verdict(NamedTuple):
     error: str
 
 
+RESULT_HEAD = b"%b:%b:%d:%d:%d"
+
+
 def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_us: int) -> bytes:
     """Returns the header of a result in `out:{id}`; d = done, n = done with None, x = dead.
 
     g = given back; that stands only in the note of why the entry waits, see Progress.given_back.
     """
-    return b"%b:%b:%d:%d:%d" % (index, status, attempt, waited_ms, ran_us)
+    return RESULT_HEAD % (index, status, attempt, waited_ms, ran_us)
 
 
 @dataclass(frozen=True, slots=True)

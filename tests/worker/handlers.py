@@ -255,6 +255,51 @@ def hold_999(body: bytes) -> bytes:
     return body
 
 
+async def hold_999_async(body: bytes) -> bytes:
+    """Does the same in an event loop."""
+    folder = Folder.of_handler()
+    if body == b"999":
+        folder.note("began")
+        while not folder.is_open():
+            await spend_async(0.005)
+    return body
+
+
+def deaf_999(body: bytes) -> bytes:
+    """Returns the body; for 999 it first keeps the interpreter lock for seconds, in C."""
+    if body == b"999":
+        folder = Folder.of_handler()
+        folder.note("began")
+        ctypes.PyDLL(None).poll(None, 0, 4_000)
+        folder.note("ended")
+    return body
+
+
+async def deaf_999_async(body: bytes) -> bytes:
+    """Does the same in an event loop, which it blocks."""
+    return deaf_999(body)
+
+
+def die_at_999(body: bytes) -> bytes:
+    """Returns the body; 999 waits at the gate, and then kills its process."""
+    if body == b"999":
+        folder = Folder.of_handler()
+        folder.note("began")
+        folder.pass_gate()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return body
+
+
+@batch_handler
+def hold_999_batch(bodies: list[bytes]) -> list[bytes]:
+    """Returns the bodies; a batch with 999 waits at the gate."""
+    if b"999" in bodies:
+        folder = Folder.of_handler()
+        folder.note("began")
+        folder.pass_gate()
+    return bodies
+
+
 def busy_once(body: bytes, context: Context) -> bytes:
     """Asks for a pause at the first call of all, as a remote service does."""
     folder = Folder.of_handler()

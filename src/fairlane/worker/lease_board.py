@@ -12,7 +12,9 @@ were handled.
 from __future__ import annotations
 
 import mmap
-from ctypes import sizeof
+import os
+from contextlib import suppress
+from ctypes import c_double, sizeof
 from itertools import compress
 from threading import get_ident
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 from fairlane.common import clock
 from fairlane.operations.control.call_progress import CallProgress
 from fairlane.worker.held import Held, Running, Turn
+from fairlane.worker.journal import Journal
 from fairlane.worker.lease_memory import (
     COUNTS,
     TOKEN_MOST,
@@ -28,6 +31,8 @@ from fairlane.worker.lease_memory import (
     WorkerFields,
 )
 
+_BUSY_S = 1.0  # after the end of its last batch a worker is busy for so long
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -35,12 +40,18 @@ if TYPE_CHECKING:
 
 
 class LeaseRecord:
-    """One unit's part of the board."""
+    """One unit's part of the board.
 
-    def __init__(self, fields: RecordFields, worker: WorkerFields, unit: int) -> None:
-        self._fields, self._worker = fields, worker
+    `owner` is the unit to which the record belongs. Its own record also has its `journal`.
+    """
+
+    def __init__(
+        self, fields: RecordFields, board: LeaseBoard, unit: int, owner: int,
+        journal: Journal | None = None,
+    ) -> None:  # fmt: skip
+        self._fields, self._worker, self._board = fields, board.worker, board
         self._counts: Counts = fields.counts
-        self.unit = unit
+        self.unit, self.owner, self.journal = unit, owner, journal
         self._version = 0
         self._deadline = self._margin = 0.0
 
@@ -71,6 +82,21 @@ class LeaseRecord:
         fields.is_held = True
         self._version, self._margin = version + 1, lease_s / 10
         fields.version = version + 1
+
+    def begin_batch(self) -> None:
+        """Notes that calls begin which may hold up what is beside them; wakes the supervisor."""
+        self._board.batches[self.unit] = clock.mono_s()
+        if self._worker.is_asleep:
+            self._board.wake()
+
+    def end_batch(self) -> None:
+        """Notes that these calls have ended."""
+        self._board.batches[self.unit] = -clock.mono_s()
+
+    @property
+    def version(self) -> int:
+        """Returns the version of the lease held now."""
+        return self._version
 
     def release(self) -> None:
         """Removes the lease, because it was given back."""
@@ -202,6 +228,12 @@ class LeaseRecord:
         return bool(fields.is_held and fields.stopped_version == self._version)
 
     @property
+    def is_split(self) -> bool:
+        """Returns True if no further call may begin under the lease held now."""
+        fields = self._fields
+        return bool(fields.is_held and fields.split_version == self._version)
+
+    @property
     def is_draining(self) -> bool:
         """Returns True if the worker takes no new work."""
         return bool(self._worker.is_draining)
@@ -329,6 +361,11 @@ class LeaseRecord:
         self._fields.stopped_version = held.version
         self._fields.attention = True
 
+    def split(self, held: Held) -> None:
+        """Makes the unit begin no further call under this lease, after the one that runs."""
+        self._fields.split_version = held.version
+        self._fields.attention = True
+
     def counts(self) -> dict[str, int]:
         """Returns the unit's counts by name."""
         return {name: getattr(self._counts, name) for name in COUNTS}
@@ -338,42 +375,103 @@ class LeaseBoard:
     """All records; made before the processes are forked, and shared by them.
 
     The first of `records` are the units' own, the last `spare` ones are for their further leases.
+    Each of the `processes` has equal parts of both.
     """
 
-    def __init__(self, units: int, spare: int = 0) -> None:
-        count = units + spare
-        self._page = mmap.mmap(-1, sizeof(WorkerFields) + count * sizeof(RecordFields))
-        self._worker = WorkerFields.from_buffer(self._page)
-        every = (RecordFields * count).from_buffer(self._page, sizeof(WorkerFields))
-        self.records = [LeaseRecord(every[unit], self._worker, unit) for unit in range(count)]
+    def __init__(self, units: int, spare: int = 0, processes: int = 1) -> None:
+        count, head = units + spare, sizeof(WorkerFields)
+        times = head + count * sizeof(RecordFields)
+        self._page = mmap.mmap(-1, times + units * sizeof(c_double))
+        self.worker = WorkerFields.from_buffer(self._page)
+        every = (RecordFields * count).from_buffer(self._page, head)
+        # When each unit's batch began; with a minus, when it ended.
+        self.batches = (c_double * units).from_buffer(self._page, times)
+        half = Journal.half_of(units)
+        pages = mmap.mmap(-1, 2 * half * units)
+        journals = [Journal(pages, 2 * half * unit, half) for unit in range(units)]
+        each, more = units // processes, max(1, spare // processes)
+        owners = [i // more * each + i % more % each for i in range(spare)]
+        self.records = [
+            LeaseRecord(every[unit], self, unit, owner, journals[unit] if unit < units else None)
+            for unit, owner in enumerate([*range(units), *owners])
+        ]
         self.units = units
+        self._woken = self._wakes = -1
+
+    def open_pipe(self) -> int:
+        """Makes the pipe that wakes the supervisor, before the fork; returns the end to read."""
+        self._woken, self._wakes = os.pipe()
+        for end in (self._woken, self._wakes):
+            os.set_blocking(end, False)
+        return self._woken
+
+    def close(self) -> None:
+        """Closes that pipe."""
+        for end in (self._woken, self._wakes):
+            if end >= 0:
+                os.close(end)
+        self._woken = self._wakes = -1
 
     def drain(self) -> None:
         """Makes every unit finish what it holds and take nothing new."""
-        self._worker.is_draining = True
+        self.worker.is_draining = True
 
     @property
     def is_draining(self) -> bool:
         """Returns True after `drain`."""
-        return bool(self._worker.is_draining)
+        return bool(self.worker.is_draining)
 
     def pause(self, *, is_paused: bool) -> None:
         """Makes every unit take nothing new, or lets the units take work again."""
-        self._worker.is_paused = is_paused
+        self.worker.is_paused = is_paused
 
     def spread(self, shards: Sequence[int]) -> None:
         """Sets the shards that may have tokens. A unit that reads a half-written list pops none."""
-        self._worker.set_shards(shards)
+        self.worker.set_shards(shards)
 
     def limit_rate(self, interval_us: int, burst: int) -> None:
         """Sets the rate of the queue; twice 0 = it has none."""
-        self._worker.set_rate(interval_us, burst)
+        self.worker.set_rate(interval_us, burst)
 
     def pop_connection_loss(self) -> bool:
         """Returns True if a unit lost a connection since the last call."""
-        worker = self._worker
+        worker = self.worker
         has_lost, worker.has_lost_connection = worker.has_lost_connection, False
         return bool(has_lost)
+
+    def wake(self) -> None:
+        """Wakes the supervisor; called by a unit."""
+        self.worker.is_asleep = False
+        with suppress(BlockingIOError):
+            os.write(self._wakes, b"w")
+
+    def clear(self) -> None:
+        """Reads what has woken the supervisor."""
+        with suppress(BlockingIOError):
+            os.read(self._woken, 4096)
+
+    def may_sleep(self) -> bool:
+        """Returns True if none has run for a while; then the next one wakes the supervisor."""
+        if max(self.batches) > 0 or -min(self.batches) > clock.mono_s() - _BUSY_S:
+            self.worker.is_asleep = False
+            return False
+        self.worker.is_asleep = True
+        return max(self.batches) <= 0  # one may have begun before it saw that
+
+    def long_batches(self, since: float) -> dict[int, float]:
+        """Returns the units whose batch runs since before that time, and when it began."""
+        return {unit: at for unit, at in enumerate(self.batches) if 0 < at < since}
+
+    def clear_batch(self, unit: int) -> None:
+        """Removes what a unit noted whose process has died, before another one starts."""
+        self.batches[unit] = 0.0
+        journal = self.records[unit].journal
+        if journal is not None:
+            journal.clear()
+
+    def of_unit(self, unit: int) -> list[LeaseRecord]:
+        """Returns the records of a unit."""
+        return [record for record in self.records if record.owner == unit]
 
     def held(self) -> list[Held]:
         """Returns the leases held now."""

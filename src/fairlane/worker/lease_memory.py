@@ -51,6 +51,7 @@ class WorkerFields(Structure):
         ("is_draining", c_bool),
         ("is_paused", c_bool),
         ("has_lost_connection", c_bool),
+        ("is_asleep", c_bool),
         ("packed_rate", c_uint64),
         ("shard_count", c_uint64),
         ("shards", c_uint8 * SHARDS_MOST),
@@ -125,6 +126,7 @@ class RecordFields(Structure):
         ("attention", c_bool),
         ("is_waiting", c_bool),
         ("stopped_version", c_uint64),
+        ("split_version", c_uint64),
         ("extended_version", c_uint64),
         ("extended_deadline", c_double),
     )

@@ -88,3 +88,48 @@ def test_what_lies_between_two_of_them_is_not_theirs(lane: Lane):
     assert mine.ids == [held.ids[0], *held.ids[2:4]]
     lane.complete(mine, [mine.ids[0], one.ids[0], mine.ids[2]])
     assert lane.number("done") == len(other.ids) + 2
+
+
+# ------------------------------------------------------------------ while the lease goes on
+
+
+def split(lane: Lane, held: Held, **changed: Any) -> list[Any]:
+    """Settles the first, keeps the second, and returns the others, which have not begun."""
+    others = [(entry, "unbegun", 0) for entry in held.ids[2:]]
+    return lane.complete(held, held.ids[:1], others, keep=True, **changed)
+
+
+def test_what_a_slow_call_holds_up_comes_together_while_its_lease_goes_on(lane: Lane):
+    first, second = lane.start([b"x" * 300] * 8, limit=2)
+    held = lane.take(first, count=4)
+    assert split(lane, held)[:2] == [b"ok", 7]
+    assert (lane.number("done"), "failures" in lane.hash()) == (1, False)
+    taken = lane.take(second, count=1000)
+    assert (taken.attempt, taken.ids) == (1, held.ids[2:])
+    assert lane.complete(held, held.ids[:2])[0] == b"ok", "the unit sends the first again"
+    assert lane.number("done") == 2
+
+
+def test_a_split_changes_nothing_when_it_is_repeated(lane: Lane):
+    held = lane.begin(6, limit=1, count=6)
+    split(lane, held)
+    with lane.unchanged():
+        assert split(lane, held)[:2] == [b"ok", 5]
+
+
+def test_a_death_after_a_split_is_charged_to_the_call_that_ran(lane: Lane):
+    held = lane.begin(3, limit=1, count=3)
+    split(lane, held)
+    lane.reap(worker=held.worker, started=held.started, k=held.k, fence=held.fence)
+    assert lane.client.zscore(lane.names[5], held.ids[2]) == 0, "it may come with others"
+    assert lane.client.zscore(lane.names[5], held.ids[1]) == lane.now
+    assert lane.number("failures") == 1
+
+
+def test_only_the_holder_splits_and_only_before_the_end(lane: Lane):
+    held = lane.begin(3, limit=1, count=3)
+    with lane.unchanged():
+        assert split(lane, held, op="f" * 32) == [b"lost"]
+    lane.complete(held)
+    with lane.unchanged():
+        assert split(lane, held)[0] == b"ended"

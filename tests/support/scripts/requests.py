@@ -154,8 +154,9 @@ def settlement(
     for entry_id in done:
         rest += (head_of(entry_id, attempt=held.attempt), b"result of " + entry_id)
     for entry_id, verdict, delay in others:
-        head = head_of(entry_id, "g" if verdict == "release" else "x", held.attempt)
-        why = reason if verdict == "release" else f"why {verdict}"
+        is_back = verdict in ("release", "unbegun")
+        head = head_of(entry_id, "g" if is_back else "x", held.attempt)
+        why = reason if is_back else f"why {verdict}"
         rest += (entry_id, verdict, delay, head, why)
     return rest
 

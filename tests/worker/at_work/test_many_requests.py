@@ -150,6 +150,10 @@ class Kept:
         assert not is_dead  # a living process releases its records itself
         self.given += [one.request_id for one in held]
 
+    def settle(self, held: list[Held], calls: list[object]) -> None:
+        assert not held
+        assert not calls
+
 
 def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.MonkeyPatch):
     """It announces this first, and does it at its next check, if the lease has not begun."""
@@ -162,11 +166,11 @@ def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.Monke
     assert board.records[0].take_turn()
     for moment in (100.0, 100.2, 100.4):
         now[0] = moment
-        behind.look()
+        behind.look_at_waiting()
         assert keeper.given == []
     assert not board.records[1].take_turn(), "it was stopped"
     for _ in range(3):
-        behind.look()
+        behind.look_at_waiting()
         assert keeper.given == ["r2"]
     assert board.records[2].is_holding
 
@@ -178,10 +182,47 @@ def test_what_waits_behind_long_slices_is_left_alone_for_longer(monkeypatch: pyt
     board, keeper = LeaseBoard(1, 1), Kept()
     behind = StalledLeases(board, keeper, slice_ms=500)  # type: ignore[arg-type]
     board.records[1].hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
-    for moment, given in ((102.4, []), (102.4, []), (102.6, []), (102.6, ["r1"])):
+    board.records[0].begin_batch()
+    for moment, given in ((100.9, []), (100.9, []), (101.1, []), (101.1, ["r1"])):
         now[0] = moment
         behind.look()
         assert keeper.given == given
+
+
+def test_a_lease_that_begins_before_the_mark_is_not_given_back(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
+    board, keeper = LeaseBoard(1, 1), Kept()
+    behind = StalledLeases(board, keeper)  # type: ignore[arg-type]
+    board.records[1].hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
+    board.records[0].begin_batch()
+    assert board.records[1].take_turn()
+    now[0] = 100.1
+    for _ in range(3):
+        behind.look()
+    assert keeper.given == []
+    assert not behind.is_due
+
+
+def test_a_supervisor_sleeps_while_no_batch_runs_and_is_woken_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = [100.0]
+    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
+    board = LeaseBoard(2)
+    pipe = board.open_pipe()
+    try:
+        board.records[1].begin_batch()
+        assert not board.may_sleep()
+        board.records[1].end_batch()
+        assert not board.may_sleep(), "the next batch may begin soon"
+        now[0] = 101.5
+        assert board.may_sleep()
+        board.records[0].begin_batch()
+        assert os.read(pipe, 10) == b"w"
+        assert not board.may_sleep()
+    finally:
+        board.close()
 
 
 def test_a_unit_that_is_idle_again_takes_many_tokens_in_one_call(queue: Queue, workers: Workers):

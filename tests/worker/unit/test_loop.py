@@ -270,7 +270,7 @@ def test_the_board_counts_what_was_done():
         ({"attempt": 5}, [b"ok", 0, []], {"failed": 4, "rejected": 1, "dead": 4}),
         ({}, [b"lost"], {"failed": 4, "lost": 1}),
         ({}, [b"gone"], {"failed": 4}),
-        ({}, [b"already", []], {"failed": 4}),
+        ({}, [b"already", []], {"failed": 4, "retries": 3, "rejected": 1, "dead": 1}),
         ({}, [b"ended", SUMMARY], {"failed": 4, "retries": 3, "rejected": 1, "dead": 1}),
     ],
     ids=["first", "last attempt", "lost", "gone", "already", "ended"],

@@ -19,8 +19,8 @@ local function read_work(args, first, done, last)
   end
   for i = others, last, 5 do
     local verdict = args[i + 1]
-    if not (REASONS[verdict] or verdict == "release") or not tonumber(args[i + 2]) then
-      return nil, redis.error_reply("BADVERDICT retry, timeout, dead or release and a delay in ms are expected")
+    if not (REASONS[verdict] or verdict == "release" or verdict == "unbegun") or not tonumber(args[i + 2]) then
+      return nil, redis.error_reply("BADVERDICT retry, timeout, dead, release or unbegun and a delay in ms are expected")
     end
   end
   return {args = args, first = first, done = done, others = others, last = last}

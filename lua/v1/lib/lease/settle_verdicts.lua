@@ -1,5 +1,6 @@
--- Settles the entries that are not done, each by its verdict: retry, timeout (a retry that is counted), dead or
--- release (no attempt is charged). On the last attempt a retry makes the entry dead. `work` is what read_work returns.
+-- Settles the entries that are not done, each by its verdict: retry, timeout (a retry that is counted), dead,
+-- release (no attempt is charged) or unbegun (its handler was not called, so it may be delivered with others, as in
+-- give_back). On the last attempt a retry makes the entry dead. `work` is what read_work returns.
 -- @include lib/entries/dead_letter.lua
 -- @include lib/entries/retry_queue.lua
 -- @include lib/core/note_failure.lua
@@ -13,7 +14,7 @@ local function note_failures(now, owed, work)
     local id = args[i]
     if owed[id] and not seen[id] then
       seen[id] = true
-      local is_failure = args[i + 1] ~= "release"
+      local is_failure = args[i + 1] ~= "release" and args[i + 1] ~= "unbegun"
       count = count + (is_failure and 1 or 0)
       last = (is_failure or args[i + 4] ~= "") and i or last
     end
@@ -35,7 +36,9 @@ local function settle_others(state, now, worker, owed, work)
       if verdict == "timeout" then
         redis.call("HINCRBY", request, "timeouts", 1)
       end
-      if verdict == "release" then
+      if verdict == "unbegun" then
+        orphan(id, attempt <= 1 and 0 or now, math.max(0, attempt - 1))
+      elseif verdict == "release" then
         orphan(id, now + delay, math.max(0, attempt - 1))
       elseif verdict ~= "dead" and attempt < state.attempts then
         orphan(id, now + delay, attempt)

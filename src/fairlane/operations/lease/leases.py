@@ -171,11 +171,30 @@ def give_back(
     return _complete(request_id, (k, fence, op), [], [], verdicts, how)
 
 
+def settle_part(
+    request_id: str,
+    k: str,
+    fence: str,
+    op: str,
+    ids: list[bytes],
+    results: Sequence[Arg],
+    verdicts: Sequence[Verdict],
+    *,
+    keep: bool,
+) -> Call:
+    """Returns the call that settles entries of a lease beside a slow call of its unit.
+
+    With `keep` the lease goes on with the others.
+    """
+    how = b"1" if keep else b"u"
+    return _complete(request_id, (k, fence, op), ids, results, verdicts, how)
+
+
 def _complete(
     request_id: str,
     lease: tuple[Arg, Arg, Arg],
     ids: list[bytes],
-    results: list[Arg],
+    results: Sequence[Arg],
     verdicts: Sequence[Verdict],
     keep: bytes,
 ) -> Call:

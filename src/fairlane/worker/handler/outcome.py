@@ -12,7 +12,7 @@ from fairlane import settings
 from fairlane.common.backoff import retry_delay_ms
 from fairlane.common.text import shortened
 from fairlane.errors import type_of
-from fairlane.model import Entry, Slice, Verdict, result_head
+from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
 from fairlane.worker.handler.errors import GiveBack, Reject, Retry, TimedOut, is_seconds
 
 if TYPE_CHECKING:
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fairlane.protocol.steps import Arg
+    from fairlane.worker.journal import Journal
     from fairlane.worker.log.failures import Failures
 
+_NOTED_RESULT = RESULT_HEAD + b" %d\n%b"
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 # Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
 _RUNNER, _RAISED = f"{__package__}.runner", f"{__package__}.errors"
@@ -58,7 +60,7 @@ class OutcomeBuilder:
     """Collects the outcome of one run, which began at `began` ns of the performance counter.
 
     `limit_s` is the time limit of a sync handler: its late calls run on. Failed attempts are
-    reported to `failures`.
+    reported to `failures`. Each outcome is noted in the `journal`.
     """
 
     def __init__(
@@ -68,13 +70,15 @@ class OutcomeBuilder:
         began: int,
         limit_s: float = 0.0,
         failures: Failures | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._taken = taken
+        self._journal = journal
         self._position = position
         self._began = began
         self._limit_s = limit_s
         self._failures = failures
-        self._bytes = 0
+        self._bytes, self._most = 0, settings.FLUSH_BYTES  # -1: the journal is full
         self._ids: list[bytes] = []
         self._results: list[Any] = []
         self._verdicts: list[Verdict] = []
@@ -98,7 +102,16 @@ class OutcomeBuilder:
         submitted, _, index = entry_id.partition(b"-")
         waited = max(0, self._taken.taken_ms - int(submitted))
         ran_us = ran_ns // 1000
-        head = result_head(index, status, self._taken.attempt, waited, ran_us)
+        journal, attempt = self._journal, self._taken.attempt
+        if journal is None:
+            head = result_head(index, status, attempt, waited, ran_us)
+        else:  # the same head, and what the journal wants to know of the body
+            parts = (index, status, attempt, waited, ran_us, len(body), body)
+            noted = _NOTED_RESULT % parts
+            head = noted[: noted.index(b" ")]
+            journal.result(noted)
+            if journal.is_full:
+                self._most = -1
         self._waited_ms.append(waited)
         self._ran_us.append(ran_us)
         self._ids.append(entry_id)
@@ -181,6 +194,10 @@ class OutcomeBuilder:
         head = result_head(index, status, taken.attempt, waited, ran_us)
         text = shortened(text, settings.MAX_ERROR)
         self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
+        if self._journal is not None:
+            self._journal.verdict(self._verdicts[-1])
+            if self._journal.is_full:
+                self._most = -1
         if self._failures is not None and verdict != "release":
             is_dead = verdict == "dead" or taken.attempt >= taken.attempts
             is_rejected = verdict == "dead"
@@ -192,7 +209,7 @@ class OutcomeBuilder:
 
     def is_time(self, now: int) -> bool:
         """Returns True if the run must stop, or took long or grew big: it is settled now."""
-        return self.is_over or self._bytes > settings.FLUSH_BYTES or now - self._began > _FLUSH_NS
+        return self.is_over or self._bytes > self._most or now - self._began > _FLUSH_NS
 
     def outcome(self, now: int) -> Outcome:
         """Returns the outcome of the whole run."""

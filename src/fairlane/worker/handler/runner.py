@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fairlane.model import Entry, Slice
     from fairlane.worker.handler.handlers import Handler
     from fairlane.worker.handler.outcome import Outcome
+    from fairlane.worker.journal import Journal
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.log.failures import Failures
     from fairlane.worker.unit.leases import Lease, LeaseBatch
@@ -42,6 +43,7 @@ class Runner:
         self._failures = failures
         self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
         self._is_cancelled = False
+        self._journal: Journal | None = None  # while others wait for the outcomes of a batch
 
     @property
     def is_calling(self) -> bool:
@@ -83,11 +85,17 @@ class Runner:
         The only lease of a unit keeps its turn until it is settled, so that a death is charged.
         """
         own, is_alone = self.record, batch.is_alone
-        is_time = None if is_alone else _Time(batch.slice_s)
+        is_time = None if is_alone else _Time(batch.slice_s, own.journal)
+        is_noted = not is_alone or any(lease.left > 1 for lease in batch.waiting)
+        if is_noted and own.journal is not None:
+            own.journal.begin()
+            self._journal = own.journal
+            own.begin_batch()
         try:
             while (is_alone or not own.is_draining) and (lease := batch.take()):
                 self.record = lease.record
                 if lease.record.take_turn():
+                    self._note(lease)
                     yield lease
                 if not is_alone:
                     lease.record.end_turn()
@@ -96,11 +104,20 @@ class Runner:
                     break
         finally:
             self.record = own
+            if self._journal is not None:
+                self._journal = None
+                own.end_batch()
+
+    def _note(self, lease: Lease) -> None:
+        """Notes in the journal which entries the next outcomes belong to."""
+        if self._journal is not None:
+            ids = [entry[0] for entry in lease.slice.entries[lease.position :]]
+            self._journal.lease(lease.record.unit, lease.record.version, ids)
 
     def run_slice(self, taken: Slice, position: int) -> Outcome:
         """Calls a sync handler for the slice from `position` on, until it is time to settle."""
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
-        tally = OutcomeBuilder(taken, position, now, limit_s, self._failures)
+        tally = OutcomeBuilder(taken, position, now, limit_s, self._failures, self._journal)
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self._call(taken, position), self.shape.wants_context
@@ -130,7 +147,7 @@ class Runner:
     async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
         """Does the same for an async handler."""
         now = perf_counter_ns()
-        tally = OutcomeBuilder(taken, position, now, failures=self._failures)
+        tally = OutcomeBuilder(taken, position, now, 0.0, self._failures, self._journal)
         if self.shape.is_batch:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
         call, wants_context = self._call(taken, position), self.shape.wants_context
@@ -217,9 +234,10 @@ class Runner:
         )
 
     def _must_stop(self, tally: OutcomeBuilder) -> bool:
-        """Returns True if the supervisor stopped this lease or drains the worker."""
+        """Returns True if the supervisor stopped or split this lease, or drains the worker."""
         self.record.clear_attention()  # before the reads: a later stop sets it again
-        tally.is_over = self.record.is_draining or self.record.is_stopped
+        record = self.record
+        tally.is_over = record.is_draining or record.is_split or record.is_stopped
         return tally.is_over
 
     # Time limits. Each call is on the board while it runs: the supervisor ends a call that takes
@@ -271,9 +289,9 @@ class Runner:
 class _Time:
     """Decides when leases that were handled should be settled; starts now."""
 
-    def __init__(self, slice_s: float) -> None:
+    def __init__(self, slice_s: float, journal: Journal | None) -> None:
         self._until = perf_counter_ns() + int(slice_s * 1e9)
-        self._bytes = 0
+        self._bytes, self._journal = 0, journal
 
     def after(self, lease: Lease) -> bool:
         """Returns True if it took long or grew big, or if this lease must go on or stop."""
@@ -282,6 +300,8 @@ class _Time:
             self._bytes += outcome.size
             if outcome.position < len(lease.slice.entries):
                 return True
+        if self._journal is not None and not self._journal.has_room:
+            return True
         return self._bytes > settings.FLUSH_BYTES or perf_counter_ns() > self._until
 
 

@@ -58,7 +58,7 @@ class Assignment:
     shape: Shape
     slice_ms: float
     own: tuple[LeaseRecord, ...]  # one for each unit
-    spare: tuple[LeaseRecord, ...] = ()  # divided equally among the units
+    spare: tuple[LeaseRecord, ...] = ()  # for their further leases
     tokens: int = 1  # the most leases of a unit
     failures: Failures | None = None
     repeats: Repeats = field(default_factory=Repeats, repr=False, compare=False)
@@ -81,9 +81,10 @@ class Assignment:
         return [
             Unit(
                 self.queue, self.worker, self.started, record, sizer, measures,
-                self.spare[i::count], is_alone, on_delay=promoter.after,
+                tuple(spare for spare in self.spare if spare.owner == record.unit),
+                is_alone, on_delay=promoter.after,
             )
-            for i, record in enumerate(self.own)
+            for record in self.own
         ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
+from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
@@ -33,7 +34,7 @@ from fairlane.worker.supervisor.cancellation import CancelGrace, check_grace
 from fairlane.worker.supervisor.heartbeat import Heartbeat
 from fairlane.worker.supervisor.idle_report import IdleReport
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
-from fairlane.worker.supervisor.stalled_leases import StalledLeases
+from fairlane.worker.supervisor.stalled_leases import LOOK_S, StalledLeases
 from fairlane.worker.supervisor.time_limits import TimeLimits
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class Worker:
         self.on_registered: Callable[[SyncDriver], None] = lambda _: None
 
     def _new_board(self) -> LeaseBoard:
-        return LeaseBoard(self._concurrency * self._processes, self._spare * self._processes)
+        count = self._processes
+        return LeaseBoard(self._concurrency * count, self._spare * count, count)
 
     def stop(self) -> None:
         """Drains: finishes what is held, takes nothing new. For any thread or signal handler."""
@@ -152,6 +154,7 @@ class Worker:
                         self._keeper.report_left(is_away=not self._heartbeat.leave())
             finally:
                 driver.close()
+                self._board.close()
                 self._board, self._woken = self._new_board(), False
         finally:
             port.close()
@@ -170,10 +173,15 @@ class Worker:
         signals.groups = self._children.running
         self._time_limits = TimeLimits(self._children, self._keeper, is_async=self._shape.is_async)
         self._grace = CancelGrace(self._children, self._keeper, self._cancel_grace_s)
-        self._stalled = StalledLeases(self._board, self._keeper, self._slice_ms)
+        is_batch = self._shape.is_batch
+        self._stalled = StalledLeases(
+            self._board, self._keeper, self._slice_ms, splits=not is_batch
+        )
         try:
             with selectors.DefaultSelector() as selector:
                 port.watch(selector)
+                woken = self._board.open_pipe()
+                selector.register(woken, selectors.EVENT_READ, self._board.clear)
                 selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
                 self._children.start()
                 _log.info(
@@ -183,14 +191,25 @@ class Worker:
                     self._processes,
                     self._concurrency,
                 )
+                ticks = 0.0  # when the next tick is due
                 while not self._children.is_over:
                     is_soon = until_idle or self._time_limits.is_waiting
-                    wait_s = _TICK_S / 4 if is_soon else _TICK_S
-                    for key, _ in selector.select(min(wait_s, self._heartbeat.until_beat_s)):
+                    now = clock.mono_s()
+                    ticks = min(ticks, now + (_TICK_S / 4 if is_soon else _TICK_S))
+                    wait_s = min(ticks - now, self._heartbeat.until_beat_s)
+                    if wait_s > LOOK_S and not self._board.may_sleep():
+                        wait_s = LOOK_S
+                    events = selector.select(max(0.0, wait_s))
+                    for key, _ in events:
                         key.data()
                     port.expire()
                     self._heed(signals)
-                    self._tick(until_idle=until_idle)
+                    if self._stalled.is_due:
+                        self._collect()  # a dead process's call is not slow
+                        self._stalled.look()
+                    if events or clock.mono_s() >= ticks or self._heartbeat.until_beat_s <= 0:
+                        self._tick(until_idle=until_idle)
+                        ticks = clock.mono_s() + _TICK_S
         finally:  # after any error, because nothing would extend their leases
             if self._children.running:
                 self._stop_now()
@@ -212,12 +231,18 @@ class Worker:
             )
             self._board.drain()
 
-    def _tick(self, *, until_idle: bool) -> None:
+    def _collect(self) -> None:
+        """Takes back what dead processes held, and starts them again when that is due."""
         for child in self._children.collect(restart=not self._board.is_draining):
             if self._settle(child):  # none was charged
                 self._children.alone(child.records)
             self._keeper.unanswered.put_back(child.records)
             self._heartbeat.on_process_death()
+            for record in child.records[: self._concurrency]:
+                self._board.clear_batch(record.unit)
+
+    def _tick(self, *, until_idle: bool) -> None:
+        self._collect()
         if self._board.pop_connection_loss():
             self._heartbeat.on_process_death()
         if self._board.is_draining:
@@ -226,7 +251,7 @@ class Worker:
             self._keeper.report_left()
         self._time_limits.look()
         self._grace.look()
-        self._stalled.look()
+        self._stalled.look_at_waiting()
         self._failures.look()
         self._keeper.tick()
         self._heartbeat.tick(often=until_idle)

@@ -50,6 +50,11 @@ class Lease:
     outcome: Outcome | None = None
     goes_on: bool = False
 
+    @property
+    def left(self) -> int:
+        """Returns how many entries are not settled."""
+        return len(self.slice.entries) - self.position
+
     def note(self, outcome: Outcome) -> None:
         """Notes the outcome of a run of the handler."""
         self.outcome = outcome

@@ -252,7 +252,8 @@ def count_up(unit: Unit, runs: list[Run], slices: int) -> None:
     seconds = 0.0
     measured: dict[int, list[Any]] = {}
     for taken, outcome, reply in runs:
-        is_settled = reply is not None and (reply.is_ok or reply.is_ended)
+        # "already": the supervisor has settled it, or an earlier call whose reply was lost.
+        is_settled = reply is not None and (reply.is_ok or reply.is_already or reply.is_ended)
         failed = _count_failures(counts, taken, outcome, is_settled=is_settled)
         seconds += outcome.seconds
         counts["timeouts"] += outcome.timeouts
