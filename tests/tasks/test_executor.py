@@ -31,7 +31,6 @@ from fairlane import (
     RedisUnreachable,
     TaskCancelled,
     TaskError,
-    WaitTimeout,
     request,
     settings,
 )
@@ -161,17 +160,50 @@ def test_a_call_that_is_not_sent_can_be_cancelled(app: App, tasks: dict[str, Any
     assert [future.running() for future in futures] == [True] * 4 + [False] * 5
     assert not futures[0].cancel()
     assert futures[8].cancel()
-    executor.shutdown(wait=False, cancel_futures=True)
-    assert [future.cancelled() for future in futures] == [False] * 4 + [True] * 5
+    executor.shutdown(wait=False)
+    assert [future.cancelled() for future in futures] == [False] * 8 + [True]
     with pytest.raises(CancelledError):
         futures[8].result(0)
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.submit(tasks["double"], 1)
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.map(tasks["double"], [1])
-    run_tasks(app)
+    run_until_done(app, futures[7])
     executor.shutdown()
-    assert [future.result(0) for future in futures[:4]] == [0, 2, 4, 6]
+    assert [future.result(0) for future in futures[:8]] == [2 * n for n in range(8)]
+
+
+@pytest.mark.parametrize("way", ["submit", "map"])
+def test_a_shutdown_takes_back_the_calls_that_are_sent(app: App, tasks: dict[str, Any], way: str):
+    """No worker has begun them."""
+    executor = Executor(app, limit=2)
+    if way == "map":
+        executor.map(tasks["double"], range(9))
+        wait_until(lambda: app.queue.status()["requests"])
+    else:
+        futures = [executor.submit(tasks["double"], n) for n in range(9)]
+        wait_until(futures[3].running)
+    executor.shutdown(cancel_futures=True)
+    if way == "submit":
+        assert all(future.cancelled() for future in futures)
+        assert wait(futures, 0).not_done == set()
+    (ending,) = app.queue.completions("0", follow=False)
+    assert (ending.state, ending.done) == ("cancelled", 0)
+    assert run_tasks(app) == 0
+
+
+def test_a_shutdown_lets_the_calls_end_that_a_worker_has_begun(
+    app: App, tasks: dict[str, Any], worker: Callable[[], None], program: Program
+):
+    executor = Executor(app, limit=1)
+    futures = [executor.submit(tasks["slow"], n) for n in range(3)]
+    wait_until((program.folder / "running-0").exists, 20)
+    executor.shutdown(wait=False, cancel_futures=True)
+    wait_until(lambda: app.queue.status()["requests"][0].state == "paused", 20)
+    worker()
+    executor.shutdown()
+    assert [future.cancelled() for future in futures] == [False, True, True]
+    assert futures[0].result(0).endswith("/0")
 
 
 def test_a_request_is_sealed_when_nothing_is_left_to_do(
@@ -193,7 +225,32 @@ def run_until_done(app: App, future: Future[Any]) -> None:
 
 
 def threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("fairlane-exec")]
+    names = ("fairlane-exec", "fairlane-results")
+    return [one.name for one in threading.enumerate() if one.name.startswith(names)]
+
+
+def test_no_thread_outlives_a_shutdown(app: App, tasks: dict[str, Any], worker: object):
+    for _ in range(3):
+        executor = Executor(app)
+        assert executor.submit(tasks["double"], 1).result(20) == 2
+        assert len(threads()) == 2
+        executor.shutdown()
+        assert threads() == []
+
+
+def test_a_submit_and_a_map_share_the_limit(
+    app: App, tasks: dict[str, Any], worker: Callable[[], None], program: Program
+):
+    with Executor(app, max_workers=2) as executor:
+        values = executor.map(tasks["slow"], [0, 1])
+        futures = [executor.submit(tasks["slow"], n) for n in (2, 3)]
+        wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2, 20)
+        (request,) = app.queue.status()["requests"]
+        progress = app.queue.request(request.id).progress()
+        assert (progress.held, progress.limit, progress.total) == (2, 2, 4)
+        worker()
+        assert {one.split("/")[0] for one in values} == {progress.id}
+        assert {future.result(20).split("/")[0] for future in futures} == {progress.id}
 
 
 def test_a_request_with_very_many_calls_is_followed_by_another(
@@ -328,17 +385,13 @@ def test_an_error_of_reading_breaks_the_executor(
     executor.shutdown()
 
 
-@pytest.mark.parametrize("cancels", [True, False])
-def test_shutdown_ends_the_calls_of_a_map(
-    app: App, tasks: dict[str, Any], worker: object, *, cancels: bool
-):
+def test_a_shutdown_waits_for_the_calls_of_a_map(app: App, tasks: dict[str, Any], worker: object):
     executor = Executor(app, limit=1)
-    values = executor.map(tasks["double"], range(3_000 if cancels else 300))
-    executor.shutdown(cancel_futures=cancels)
+    values = executor.map(tasks["double"], range(300))
+    executor.shutdown()
     (ending,) = app.queue.completions("0", follow=False)
-    assert (ending.state == "cancelled") == cancels
-    if not cancels:
-        assert next(values) == 0
+    assert (ending.state, ending.done) == ("done", 300)
+    assert next(values) == 0
 
 
 def test_without_redis_every_future_has_the_error():
@@ -354,9 +407,7 @@ def test_without_redis_every_future_has_the_error():
     executor.shutdown()
 
 
-def test_map_is_one_request_whose_results_come_in_order(
-    app: App, tasks: dict[str, Any], worker: object
-):
+def test_the_results_of_a_map_come_in_order(app: App, tasks: dict[str, Any], worker: object):
     with Executor(app, limit=4, attempts=1) as executor:
         found = executor.map(tasks["double"], range(1_000), chunksize=50)
         assert list(found) == [2 * n for n in range(1_000)]
@@ -364,17 +415,27 @@ def test_map_is_one_request_whose_results_come_in_order(
         values = executor.map(tasks["fail"], [1, 2])
         with pytest.raises(TaskError, match="bad 1"):
             next(values)
-    totals = [ending.total for ending in app.queue.completions("0", follow=False)]
-    assert totals[:2] == [1_000, 0]
 
 
-def test_a_map_has_a_timeout_and_cancels_what_is_not_wanted(app: App, tasks: dict[str, Any]):
+def test_a_map_that_cannot_be_called_sends_nothing(app: App, tasks: dict[str, Any]):
     executor = Executor(app)
-    values = executor.map(tasks["double"], range(5), timeout=0)
-    with pytest.raises(WaitTimeout):
+    with pytest.raises(ArgumentsRefused, match="argument n of call 2 cannot be"):
+        executor.map(tasks["double"], [1, 2, object()])
+    executor.shutdown()
+    assert app.queue.status()["requests"] == []
+
+
+def test_a_map_has_a_timeout_and_cancels_what_is_not_sent(app: App, tasks: dict[str, Any]):
+    executor = Executor(app, limit=2)
+    values = executor.map(tasks["double"], range(9), timeout=0)
+    wait_until(lambda: app.queue.status()["requests"])
+    with pytest.raises(TimeoutError):
         next(values)
+    executor.shutdown(wait=False)
+    wait_until(lambda: run_tasks(app) == 0 and threads() == [])
     (ending,) = app.queue.completions("0", follow=False)
-    assert (ending.state, ending.cancelled) == ("cancelled", 5)
+    assert (ending.state, ending.done) == ("done", ending.total)
+    assert ending.total <= 4
 
 
 @pytest.mark.parametrize("way", ["submit", "map"])
@@ -401,8 +462,23 @@ def test_only_tasks_of_the_app_can_be_called(app: App, tasks: dict[str, Any], wa
 
 
 def test_wrong_options_are_refused(app: App):
-    with pytest.raises(ArgumentsRefused, match="unknown option max_workers"):
-        Executor(app, max_workers=3)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentsRefused, match="unknown option workers"):
+        Executor(app, workers=3)  # type: ignore[call-arg]
+    for wrong, why in [
+        (0, "max_workers must be greater than 0: 0 is not valid"),
+        (10_001, "limit 10001"),
+        ("3", "max_workers '3' is not valid"),
+        (True, "max_workers True is not valid"),
+    ]:
+        with pytest.raises(InvalidArgument, match=f"executor: {why}"):
+            Executor(app, max_workers=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="max_workers and limit are the same"):
+        Executor(app, max_workers=3, limit=3)
+    assert (
+        repr(Executor(app, 3))
+        == repr(Executor(app, limit=3))
+        == "<Executor of app images, limit 3>"
+    )
     with pytest.raises(InvalidArgument, match="executor: limit 0"):
         Executor(app, limit=0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -28,6 +29,21 @@ from tests.tasks.parts import Size
 def app() -> App:
     """Makes an app without a Redis."""
     return App("images", "redis://127.0.0.1:1")
+
+
+def test_an_async_iterator_keeps_no_result_that_it_has_yielded(app: App):
+    @app.task
+    def made(n: int) -> Size:
+        return Size(n, n)
+
+    async def run() -> None:
+        with eager(app):
+            async for size in await made.amap([1, 2, 3]):
+                kept = weakref.ref(size)
+                del size
+                assert kept() is None
+
+    asyncio.run(run())
 
 
 def test_a_submitted_call_has_ended_with_a_typed_value(app: App):

@@ -185,7 +185,9 @@ class AsyncBatch(Generic[R]):
 
     async def __aiter__(self) -> AsyncIterator[R]:
         async for outcome in self.outcomes():
-            yield value_of(outcome)
+            kept = [outcome]
+            del outcome  # an iterator keeps no result that it has yielded
+            yield value_of(kept.pop())
 
     async def outcomes(
         self,
@@ -194,8 +196,9 @@ class AsyncBatch(Generic[R]):
         """Yields a value or a TaskError for each call, in input order; see Batch.outcomes."""
         order = _InOrder(self._reader)
         async for result in self.request.results(timeout=timeout):
-            for outcome in order.take(result):
-                yield outcome
+            taken = [*order.take(result)]
+            while taken:
+                yield taken.pop(0)
         total = self.request.total
         if total is None:
             total = (await self.progress()).total

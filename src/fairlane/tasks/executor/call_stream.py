@@ -1,9 +1,9 @@
 """Sends an executor's calls to the workers, and gives each future its result.
 
-One thread sends the calls, as chunks of an open request. Others read the results while the request
-runs. The request is sealed when nothing is left to do for a moment, or when it has very
-many calls; the next call then begins another one. So at most one request of an executor runs at
-any time, and its limit bounds all calls.
+One thread sends the calls, as chunks of an open request. Another reads the results while calls are
+sent and have none. The request is sealed when nothing is left to do for a moment, or when it has
+very many calls; the next call then begins another one. So at most one request of an executor runs
+at any time, and its limit bounds all calls.
 """
 
 from __future__ import annotations
@@ -13,22 +13,30 @@ import os
 import threading
 import weakref
 from collections import deque
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, TaskError
+from fairlane.errors import (
+    FairlaneError,
+    QueueFull,
+    RedisFull,
+    RequestEnded,
+    RequestNotFound,
+    TaskCancelled,
+    TaskError,
+)
 from fairlane.operations.submit.open_request import open_request
 from fairlane.protocol import keys
 from fairlane.tasks.batch import ResultReader
-from fairlane.tasks.executor.reader_threads import ReaderThreads
 from fairlane.tracing.client import sending_created
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from collections.abc import Iterable
 
     from fairlane.model import Result
     from fairlane.operations.submit.open_request import Submission
@@ -40,13 +48,28 @@ if TYPE_CHECKING:
 
 _IDLE_S = 1.0  # an open request without any call is sealed after so long
 _MOST_CALLS = 100_000  # of one request, because its results are kept together
+_HELD_S = 0.05  # how often calls that a worker has begun are looked for, at the end
+_TAKEN_BACK = "its executor was shut down"
+
+
+class CallFuture(Future[Any]):
+    """The future of one call."""
+
+    def take_back(self) -> None:
+        """Cancels the future of a call that was sent, and that no worker has begun."""
+        with self._condition:
+            self._state = (
+                "PENDING"  # because `cancel` refuses a call that was sent, as one that runs
+            )
+        self.cancel()
+        self.set_running_or_notify_cancel()
 
 
 @dataclass(slots=True, frozen=True)
 class OneCall:
     """One call: its future, its encoded arguments, what decodes its result, and its trace."""
 
-    future: Future[Any]
+    future: CallFuture
     body: bytes
     signature: TaskSignature
     trace: str = ""
@@ -79,15 +102,18 @@ class Pace:
 class _Current:
     """The request that runs: its id, and the calls without a result by their indexes.
 
-    `ending` is how many results are being set now. `is_sealed`: it takes no more calls. `is_over`:
-    it has ended.
+    `ending` is how many results are being set now. `is_adding`: a chunk is on its way to Redis.
+    `is_sealed`: it takes no more calls. `is_over`: it has ended. `is_taken_back`: its calls that no
+    worker has begun are cancelled.
     """
 
     id: str
     sent: dict[int, OneCall] = field(default_factory=dict)
     ending: int = 0
+    is_adding: bool = False
     is_sealed: bool = False
     is_over: bool = False
+    is_taken_back: bool = False
 
 
 class CallStream:
@@ -95,7 +121,7 @@ class CallStream:
 
     def __init__(self, app: App, policy: Policy, max_wait_s: float) -> None:
         self._app, self._policy, self._max_wait_s = app, policy, max_wait_s
-        self._is_closed = False
+        self._is_closed = self._takes_back = False
         self._begin()
 
     def _begin(self) -> None:
@@ -107,24 +133,29 @@ class CallStream:
         self._now = _Current("")
         self._pace = Pace()
         self._thread: threading.Thread | None = None
-        self._readers = ReaderThreads(self._receive)
+        self._reader: threading.Thread | None = None
+        self._to_read: SimpleQueue[_Current | None] = SimpleQueue()
         self._failure: BaseException | None = None
 
-    def add(self, call: OneCall) -> None:
-        """Takes a call. Raises RuntimeError and BrokenExecutor, see Executor.submit."""
+    def add(self, calls: Iterable[OneCall]) -> None:
+        """Takes calls. Raises RuntimeError and BrokenExecutor, see Executor.submit."""
         if self._pid != os.getpid():
             self._begin()
         with self._changed:
             self._check_open()
-            self._waiting.append(call)
-            if self._thread is None:
+            self._waiting.extend(calls)
+            if self._thread is None and self._waiting:
                 # Both threads start here: while the interpreter ends, none can start any more.
-                self._readers = ReaderThreads(self._receive)
-                self._readers.start_one()
+                before, self._to_read = self._reader, SimpleQueue()
+                self._reader = threading.Thread(
+                    target=self._read, args=(self._to_read, before), name="fairlane-results",
+                    daemon=True,
+                )  # fmt: skip
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._readers,), name="fairlane-executor", daemon=True
+                    target=self._run, args=(self._to_read,), name="fairlane-executor", daemon=True
                 )
                 _streams.add(self)
+                self._reader.start()
                 self._thread.start()
             self._changed.notify_all()
 
@@ -134,9 +165,10 @@ class CallStream:
             self._check_open()
 
     def close(self, *, cancel: bool) -> None:
-        """Takes no more calls; with `cancel` those that are not sent are cancelled."""
+        """Takes no more calls; with `cancel`, those that no worker has begun are cancelled."""
         with self._changed:
             self._is_closed = True
+            self._takes_back |= cancel
             while cancel and self._waiting:
                 future = self._waiting.popleft().future
                 future.cancel()
@@ -144,17 +176,19 @@ class CallStream:
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Returns when every call has ended, and the callbacks of its future have run.
+        """Returns when every call has ended, its callbacks have run, and both threads have ended.
 
         Raises RuntimeError in such a callback, which would wait for itself.
         """
-        with self._changed:
-            thread = self._thread if self._pid == os.getpid() else None
-        if thread is None:
+        if self._pid != os.getpid():
             return
-        if self._readers.is_current():
+        with self._changed:
+            thread, reader = self._thread, self._reader
+        if threading.current_thread() in {thread, reader}:
             raise RuntimeError("shutdown in a callback of a future needs wait=False")
-        thread.join()
+        for one in (thread, reader):
+            if one is not None:
+                one.join()
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -163,17 +197,19 @@ class CallStream:
             )
         if self._is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
+        if _is_ending:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     # The thread that sends.
 
-    def _run(self, readers: ReaderThreads[_Current]) -> None:
+    def _run(self, to_read: SimpleQueue[_Current | None]) -> None:
         try:
             while first := self._first():
-                self._run_request(self._app.queue, first, readers)
+                self._run_request(self._app.queue, first, to_read)
         except BaseException as error:  # noqa: BLE001  raised by every future
             self._break(error)
         finally:
-            readers.end()
+            to_read.put(None)
 
     def _first(self) -> list[OneCall]:
         """Returns the calls that begin a request; without any, this thread must end."""
@@ -186,18 +222,20 @@ class CallStream:
             return calls
 
     def _run_request(
-        self, queue: Queue, first: list[OneCall], readers: ReaderThreads[_Current]
+        self, queue: Queue, first: list[OneCall], to_read: SimpleQueue[_Current | None]
     ) -> None:
         """Sends calls to one request until it is sealed, and returns when all have ended."""
         now, bodies = self._now, [call.body for call in first]
         begun = open_request(now.id, self._policy, bodies, self._max_wait_s)
+        del bodies
         try:
             with self._sending(first, 0):
                 request = queue.driver.run(begun)
         except (QueueFull, RedisFull) as error:
             self._refuse(first, error)
             return
-        readers.read(now)
+        first.clear()  # this thread keeps no future, because a future keeps its result
+        to_read.put(now)
         try:
             self._send(queue, request)
         except RequestEnded:  # a person has cancelled it
@@ -208,8 +246,11 @@ class CallStream:
             raise
         with self._changed:
             now.is_sealed = True
-            while (now.sent or now.ending) and self._failure is None:
+            self._changed.notify_all()
+            while (now.sent or now.ending) and self._failure is None and not self._takes_back:
                 self._changed.wait()
+        if self._takes_back:
+            self._take_back(queue)
 
     def _send(self, queue: Queue, request: Submission) -> None:
         while request.total < _MOST_CALLS:
@@ -224,7 +265,30 @@ class CallStream:
                 raise
             except (QueueFull, RedisFull) as error:
                 self._refuse(calls or [], error)
-        queue.driver.run(request.seal())
+            finally:
+                with self._changed:
+                    self._now.is_adding = False
+                    self._changed.notify_all()
+                del calls
+        if not self._takes_back:  # else the request is cancelled, and needs no seal
+            queue.driver.run(request.seal())
+
+    def _take_back(self, queue: Queue) -> None:
+        """Cancels the calls that no worker has begun, and returns when the others have ended.
+
+        A pause lets workers finish what they hold. A cancel alone would interrupt async calls.
+        """
+        now, request = self._now, queue.request(self._now.id)
+        now.is_taken_back = True
+        with suppress(RequestEnded, RequestNotFound):
+            request.pause()
+            while request.progress().held:
+                with self._changed:
+                    self._changed.wait(_HELD_S)
+            request.cancel(_TAKEN_BACK)
+        with self._changed:
+            while (now.sent or now.ending) and self._failure is None:
+                self._changed.wait()
 
     def _sending(self, calls: list[OneCall], first: int) -> ClientSpan:
         traces = [call.trace for call in calls]
@@ -244,6 +308,8 @@ class CallStream:
                     raise self._failure
                 if calls := self._take():
                     now.sent.update(enumerate(calls, index))
+                    now.is_adding = True
+                    self._changed.notify_all()
                     return calls
                 if self._is_closed and not self._waiting:
                     break
@@ -273,10 +339,7 @@ class CallStream:
         return taken
 
     def _withdraw(self, calls: list[OneCall]) -> list[OneCall]:
-        """Returns which of these calls are not ended yet, and does not note them as sent any more.
-
-        The reader may have seen the end of the request before, and cancelled them.
-        """
+        """Returns which of these calls have not ended, and does not note them as sent any more."""
         refused = {id(call) for call in calls}
         with self._changed:
             sent = self._now.sent
@@ -300,13 +363,22 @@ class CallStream:
         for call in left:
             call.future.set_exception(error)
 
-    # The threads that read.
+    # The thread that reads.
+
+    def _read(self, to_read: SimpleQueue[_Current | None], before: threading.Thread | None) -> None:
+        """Reads the results of one request after the other; ends after the reader before it."""
+        while (now := to_read.get()) is not None:
+            self._receive(now)
+            del now
+        if before is not None:
+            before.join()
 
     def _receive(self, now: _Current) -> None:
-        """Gives each call of a request its result."""
+        """Gives each call of a request its result; returns when all calls have one."""
         try:
             for result in self._app.queue.request(now.id).results("done"):
-                self._end(now, result)
+                if self._end(now, result):
+                    return
         except BaseException as error:  # noqa: BLE001  raised by every future
             with self._changed:
                 is_needed = bool(now.sent) or not now.is_sealed
@@ -314,42 +386,66 @@ class CallStream:
                 self._break(error)
             return
         with self._changed:
+            while now.is_adding:  # it may come too late, and then goes to the next request
+                self._changed.wait()
             left, now.sent, now.is_over = now.sent, {}, True
             now.ending += len(left)
             self._changed.notify_all()
         for index, call in left.items():
             reader = ResultReader[Any](call.signature, self._app.codec, now.id)
-            self._set(now, call.future, reader.cancelled(index))
+            self._set(now, [call.future, reader.cancelled(index)])
 
-    def _end(self, now: _Current, result: Result) -> None:
+    def _end(self, now: _Current, result: Result) -> bool:
+        """Ends one call; returns True if no other will have a result.
+
+        While no call is sent, it waits for the next one instead of reading on: so the end of this
+        thread needs no answer of Redis.
+        """
         with self._changed:
             call = now.sent.pop(result.index, None)
-            if call is None:  # a dead call that a person has requeued
-                return
-            now.ending += 1
-            self._pace.add(clock.mono_s())
-        reader = ResultReader[Any](call.signature, self._app.codec, now.id)
-        self._set(now, call.future, reader.outcome(result))
+            if call is not None:  # else a dead call that a person has requeued
+                now.ending += 1
+                self._pace.add(clock.mono_s())
+        if call is not None:
+            reader = ResultReader[Any](call.signature, self._app.codec, now.id)
+            ended = [call.future, reader.outcome(result)]
+            del call
+            self._set(now, ended)
+        with self._changed:
+            while not now.sent and not now.is_sealed and self._failure is None:
+                self._changed.wait()
+            return not now.sent
 
-    def _set(self, now: _Current, future: Future[Any], outcome: Any) -> None:
-        """Ends a future, which runs its callbacks."""
+    def _set(self, now: _Current, ended: list[Any]) -> None:
+        """Ends a future, which runs its callbacks; `ended` is the future and its outcome.
+
+        This thread keeps neither of them while it waits: the program may drop the last reference.
+        """
+        future, outcome = ended
+        ended.clear()
         try:
-            if isinstance(outcome, TaskError):
+            if isinstance(outcome, TaskCancelled) and now.is_taken_back:
+                future.take_back()
+            elif isinstance(outcome, TaskError):
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
         finally:
+            del future, outcome
             with self._changed:
                 now.ending -= 1
                 self._changed.notify_all()
 
 
 _streams: weakref.WeakSet[CallStream] = weakref.WeakSet()
+_is_ending = False  # the interpreter ends, so no thread can be started
 
 
 @atexit.register
 def _finish_all() -> None:
     """Ends the calls of executors that were never shut down, as other executors do."""
+    global _is_ending  # noqa: PLW0603  of the process
+    _is_ending = True
     for stream in list(_streams):
         stream.close(cancel=False)
     for stream in list(_streams):

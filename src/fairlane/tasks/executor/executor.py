@@ -9,8 +9,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.options import policy_of
-from fairlane.tasks.batch import value_of
-from fairlane.tasks.executor.call_stream import CallStream, OneCall
+from fairlane.tasks.executor.call_stream import CallFuture, CallStream, OneCall
 from fairlane.tasks.options import TaskOptions, executor_options
 from fairlane.tasks.task import Task
 from fairlane.tracing.client import creating
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from fairlane.tasks.app import App
-    from fairlane.tasks.batch import Batch
+    from fairlane.tasks.signature import TaskSignature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,23 +28,26 @@ R = TypeVar("R")
 class Executor(concurrent.futures.Executor):
     """Runs calls of an app's tasks on its workers, behind the interface of concurrent.futures.
 
-    The calls of `submit` are sub-requests of one request, or of one after the other: at most
-    `limit` workers run them at a time. Each `map` is a request of its own. The options are those of
-    a task, see TaskOptions, and apply to all calls; the tasks' own options do not. `max_workers` of
-    other executors is called `limit` here.
+    The calls are sub-requests of one request, or of one after the other: at most `max_workers`
+    workers run them at a time. The other options are those of a task, see TaskOptions, and apply
+    to all calls; the tasks' own options do not. `limit`, the word of a task, is the same as
+    `max_workers`.
 
-    A future raises TaskError with the remote traceback, and TaskCancelled if the request was
-    cancelled. It can be cancelled until its call is sent. A call is sent when the workers need it
+    A future raises TaskError with the remote traceback, and TaskCancelled if a person cancels the
+    request. It can be cancelled until its call is sent. A call is sent when the workers need it
     within about a second. Raises ArgumentsRefused and InvalidArgument for wrong options.
     """
 
-    def __init__(self, app: App, **options: Unpack[TaskOptions]) -> None:
+    def __init__(
+        self, app: App, max_workers: int | None = None, **options: Unpack[TaskOptions]
+    ) -> None:
         self.app = app
-        self._options = executor_options(dict(options))
-        policy = dict(self._options)
+        given = dict(options)
+        if max_workers is not None:
+            given["limit"] = _limit_of(max_workers, given)
+        policy = executor_options(given)
         max_wait_s = policy.pop("max_wait_s", 0.0)
         self._limit = policy.get("limit", settings.DEFAULT_LIMIT)
-        self._batches: list[Batch[Any]] = []  # of `map`, not read to their ends
         self._calls = CallStream(app, policy_of(app.name, **policy), max_wait_s)
 
     @overload
@@ -59,11 +61,9 @@ class Executor(concurrent.futures.Executor):
         RuntimeError after `shutdown`; BrokenExecutor after an error of Redis.
         """
         task = self._task_of(fn)
-        codec, signature = self.app.codec, task.signature
         with creating(self.app.name) as span:
-            body = signature.encode(codec, signature.bind(args, kwargs), trace=span.trace)
-            call = OneCall(concurrent.futures.Future(), body, signature, span.trace)
-            self._calls.add(call)
+            call = self._call(task.signature, args, kwargs, span.trace)
+            self._calls.add([call])
         return call.future
 
     def map(
@@ -73,39 +73,49 @@ class Executor(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[Any]:
-        """Submits one request with a call for each tuple of elements; yields the results in order.
+        """Submits a call for each tuple of elements; yields the results in order.
 
-        The input is read, and submitted in chunks, before this returns. `chunksize` is not needed:
-        workers take slices whose size fits the pace of the calls. Results after `timeout` seconds
-        raise WaitTimeout, a TimeoutError. An iteration that ends early cancels the other calls.
-        Raises ArgumentsRefused and InvalidArgument.
+        All calls are checked before this returns, and before one is sent. `chunksize` is not
+        needed: workers take slices whose size fits the pace of the calls. A result that is not
+        there `timeout` seconds after this call raises TimeoutError. An iteration that ends early
+        cancels the calls that are not sent. Raises ArgumentsRefused and InvalidArgument.
         """
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise InvalidArgument(f"chunksize {chunksize!r} is not valid: write 1 or more")
         if timeout is not None and not isinstance(timeout, (int, float)):
             raise InvalidArgument(f"timeout {timeout!r} is not valid: seconds are expected")
-        began, found = clock.mono_s(), self._task_of(fn)
+        until = None if timeout is None else clock.mono_s() + timeout
+        signature = self._task_of(fn).signature
         self._calls.check_open()
-        task: Task[..., Any, Any] = Task(self.app, found.function, found.signature, self._options)
-        until = None if timeout is None else began + timeout
-        batch = task.starmap(zip(*iterables, strict=False))
-        self._batches.append(batch)
-        return self._values(batch, until)
+        calls = []
+        for number, element in enumerate(zip(*iterables, strict=False)):
+            with creating(self.app.name) as span:
+                where = f" of call {number}"
+                calls.append(self._call(signature, element, {}, span.trace, where))
+        self._calls.add(calls)
+        return _results([call.future for call in reversed(calls)], until)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Takes no more calls. With `wait`, returns when every call that was submitted has ended.
 
-        With `cancel_futures`, the calls of `submit` that are not sent yet are cancelled, and those
-        of `map` that have not begun. Raises RuntimeError in a callback of a future, with `wait`.
+        With `cancel_futures`, the calls that no worker has begun are cancelled, also those that are
+        sent. Raises RuntimeError in a callback of a future, with `wait`.
         """
         self._calls.close(cancel=cancel_futures)
-        for batch in self._batches if cancel_futures else ():
-            batch.cancel("its executor was shut down")
         if wait:
             self._calls.join()
-            while self._batches:
-                self._batches[-1].wait()
-                self._batches.pop()
+
+    def _call(
+        self,
+        signature: TaskSignature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        trace: str,
+        where: str = "",
+    ) -> OneCall:
+        bound = signature.bind(args, kwargs, where)
+        body = signature.encode(self.app.codec, bound, where, trace)
+        return OneCall(CallFuture(), body, signature, trace)
 
     def _task_of(self, called: Any) -> Task[..., Any, Any]:
         """Returns the task that a caller means. Raises ArgumentsRefused."""
@@ -125,18 +135,41 @@ class Executor(concurrent.futures.Executor):
             "because a worker calls only functions that it has"
         )
 
-    def _values(self, batch: Batch[Any], until: float | None) -> Iterator[Any]:
-        left = None if until is None else max(0.0, until - clock.mono_s())
-        is_whole = False
-        try:
-            for outcome in batch.outcomes(left):
-                yield value_of(outcome)
-            is_whole = True
-        finally:
-            if not is_whole:
-                batch.cancel("its iteration ended early")
-            if batch in self._batches:
-                self._batches.remove(batch)
-
     def __repr__(self) -> str:
         return f"<Executor of app {self.app.name}, limit {self._limit}>"
+
+
+def _limit_of(max_workers: object, options: dict[str, Any]) -> int:
+    """Returns the limit that `max_workers` means. Raises InvalidArgument."""
+    if "limit" in options:
+        raise InvalidArgument("executor: max_workers and limit are the same: give one of them")
+    if isinstance(max_workers, bool) or not isinstance(max_workers, int):
+        raise InvalidArgument(f"executor: max_workers {max_workers!r} is not valid: write a number")
+    if max_workers < 1:
+        raise InvalidArgument(
+            f"executor: max_workers must be greater than 0: {max_workers} is not valid"
+        )
+    return max_workers
+
+
+def _results(waiting: list[CallFuture], until: float | None) -> Iterator[Any]:
+    """Yields the results of futures, the last of the list first; keeps no result that it yielded.
+
+    At its end it cancels the futures that are left.
+    """
+    try:
+        while waiting:
+            left = None if until is None else max(0.0, until - clock.mono_s())
+            yield _result_of(waiting.pop(), left)
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _result_of(future: CallFuture, timeout: float | None) -> Any:
+    """Returns a result; cancels a future that has none in time."""
+    try:
+        return future.result(timeout)
+    finally:
+        future.cancel()
+        del future  # because the traceback of an error holds this frame
