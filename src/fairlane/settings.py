@@ -36,7 +36,9 @@ MAX_WAIT_S = 2_400.0  # a wait for room must end well before the open request is
 # ------------------------------------------------------------------ Spark sinks and streams
 
 STAGE_MS = 24 * 3_600_000  # staged rows that were never pinned expire after this
-PINNED_MS = 7 * 24 * 3_600_000  # pinned rows and the record of their transaction expire after this
+# Pinned rows and the record of their transaction expire after this, or after `openFor` if that is
+# longer: while the request is open, a repeat without its record would add its rows again.
+PINNED_MS = 7 * 24 * 3_600_000
 SINK_OPEN_MS = 24 * 3_600_000  # a request that a sink fills may stay open so long without rows
 STREAM_OPEN_MS = 7 * 24 * 3_600_000  # ... and a request that a stream fills
 

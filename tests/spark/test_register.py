@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from fairlane.errors import InvalidArgument
-from fairlane.spark import ours
+from fairlane.spark import ours, register
 from tests.spark.sink.sinks import bodies_in, numbers, rows, write
 from tests.support.servers import server_process
 
@@ -82,6 +84,48 @@ def test_any_thread_starts_a_stream(spark: Any, server: Any, tmp_path: Path):
     in_thread(Thread, lambda: writer.start().awaitTermination())
     with server.client() as client:
         assert bodies_in(client, "lines") == [b"one", b"two"]
+
+
+def in_format(session: SparkSession, server: Any) -> Any:
+    return session.read.format("fairlane").options(redis=server.url, view="workers").load().count()
+
+
+def test_a_second_session_registers_the_format_and_both_read(spark: Any, server: Any):
+    other = spark.newSession()
+    register(other)
+    register(other)
+    assert in_format(other, server) == 0
+    assert in_format(spark, server) == 0
+
+
+def test_a_session_reads_while_another_one_is_active(spark: Any, server: Any):
+    """Spark looks for the format in the active session, which need not be the frame's."""
+    registered, other = spark.newSession(), spark.newSession()
+    register(registered)
+    other.createDataFrame([], "n int")  # the active one by now
+    assert in_format(registered, server) == 0
+    active = SparkSession.getActiveSession()
+    assert active is not None
+    assert active._jsparkSession.equals(other._jsparkSession)
+
+
+def test_without_wrapped_calls_the_methods_of_spark_are_its_own(spark: Any, tmp_path: Path):
+    """Each wrapped method has the mark, and a program that wants none of them has none."""
+    program = tmp_path / "plain.py"
+    program.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "from fairlane.spark import register\n"
+        "from fairlane.spark.spark_calls import is_wrapped\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
+        ".config('spark.driver.bindAddress', '127.0.0.1').getOrCreate()\n"
+        "register(spark, wrap_calls=False)\n"
+        "print('wrapped', is_wrapped())\n"
+        "register(spark)\n"
+        "print('wrapped', is_wrapped())\n"
+        "spark.stop()\n"
+    )
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["wrapped", "False", "wrapped", "True"]
 
 
 # ------------------------------------------------------------------ our own errors

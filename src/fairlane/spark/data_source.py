@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 FORMAT = "fairlane"
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession, *, wrap_calls: bool = True) -> None:
     """Adds the format "fairlane" to this session, which becomes the active one here.
 
-    One call is enough for all threads of the program. On Spark Connect a session does not
-    belong to a thread.
+    One call is enough for all threads of the program. With `wrap_calls` it wraps five methods of
+    pyspark in this process, for every format: they then work in any thread, and raise Fairlane's
+    own errors. Methods that are wrapped stay so. On Spark Connect a session does not belong to a
+    thread, and nothing is wrapped.
     """
-    spark.dataSource.register(FairlaneSource)
     if not is_remote():
         from fairlane.spark.spark_calls import make_active, repair_calls
 
-        repair_calls()
+        # Spark looks for the format in the active session, and refuses a second one.
         make_active(spark)
+        if wrap_calls:
+            repair_calls()
+    spark.dataSource.register(FairlaneSource)
 
 
 class FairlaneSource(DataSource):

@@ -27,12 +27,17 @@ _LOCAL = {
 
 
 def session(
-    master: str | None = None, name: str = "fairlane", conf: dict[str, Any] | None = None
+    master: str | None = None,
+    name: str = "fairlane",
+    conf: dict[str, Any] | None = None,
+    *,
+    wrap_calls: bool = True,
 ) -> SparkSession:
     """Returns a session in which the format "fairlane" is registered.
 
     An active session is used, such as spark-submit's. Otherwise a new one starts on `master`
-    (default local[*]). `conf` are Spark's own settings. Raises SparkMissing.
+    (default local[*]). `conf` are Spark's own settings, `wrap_calls` is that of `register`. Raises
+    SparkMissing.
     """
     need_spark()
     from fairlane.spark.data_source import register
@@ -42,7 +47,7 @@ def session(
         if "SPARK_REMOTE" not in os.environ:
             need_java()
         spark = _new(master, name, conf or {})
-    register(spark)
+    register(spark, wrap_calls=wrap_calls)
     return spark
 
 

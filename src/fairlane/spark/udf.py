@@ -70,7 +70,7 @@ def queue_udf(
     request_id = keys.check_name("request id", keys.new_id() if request is None else request)
     url = url_for(df.sparkSession, redis)
     rows = _kept(df.select(*map(_column, dict.fromkeys([*wanted, body]))))
-    register(df.sparkSession)
+    register(df.sparkSession, wrap_calls=False)
     _submit(rows, body, request_id, {"redis": url, "queue": queue, **policy})
     counts = _await(url, queue, request_id, timeout_s)
     results = _joined(rows, url, counts)

@@ -527,3 +527,26 @@ def test_a_queue_that_stays_full_raises_in_the_end(
     writer = Writer(driver)
     with pytest.raises(QueueFull, match="waiting sub-requests"):
         writer.commit(writer.stage("r1", PARTITIONS))
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_the_record_of_a_commit_stays_as_long_as_its_request_may_be_open(
+    writer: Writer, redis_client: redis.Redis, final: bool
+):
+    """Otherwise a micro-batch that is repeated after a week would be added twice."""
+    writer.txn = Txn("t1", final, open_ms=30 * DAY)
+    share = writer.stage("r1", [numbered("a", 5), numbered("b", 5)])
+    assert writer.commit(share) == 10
+    assert redis_client.pttl(keys.transaction("r1", "t1")) > 29 * DAY
+    if final:
+        assert redis_client.pttl(keys.owner("r1")) > 29 * DAY
+
+
+def test_what_is_pinned_and_not_rolled_yet_stays_as_long_as_its_request(
+    writer: Writer, redis_client: redis.Redis
+):
+    writer.txn = Txn("t1", True, open_ms=30 * DAY)
+    share = writer.stage("r1", [numbered("a", 5)])
+    writer.driver.run(look(share, writer.txn))
+    area = keys.area("r1", "t1", share.areas[0].name)
+    assert redis_client.pttl(area) > 29 * DAY

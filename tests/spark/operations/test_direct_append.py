@@ -286,3 +286,13 @@ def test_rows_for_a_deleted_request_are_refused(driver: SyncDriver, queue: Queue
     queue.request("r1").cancel("enough")
     with pytest.raises(RequestEnded, match="enough"):
         driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+
+
+def test_the_records_of_rows_by_place_stay_as_long_as_their_request_may_be_open(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    txn = Txn("t1", True, open_ms=30 * DAY)
+    driver.run(begin_live("r1", Policy(), txn, by_ids=False, is_noted=True))
+    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), txn), txn))
+    for key in (keys.transaction("r1", "t1"), keys.owner("r1"), keys.begun("t1")):
+        assert redis_client.pttl(key) > 29 * DAY

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import (
     ArrayType,
+    CalendarIntervalType,
     DateType,
     DoubleType,
     GeometryType,
@@ -182,6 +183,16 @@ def test_an_interval_of_months_is_refused_by_its_column_and_type(given: dict[str
         schema = StructType().add("body", StringType()).add("age", kind)
         with pytest.raises(InvalidArgument, match=r'"age" holds interval year to month.*to string'):
             plan(given, schema)
+
+
+@pytest.mark.parametrize("body_format", ["json", "arrow"])
+def test_a_calendar_interval_is_refused_in_a_body(body_format: str):
+    """No program reads it back; beside a body it is no matter."""
+    kind = ArrayType(CalendarIntervalType())
+    schema = StructType().add("body", StringType()).add("pause", kind)
+    with pytest.raises(InvalidArgument, match=r'"pause" holds interval.*to string'):
+        plan({"bodyFormat": body_format}, schema)
+    assert plan({}, schema).body_column == "body"
 
 
 def test_the_error_of_an_interrupted_commit_names_the_txn_that_goes_on():

@@ -185,6 +185,32 @@ def test_a_row_becomes_a_stream_of_arrow():
             assert stream.read_all().to_pylist() == batch.slice(at, 1).to_pylist()
 
 
+NESTED = {
+    "list": (pa.list_(pa.string()), lambda text: [text]),
+    "map": (pa.map_(pa.string(), pa.string()), lambda text: [(text, text)]),
+    "list of structs": (pa.list_(pa.struct({"s": pa.string()})), lambda text: [{"s": text}]),
+    "struct with a map": (
+        pa.struct({"m": pa.map_(pa.string(), pa.string())}),
+        lambda text: {"m": [(text, text)]},
+    ),
+    "list of lists": (pa.list_(pa.list_(pa.string())), lambda text: [[text]]),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_a_row_of_arrow_holds_nothing_of_other_rows(kind: str):
+    """A null or empty row of a nested column is the same, whatever the other rows are."""
+    made, value = NESTED[kind]
+    empty = {"m": []} if "struct with" in kind else []
+    for hole in (None, empty):
+        column = pa.array([*(value(f"secret-{n}") for n in range(500)), hole], made)
+        alone = pa.array([hole], made)
+        ((*_, among),) = read(batch_of(c=column), bodyFormat="arrow")["r1"]
+        ((by_itself,),) = read(batch_of(c=alone), bodyFormat="arrow")["r1"]
+        assert among == by_itself
+        assert b"secret" not in among
+
+
 # ------------------------------------------------------------------ refusals
 
 

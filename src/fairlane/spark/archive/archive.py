@@ -73,7 +73,7 @@ def archive(
     archive's), DataLost and RedisError. DataLost means that the log was cut before it was read:
     archive more often.
     """
-    register(spark)
+    register(spark, wrap_calls=False)
     options = Options({"queue": queue} | ({"redis": redis_url} if redis_url else {}), ())
     keeper = ArchiveWriter(options.redis, out, results=results, on_batch=on_batch)
     endings = (

@@ -139,7 +139,7 @@ def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
     for request_id, area in areas:
         name = keys.area(request_id, txn.name, area.name)
         commands += [
-            Command(b"PEXPIRE", name, settings.PINNED_MS),
+            Command(b"PEXPIRE", name, txn.keep_ms),
             Command(b"HLEN", name),
             Command(b"HGET", name, b"rows"),
         ]
@@ -193,7 +193,7 @@ def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
             record_keys(rolling.share.id, txn.name),
             manifest=manifest_of(rolling.share),
             open_ms=txn.open_ms,
-            ttl=settings.PINNED_MS,
+            ttl=txn.keep_ms,
         )
         for rolling in group
     ]

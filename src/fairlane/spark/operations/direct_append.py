@@ -72,7 +72,7 @@ def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> Operatio
     if is_noted:
         begun = keys.begun(txn.name)
         notes.append(Command(b"SADD", begun, f"{request_id} {digest}"))
-        notes.append(Command(b"PEXPIRE", begun, settings.PINNED_MS))
+        notes.append(Command(b"PEXPIRE", begun, txn.keep_ms))
     yield Batch(notes)
 
 
@@ -132,7 +132,7 @@ def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Tx
         partition=partition,
         first=first,
         open_ms=txn.open_ms,
-        ttl=settings.PINNED_MS,
+        ttl=txn.keep_ms,
         packed=packed,
     )
 

@@ -57,6 +57,14 @@ class Txn:
     open_ms: int = settings.SINK_OPEN_MS
     rolled: list[tuple[str, Reply]] = field(default_factory=list)  # tokens are to be dispatched
 
+    @property
+    def keep_ms(self) -> int:
+        """Returns how long its records stay: a repeat of it must find them while it may add rows.
+
+        So they must stay at least as long as its requests may be open.
+        """
+        return max(settings.PINNED_MS, self.open_ms)
+
     def own_digest(self, policy: Policy) -> Digest:
         """Returns the digest of a request that is this transaction's alone."""
         digest = Digest(policy)
@@ -78,7 +86,7 @@ def shared_digest(policy: Policy) -> Digest:
 
 def claim(request_id: str, txn: Txn) -> Command:
     """Returns the command that records a request's owner, for the text of a refusal."""
-    return Command(b"SET", keys.owner(request_id), txn.name, b"PX", settings.PINNED_MS)
+    return Command(b"SET", keys.owner(request_id), txn.name, b"PX", txn.keep_ms)
 
 
 def owner_of(owner: bytes | None, policy: Policy, stored: str) -> str:
@@ -96,7 +104,7 @@ def keep_open(request_id: str, txn: Txn) -> Call:
         record_keys(request_id, txn.name),
         manifest="",
         open_ms=txn.open_ms,
-        ttl=settings.PINNED_MS,
+        ttl=txn.keep_ms,
     )
 
 
@@ -158,7 +166,7 @@ class Rolling:
             link=f"{txn.name}:{area.name}:{chunk}",
             last="seal" if is_last and txn.seal else last,
             open_ms=txn.open_ms,
-            ttl=settings.PINNED_MS,
+            ttl=txn.keep_ms,
         )
 
     def rows_at(self, position: int) -> int:

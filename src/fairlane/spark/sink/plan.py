@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    CalendarIntervalType,
     GeographyType,
     GeometryType,
     IntegralType,
@@ -99,7 +100,7 @@ def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> WritePl
     mode = options.choice("writeMode", MODES, "staged")
     request, request_column = _target(options, schema)
     body_column, body_format = _body(options, schema)
-    _check_kind(schema, "", is_json=body_format == "json")
+    _check_kind(schema, "", body_format)
     plan = WritePlan(
         redis=options.redis,
         queue=options.queue,
@@ -189,36 +190,41 @@ def _body(options: Options, schema: StructType) -> tuple[str, str]:
     return name, ""
 
 
-def _check_kind(kind: DataType, column: str, *, is_json: bool) -> None:
-    """Raises InvalidArgument for a type that Python cannot read, or that has no form in JSON."""
+def _check_kind(kind: DataType, column: str, body_format: str) -> None:
+    """Raises InvalidArgument for a type that Python cannot read, or that has no form in a body."""
     if isinstance(kind, YearMonthIntervalType):
         raise InvalidArgument(
             f'column "{column}" holds {kind.simpleString()}, which Spark cannot hand to Python: '
             "cast it to string, or leave it out"
         )
-    if is_json and isinstance(kind, (GeographyType, GeometryType)):
+    if body_format and isinstance(kind, CalendarIntervalType):
+        raise InvalidArgument(
+            f'column "{column}" holds {kind.simpleString()}, which no program can read back from '
+            "a body: cast it to string, or leave it out"
+        )
+    if body_format == "json" and isinstance(kind, (GeographyType, GeometryType)):
         raise InvalidArgument(
             f'column "{column}" holds {kind.simpleString()}, which bodyFormat json has no form '
             "for: make binary or text of it, or choose bodyFormat arrow"
         )
     if isinstance(kind, StructType):
         for part in kind.fields:
-            _check_kind(part.dataType, column or part.name, is_json=is_json)
+            _check_kind(part.dataType, column or part.name, body_format)
     elif isinstance(kind, ArrayType):
-        _check_kind(kind.elementType, column, is_json=is_json)
+        _check_kind(kind.elementType, column, body_format)
     elif isinstance(kind, MapType):
-        _check_map(kind, column, is_json=is_json)
+        _check_map(kind, column, body_format)
 
 
-def _check_map(kind: MapType, column: str, *, is_json: bool) -> None:
-    if is_json and isinstance(kind.keyType, (StructType, ArrayType)):
+def _check_map(kind: MapType, column: str, body_format: str) -> None:
+    if body_format == "json" and isinstance(kind.keyType, (StructType, ArrayType)):
         raise InvalidArgument(
             f'column "{column}" has a map whose keys are {kind.keyType.simpleString()}: '
             "bodyFormat json has text keys only; choose bodyFormat arrow, or make a text of "
             "the keys"
         )
-    _check_kind(kind.keyType, column, is_json=is_json)
-    _check_kind(kind.valueType, column, is_json=is_json)
+    _check_kind(kind.keyType, column, body_format)
+    _check_kind(kind.valueType, column, body_format)
 
 
 def _policy(options: Options) -> Policy:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairlane.spark.sink.plan import WritePlan
 
 _ID_MOST = 1024  # bytes of an id of idColumn
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow IPC stream: no further message
 
 
 class Columns:
@@ -299,9 +300,11 @@ def _key(key: Any) -> Any:
 
 
 def rows_as_arrow(batch: Any) -> Iterator[bytes]:
-    """Yields each row as an Arrow IPC stream of one batch with one row."""
+    """Yields each row as an Arrow IPC stream of one batch with one row.
+
+    `take` copies a row. A slice of a row without elements has the elements of all other rows.
+    """
+    schema = batch.schema.serialize().to_pybytes()
     for at in range(batch.num_rows):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch.slice(at, 1))
-        yield sink.getvalue().to_pybytes()
+        row = batch.take(pa.array([at]))
+        yield b"".join((schema, row.serialize(), _END_OF_STREAM))
