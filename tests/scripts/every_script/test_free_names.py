@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlane.protocol.scripts import FOLDERS, expand, lua_folder
+from fairlane.protocol.scripts import FOLDERS, expand, lua_folder, with_constants
 from tests.support.run.for_each import for_each
 from tests.support.scripts.lua_globals import global_names
 
@@ -44,7 +44,8 @@ def test_a_library_file_has_no_free_names_but_the_keys_of_a_request(name: str):
 
 @for_each("name", SCRIPTS)
 def test_a_script_has_no_free_names_but_its_keys_and_arguments(name: str):
-    assert global_names(expand(ROOT, name)) <= ALLOWED | {"KEYS", "ARGV"}
+    text = with_constants(expand(ROOT, name))  # a function may have at most 200 variables
+    assert global_names(text) <= ALLOWED | {"KEYS", "ARGV"}
 
 
 def test_every_use_of_a_free_name_is_found():
