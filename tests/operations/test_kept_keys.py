@@ -97,7 +97,9 @@ def test_the_end_leaves_what_is_kept(queue: Queue, redis_client: Any):
             ttl = redis_client.pttl(key)
             assert ttl == EXPIRED or 0 < ttl <= settings.FED_RETAIN_MS
         else:
-            assert key in OF_QUEUE | {b"{req}:schedules", b"{req}:ticks", b"{req}:load"}
+            assert key in OF_QUEUE | {
+                *(b"{req}:schedules", b"{req}:ticks", b"{req}:firing", b"{req}:load")
+            }
 
 
 def test_a_deletion_leaves_markers_that_expire_and_what_is_bounded(queue: Queue, redis_client: Any):

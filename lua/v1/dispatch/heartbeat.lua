@@ -14,6 +14,7 @@ local delayed = KEYS[4]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local conf = KEYS[5]  -- {queue}:conf  hash  lock, lock_until, shards, left, died, paused_until, rate
 local taken = KEYS[6]  -- {queue}:taken:<host:port>  hash  unit -> the tokens it took last
 local ticks = KEYS[7]  -- {queue}:ticks  zset  schedule -> its next tick, ms
+local firing = KEYS[8]  -- {queue}:firing  hash  see lib/dispatch/firing.lua
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- host:port
 local started = ARGV[3]  -- ms
@@ -24,6 +25,7 @@ local taken_ttl = tonumber(ARGV[7])  -- ms that what the worker took outlives it
 local died = ARGV[8]  -- "1" = a process of the worker died or lost its connection, perhaps with tokens
 -- @include lib/core/now_ms.lua
 -- @include lib/dispatch/lead.lua
+-- @include lib/dispatch/firing.lua
 
 if not ttl or not lock_ms or not taken_ttl then
   return redis.error_reply("BADARGUMENT heartbeat wants numbers for ttl, lock_ms and taken_ttl")
@@ -58,6 +60,6 @@ end
 local due = score_of(redis.call("ZRANGE", active, 0, 0, "WITHSCORES"))
 local delays = score_of(redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES"))
 local oldest = score_of(redis.call("ZRANGE", workers, 0, 0, "WITHSCORES"))
-local tick = score_of(redis.call("ZRANGE", ticks, 0, 0, "WITHSCORES"))
+local tick = beat_ticks(now, leads)
 return {"ok", leads and 1 or 0, now, due, delays, oldest, lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0, tick,
   pause_end(lock[6], now), lock[7] or ""}

@@ -10,6 +10,7 @@ local active = KEYS[2]  -- {queue}:active  zset  request -> when to look at it n
 local delayed = KEYS[3]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local conf = KEYS[4]  -- {queue}:conf  hash  lock, lock_until, shards, left, paused_until, layout, audited, rate
 local ticks = KEYS[5]  -- {queue}:ticks  zset  schedule -> its next tick, ms
+local firing = KEYS[6]  -- {queue}:firing  hash  see lib/dispatch/firing.lua
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- of the program
 local lock_ms = tonumber(ARGV[3])  -- ms the maintenance lock outlives its holder
@@ -17,6 +18,7 @@ local rest_ms = tonumber(ARGV[4])  -- ms between two audits
 -- @include lib/core/now_ms.lua
 -- @include lib/core/layout.lua
 -- @include lib/dispatch/lead.lua
+-- @include lib/dispatch/firing.lua
 
 if not lock_ms or not rest_ms then
   return redis.error_reply("BADARGUMENT stand_in wants numbers for lock_ms and rest_ms")
@@ -29,7 +31,7 @@ end
 now = now_ms(now)
 local due = score_of(redis.call("ZRANGE", active, 0, 0, "WITHSCORES"))
 local delays = score_of(redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES"))
-local tick = score_of(redis.call("ZRANGE", ticks, 0, 0, "WITHSCORES"))
+local tick = beat_ticks(now, false)
 local beaten = tonumber(redis.call("ZRANGE", workers, -1, -1, "WITHSCORES")[2])
 local is_served = beaten and math.abs(now - beaten) <= lock_ms
 local is_used = due > 0 or delays > 0 or tick > 0
@@ -37,6 +39,7 @@ local leads = is_used and not is_served and may_lead(id, now, lock_ms, row[1], r
 local audits = false
 if leads then
   lead(conf, id, now, lock_ms)
+  tick = beat_ticks(now, true)
   audits = due > 0 and math.abs(now - (tonumber(row[7]) or 0)) >= rest_ms
   if audits then
     redis.call("HSET", conf, "audited", now)

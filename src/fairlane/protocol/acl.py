@@ -88,7 +88,7 @@ ROLES = {
         ("worker",),
         _words(
             "abandon acquire add_stats add_turns admit cancel change_shards change_shared"
-            " charge_turns check complete confirm"
+            " charge_turns check claim_ticks complete confirm"
             " drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hand_over hasten heartbeat hold hold_rate insert_tokens"
             " intend join move_tick open_gate promote push put_schedule reap refund register_worker"

@@ -305,6 +305,11 @@ def bound(queue: str) -> tuple[bytes, bytes]:
     return _dispatch(queue, "conf"), _dispatch(queue, "load")
 
 
+def firing(queue: str) -> bytes:
+    """Returns the hash of what leaders note about due ticks: see lua/v1/lib/dispatch/firing.lua."""
+    return _dispatch(queue, "firing")
+
+
 def schedules(queue: str) -> tuple[bytes, bytes]:
     """The hash schedule -> its definition, and the zset schedule -> its next tick, ms."""
     return _dispatch(queue, "schedules"), _dispatch(queue, "ticks")

@@ -487,6 +487,13 @@ def _read_ticks(raw: Any) -> tuple[Any, str]:
     return raw, repr([(name, int(float(tick)) // 1000 - T0 // 1000, tick) for name, tick in pairs])
 
 
+def _read_firing(raw: Any) -> tuple[Any, str]:
+    """Keeps which tick a leader has begun with; when it did is of use after minutes only."""
+    said = _pairs(raw)
+    begun = {name: text.partition(b":")[0] for name, text in said.items() if name[:1] != b":"}
+    return said, repr(sorted(begun.items()))
+
+
 _READERS = {
     "sub": _read_stream,
     "req": _read_request,
@@ -499,6 +506,7 @@ _READERS = {
     "conf": _read_hash,
     "taken": _read_hash,
     "ticks": _read_ticks,
+    "firing": _read_firing,
     "rate": _read_bucket,
 }
 

@@ -82,6 +82,7 @@ class Programs(Fairlane):
         """Adds the keys that a program reads besides."""
         super().__init__(root, in_stream=in_stream)
         self._add("ticks", keys.schedules(QUEUE)[1])
+        self._add("firing", keys.firing(QUEUE))
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
         wrong = super().wrong_actors(facts, actors)

@@ -125,6 +125,7 @@ class Beats(Fairlane):
         """Adds the records of workers, and what a heartbeat reads."""
         super().__init__(root, in_stream=in_stream)
         self._add("ticks", keys.schedules(QUEUE)[1])
+        self._add("firing", keys.firing(QUEUE))
         for name in BEATING:
             self._add("beat", keys.worker(QUEUE, name))
 

@@ -142,6 +142,7 @@ class Ticks(Several):
         super().__init__(root, in_stream=in_stream)
         for name, key in zip(("schedules", "ticks"), keys.schedules(QUEUE), strict=True):
             self._add(name, key)
+        self._add("firing", keys.firing(QUEUE))
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
         """Checks that a schedule which moved on has submitted the ticks it passed."""

@@ -42,6 +42,7 @@ class Schedules:
         self.queue = queue
         self.stored: dict[str, Schedule] = {}
         self.made: set[str] = set()  # the ids of all requests that a tick ever had
+        self.looks: list[int] = []  # when a leader lived
 
     def due(self, now: int, skip: int, most: int) -> Reply:
         """Returns the schedules that are due, the earliest first."""
@@ -50,6 +51,10 @@ class Schedules:
         rows = sorted(row for row in ticks if row[0] <= now)[skip : skip + most]
         flat = [part for tick, name in rows for part in (name.encode(), tick, self.raw(name))]
         return [now, later, *flat]
+
+    def look(self, now: int) -> None:
+        """Notes that a leader lives now."""
+        self.looks = [at for at in self.looks if at <= now] + [now]
 
     def raw(self, name: str) -> bytes:
         return self.stored[name].raw
@@ -63,15 +68,13 @@ class Schedules:
         }
 
     def _owed(self, name: str, one: Schedule, now: int) -> list[str]:
-        """Returns the ticks that need a request: all that are not late; of the missed ones some."""
+        """Returns the ticks that need a request: all that a leader saw; of the missed ones some."""
         ticks = list(range(one.tick or 0, now + 1, one.period))
-        found = [tick for tick in ticks if tick >= now - LATE]
+        found = {tick for tick in ticks if any(tick <= at <= tick + LATE for at in self.looks)}
         policy = decode(one.raw)
-        if policy.missed == "all":
-            found = ticks[-max(policy.most, len(found)) :]
-        elif policy.missed == "one":
-            found = found or ticks[-1:]
-        return [request_id(self.queue, name, tick) for tick in found]
+        if policy.missed != "skip":
+            found |= set(ticks[-(policy.most if policy.missed == "all" else 1) :])
+        return [request_id(self.queue, name, tick) for tick in sorted(found)]
 
     def put(self, name: str, found: str, definition: bytes, tick: str) -> Reply:
         one = self.stored.get(name)

@@ -43,6 +43,7 @@ KEYS = {
     "tenants": keys.turns(QUEUE)[1],
     "schedules": keys.schedules(QUEUE)[0],
     "ticks": keys.schedules(QUEUE)[1],
+    "firing": keys.firing(QUEUE),
 }
 
 
@@ -328,12 +329,14 @@ class Player:
         every = (
             *(keys.workers(QUEUE), keys.worker(QUEUE, name), keys.active(QUEUE)),
             *(keys.delayed(QUEUE), keys.conf(QUEUE), keys.taken(QUEUE, name)),
-            keys.schedules(QUEUE)[1],
+            *(keys.schedules(QUEUE)[1], keys.firing(QUEUE)),
         )
         given = {"id": name, "started": started, "ttl": TTL_MS, "lock_ms": LOCK_MS}
         given |= {"holds": "", "taken_ttl": TTL_MS, "died": ""}
         self.flush()
         (reply,) = self._send([self._script("heartbeat", every, **given)])
+        if reply[0] == b"ok" and reply[1]:
+            self.book.schedules.look(now)
         agree(reply, wide.beat(now, *worker, self.book.dues()), f"a beat of {worker}")
         if reply[0] == b"ok":
             interval, burst = map(int, reply[11].split() or (0, 0))

@@ -130,8 +130,17 @@ class Acting:
         numbers = {name: int(given[name]) for name in ("skip", "most")}
         reply = self.player.dispatch("due_schedules", **numbers)
         agree(reply, self._schedules.due(self.player.book.now, **numbers), "what is due")
-        if numbers["most"]:
-            self.owed = self._schedules.owed(self.player.book.now)
+        return reply
+
+    def _claim_ticks(self, given: dict[str, Any]) -> Any:
+        numbers = {name: int(given[name]) for name in ("skip", "most")}
+        now = self.player.book.now
+        reply = self.player.dispatch("claim_ticks", **numbers)
+        rows = reply[3:]
+        flat = [part for at in range(0, len(rows), 4) for part in rows[at : at + 3]]
+        agree([*reply[:2], *flat], self._schedules.due(now, **numbers), "what is due")
+        self._schedules.look(now)
+        self.owed = self._schedules.owed(now)
         return reply
 
     def _note_tick(self, request_id: str, *, is_there: bool) -> None:
@@ -158,6 +167,8 @@ class Acting:
         reply = self.player.dispatch("drop_schedule", **given)
         was_there = self._schedules.stored.pop(given["schedule"], None) is not None
         agree(reply, int(was_there), "a removed schedule")
+        if not self._schedules.stored:
+            self._schedules.looks.clear()
         return reply
 
 

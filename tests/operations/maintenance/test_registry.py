@@ -45,7 +45,7 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, late_ms: i
     lane.client.delete(record)
     lane.later(late_ms)
     names = (WORKERS, record, ACTIVE, DELAYED, conf, keys.taken("req", "w:1"))
-    every = (*names, keys.schedules("req")[1])
+    every = (*names, keys.schedules("req")[1], keys.firing("req"))
     given = {"lock_ms": 5000, "holds": "", "taken_ttl": 600_000, "died": ""}
     assert lane.call("heartbeat", every, **same, **given) == [word]
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import settings
+from fairlane import Change, settings
 from fairlane.errors import InvalidArgument, QueueFull
 from fairlane.operations.create import admission
 from fairlane.operations.schedules import change
 from fairlane.operations.schedules.fire import Fired, fire, owed, plan
 from fairlane.operations.schedules.schedule import define, request_id
 from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, SingleServer
 from fairlane.queue import Queue
 from tests.support.operations.stepping import apart, cut_off
@@ -56,7 +57,12 @@ def at(now: int, operation: Operation[Any]) -> Operation[Any]:
         except StopIteration as end:
             return end.value
         for call in step.steps if isinstance(step, Batch) else [step]:
-            if isinstance(call, Call) and call.script.name.endswith("due_schedules"):
+            if isinstance(call, Call) and call.script.name in {
+                "due_schedules",
+                "claim_ticks",
+                "move_tick",
+                "put_schedule",
+            }:
                 call.args = (now, *call.args[1:])
         reply = yield step
 
@@ -136,6 +142,22 @@ def test_missed_ticks_are_right_where_clocks_change(tick: str, now: str, expecte
     found = [iso(one) for one in owed(daily("all"), ms(tick), ms(now))]
     assert found[:2] == [f"2026{one}" for one in expected]
     assert len(found) == (3 if "03-30" in now else 2)
+
+
+def test_a_tick_that_a_leader_saw_in_time_was_not_missed_however_late_it_is_submitted():
+    each = define(cron="* * * * *", bodies=[b"x"], missed="skip")
+    seen = [(2 * MINUTE + 9_000, 4 * MINUTE)]
+    assert owed(each, MINUTE, 9 * MINUTE + 30_000, seen) == [2 * MINUTE, 3 * MINUTE, 4 * MINUTE]
+    one = define(cron="* * * * *", bodies=[b"x"], missed="one")
+    assert owed(one, MINUTE, 9 * MINUTE + 30_000, seen) == [
+        *(2 * MINUTE, 3 * MINUTE, 4 * MINUTE, 9 * MINUTE)
+    ]
+
+
+def test_of_ticks_that_wait_very_long_the_latest_thousand_are_owed():
+    each = define(cron="* * * * * *", bodies=[b"x"], missed="one")
+    found = owed(each, 0, 5_000_000, [(0, 5_000_000)])
+    assert (found[0], found[-1], len(found)) == (4_001_000, 5_000_000, settings.MISSED_MOST)
 
 
 def test_many_missed_ticks_are_submitted_part_by_part():
@@ -323,6 +345,168 @@ def test_without_room_a_tick_waits_and_is_submitted_later(ticking: Ticking):
     ticking.driver.run(admission.set_max_waiting("req", 0))
     ticking.fire()
     assert ticking.requests() == ["r1", "req:a:20261124T013000Z", "req:b:20261124T013000Z"]
+
+
+@pytest.mark.parametrize("missed", ["skip", "one", "all"])
+def test_a_tick_that_a_leader_saw_gets_its_request_when_there_is_room(
+    ticking: Ticking, missed: str
+):
+    """All leaders may be away for an hour in between."""
+    ticking.driver.run(admission.set_max_waiting("req", 1))
+    Queue(ticking.driver).submit_request([b"there before"], id="r1")
+    ticking.put("a", missed=missed)
+    ticking.now = ms("2026-11-24T02:30:01+01:00")
+    assert ticking.fire().is_full
+    ticking.now += HOUR
+    assert ticking.fire().is_full
+    ticking.driver.run(admission.set_max_waiting("req", 0))
+    assert ticking.fire().requests == 1
+    assert ticking.requests() == ["r1", "req:a:20261124T013000Z"]
+
+
+@pytest.mark.parametrize("missed", ["skip", "one", "all"])
+def test_no_tick_is_dropped_while_the_leader_needs_long_for_all_that_is_due(
+    ticking: Ticking, missed: str
+):
+    for number in range(250):
+        ticking.put(f"s{number}", missed=missed)
+    ticking.now = ms("2026-11-24T02:30:09+01:00")
+    for _ in range(3):
+        assert ticking.fire().requests
+        ticking.now += HOUR
+    assert len(ticking.requests()) == 250
+
+
+@pytest.mark.parametrize("missed", ["skip", "one", "all"])
+def test_ticks_that_come_while_there_is_no_room_are_all_submitted_later(
+    ticking: Ticking, missed: str
+):
+    ticking.driver.run(admission.set_max_waiting("req", 1))
+    Queue(ticking.driver).submit_request([b"there before"], id="r1")
+    ticking.put("a", cron="* * * * * *", missed=missed)
+    for _ in range(5):
+        ticking.now += 5_000
+        ticking.fire()
+    ticking.driver.run(admission.set_max_waiting("req", 0))
+    ticking.fire()
+    assert len(ticking.requests()) == 1 + 25
+
+
+def test_a_beat_of_the_leader_counts_as_a_look(ticking: Ticking):
+    """Its scheduler may be in a long call."""
+    ticking.put(missed="skip")
+    ticking.now = ms("2026-11-24T02:30:05+01:00")
+    names = (keys.workers("req"), keys.worker("req", "w:1"), keys.conf("req"))
+    same = {"id": "w:1", "started": 7, "ttl": 60_000, "now": ticking.now}
+    call = library().register_worker(names, host="b", pid=1, late=2_000, **same)
+    ticking.driver.run(once(call))
+    slot = (*names[:2], keys.active("req"), keys.delayed("req"), names[2])
+    every = (*slot, keys.taken("req", "w:1"), TICKS, keys.firing("req"))
+    given = {"lock_ms": 2_500, "holds": "", "taken_ttl": 600_000, "died": ""}
+    ticking.driver.run(once(library().heartbeat(every, **same, **given)))
+    ticking.now += HOUR
+    assert ticking.fire().requests == 1
+
+
+# ------------------------------------------------------------------ a leader that died
+
+
+def die_before_the_move(ticking: Ticking) -> None:
+    """Fires as a leader that ends after the submission."""
+    operation = at(ticking.now, fire("req"))
+    step = next(operation)
+    while getattr(step.steps[0] if isinstance(step, Batch) else step, "script", None) is None or (
+        (step.steps[0] if isinstance(step, Batch) else step).script.name != "move_tick"
+    ):
+        step = operation.send(ticking.driver.run(once(step)))
+
+
+def end_of(ticking: Ticking, request_id: str, how: str) -> None:
+    """Ends the request of a tick, and lets its tombstone expire."""
+    request = Queue(ticking.driver).request(request_id)
+    if how == "cancelled":
+        request.cancel("no")
+    elif how == "lost":
+        ticking.client.zadd(keys.active("req"), {request_id: 5.5})
+    ticking.client.delete(*keys.request_keys(request_id))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+def test_a_tick_whose_request_has_expired_is_not_submitted_again(ticking: Ticking, how: str):
+    ticking.put()
+    ticking.now = ms("2026-11-24T02:30:01+01:00")
+    die_before_the_move(ticking)
+    (made,) = ticking.requests()
+    end_of(ticking, made, how)
+    ticking.now += HOUR
+    fired = ticking.fire()
+    assert (fired.requests, fired.has_moved, ticking.requests()) == (0, True, [])
+    assert ticking.tick() == ms("2026-11-25T02:30+01:00")
+    ticking.now += DAY
+    assert ticking.fire().requests == 1
+
+
+def test_a_tick_whose_request_a_person_deleted_is_not_submitted_again(ticking: Ticking):
+    ticking.put()
+    ticking.now = ms("2026-11-24T02:30:01+01:00")
+    die_before_the_move(ticking)
+    (made,) = ticking.requests()
+    queue = Queue(ticking.driver)
+    queue.change(queue.select(Change.delete(cancel=True), made))
+    assert ticking.fire().requests == 0
+
+
+def test_a_tick_that_a_leader_began_with_and_never_submitted_is_submitted(ticking: Ticking):
+    """The leader died between its note and the request, and none lived for an hour."""
+    ticking.put(missed="skip")
+    ticking.now = ms("2026-11-24T02:30:01+01:00")
+    ticking.driver.run(once(next(at(ticking.now, fire("req")))))
+    ticking.now += HOUR
+    assert ticking.fire().requests == 1
+
+
+def test_nothing_is_left_of_a_tick_that_was_submitted(ticking: Ticking):
+    ticking.put()
+    ticking.now += DAY
+    ticking.fire()
+    assert b"s" not in ticking.client.hgetall(keys.firing("req"))
+    ticking.run(change.remove("req", "s"))
+    assert not ticking.client.exists(keys.firing("req"))
+
+
+# ------------------------------------------------------------------ the clock of Redis
+
+
+def test_a_tick_that_was_set_while_the_clock_was_ahead_is_void(ticking: Ticking):
+    right = ticking.now
+    ticking.put("a", cron="*/5 * * * *", tz="UTC", missed="skip")
+    ticking.put("b", cron="0 0 1 1 *", tz="UTC")
+    later = ticking.tick("b")
+    ticking.now = right + 2 * HOUR
+    ticking.put("c", cron="*/5 * * * *", tz="UTC")
+    ticking.fire()
+    assert ticking.tick("a") == right + 2 * HOUR + 5 * MINUTE
+    ticking.now = right
+    while ticking.fire().has_moved:
+        pass
+    assert [ticking.tick(name) for name in "abc"] == [
+        *(right + 5 * MINUTE, later, right + 5 * MINUTE)
+    ]
+    before = ticking.requests()
+    ticking.now += 5 * MINUTE + 1
+    assert ticking.fire().requests == 2
+    assert len(ticking.requests()) == len(before) + 2
+
+
+def test_a_clock_that_goes_back_a_little_moves_no_tick(ticking: Ticking):
+    ticking.put("a", cron="*/5 * * * *", tz="UTC")
+    tick = ticking.tick("a")
+    ticking.now -= 900
+    assert not ticking.fire().has_moved
+    assert ticking.tick("a") == tick
+
+
+# ------------------------------------------------------------------ what can't be read
 
 
 def test_a_definition_that_cannot_be_read_does_not_stop_the_others(ticking: Ticking):

@@ -34,7 +34,7 @@ class Standing(NamedTuple):
 
 
 def stand_in(lane: Lane, name: str = "t:1", **given: Any) -> Standing:
-    names = (WORKERS, ACTIVE, DELAYED, CONF, TICKS)
+    names = (WORKERS, ACTIVE, DELAYED, CONF, TICKS, keys.firing("req"))
     given = {"lock_ms": LOCK, "rest_ms": REST} | given
     return Standing(*lane.call("stand_in", names, id=name, **given))
 

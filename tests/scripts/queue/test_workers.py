@@ -11,6 +11,7 @@ from fairlane.protocol import keys
 if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
 
+FIRING = keys.firing("req")
 WORKERS, CONF = keys.workers("req"), keys.conf("req")
 DIED, PAUSED, RATE = -4, -2, -1  # indexes in the reply to a heartbeat
 TTL, LATE, LOCK, TAKEN_TTL = 60_000, 2_000, 5_000, 600_000
@@ -38,7 +39,7 @@ def register_two(lane: Lane) -> None:
 
 def beat(lane: Lane, name: str = "w:1", started: int = 7, **given: Any) -> list:
     slot = (keys.active("req"), keys.delayed("req"), CONF)
-    names = (WORKERS, record(name), *slot, taken(name), keys.schedules("req")[1])
+    names = (WORKERS, record(name), *slot, taken(name), keys.schedules("req")[1], FIRING)
     given = {"ttl": TTL, "lock_ms": LOCK, "holds": "", "taken_ttl": TAKEN_TTL, "died": ""} | given
     return list(lane.call("heartbeat", names, id=name, started=started, **given))
 

@@ -105,7 +105,7 @@ def test_workers_live_on_a_full_redis(lane: Lane):
         words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
         assert lane.call("register_worker", (workers, record, CONF), **words) == [b"ok"]
         taken, ticks = keys.taken("req", "w:1"), keys.schedules("req")[1]
-        names = (workers, record, ACTIVE, DELAYED, CONF, taken, ticks)
+        names = (workers, record, ACTIVE, DELAYED, CONF, taken, ticks, keys.firing("req"))
         words = {"id": "w:1", "started": 7, "ttl": 60_000, "lock_ms": 5_000, "holds": ""}
         words |= {"taken_ttl": 600_000, "died": "1"}
         assert lane.call("heartbeat", names, **words)[:2] == [b"ok", 1]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import redis
 
 _DISPATCH = re.compile(
-    rb"\{[^{}]+\}:(?:active|audit|hooked|hooks|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|turns|tenants|[0-9]{1,2})"
+    rb"\{[^{}]+\}:(?:active|audit|hooked|hooks|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|firing|turns|tenants|[0-9]{1,2})"
 )
 _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few|error):(\{[^{}]+\})")
 _OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a user

@@ -136,10 +136,7 @@ def _read_log(queue: str, wanted: Iterable[Life]) -> Operation[dict[Life, str] |
         if page is None:
             return None
         for _, fields in page:
-            entry = {
-                name.decode(): value.decode("utf-8", "replace")
-                for name, value in zip(fields[::2], fields[1::2], strict=True)
-            }
+            entry = _entry(fields)
             name, state = entry.get("id", ""), entry.get("state", "")
             life = left.pop((name, entry.get("born", "")), None)
             if life is not None and state in ENDED_STATES:
@@ -150,6 +147,28 @@ def _read_log(queue: str, wanted: Iterable[Life]) -> Operation[dict[Life, str] |
             break
         at = b"(" + page[-1][0]
     return found
+
+
+def logged_ids(queue: str, ids: Iterable[str]) -> Operation[set[str]]:
+    """Returns which of these ids have an ending in the log, be it that they were lost."""
+    left, found = {*ids}, set[str]()
+    at = b"-"
+    while left:
+        page = yield Command(b"XRANGE", keys.completed(queue), at, b"+", b"COUNT", _PAGE)
+        names = {_entry(fields).get("id", "") for _, fields in page}
+        found |= left & names
+        left -= names
+        if len(page) < _PAGE:
+            break
+        at = b"(" + page[-1][0]
+    return found
+
+
+def _entry(fields: Sequence[bytes]) -> dict[str, str]:
+    return {
+        name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
+        for name, value in zip(fields[::2], fields[1::2], strict=False)
+    }
 
 
 def _page(queue: str, at: bytes) -> Operation[list[tuple[bytes, Any]] | None]:

@@ -85,7 +85,7 @@ def heartbeat(
     names = (
         *(keys.workers(queue), keys.worker(queue, worker)),
         *(keys.active(queue), keys.delayed(queue), keys.conf(queue)),
-        *(keys.taken(queue, worker), keys.schedules(queue)[1]),
+        *(keys.taken(queue, worker), keys.schedules(queue)[1], keys.firing(queue)),
     )
     call = library().heartbeat(
         names,

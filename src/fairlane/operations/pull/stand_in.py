@@ -56,7 +56,7 @@ class Upkeep:
     def _ask(self, taker: str) -> Operation[Reply]:
         names = (
             *(keys.workers(self._queue), keys.active(self._queue), keys.delayed(self._queue)),
-            *(keys.conf(self._queue), keys.schedules(self._queue)[1]),
+            *(keys.conf(self._queue), keys.schedules(self._queue)[1], keys.firing(self._queue)),
         )
         call = library().stand_in(names, id=taker, lock_ms=settings.LOCK_MS, rest_ms=self._rest_ms)
         return (yield from call.run())

@@ -35,6 +35,11 @@ class _Stored(NamedTuple):
     now_ms: int
 
 
+def keys_of(queue: str) -> tuple[bytes, ...]:
+    """Returns the keys of the scripts that change schedules."""
+    return *keys.schedules(queue), keys.firing(queue)
+
+
 def put(queue: str, name: str, wanted: Definition) -> Operation[Schedule]:
     """Adds a schedule, or gives an existing one this definition; returns it.
 
@@ -53,7 +58,7 @@ def put(queue: str, name: str, wanted: Definition) -> Operation[Schedule]:
         if raw != stored.raw:
             found = digest_of(stored.raw) if stored.raw else ""
             call = library().put_schedule(
-                keys.schedules(queue), schedule=name, found=found, definition=raw, tick=tick
+                keys_of(queue), schedule=name, found=found, definition=raw, tick=tick
             )
             if (yield from call.run()).is_changed:
                 continue
@@ -112,13 +117,13 @@ def remove(queue: str, name: str) -> Operation[None]:
     check_schedule_name(queue, name)
     if not (yield from _read(queue, name)).raw:
         raise (yield from _not_found(queue, name))
-    yield library().drop_schedule(keys.schedules(queue), schedule=name)
+    yield library().drop_schedule(keys_of(queue), schedule=name)
 
 
 def move_tick(queue: str, name: str, raw: bytes, expected: int | None, tick: int | None) -> Call:
     """Returns the call that sets a schedule's next tick, if it still is as the caller read it."""
     return library().move_tick(
-        keys.schedules(queue),
+        keys_of(queue),
         schedule=name,
         found=digest_of(raw),
         expected="" if expected is None else expected,

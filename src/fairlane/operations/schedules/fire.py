@@ -3,6 +3,10 @@
 The id of a request is made of its schedule and its tick, so a tick that is submitted twice finds
 its request. Only then the schedule moves to its next tick, by compare-and-set. So a leader may end
 between the two, and two leaders may do this concurrently.
+
+A request is forgotten at some time after its end. So a leader notes in the dispatch slot that it
+begins with a tick, before it submits the requests. The next leader that finds this note looks for
+those requests in the completion log, too.
 """
 
 from __future__ import annotations
@@ -12,11 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, RequestExists
-from fairlane.operations.batching import call_each
+from fairlane.operations.batching import call_each, run_each_or_error
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import GROUP, create, create_one
+from fairlane.operations.create.lives import logged_ids
 from fairlane.operations.create.new_request import NewRequest
-from fairlane.operations.schedules.change import move_tick
+from fairlane.operations.schedules.change import keys_of, move_tick
 from fairlane.operations.schedules.cron import cron_of
 from fairlane.operations.schedules.schedule import (
     check_schedule_name,
@@ -25,14 +30,16 @@ from fairlane.operations.schedules.schedule import (
 )
 from fairlane.operations.submit.durability import check_replicas, confirm_submission
 from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fairlane.operations.schedules.schedule import Definition
     from fairlane.options import Policy
-    from fairlane.protocol.steps import Operation
+    from fairlane.protocol.steps import Call, Operation
 
 _ENTRY = 64  # bytes that a sub-request costs beside its body
 
@@ -47,6 +54,7 @@ class Move(NamedTuple):
     next: int
     definition: Definition
     policy: Policy
+    began: int = 0  # when another leader began with these ticks, ms; 0 = none has
 
 
 @dataclass(slots=True)
@@ -72,33 +80,52 @@ def fire(queue: str, skip: int = 0) -> Operation[Fired]:
     The first `skip` due schedules are left out, because they wait since an earlier pass.
     """
     most = settings.SCHEDULES_PAGE
-    call = library().due_schedules(keys.schedules(queue), skip=skip, most=most)
+    call = library().claim_ticks(keys_of(queue), skip=skip, most=most)
     reply = yield from call.run()
     rows = reply.rows
     fired = Fired(reply.now, reply.next)
+    watched = read_spans(reply.watched)
     moves: list[Move] = []
-    for name, tick, raw in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+    for name, tick, raw, began in zip(rows[::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
         shown = name.decode("utf-8", "replace")
         try:
-            moves += plan(queue, shown, raw, tick, fired.now_ms)
+            moves += plan(queue, shown, raw, tick, fired.now_ms, watched, began)
         except FairlaneError as error:
             fired.waiting[shown] = error
     for group in _groups(moves):
         if fired.is_full:
             for move in group:
                 fired.waiting.setdefault(move.name, QueueFull("no room"))
+            yield from call_each([_give_up(queue, move) for move in group])
             continue
         yield from _fire_group(queue, group, fired)
     return fired
 
 
-def plan(queue: str, name: str, raw: bytes, tick: int, now_ms: int) -> list[Move]:
+Span = tuple[int, int]  # a time in which some leader lived, in ms
+
+
+def read_spans(text: bytes) -> list[Span]:
+    """Reads the spans of lua/v1/lib/dispatch/firing.lua, the earliest first."""
+    pairs = [part.partition(b"-") for part in text.split(b",") if part]
+    return [(int(begin), int(end)) for begin, _, end in pairs]
+
+
+def plan(
+    queue: str,
+    name: str,
+    raw: bytes,
+    tick: int,
+    now_ms: int,
+    watched: Sequence[Span] = (),
+    began: int = 0,
+) -> list[Move]:
     """Returns what a due schedule submits, in parts of at most a group. Raises InvalidArgument."""
     check_schedule_name(queue, name)
     definition = decode(raw)
     cron = cron_of(definition.cron, definition.tz)
     policy = definition.policy(queue)
-    ticks = owed(definition, tick, now_ms)
+    ticks = owed(definition, tick, now_ms, watched)
     then = cron.next(now_ms)
     moves = []
     expected = tick
@@ -106,23 +133,27 @@ def plan(queue: str, name: str, raw: bytes, tick: int, now_ms: int) -> list[Move
     for start in range(0, max(1, len(ticks)), most):
         part, rest = ticks[start : start + most], ticks[start + most :]
         upto = rest[0] if rest else then
-        moves.append(Move(name, raw, expected, part, upto, definition, policy))
+        moves.append(Move(name, raw, expected, part, upto, definition, policy, began))
         expected = upto
     return moves
 
 
-def owed(definition: Definition, tick: int, now_ms: int) -> list[int]:
+def owed(definition: Definition, tick: int, now_ms: int, watched: Sequence[Span] = ()) -> list[int]:
     """Returns the ticks from `tick` until now that get a request, by the policy for missed ones.
 
-    A tick that is at most a few seconds late was not missed.
+    A tick was not missed if a leader lived a few seconds after it, in one of the spans `watched`,
+    though the queue may have had no room for its request since. At most the latest thousand count.
     """
     cron = cron_of(definition.cron, definition.tz)
-    recent = cron.latest(max(tick, now_ms - settings.LATE_TICK_MS), now_ms, settings.MISSED_MOST)
-    if definition.missed == "all":
-        return cron.latest(tick, now_ms, max(definition.most, len(recent)))
-    if definition.missed == "one" and not recent:
-        return cron.latest(tick, now_ms, 1)
-    return recent
+    found: set[int] = set()
+    for begin, end in (*watched, (now_ms, now_ms)):
+        first, until = max(tick, begin - settings.LATE_TICK_MS), min(end, now_ms)
+        if first <= until:
+            found |= {*cron.latest(first, until, settings.MISSED_MOST)}
+    if definition.missed != "skip":
+        most = definition.most if definition.missed == "all" else 1
+        found |= {*cron.latest(tick, now_ms, most)}
+    return sorted(found)[-settings.MISSED_MOST :]
 
 
 def _size_of(definition: Definition) -> int:
@@ -149,20 +180,26 @@ def _groups(moves: list[Move]) -> Iterator[list[Move]]:
 def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
     owners: list[Move] = []
     new: list[NewRequest] = []
+    had = yield from _submitted_before(queue, [move for move in group if move.began], fired)
     for move in group:
-        for tick in move.ticks:
+        for tick in move.ticks if move.name not in fired.waiting else ():
+            made = request_id(queue, move.name, tick)
+            if made in had:
+                continue
             digest = Digest(move.policy)
             digest.add(move.definition.bodies)
-            made = request_id(queue, move.name, tick)
             new.append(NewRequest(made, move.policy, digest, move.definition.bodies))
             owners.append(move)
     errors = (yield from _submit(new)) if new else []
+    clean = set[str]()
     for move, error in zip(owners, errors, strict=True):
         if error is None or isinstance(error, (RequestExists, RequestEnded)):
             fired.requests += error is None  # else the tick has its request already
             continue
         fired.waiting.setdefault(move.name, error)
-        fired.is_full = fired.is_full or isinstance(error, (QueueFull, RedisFull))
+        if isinstance(error, (QueueFull, RedisFull)):
+            fired.is_full = True
+            clean.add(move.name)
     calls = [
         move_tick(queue, move.name, move.raw, move.expected, move.next)
         for move in group
@@ -170,6 +207,43 @@ def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
     ]
     for reply in (yield from call_each(calls)):  # what fails here is repeated by the next pass
         fired.has_moved |= not isinstance(reply, FairlaneError) and not reply.is_moved
+    yield from call_each([_give_up(queue, move) for move in group if move.name in clean])
+
+
+def _give_up(queue: str, move: Move) -> Call:
+    """Returns the call that removes the note of a move that found no room."""
+    return move_tick(queue, move.name, move.raw, move.expected, move.expected)
+
+
+def _submitted_before(queue: str, begun: Sequence[Move], fired: Fired) -> Operation[set[str]]:
+    """Returns which requests of these moves another leader has submitted, and are gone by now.
+
+    A move whose requests cannot be looked for is put into `fired.waiting`.
+    """
+    names = {request_id(queue, move.name, tick): move for move in begun for tick in move.ticks}
+    ids = list(names)
+    rows = yield from run_each_or_error([hmget(name, "state", "over") for name in ids])
+    gone, had = set[str](), set[str]()
+    for name, row in zip(ids, rows, strict=True):
+        if isinstance(row, FairlaneError):
+            fired.waiting.setdefault(names[name].name, row)
+            continue
+        state, over = parse_fields(("state", "over"), row)
+        if over:  # a person deleted it
+            had.add(name)
+        elif state in {"", "abandoned"} and not _is_recent(names[name].began, fired.now_ms):
+            gone.add(name)
+    if gone:
+        entries = yield Batch([Command(b"ZSCORE", keys.active(queue), name) for name in gone])
+        had |= {name for name, at in zip(gone, entries, strict=True) if at and float(at) % 1}
+        had |= yield from logged_ids(queue, gone)
+    return had
+
+
+def _is_recent(began_ms: int, now_ms: int) -> bool:
+    """Returns True if a request that was submitted since is still known, whatever became of it."""
+    longest_ms = settings.LEAST_TOMBSTONE_MS - 1000 * settings.CALL_PATIENCE_S
+    return 0 <= now_ms - began_ms <= longest_ms
 
 
 def _submit(new: list[NewRequest]) -> Operation[list[FairlaneError | None]]:
