@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 from fairlane import settings
 from fairlane.common.clock import LAST_MS, duration_s, moment_ms, ms_of
 from fairlane.common.rate import Rate, Shared, rate_of, rates_text
+from fairlane.common.text import exact
 from fairlane.common.xid import Key, packed_ids, read_distinct, xid
 from fairlane.errors import InvalidArgument
 from fairlane.protocol.keys import LANES, check_name, new_id
@@ -169,8 +170,8 @@ def _check_deadline_of_start(given: dict[str, Any]) -> None:
     start_ms, deadline_ms = given.get("start_ms", 0), given.get("deadline_ms", 0)
     if 0 < deadline_ms <= start_ms - round(time.time() * 1000):
         raise InvalidArgument(
-            f"deadline {deadline_ms / 1000:g} s is not valid: it counts from the submission, and "
-            "must be later than run_at"
+            f"deadline {exact(deadline_ms / 1000)} s is not valid: it counts from the submission, "
+            "and must be later than run_at"
         )
 
 
@@ -236,9 +237,9 @@ def _time(name: str, ms: object, low: int, high: int) -> None:
     """Raises InvalidArgument, with seconds, unless `ms` is a whole number of the range."""
     is_whole = isinstance(ms, int) and not isinstance(ms, bool)
     if not is_whole or not low <= ms <= high:  # type: ignore[operator]
-        shown = f"{ms / 1000:g} s" if is_whole else repr(ms)  # type: ignore[operator]
+        shown = f"{exact(ms / 1000)} s" if is_whole else repr(ms)  # type: ignore[operator]
         raise InvalidArgument(
-            f"{name} {shown} is not valid: {low / 1000:g} to {high / 1000:,.0f} s is expected"
+            f"{name} {shown} is not valid: {exact(low / 1000)} to {high / 1000:,.0f} s is expected"
         )
 
 
@@ -348,8 +349,8 @@ class Policy:
         _time("window", self.window_ms, 0, 366 * _DAY_MS)
         if self.window_ms > self.retain_ms:
             raise InvalidArgument(
-                f"window {self.window_ms / 1000:.15g} s is longer than the retention of "
-                f"{self.retain_ms / 1000:g} s: a request is not known for longer than that"
+                f"window {exact(self.window_ms / 1000)} s is longer than the retention of "
+                f"{exact(self.retain_ms / 1000)} s: a request is not known for longer than that"
             )
         if self.on_duplicate == "debounce" and not self.delay_ms:
             raise InvalidArgument("debounce needs a delay: give delay, as it begins anew each time")
@@ -364,8 +365,8 @@ class Policy:
             raise InvalidArgument("after_any_end needs after: name the requests to wait for")
         if 0 < self.deadline_ms <= self.delay_ms:
             raise InvalidArgument(
-                f"deadline {self.deadline_ms / 1000:g} s is not valid: it counts from the "
-                f"submission, and must be later than the delay of {self.delay_ms / 1000:g} s"
+                f"deadline {exact(self.deadline_ms / 1000)} s is not valid: it counts from the "
+                f"submission, and must be later than the delay of {exact(self.delay_ms / 1000)} s"
             )
 
     def in_queue(self, queue: str) -> Policy:

@@ -175,7 +175,11 @@ def duration_ms(text: str) -> int:
 
 def duration_range_ms(text: str) -> tuple[int, int]:
     """Returns ms for `"1s..5m"`, shortest and longest; one duration means both."""
-    low, _, high = text.partition("..")
+    low, mark, high = text.partition("..")
+    if mark and not (low.strip() and high.strip()):
+        raise InvalidArgument(
+            f"{text!r} is no range: write the shortest and the longest time, as 1s..5m"
+        )
     shortest = duration_ms(low)
     longest = duration_ms(high) if high else shortest
     if longest < shortest:

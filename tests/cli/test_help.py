@@ -7,9 +7,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
-from tests.cli.program import finish
+from fairlane.cli import registry
+from fairlane.cli.registry import OTHER_WORDS, fairlane, load
+from tests.cli.program import NO_SERVER, finish
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
@@ -150,12 +153,73 @@ def test_bad_usage_is_one_sentence(words: str, alone: Program):
         ("dead reqeue", "requeue"),
         ("spark colect", "collect"),
         ("requeue", "dead requeue?"),
+        ("purge", "delete or dead drop?"),
+        ("dead retry", "requeue?"),
+        ("retry", "dead requeue?"),
+        ("dead purge", "drop?"),
+        ("schedule delete", "remove?"),
+        ("queue purge", "fairlane delete or fairlane dead drop?"),
+        ("enqueue", "submit?"),
         ("stop", "spark stop or server stop?"),
     ],
 )
 def test_a_mistyped_command_gets_a_suggestion(words: str, meant: str, alone: Program):
     *_, mistyped = given = words.split()
     alone(*given).refused(2, f"No such command '{mistyped}'. Did you mean {meant}", "--help")
+
+
+def test_every_suggested_command_exists():
+    def exists(words: list[str], group: click.Command) -> bool:
+        if not words:
+            return True
+        with click.Context(group) as context:
+            found = group.get_command(context, words[0]) if isinstance(group, click.Group) else None
+        return found is not None and exists(words[1:], found)
+
+    for words, commands in OTHER_WORDS:
+        assert [one for one in commands if not exists(one.split(), fairlane)] == []
+        assert words
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("serve --queue a --queue b", "--queue"),
+        ("submit f --limit 1 --limit 2", "--limit"),
+        ("list --limit 1 --limit=2", "--limit"),
+        ("dead list x --queue a --queue a", "--queue"),
+        ("queue rate 5/s --burst 1 --burst 2", "--burst"),
+        ("webhook add w http://a --queue a --queue b", "--queue"),
+        ("top --queue a --queue b", "--queue"),
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(words: str, named: str, alone: Program):
+    alone(*words.split()).refused(2, f"Option '{named}' is given twice: give it once", "--help")
+
+
+def test_a_switch_and_an_option_of_several_values_may_be_repeated(alone: Program):
+    ended = alone("list", "--json", "--json", "--tag", "a", "--tag", "b", "--redis", NO_SERVER)
+    assert "twice" not in ended.err
+
+
+def test_an_option_of_one_value_is_refused_twice_in_every_command():
+    """Also a command that a test calls twice in one process."""
+    count = 0
+    for name in registry.COMMANDS:
+        todo = [load(name)]
+        while todo:
+            command = todo.pop()
+            todo += command.commands.values() if isinstance(command, click.Group) else ()
+            for one in command.params:
+                if not isinstance(one, click.Option) or one.multiple or one.is_flag or one.count:
+                    continue
+                if one.nargs != 1 or not one.expose_value:
+                    continue
+                word, count = max(one.opts, key=len), count + 1
+                context = click.Context(command, info_name=name)
+                with pytest.raises(click.UsageError, match=f"Option '{word}' is given twice"):
+                    command.make_parser(context).parse_args([word, "1", word, "2"])
+    assert count > 100
 
 
 def test_a_word_that_resembles_no_command_gets_no_suggestion(alone: Program):

@@ -81,6 +81,7 @@ REFUSED = {
     "redis://a:1?decode_responses=True": "'decode_responses' is none of",
     "redis://a:1?socket_timeout=1": "'socket_timeout' is none of",
     "redis://a:1?db=x": "db 'x'",
+    "redis://a:1?db=1&db=2": "its option db is given twice",
     "redis://a:1?ssl_cert_reqs=none": "rediss instead of redis",
     "rediss://a:1?ssl_cert_reqs=never": "none, optional or required",
     "rediss://a:1?ssl_check_hostname=perhaps": "true or false",

@@ -563,9 +563,10 @@ SCENARIOS: list[Scenario] = [
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, holds, has_rates, has_rates_and_is_held, takes_turns, charges_turns, measures, is_given_another_rate,
-    is_given_another_share, ages, follows_another, fans_out, forwards, balances, publishes, places,
-    pauses_the_queue, spreads, requeues, requeues_after_the_end, drops_the_dead, limits_the_queue,
+    changes, holds, has_rates, has_rates_and_is_held, takes_turns, charges_turns, measures,
+    is_given_another_rate, is_given_another_share, ages, follows_another, fans_out, forwards,
+    balances, publishes, places, pauses_the_queue, spreads, requeues, requeues_after_the_end,
+    drops_the_dead, limits_the_queue,
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
     joins_children,
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.cli.output import note
 from fairlane.common import clock
+from fairlane.common.text import exact
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.protocol.steps import Command, Message, NextChunk, Pause
 
@@ -20,7 +21,7 @@ BACK = "Redis answers again"
 
 def away(place: str, patience_s: float) -> str:
     """Returns the sentence about a Redis that does not answer."""
-    return f"Redis at {place} does not answer: trying for up to {patience_s:g} s"
+    return f"Redis at {place} does not answer: trying for up to {exact(patience_s)} s"
 
 
 def each_step(operation: Operation[T], perform: Callable[[Step], Operation[Any]]) -> Operation[T]:

@@ -55,8 +55,41 @@ COMMANDS = (
 ELSEWHERE = {"spark": "fairlane.spark.commands"}
 
 
+# Words of other queues and shells, and the commands that do it here.
+OTHER_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("purge flush clear empty clean wipe truncate rm del delete remove erase discard drop",
+     ("delete", "dead drop", "schedule remove", "webhook remove", "topic delete", "token revoke")),
+    ("retry rerun replay resubmit redo reprocess restart", ("dead requeue",)),
+    ("enqueue add push send publish new create start",
+     ("submit", "topic publish", "schedule add", "webhook add", "token create", "server start")),
+    ("run work consume process", ("worker",)),
+    ("kill abort terminate revoke", ("cancel",)),
+    ("hold freeze suspend disable", ("pause", "queue pause", "schedule pause")),
+    ("unpause continue enable unfreeze", ("resume", "queue resume", "schedule resume")),
+    ("ls ll all", ("list", "dead list", "schedule list", "webhook list", "topic list",
+                   "token list", "flow list")),
+    ("show info inspect get describe progress stat", ("status",)),
+    ("update change edit modify alter", ("set", "queue set")),
+    ("explain reason", ("why",)),
+    ("failed failures failure dlq dead-letter", ("errors", "dead list")),
+    ("ps nodes", ("workers",)),
+    ("monitor watch live", ("top",)),
+    ("metrics dashboard ui web http api", ("serve",)),
+    ("check health ping diagnose repair verify", ("doctor",)),
+    ("cron beat schedules recurring", ("schedule",)),
+    ("log logs history", ("completions",)),
+    ("output result download", ("results",)),
+)  # fmt: skip
+
+
+def _plain(commands: list[str]) -> list[str]:
+    """Returns the commands that are in no group, and `dead drop`, which is for all requests."""
+    plain = [one for one in commands if " " not in one or one.startswith("dead ")]
+    return plain or commands
+
+
 class Group(click.Group):
-    """Suggests the closest names for a mistyped command, as click does for options."""
+    """Suggests commands for a mistyped one: of that sense, of that name in a group, or like it."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -65,11 +98,26 @@ class Group(click.Group):
         name = args[0]
         is_unknown = not name.startswith("-") and self.get_command(ctx, name) is None
         if is_unknown and not ctx.resilient_parsing:
-            near = self._inside(ctx, name) or get_close_matches(name, self.list_commands(ctx))
+            near = self._alike(ctx, name) or get_close_matches(name, self.list_commands(ctx))
             close = " or ".join(near)
             hint = f". Did you mean {close}?" if close else ""
             raise click.UsageError(f"No such command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def _alike(self, ctx: click.Context, name: str) -> list[str]:
+        """Returns the commands that do what `name` means elsewhere, and those of that name."""
+        program, *groups = ctx.command_path.split()
+        start = " ".join([*groups, ""])
+        meant = [
+            command
+            for words, commands in OTHER_WORDS
+            if name.lower() in words.split()
+            for command in commands
+        ]
+        here = [one.removeprefix(start) for one in meant if one.startswith(start)]
+        if groups:
+            return here or [f"{program} {one}" for one in _plain(meant)]
+        return list(dict.fromkeys([*_plain(here), *self._inside(ctx, name)]))
 
     def _inside(self, ctx: click.Context, name: str) -> list[str]:
         """Returns the commands of that name in the groups of this group: `dead requeue`."""
@@ -105,7 +153,47 @@ class Commands(Group):
 def load(name: str, package: str = PACKAGE) -> click.Command:
     """Returns the command whose file in `package` is `name`."""
     command: click.Command = import_module(ELSEWHERE.get(name, f"{package}.{name}")).command
+    _refuse_repeats(command)
     return command
+
+
+def _refuse_repeats(command: click.Command) -> None:
+    """Makes a command and those in it refuse an option that is given twice and has one value.
+
+    click takes the last value without a word.
+    """
+    make_parser = command.make_parser
+
+    def make(ctx: click.Context) -> Any:
+        parser = make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_once(args: list[str]) -> Any:
+            found = parse(args)
+            _check_repeats(found[2], ctx)
+            return found
+
+        parser.parse_args = parse_once  # type: ignore[method-assign]
+        return parser
+
+    if not getattr(make_parser, "refuses_repeats", False):  # else it was loaded before
+        make.refuses_repeats = True  # type: ignore[attr-defined]
+        command.make_parser = make  # type: ignore[method-assign]
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _refuse_repeats(inner)
+
+
+def _check_repeats(given: list[click.Parameter], ctx: click.Context) -> None:
+    """Raises UsageError if one of these options has one value and is given again."""
+    seen: set[str | None] = set()
+    for one in given:
+        is_switch = isinstance(one, click.Option) and one.is_flag and not one.secondary_opts
+        if not isinstance(one, click.Option) or one.multiple or one.count or is_switch:
+            continue
+        if one.name in seen:
+            name = max(one.opts, key=len)
+            raise click.UsageError(f"Option {name!r} is given twice: give it once", ctx)
+        seen.add(one.name)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

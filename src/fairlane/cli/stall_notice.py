@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fairlane.cli.exit_status import known
 from fairlane.cli.output import note
 from fairlane.common import clock
+from fairlane.common.text import exact
 
 if TYPE_CHECKING:
     from fairlane.model import Progress
@@ -71,7 +72,7 @@ class StallNotice:
             self._due, self._seen_missing = clock.mono_s() + AGAIN_S, True
         elif missing or (self._reads and not now.ended):
             self._due = inf
-            quiet = f"no result for {QUIET_S:g} s: " if self._reads else ""
+            quiet = f"no result for {exact(QUIET_S)} s: " if self._reads else ""
             counts = f"is {now.state} with {now.done:,}/{now.total:,} done"
             note(f"{quiet}request {now.id} {counts}" + (f"; {missing}" if missing else ""))
         else:

@@ -30,7 +30,9 @@ def _delays(end: float) -> Iterator[float]:
 def retry_delay_ms(attempt: int, backoff_min_ms: int, backoff_max_ms: int) -> int:
     """Returns the ms until a failed sub-request runs again: doubling per attempt, with jitter.
 
-    The value lies between a half of and the whole min(backoff_max, backoff_min * 2^(attempt - 1)).
+    The value lies between a half of and the whole backoff_min * 2^(attempt - 1), and is never
+    shorter than backoff_min nor longer than backoff_max. The first pause is up to twice as long as
+    the shortest one, so that calls that failed together do not come back together.
     """
-    ceiling = min(backoff_max_ms, backoff_min_ms * 2 ** min(attempt - 1, 30))
-    return int(ceiling * random.uniform(0.5, 1.0))
+    ceiling = min(backoff_max_ms, backoff_min_ms * 2 ** min(max(1, attempt - 1), 30))
+    return random.randint(max(backoff_min_ms, ceiling // 2), ceiling)

@@ -71,7 +71,8 @@ class Rate(NamedTuple):
         )
         shared = f", shared as {self.shared.key}" if self.shared is not None else ""
         weight = f", each counts for {self.weight}" if self.weight > 1 else ""
-        return f"{float(_number(us, self.interval_us)):.15g}/{unit}{shared}{weight}"
+        number = f"{float(_number(us, self.interval_us)):.6f}".rstrip("0").rstrip(".")
+        return f"{number}/{unit}{shared}{weight}"
 
     @property
     def width(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ _HOURS_FROM_S = 7_200
 _GIB = 1 << 30
 _DAY_MS = 86_400_000
 _DATE = "%Y-%m-%d %H:%M:%S"
+# What makes room on a full Redis, and what needs some.
+MAKE_ROOM = (
+    "fairlane delete --state ended or fairlane dead drop (fairlane dead requeue needs some room)"
+)
 _REASONS = {
     "attempts": "failed every attempt",
     "timeout": "timed out",
@@ -46,6 +51,21 @@ def join_names(names: Sequence[object]) -> str:
     """Returns the first five, and how many more there are."""
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(map(str, names[:_SHOWN])) + more
+
+
+def exact(value: float) -> str:
+    """Returns a number with its fraction as `0.25` or `31,622,400`, never with an exponent."""
+    shown = f"{value:,.9f}".rstrip("0").rstrip(".")
+    return "0" if shown == "-0" else shown
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """Returns a measured number rounded to its first digits: `20,600`, `0.0123`; no exponent."""
+    if not value or not math.isfinite(value):
+        return "0" if not value else str(value)
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    shown = f"{round(value, places):,.{max(0, places)}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def of_queue(queue: str) -> str:

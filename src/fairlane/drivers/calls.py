@@ -114,7 +114,8 @@ class Calls(Generic[D]):
     ) -> Any:
         """Repeats one call while Redis does not answer; the same bytes each time.
 
-        A step that is sent at most once is not repeated, and returns None. `keep`: the caller keeps the connection. `away_s` as in Batch. `step`: for error texts.
+        A step that is sent at most once is not repeated: without a reply it returns None. `keep`:
+        the caller keeps the connection. `away_s` as in Batch. `step`: for error texts.
         """
         driver, servers, delays = self.driver, self.driver.servers, None
         away_s = driver.cluster_away_s(away_s)

@@ -207,6 +207,8 @@ def _options(url: str, query: str, *, is_secure: bool) -> dict[str, Any]:
     options: dict[str, Any] = {}
     is_sound = _SOUND.fullmatch(url.partition("?")[0]) is not None
     for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in options:
+            raise _invalid(url, f"its option {name} is given twice: give it once")
         read_value = _OPTIONS.get(name)
         if read_value is None:
             shown = f" {name!r}" if is_sound and _PLAIN_NAME.fullmatch(name) else ""

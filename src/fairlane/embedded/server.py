@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fairlane.common.text import exact
 from fairlane.embedded.data_folders import choose
 from fairlane.embedded.home import Home, find_place, locked
 from fairlane.errors import RedisUnfit
@@ -237,6 +238,6 @@ def _wait_until_gone(place: Home) -> None:
     deadline = time.monotonic() + READY_S
     while _is_alive(place):
         if time.monotonic() > deadline:
-            message = f"the embedded server did not end within {READY_S:g} s"
+            message = f"the embedded server did not end within {exact(READY_S)} s"
             raise RedisUnfit(message)
         time.sleep(_POLL_S)

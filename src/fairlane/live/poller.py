@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
+from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.live.frames import Frame, Totals, frame_of, rates_between
 
@@ -87,7 +88,7 @@ class Poller:
             async with asyncio.timeout(max(ANSWER_S, self.every_s)):
                 found = await self._read()
         except TimeoutError:
-            away = f"Redis has not answered for {max(ANSWER_S, self.every_s):g} s"
+            away = f"Redis has not answered for {exact(max(ANSWER_S, self.every_s))} s"
         except FairlaneError as error:
             away, is_cut_off = str(error), isinstance(error, RedisUnreachable)
         except Exception:  # noqa: BLE001  a bug must not end the looks, or all watchers wait for ever

@@ -1,7 +1,8 @@
 """The keys beside a person's lists: what a service records under its namespace.
 
-The names are those of mpush, so its users find what they had. A list keeps the name that a person
-gave it. In a cluster a hash tag, `{orders}:in`, puts all of them into one slot.
+The names are those that the README of mpush describes; its program puts `service:` before those of
+services. A list keeps the name that a person gave it. In a cluster a hash tag, `{orders}:in`, puts
+all of them into one slot.
 """
 
 from __future__ import annotations
@@ -136,5 +137,5 @@ class Namespace(NamedTuple):
         return self._key("message:xid:") + xid.encode("utf-8", "replace")
 
     def metrics(self, name: str) -> bytes:
-        """`<namespace>:metrics:<name>`: hash of count, sum and max."""
+        """`<namespace>:metrics:<name>`: hash of count, and for `done` of sum and max."""
         return self._key(f"metrics:{name}")

@@ -13,7 +13,8 @@ when one of them is called. Names in capitals are constants: the loader puts the
 places. `-- @flags` sets how the server may treat the script: `allow-oom` (it must run when Redis is
 full, because nothing could be drained otherwise), `no-writes`, or `grows` (refused when full). The
 line `-- @once` means that a repeat would have another effect: a driver does not send the call again
-when its reply is lost. In a cluster SPUBLISH, which stays on one node, replaces PUBLISH in the text.
+when its reply is lost. In a cluster SPUBLISH, which stays on one node, replaces PUBLISH in the
+text.
 """
 
 from __future__ import annotations

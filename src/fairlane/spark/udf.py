@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sql
 
 from fairlane import settings
+from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, InvalidArgument, WaitTimeout
 from fairlane.options import Policy, check_limit, check_priority
 from fairlane.protocol import keys
@@ -216,7 +217,7 @@ def _await(url: str, queue: str, request_id: str, timeout_s: float | None) -> Pr
         except WaitTimeout:
             request.cancel(_NO_READER)
             raise WaitTimeout(
-                f"request {request_id} had not ended after {timeout_s:g} s and was cancelled: "
+                f"request {request_id} had not ended after {exact(timeout_s)} s and was cancelled: "
                 "no other query could match its results to rows"
             ) from None
         except BaseException:

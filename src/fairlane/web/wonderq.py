@@ -95,7 +95,10 @@ def _id_of(taken: AsyncTaken) -> str:
 def _message(raw: bytes, media: str) -> str:
     if media == FORM:
         form = parse_qs(raw.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100)
-        text: object = form.get("message", [""])[-1]
+        texts = form.get("message", [""])
+        if len(texts) > 1:
+            raise Refusal(422, MISSING)
+        text: object = texts[0]
     elif media in {"", JSON}:
         given = decoded(raw or b"{}", object)
         text = given.get("message") if isinstance(given, dict) else None

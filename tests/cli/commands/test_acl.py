@@ -85,6 +85,7 @@ def test_passwords_come_from_the_environment(alone: Program):
         (b"producer=x\nsecret\n", "line 2: ROLE=PASSWORD is expected"),
         (b"boss=secret\n", "line 1: ROLE=PASSWORD is expected"),
         (b"producer=\n", "line 1"),
+        (b"producer=secret\nproducer=secret2\n", "line 2: role producer is given twice"),
         (b"producer=\xff\n", "no UTF-8 text"),
         (None, "No such file"),
     ],

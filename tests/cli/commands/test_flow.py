@@ -54,6 +54,10 @@ def test_the_runs_of_a_queue_are_listed(program: Program, submitted: Queue):
     )
 
 
+def test_a_property_that_is_given_twice_is_refused(program: Program):
+    program("flow", "list", "a=1", "a=2").refused(2, "property a is given twice: give it once")
+
+
 def test_json_has_every_step(program: Program, submitted: Queue):
     shown = json.loads(program("flow", "show", "x", "--json").out)
     assert (shown["flow"], shown["state"]) == ("order", "active")

@@ -305,3 +305,13 @@ def test_a_producer_that_was_killed_goes_on_and_no_line_comes_twice(
     assert (ended.code, ended.out) == (0, b"mine\n")
     assert ended.err == "fairlane: left out as repeats: 1,500 lines of standard input\n"
     assert bodies_of(redis_client, "mine") == lines[:1_500]
+
+
+@pytest.mark.parametrize(
+    ("start", "is_past"), [("2020-01-01T00:00Z", True), ("2099-01-01T00:00Z", False)]
+)
+def test_a_start_in_the_past_is_named(program: Program, start: str, *, is_past: bool):
+    ended = program("submit", program.file(b"a\n"), "--run-at", start)
+    assert ended.code == 0
+    assert ("--run-at 2020-01-01T00:00Z is in the past" in ended.err) == is_past
+    assert ("the request may start now" in ended.err) == is_past

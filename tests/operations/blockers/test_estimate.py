@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.common.rate import rate_of
 from fairlane.found import Cause, LanePlace, WorkerState
-from fairlane.model import Progress, Token
+from fairlane.model import FailedAttempt, Progress, Token
 from fairlane.operations.blockers.estimate import Capacity, Rival, capacity_of, estimate
 from fairlane.operations.blockers.facts import RequestFacts
 from fairlane.operations.blockers.place import InLane, Neighbours
@@ -122,6 +122,7 @@ def test_an_open_request_has_no_end():
     [
         ([], Capacity(4), "the workers have not finished a sub-request yet that was measured"),
         ([Cause("workers", "")], Capacity(), "a queue without workers has no time to start"),
+        ([Cause("task", "", NOW + 9)], FOUR, "what workers gave back has no time to start"),
         ([Cause("paused", "")], FOUR, "a paused request has no time to start"),
         (
             [Cause("queue", "")],
@@ -135,6 +136,24 @@ def test_without_a_basis_there_is_no_estimate(
 ):
     found = estimate(facts(), causes, capacity, near(), {})
     assert (found.starts_ms, found.ends_ms, found.why_not) == (None, None, why_not)
+
+
+def test_a_request_of_which_workers_give_back_what_they_take_has_no_estimate():
+    """The rest of it still waits in its lane."""
+    note = FailedAttempt(0, 1, NOW, "no worker has had the task shop:send")
+    found = estimate(facts(20, given_back=note)._replace(retries=1), [], FOUR, near(), {})
+    assert found.why_not == "what workers gave back has no time to start"
+    assert times(facts(20, given_back=note), [], FOUR, near(), {}) == (0.0, 1.0)
+
+
+def test_what_cannot_start_before_its_deadline_has_no_estimate():
+    late = facts(20, deadline_ms=NOW + 60_000)
+    delay = Cause("delay", "", NOW + 60_000)
+    assert estimate(late, [delay], FOUR, near(), {}).why_not == (
+        "its deadline passes before it starts"
+    )
+    soon = facts(20, deadline_ms=NOW + 500)
+    assert times(soon, [], FOUR, near(), {}) == (0.0, 0.5)
 
 
 def test_a_queue_that_is_paused_for_a_time_has_one():

@@ -274,6 +274,19 @@ def test_the_first_in_line_is_taken_next(served: Queue):
     assert found.lane_place.place == 1
 
 
+def test_no_worker_takes_it_next_while_the_queue_is_paused(served: Queue):
+    request = served.submit_request([b"x"])
+    served.pause()
+    paused, token = request.why().causes
+    assert (paused.kind, token.text) == ("queue", "no token is ahead of it")
+    served.resume()
+
+
+def test_without_a_worker_none_takes_it_next(queue: Queue):
+    _, token = queue.submit_request([b"x"]).why().causes
+    assert token.text == "no token is ahead of it"
+
+
 def test_more_urgent_requests_at_work_go_first_although_they_have_no_token(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis
 ):

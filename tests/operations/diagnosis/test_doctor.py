@@ -139,6 +139,13 @@ def test_settings_are_judged(name: str, info: dict, config: dict, state: str, wo
     assert bool(check.remedy) == (state != "ok")
 
 
+def test_the_remedy_of_a_full_server_names_the_commands_that_make_room():
+    info = HEALTHY | {"maxmemory": "1010000"}
+    (check,) = [one for one in judge(Facts(info, SETTINGS)) if one.check == "memory"]
+    for command in ("fairlane delete --state ended", "fairlane dead drop", "fairlane dead requeue"):
+        assert command in check.remedy
+
+
 @pytest.mark.parametrize("aof", ["0", "1"])
 def test_settings_that_may_not_be_read_are_reported_so(aof: str):
     """A managed Redis refuses CONFIG, which alone is no fault."""

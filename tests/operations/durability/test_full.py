@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import Change
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisFull
 from fairlane.operations.lease import tokens
@@ -76,8 +77,10 @@ def fill(queue: Queue, client: Any) -> list[Request]:
             before.update(dump(client))
             accepted.append(queue.submit_request(bodies(), id=f"r{i}"))
 
-    with pytest.raises(RedisFull, match="full"):
+    with pytest.raises(RedisFull, match="full") as refused:
         submit_many()
+    for command in ("fairlane delete --state ended", "fairlane dead drop", "fairlane dead requeue"):
+        assert command in str(refused.value)
     assert dump(client) == before
     assert len(accepted) > 5
     return accepted
@@ -103,6 +106,19 @@ def test_a_full_redis_refuses_submissions_whole_and_is_worked_off(queue: Queue, 
         assert request.wait(5) == "done"
         check_settled_once(request)
     client.config_set("maxmemory", 0)  # results take as much room as the bodies did, for a day
+    assert queue.submit_request(bodies(), id="late").state() == "active"
+
+
+def test_what_the_refusal_names_makes_room(queue: Queue, client: Any):
+    """After all work is done, results and dead sub-requests are kept for their retention."""
+    fill(queue, client)
+    work_off(queue.driver, count=100)
+    with pytest.raises(RedisFull):
+        queue.submit_request(bodies(), id="late")
+    queue.change(queue.select(Change.delete(), states=["ended"]))
+    wait_until(
+        lambda: client.info("memory")["used_memory"] < client.info("memory")["maxmemory"] / 2
+    )
     assert queue.submit_request(bodies(), id="late").state() == "active"
 
 

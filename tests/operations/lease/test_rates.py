@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.common.rate import Shared, rate_of
+from fairlane.errors import InvalidArgument
 from fairlane.operations.lease import rates
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import acquire
 from fairlane.operations.lease.tokens import parse
 from fairlane.operations.submit.stream import submit
-from fairlane.errors import InvalidArgument
 from fairlane.options import Policy, policy_of
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library

@@ -254,6 +254,8 @@ def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
         for name in ("most", "self", "flow"):  # also words of the library
             assert serving.curl(f"/v1/flows?property={name}%3D5").json == {"flows": [], "after": ""}
         assert is_problem(serving.curl("/v1/flows?property=city"), 422, "NAME=VALUE")
+        twice = "/v1/flows?property=city%3Da&property=city%3Db"
+        assert is_problem(serving.curl(twice), 422, "a property is given twice")
         for name in ("foreign", "nothing", "a%7Bb"):
             assert is_problem(serving.curl(f"/v1/flows/{name}"), 404)
             assert is_problem(serving.call("POST", f"/v1/flows/{name}/cancel"), 404)

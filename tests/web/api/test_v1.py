@@ -265,6 +265,9 @@ def test_bad_content_is_refused_and_nothing_is_written(
         assert answer.status == 413, (kind, path)
     assert is_problem(serving.call("POST", "/v1/requests", b"a", **{"Content-Type": "text/x"}), 415)
     assert is_problem(serving.curl("/v1/requests?limit=0"), 422)
+    twice = "parameter limit is given twice: give it once"
+    assert is_problem(serving.curl("/v1/requests?limit=1&limit=2"), 422, twice)
+    assert is_problem(serving.curl("/v1/requests?limit=1&limit=1&limit=1"), 422, "3 times")
     assert is_problem(serving.curl("/v1/requests?colour=red"), 422, "colour")
     assert is_problem(serving.call("POST", "/v1/take", {"count": 101}), 422)
     assert is_problem(serving.call("POST", "/v1/take", {"wait_s": 61}), 422)

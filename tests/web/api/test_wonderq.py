@@ -57,6 +57,7 @@ WITHOUT_A_MESSAGE = [
     ["-d", ""],
     ["-d", "massage=a"],
     ["-d", "message="],
+    ["-d", "message=a&message=b"],
     *(
         ["-H", "Content-Type: application/json", "-d", given]
         for given in ("{}", '{"message": ""}', '{"message": 1}', '{"message": null}', "[]")

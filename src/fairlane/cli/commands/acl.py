@@ -128,6 +128,11 @@ def _from_file(file: Path, known: Iterable[str]) -> dict[str, str]:
                 f"--password-file {file}, line {number}: ROLE=PASSWORD is expected, and one of "
                 f"the roles {', '.join(known)}"
             )
+        if role.strip() in found:
+            raise InvalidArgument(
+                f"--password-file {file}, line {number}: role {role.strip()} is given twice: "
+                "give it once"
+            )
         found[role.strip()] = password
     return found
 

@@ -167,6 +167,8 @@ def _properties(words: tuple[str, ...]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         if not equals:
             raise InvalidArgument(f"property {word!r} is not valid: write NAME=VALUE")
+        if name in found:
+            raise InvalidArgument(f"property {name} is given twice: give it once")
         found[name] = value
     return found
 

@@ -83,12 +83,14 @@ def _times(found: Distribution, unit_s: float) -> list[str]:
 
 def _shown(seconds: float) -> str:
     """Returns a duration in three digits and its unit."""
+    from fairlane.common.text import figure
+
     if seconds == 0:
         return "0"
     for unit, name, per_second in _UNITS:
         if seconds < unit * 1000:
-            return f"{seconds * per_second:.3g} {name}"
-    return f"{seconds:.3g} s" if seconds < _LONG_S else f"{seconds:,.0f} s"
+            return f"{figure(seconds * per_second)} {name}"
+    return f"{figure(seconds)} s" if seconds < _LONG_S else f"{seconds:,.0f} s"
 
 
 def _emit_table(rows: list[tuple[str, ...]]) -> None:

@@ -101,7 +101,7 @@ def unsubscribe(name: str, subscriber: str, redis: str | None) -> int:
 @click.option(
     "--redeliver",
     metavar="TIME",
-    default=f"{settings.REDELIVER_S:g}s",
+    default=f"{settings.REDELIVER_S:.0f}s",
     show_default=True,
     help="Print messages again that were not acknowledged in this time.",
 )

@@ -69,7 +69,7 @@ def _rows(found: WhyWaiting) -> Iterator[tuple[str, str]]:
 
 
 def _estimate(found: Estimate, now_ms: int) -> Iterator[tuple[str, str]]:
-    from fairlane.common.text import plural, when
+    from fairlane.common.text import figure, plural, when
 
     if found.why_not:
         yield "estimate", f"none: {found.why_not}"
@@ -82,7 +82,10 @@ def _estimate(found: Estimate, now_ms: int) -> Iterator[tuple[str, str]]:
         )
     if found.ends_ms:
         yield "ends", f"about {when(found.ends_ms, now_ms)}, if nothing more urgent comes"
-    yield "measured", f"{found.per_s:,.3g} sub-requests a second by {plural(found.units, 'unit')}"
+    yield (
+        "measured",
+        f"{figure(found.per_s)} sub-requests a second by {plural(found.units, 'unit')}",
+    )
 
 
 def _fields(found: WhyWaiting) -> dict[str, Any]:

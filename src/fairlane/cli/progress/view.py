@@ -18,6 +18,7 @@ from fairlane import settings
 from fairlane.cli.durations import eta
 from fairlane.cli.output import note
 from fairlane.cli.stall_notice import StallNotice
+from fairlane.common.text import exact
 
 if TYPE_CHECKING:
     from fairlane.cli.submission.input_lines import Source
@@ -161,7 +162,7 @@ class _Watching:
             from fairlane.errors import WaitTimeout
 
             raise WaitTimeout(
-                f"request {self._id} had not ended after {self._timeout:g} s; "
+                f"request {self._id} had not ended after {exact(self._timeout)} s; "
                 f"Redis has not answered for {away_s:.0f} s"
             )
         return min(pause, self._left())

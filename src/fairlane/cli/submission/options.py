@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from fairlane import settings
 from fairlane.cli.options import range_ms, time_limit_ms, time_ms
+from fairlane.cli.output import note
+from fairlane.common.clock import moment_ms
+from fairlane.common.text import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
+_PAST_MS = 2_000  # a time that was read from a clock just now is not in the past
 _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
 _OPTIONS = (
     click.option(
@@ -160,6 +165,7 @@ def read_options(
         "retain_s": time_ms("--retain", retain, "0s", "366d") / 1000,
         **{name: value for name, value in given.items() if value is not None},
     }
+    _note_past(given.get("run_at"))
     if deadline is not None:
         found["deadline_s"] = time_ms("--deadline", deadline, "1ms", "366d") / 1000
     if time_limit is not None:
@@ -175,3 +181,13 @@ def read_options(
     if after or after_any_end:
         found |= {"after": after, "after_any_end": after_any_end}
     return cast("RequestOptions", found)
+
+
+def _note_past(run_at: str | None) -> None:
+    """Reports a start that is over: the request starts now. Raises InvalidArgument."""
+    if run_at is None:
+        return
+    past_ms = round(time.time() * 1000) - moment_ms("run_at", run_at)
+    if past_ms > _PAST_MS:
+        gone = format_duration(past_ms)
+        note(f"--run-at {run_at} is in the past ({gone} ago): the request may start now")

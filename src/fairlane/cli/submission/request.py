@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from fairlane import settings
 from fairlane.cli.output import write_json, write_line
 from fairlane.cli.results.writer import NDJSON, write_results
+from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable, RequestNotFound
 from fairlane.options import RequestOptions
 
@@ -103,7 +104,7 @@ def no_room(wish: SubmitOptions, error: RedisFull | QueueFull) -> RedisFull | Qu
     """Returns the refusal, with the time that the command waited for room."""
     if not wish.max_wait_s:
         return error
-    return type(error)(f"no room after {wish.max_wait_s:g} s: {error}")
+    return type(error)(f"no room after {exact(wish.max_wait_s)} s: {error}")
 
 
 def _take_back(wish: SubmitOptions, request: Request) -> str:

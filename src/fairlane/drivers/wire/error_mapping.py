@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
+from fairlane.common.text import MAKE_ROOM
 from fairlane.drivers.wire import error_hints, missing_scripts
 from fairlane.errors import (
     SCRIPT_ERRORS,
@@ -139,7 +140,7 @@ def translate(
     if code == "OOM":
         return RedisFull(
             f"Redis at {place} is full (maxmemory): nothing was written; "
-            "drain it or raise maxmemory"
+            f"let workers drain it, make room with {MAKE_ROOM}, or raise maxmemory"
         )
     if is_read_only(error):
         kind = RedisUnfit if is_replica else RedisUnreachable

@@ -42,9 +42,9 @@ def causes_of(
         return []
     own = own_cause(facts)
     found = [own] if own is not None else []
-    found += _of_queue(queue)
+    found += (held_up := [*_of_queue(queue)])
     if own is None:
-        found.append(_in_lanes(place, capacity or Capacity()))
+        found.append(_in_lanes(place, capacity or Capacity(), is_served=not held_up))
     return found
 
 
@@ -205,13 +205,14 @@ def _of_queue(queue: QueueFacts) -> Iterable[Cause]:
         yield Cause("workers", no_worker(queue.name))
 
 
-def _in_lanes(place: LanePlace | None, capacity: Capacity) -> Cause:
+def _in_lanes(place: LanePlace | None, capacity: Capacity, *, is_served: bool) -> Cause:
+    """Returns the place as a cause. `is_served`: the workers take from the queue now."""
     if place is None:
         return Cause("token", "its next token is on its way")
     if place.is_lost:
         text = "its token is in no lane: a worker is taking it, or else it is minted again soon"
         return Cause("token", text)
-    busy = _busy(place, capacity)
+    busy = _busy(place, capacity) if is_served else ""
     figures = {
         "lanes": place.ahead,
         "requests": place.requests,

@@ -6,6 +6,7 @@ assumes that nothing more urgent comes, and that all sub-requests take equally l
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.text import format_duration
@@ -36,6 +37,7 @@ _OPEN_ENDED = {
     "after": "a request that waits for others",
     "open": "an open request without work",
     "workers": "a queue without workers",
+    "task": "what workers gave back",
 }
 
 
@@ -116,6 +118,8 @@ def estimate(
         if cause.kind in _OPEN_ENDED or (cause.kind == "queue" and not cause.until_ms):
             what = _OPEN_ENDED.get(cause.kind, "a queue that is paused until it is resumed")
             return Estimate(why_not=f"{what} has no time to start")
+    if facts.progress.given_back is not None and facts.retries:
+        return Estimate(why_not=f"{_OPEN_ENDED['task']} has no time to start")
     if capacity.per_s <= 0:
         why_not = "the workers have not finished a sub-request yet that was measured"
         return Estimate(units=capacity.units, why_not=why_not)
@@ -127,7 +131,12 @@ def estimate(
     wait_s = 0.0 if near is None else _wait_s(near, capacity, rivals)
     starts_s = max(opens_s, wait_s)
     is_started = facts.progress.held > 0
+    deadline_s = (facts.progress.deadline_ms or math.inf) / 1000 - facts.now_ms / 1000
+    if not is_started and starts_s >= deadline_s:
+        why_not = "its deadline passes before it starts"
+        return Estimate(0, None, capacity.per_s, capacity.units, why_not)
     ends_s = (opens_s if is_started else starts_s) + _work_s(facts, capacity, near, rivals, rates)
+    ends_s = min(ends_s, deadline_s)
     return Estimate(
         starts_ms=0 if is_started else facts.now_ms + round(starts_s * 1000),
         ends_ms=None if facts.progress.is_open else facts.now_ms + round(ends_s * 1000),

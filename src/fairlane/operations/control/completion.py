@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fairlane import settings
+from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, InvalidArgument, RequestLost, WaitTimeout
 from fairlane.model import ENDED_STATES, Result
 from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts
@@ -79,7 +80,7 @@ def timed_out(
     missing = yield from unserved(queue)
     more = f"; {missing}" if missing else ""
     return WaitTimeout(
-        f"request {request_id} had not ended after {timeout_s:g} s; {goes_on}{counts}{more}"
+        f"request {request_id} had not ended after {exact(timeout_s)} s; {goes_on}{counts}{more}"
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.common.text import MAKE_ROOM, exact
 from fairlane.operations.diagnosis.finding import BAD, OK, WARN, Finding
 from fairlane.protocol.server_info import release
 
@@ -103,7 +104,10 @@ def _memory(facts: Facts) -> Finding:
     shown += f" of {most / _MIB:,.0f} MiB ({used / most:.0%})"
     if used > _NEARLY * most:
         state = BAD if used > _FULL * most else WARN
-        remedy = "raise maxmemory, add workers, or shorten the retention of results (--retain)"
+        remedy = (
+            f"make room with {MAKE_ROOM}; raise maxmemory, add workers, or shorten the retention "
+            "of results (--retain)"
+        )
         return Finding("memory", state, shown, remedy)
     return Finding("memory", OK, shown)
 
@@ -170,14 +174,14 @@ def _sockets(facts: Facts) -> Finding:
         return Finding("timeouts", OK, "the server's timeouts are not readable")
     longest = settings.SOCKET_TIMEOUT_S
     if 0 < int(idle) <= longest:
-        what = f"the server closes what is idle for {idle} s, calls may take {longest:g} s"
+        what = f"the server closes what is idle for {idle} s, calls may take {exact(longest)} s"
         return Finding("timeouts", WARN, what, "CONFIG SET timeout 0, or at least 60")
     if alive == "0":
         what = "tcp-keepalive is 0: the server never notices a client that is cut off"
         return Finding("timeouts", WARN, what, "CONFIG SET tcp-keepalive 300")
     closes = f"closes after {idle} s idle" if int(idle) else "never closes idle connections"
     return Finding(
-        "timeouts", OK, f"the server {closes}, tcp-keepalive {alive} s; ours {longest:g} s"
+        "timeouts", OK, f"the server {closes}, tcp-keepalive {alive} s; ours {exact(longest)} s"
     )
 
 

@@ -92,7 +92,10 @@ def retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
         f"{shown} requests end a second, and each keeps {size(bytes_each)} for {kept}"
         f": that grows to {size(need)}, and the memory is {size(memory)}"
     )
-    remedy = "shorten the retention of results (--retain 0s to 366d), or give Redis more memory"
+    remedy = (
+        "shorten the retention of results (--retain 0s to 366d), make room with fairlane delete "
+        "--state ended, or give Redis more memory"
+    )
     return [Finding("retention", WARN, what, remedy)]
 
 

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from fairlane.common.clock import ms_of
+from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument
 from fairlane.found import ENDED, RUNNING, STATE_GROUPS, RequestFilters
 from fairlane.options import check_priority
@@ -72,8 +73,8 @@ def filter_of(**wanted: Unpack[RequestFilters]) -> RequestFilter:
     newer_ms = _age_ms("newer_s", given.get("newer_s"))
     if newer_ms is not None and older_ms >= newer_ms:
         raise InvalidArgument(
-            f"older {older_ms / 1000:g} s and newer {newer_ms / 1000:g} s exclude each other: "
-            "no request is older than the first and newer than the second"
+            f"older {exact(older_ms / 1000)} s and newer {exact(newer_ms / 1000)} s exclude each "
+            "other: no request is older than the first and newer than the second"
         )
     prefix = given.get("id_prefix", "")
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):

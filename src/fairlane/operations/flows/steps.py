@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
+from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.operations.flows.feed import PLAIN, Wrap
 from fairlane.options import Policy, RequestOptions, policy_of
@@ -108,7 +109,7 @@ def check_followed(step: Step, where: str) -> None:
     retain_s = step.options.get("retain_s")
     if retain_s is not None and retain_s < LEAST_RETAIN_S:
         raise InvalidArgument(
-            f"{where} has retain_s {retain_s:g}, and another step reads its results: "
+            f"{where} has retain_s {exact(retain_s)}, and another step reads its results: "
             f"give {LEAST_RETAIN_S:,} or more"
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlane import settings
+from fairlane.common.text import exact
 from fairlane.errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.protocol import keys
 from fairlane.protocol.replies import CANCELLED
@@ -117,10 +118,10 @@ def _shortfall(found: Confirmed, replicas: int) -> str:
     if found.replicas < replicas:
         return (
             f"only {found.replicas} of {_replicas(replicas)} confirmed it within "
-            f"{settings.CONFIRM_MS / 1000:g} s"
+            f"{exact(settings.CONFIRM_MS / 1000)} s"
         )
     return (
-        f"its server's append-only file was not on disk within {settings.SYNC_MS / 1000:g} s "
+        f"its server's append-only file was not on disk within {exact(settings.SYNC_MS / 1000)} s "
         "(is appendfsync always or everysec?)"
     )
 

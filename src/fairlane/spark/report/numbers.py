@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fairlane.common.text import figure
+
 NOTHING = "–"  # noqa: RUF001  a dash
 
 
@@ -20,7 +22,7 @@ def number(value: float) -> str:
     """Returns a number with two or three significant digits."""
     if value == round(value) or abs(value) >= 100:  # noqa: PLR2004
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 1 else f"{value:.2g}"
+    return f"{value:.1f}" if abs(value) >= 1 else figure(value, 2)
 
 
 def count(value: float) -> str:

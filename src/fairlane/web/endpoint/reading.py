@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import msgspec
 
 from fairlane import settings
+from fairlane.common.text import exact
 from fairlane.web.endpoint.problem import Refusal, type_sentence
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ async def parts(request: Request) -> AsyncIterator[bytes]:
                 async with asyncio.timeout(CHUNK_S):
                     part = await anext(stream, None)
             except TimeoutError:
-                detail = f"nothing came for {CHUNK_S:g} s: send the content faster"
+                detail = f"nothing came for {exact(CHUNK_S)} s: send the content faster"
                 raise Refusal(408, detail, _CLOSE) from None
             if part is None:
                 return
@@ -99,10 +100,7 @@ def decoded(raw: bytes, kind: type[T]) -> T:
 
 
 def query(request: Request, kind: type[T]) -> T:
-    """Returns the query as this type; a name that is given several times is a list.
-
-    Raises Refusal.
-    """
+    """Returns the query as this type; only a list may be given several times. Raises Refusal."""
     given: dict[str, str | list[str]] = {}
     fields = {one.encode_name: one.type for one in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
     for name in request.query_params:
@@ -110,7 +108,11 @@ def query(request: Request, kind: type[T]) -> T:
         if name not in fields:
             known = ", ".join(fields) or "none"
             raise Refusal(422, f"parameter {name} is not known: the parameters are {known}")
-        given[name] = values if "list" in str(fields[name]) else values[-1]
+        is_list = "list" in str(fields[name])
+        if len(values) > 1 and not is_list:
+            times = "twice" if len(values) == 2 else f"{len(values):,} times"  # noqa: PLR2004
+            raise Refusal(422, f"parameter {name} is given {times}: give it once")
+        given[name] = values if is_list else values[0]
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -68,7 +68,10 @@ async def find(site: Site, call: Call) -> Response:
     A page reads a bounded part of the queue: it may have no run, and yet another one may follow.
     """
     wanted = query(call, FlowFilters)
-    properties = dict(map(_property, wanted.property))
+    pairs = [_property(text) for text in wanted.property]
+    properties = dict(pairs)
+    if len(properties) < len(pairs):
+        raise Refusal(422, "a property is given twice: give each once")
     queue = site.queue
     reading = flow_page(queue.name, properties, wanted.flow, wanted.limit, wanted.after)
     page = await queue.driver.run(reading)

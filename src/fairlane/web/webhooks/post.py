@@ -11,6 +11,7 @@ import socket
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from fairlane.common.text import exact
 from fairlane.operations.http.webhooks import check_url, key_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def post(
             ) as response:
                 return _outcome(response)
     except TimeoutError:
-        return Posted(f"no answer in {CALL_S:g} s")
+        return Posted(f"no answer in {exact(CALL_S)} s")
     except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         return Posted((str(error) or type(error).__name__)[:_ERROR_MOST])
 

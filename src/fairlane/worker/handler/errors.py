@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument
 
 LONGEST_S = 86_400
@@ -79,7 +80,7 @@ class TimedOut(Exception):
 
 def too_long(limit_s: float) -> str:
     """Returns the error's text for a handler that was stopped."""
-    return f"the handler took longer than its time limit of {limit_s:g} s"
+    return f"the handler took longer than its time limit of {exact(limit_s)} s"
 
 
 def is_seconds(value: object) -> bool:

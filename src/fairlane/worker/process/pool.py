@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
+from fairlane.common.text import exact
 from fairlane.worker.process import stack_dump
 from fairlane.worker.process.child import Assignment, start
 
@@ -24,7 +25,7 @@ _STEADY_S = 10.0  # a process that lived this long starts again immediately
 _SLOWEST_S = 5.0  # others after a growing pause, because a body may kill each process it gets
 _NAMED_MOST = 3  # leases that are named when a process dies
 # Logged when several leases were held.
-ALONE = f"no attempt is charged, and one of its units works alone for {_STEADY_S:g} s"
+ALONE = f"no attempt is charged, and one of its units works alone for {exact(_STEADY_S)} s"
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
+from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.maintenance.registry import count_cancels
 from fairlane.worker.process.pool import kill, listed
@@ -94,9 +95,9 @@ class CancelGrace:
     def settle(self, child: Child) -> bool:
         """Gives back all leases of a killed process, uncharged; False, as the cause is known."""
         what = listed([held.what for held in child.unwanted])
-        line = "process %d of the worker was killed: %s went on for %g s after the cancel; "
+        line = "process %d of the worker was killed: %s went on for %s s after the cancel; "
         line += "no attempt is charged"
-        _log.warning(line, child.pid, what, self._grace_s, extra={"child_pid": child.pid})
+        _log.warning(line, child.pid, what, exact(self._grace_s), extra={"child_pid": child.pid})
         self._keeper.give_back([held for record in child.records if (held := record.held())])
         return False
 
