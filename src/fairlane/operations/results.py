@@ -141,11 +141,14 @@ class ReadTime:
         self._end = inf
 
 
-def flow(request_id: str, order: str, timeout_s: float | None = None) -> Flow:
+def flow(
+    request_id: str, order: str, timeout_s: float | None = None, *, read: Any = read_results
+) -> Flow:
     """Yields what the caller must do next to return every result: see Flow.
 
-    However short the timeout is, results that are there are read once. Raises WaitTimeout, and
-    RequestLost if some results are gone.
+    However short the timeout is, results that are there are read once. A caller that waits for many
+    requests gives its own `read`, and answers what that returns as `read_results` would. Raises
+    WaitTimeout, and RequestLost if some results are gone.
     """
     if order not in {"input", "done"}:
         raise InvalidArgument(f"order {order!r} is not valid: input or done is expected")
@@ -153,7 +156,7 @@ def flow(request_id: str, order: str, timeout_s: float | None = None) -> Flow:
         raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
     window = InputOrder() if order == "input" else None
     after, seen, time = b"0-0", DistinctIndexes(), ReadTime(timeout_s)
-    page = yield read_results(request_id, after, time.block_ms())
+    page = yield read(request_id, after, time.block_ms())
     while True:
         for entry_id, results in page.entries:
             after = entry_id
@@ -167,7 +170,7 @@ def flow(request_id: str, order: str, timeout_s: float | None = None) -> Flow:
             break
         if time.is_over():
             yield _check_ended(request_id, time)
-        page = yield read_results(request_id, after, time.block_ms(), page.born)
+        page = yield read(request_id, after, time.block_ms(), page.born)
     if window is not None:
         yield from _pass_gaps(request_id, window, seen, page)
     if seen.count < page.settled:

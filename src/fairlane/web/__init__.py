@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fairlane import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from os import PathLike
 
     from starlette.applications import Starlette
@@ -23,6 +24,7 @@ def asgi(
     rate: str | None = None,
     burst: int | None = None,
     webhooks_to_private: bool = False,
+    trusted_proxies: Iterable[str] = (),
 ) -> Starlette:
     """Returns the ASGI application of a queue, to be mounted under a path of another one.
 
@@ -37,6 +39,7 @@ def asgi(
     from fairlane.aio.queue import Queue
     from fairlane.drivers.aio.driver import AsyncDriver
     from fairlane.redis_url import resolve_url
+    from fairlane.web.access.caller import Proxies
     from fairlane.web.access.rates import CallRates
     from fairlane.web.access.tokens import TokenFile
     from fairlane.web.app import make_app
@@ -51,5 +54,6 @@ def asgi(
         hosts=None,
         rates=None if rate is None else CallRates(rate, burst),
         hooks_to_private=webhooks_to_private,
+        proxies=Proxies(trusted_proxies),
     )
     return make_app(site)

@@ -49,7 +49,10 @@ _SAFE = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
 }
+_TWO_LENGTHS = "the content has a Content-Length and a Transfer-Encoding: send one of them"
 _UNKNOWN = {404: "there is no such path: /docs lists all of them"}
 
 
@@ -79,6 +82,7 @@ def make_app(site: Site) -> Starlette:
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
+    app.add_middleware(_ClearlyFramed)
     app.add_middleware(_SafeHeaders)
     return app
 
@@ -98,6 +102,25 @@ class _SafeHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers)
+
+
+class _ClearlyFramed:
+    """Refuses a call whose end two programs may see at two places, and ends its connection.
+
+    A proxy that passes such a call on may take its content for another call.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        is_chunked = b"transfer-encoding" in names
+        if is_chunked and (b"content-length" in names or scope.get("http_version") == "1.0"):
+            refusal = Refusal(400, _TWO_LENGTHS, {"Connection": "close"})
+            await as_problem(refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 async def _refuse(_: Request, error: Exception) -> Response:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import logging
 import signal
 import socket
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fairlane.aio.queue import Queue
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.errors import InvalidArgument
+from fairlane.web.access.caller import Proxies
 from fairlane.web.access.tokens import TokenFile
 from fairlane.web.endpoint.site import Site
 
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     import uvicorn
 
     from fairlane.web.access.rates import CallRates
+    from fairlane.web.connections import Door
 
-MOST_CONNECTIONS = 1_000  # the next one gets 503
-DRAIN_S = 10  # calls may take so long after a signal
+DRAIN_S = 10  # calls may take so long after a signal; then they get 503
+_END_S = 5  # and then so long until their callers have it
 PATIENCE_S = 10.0  # of a call while Redis does not answer; then its caller gets 503
 _BACKLOG = 256
+_SWEEP_S = 1.0
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -58,29 +62,33 @@ def is_local(host: str) -> bool:
 class Serving:
     """What is served to whom, at which address.
 
-    `tokens` is the file of bearer tokens; None: every program of this machine may do everything.
-    A taken message is held for `visible_s` seconds. `rates` bounds how often a caller calls, None
-    = not at all. `hooks_to_private` lets webhooks call addresses that are not of the Internet.
+    `tokens` is the file of bearer tokens. Unless it `needs_tokens`, every program of this machine
+    may do everything until that file is there. A taken message is held for `visible_s` seconds.
+    `rates` bounds how often a caller calls, None = not at all. `hooks_to_private` lets webhooks
+    call addresses that are not of the Internet. `proxies` name their callers.
     """
 
     url: str
     queue: str
     host: str
     port: int
-    tokens: Path | None
+    tokens: Path
+    needs_tokens: bool
     visible_s: float
     rates: CallRates | None = None
     hooks_to_private: bool = False
+    proxies: Proxies = field(default_factory=Proxies)
 
 
 def serve(wanted: Serving, on_start: Callable[[str], None]) -> None:
     """Serves a queue; `on_start` is called with the address. Raises InvalidArgument."""
     host = wanted.host
-    if wanted.tokens is None and not is_local(host):
+    if not wanted.needs_tokens and not is_local(host):
         raise InvalidArgument(
             f"host {host} is reached from elsewhere, and there are no tokens: create one with "
             "fairlane token create"
         )
+    TokenFile(wanted.tokens).all()
     listening = listen(host, wanted.port)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}"
@@ -92,25 +100,35 @@ async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[
     import uvicorn
 
     from fairlane.web.app import make_app
+    from fairlane.web.connections import Connection, Door
 
     # It logs each form that is none; the caller gets that as a refusal.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     queue = Queue(AsyncDriver(wanted.url, patience_s=PATIENCE_S), wanted.queue)
     await queue.driver.check()
     site = Site(
-        queue, TokenFile(wanted.tokens) if wanted.tokens else None, wanted.visible_s,
-        rates=wanted.rates,
-        hooks_to_private=wanted.hooks_to_private,
+        queue, TokenFile(wanted.tokens, is_needed=wanted.needs_tokens), wanted.visible_s,
+        rates=wanted.rates, hooks_to_private=wanted.hooks_to_private, proxies=wanted.proxies,
     )  # fmt: skip
+    door = Door(wanted.proxies.group_of)
+    protocol: Any = functools.partial(Connection, door)
     config = uvicorn.Config(
         make_app(site), log_config=None, access_log=False, server_header=False, lifespan="on",
-        limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=DRAIN_S, ws="none",
-        proxy_headers=False, http="h11", loop="asyncio",
+        timeout_graceful_shutdown=DRAIN_S + _END_S, ws="none", proxy_headers=False, http=protocol,
+        loop="asyncio", backlog=_BACKLOG,
     )  # fmt: skip
     server = uvicorn.Server(config)
+    sweeping = asyncio.create_task(_sweep(door))
     with _ends_on_signals(server, site):
         on_start()
         await server._serve(sockets=[listening])  # noqa: SLF001  serve() also sends the signal on
+    sweeping.cancel()
+
+
+async def _sweep(door: Door) -> None:
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        door.sweep()
 
 
 @contextlib.contextmanager
@@ -122,6 +140,7 @@ def _ends_on_signals(server: uvicorn.Server, site: Site) -> Iterator[None]:
         server.force_exit = server.should_exit
         server.should_exit = True
         site.stopping.set()
+        loop.call_later(DRAIN_S, site.end_calls)
 
     signals = (signal.SIGTERM, signal.SIGINT)
     for number in signals:

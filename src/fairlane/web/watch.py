@@ -27,7 +27,7 @@ async def live(site: Site, call: Call) -> Response:
     with contextlib.suppress(ValueError):
         after = int(call.headers.get("last-event-id", "0"))
     events = site.live.events(after if after <= site.live.number else 0)  # else of another process
-    return event_stream(site, events, "live", lambda _: site.live.number)
+    return event_stream(site, call, events, "live", lambda _: site.live.number)
 
 
 async def doctor(site: Site, _: Call) -> Response:

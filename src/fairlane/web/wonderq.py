@@ -124,7 +124,7 @@ ENDPOINTS = (
     Endpoint(
         method="GET", path="/messages", handle=get, group="Messages",
         summary="Take messages, up to 100", scopes=("consume",), gives=list[Message],
-        render=_render,
+        is_safe=False, render=_render,
     ),
     Endpoint(
         method="DELETE", path="/messages/{id}", also=("/message/{id}",), handle=delete,

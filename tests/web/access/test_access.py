@@ -16,6 +16,7 @@ from fairlane.errors import AccessTokenNotFound, InvalidArgument
 from fairlane.web.access.tokens import SCOPES, TokenFile, all_scopes
 from fairlane.web.app import ENDPOINTS
 from tests.cli.program import END_S
+from tests.web.calls import listening, next_event
 from tests.web.serving import Serving
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ OPTIONS = {
     "visible": "30s",
     "rate": None,
     "burst": None,
+    "proxies": (),
     "webhooks_to_private": False,
     "queue": "req",
     "redis": None,
@@ -63,7 +65,9 @@ def test_each_scope_allows_its_calls_and_no_others(program: Program):
                 allowed = not scopes or bool({*scopes} & {*all_scopes([scope])})
                 if path in LONG and allowed:
                     continue
-                line.request(method, path, headers={"Authorization": f"Bearer {token}"})
+                own_page = {"Sec-Fetch-Site": "same-origin"}
+                given = {"Authorization": f"Bearer {token}", **own_page}
+                line.request(method, path, headers=given)
                 with line.getresponse() as response:
                     response.read()
                 status = response.status
@@ -104,6 +108,121 @@ def test_a_damaged_file_lets_no_call_pass(program: Program):
         assert serving.curl("-H", f"Authorization: Bearer {token}", "/v1/requests").status == 401
         (program.folder / "home" / "tokens.json").write_text("{")
     program("token", "list").refused(2, "is no file of tokens")
+
+
+def test_a_file_that_others_may_write_is_refused(program: Program):
+    token = program("token", "create", "ci", "--scope", "admin").id
+    path = program.folder / "home" / "tokens.json"
+    with Serving(program) as serving:
+        path.chmod(0o666)
+        assert serving.curl("-H", f"Authorization: Bearer {token}", "/v1/me").status == 503
+        path.chmod(0o600)
+        assert serving.curl("-H", f"Authorization: Bearer {token}", "/v1/me").status == 200
+    path.chmod(0o620)
+    program("serve").refused(2, "can be written by other users")
+    program("token", "create", "two", "--scope", "view").refused(2, "can be written by other")
+    path.chmod(0o600)
+    path.parent.chmod(0o777)
+    program("serve").refused(2, "who may write its folder")
+    path.parent.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scopes": ["root"]},
+        {"sha256": ""},
+        {"id": "x"},
+        {"name": "a\u001b[2J"},
+        {"expires": "2030-01-01T00:00:00"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_file_with_a_token_that_is_none_is_refused(file: TokenFile, change: dict[str, object]):
+    file.create("ci", ["submit"])
+    raw = json.loads(file.path.read_text())
+    raw["tokens"][0].update(change)
+    file.path.write_text(json.dumps(raw))
+    with pytest.raises(InvalidArgument):
+        TokenFile(file.path).all()
+
+
+def test_a_damaged_file_ends_the_start(program: Program):
+    program("token", "create", "ci", "--scope", "admin")
+    (program.folder / "home" / "tokens.json").write_text("{")
+    program("serve").refused(2, "is no file of tokens")
+
+
+def test_a_token_that_is_made_later_is_needed_from_the_next_call(program: Program):
+    with Serving(program) as serving:
+        assert serving.curl("/v1/me").json["has_tokens"] is False
+        assert '"bearer"' not in serving.curl("/openapi.json").body.decode()
+        with listening(serving, "-H", "Accept: text/event-stream", "/v1/live") as reader:
+            assert next_event(reader)["event"] == "live"
+            token = program("token", "create", "ci", "--scope", "view").id
+            assert serving.curl("/v1/me").status == 401
+            assert serving.curl("-H", f"Authorization: Bearer {token}", "/v1/me").status == 200
+            assert '"bearer"' in serving.curl("/openapi.json").body.decode()
+            events = iter(lambda: next_event(reader)["event"], "problem")
+            assert set(events) <= {"live"}
+        (program.folder / "home" / "tokens.json").unlink()
+        assert serving.curl("/v1/me").status == 401
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["X-Forwarded-For: 1.2.3.4", "Via: 1.1 proxy", "Forwarded: for=1.2.3.4", "X-Real-IP: 1.2.3.4",
+     "X-Forwarded-Proto: https", "CF-Connecting-IP: 1.2.3.4", "True-Client-IP: 1.2.3.4",
+     "x-forwarded-host;"],
+)  # fmt: skip
+def test_without_tokens_what_a_proxy_passes_on_is_refused(serving: Serving, header: str):
+    for path in ("/v1/me", "/", "/docs"):
+        assert serving.curl("-H", header, path).status == 403, path
+
+
+def test_without_tokens_what_nginx_sends_by_itself_is_refused(serving: Serving):
+    assert serving.curl("-0", "-H", "Connection: close", "/v1/me").status == 403
+    assert serving.curl("-0", "/v1/me").status == 200
+
+
+def test_with_tokens_a_proxy_may_pass_calls_on(program: Program):
+    token = program("token", "create", "ci", "--scope", "view").id
+    with Serving(program) as serving:
+        words = ("-H", f"Authorization: Bearer {token}", "-H", "X-Forwarded-For: 1.2.3.4")
+        assert serving.curl(*words, "/v1/me").status == 200
+
+
+def test_a_head_that_would_take_messages_is_refused(serving: Serving):
+    name = serving.call("POST", "/messages", {"message": "one"}).json["id"]
+    assert serving.curl("-I", "/messages").status == 405
+    assert [one["id"] for one in serving.curl("/messages").json] == [name]
+    assert serving.curl("-I", "/v1/queue").status == 200
+
+
+def test_long_calls_end_when_their_token_is_revoked(program: Program):
+    made = json.loads(program("token", "create", "ci", "--scope", "admin", "--json").out)
+    bearer = f"Authorization: Bearer {made['token']}"
+    events = ("-H", bearer, "-H", "Accept: text/event-stream")
+    with Serving(program) as serving:
+        serving.call("POST", "/v1/requests", {"bodies": ["a"], "id": "r1"},
+                     Authorization=f"Bearer {made['token']}")  # fmt: skip
+        paths = ("/v1/live", "/v1/completions", "/v1/requests/r1/live", "/v1/requests/r1/results")
+        with contextlib.ExitStack() as stack:
+            readers = [stack.enter_context(listening(serving, *events, path)) for path in paths]
+            content = ("-X", "POST", "-H", bearer, "-d", '{"wait_s": 30}')
+            json_type = ("-H", "Content-Type: application/json")
+            serving.curl("-X", "POST", "-H", bearer, "/v1/take")  # so the next one waits
+            taking = stack.enter_context(listening(serving, *content, *json_type, "/v1/take"))
+            (row,) = program("token", "list", "--json").out.splitlines()
+            program("token", "revoke", json.loads(row)["id"])
+            for path, reader in zip(paths, readers, strict=True):
+                for event in iter(lambda reader=reader: next_event(reader), None):  # type: ignore[misc]
+                    if event["event"] == "problem":
+                        assert json.loads(event["data"])["status"] == 401, path
+                        break
+            assert taking.stdout
+            assert json.loads(taking.stdout.read())["status"] == 401
 
 
 def test_the_file_keeps_hashes_and_is_private(program: Program):

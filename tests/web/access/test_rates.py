@@ -63,6 +63,35 @@ def test_a_caller_that_calls_too_often_is_429(program: Program):
         assert {serving.curl("/livez").status for _ in range(5)} == {200}
 
 
+def test_calls_without_a_scope_are_counted_by_address(program: Program):
+    with Serving(program, "--rate", "1/h", "--burst", 2) as serving:
+        assert [serving.curl("/docs").status for _ in range(3)] == [200, 200, 429]
+        assert serving.curl("/openapi.json").status == 429
+        assert serving.curl("/").status == 429
+        for path in ("/livez", "/readyz"):
+            assert {serving.curl(path).status for _ in range(5)} == {200}
+    with Serving(program, "--rate", "1/h", "--burst", 2) as serving:
+        assert {serving.curl("/dashboard/icon.svg").status for _ in range(40)} == {200}
+        assert 429 in {serving.curl("/").status for _ in range(40)}
+
+
+def test_callers_behind_a_trusted_proxy_are_counted_apart(program: Program):
+    program("token", "create", "a", "--scope", "view")
+
+    def statuses(serving: Serving, *addresses: str) -> list[int]:
+        words = [("-H", f"X-Forwarded-For: {one}") for one in addresses]
+        return [serving.curl(*one, "/v1/me").status for one in words]
+
+    rate = ("--rate", "1/h", "--burst", 1)
+    with Serving(program, *rate, "--trusted-proxy", "127.0.0.0/8") as serving:
+        assert statuses(serving, "1.1.1.1", "2.2.2.2", "1.1.1.1") == [401, 401, 429]
+        assert statuses(serving, "9.9.9.9, 1.1.1.1, 127.0.0.7", "x") == [429, 401]
+        assert statuses(serving, "2001:db8::1", "2001:db8::2", "::ffff:1.1.1.1") == [401, 429, 429]
+    with Serving(program, *rate) as serving:  # anyone may write the header
+        assert statuses(serving, "1.1.1.1", "2.2.2.2") == [401, 429]
+    program("serve", "--trusted-proxy", "proxy").refused(2, "trusted proxy 'proxy'")
+
+
 def test_guesses_at_the_dashboards_form_are_bounded(program: Program):
     program("token", "create", "a", "--scope", "view")
     page = {"Sec-Fetch-Site": "same-origin"}

@@ -1,4 +1,4 @@
-"""Tests the dashboard's files, its policy, and the cookie that carries a token."""
+"""Tests the dashboard's files, its policy, and the sessions that its cookies name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from fairlane.web.access import cookie
 from fairlane.web.access.tokens import TokenFile
 from fairlane.web.app import DESCRIBED, make_app
 from fairlane.web.dashboard.files import FOLDER, files
 from fairlane.web.endpoint.site import Site
+from tests.web.calls import listening, next_event
 from tests.web.serving import Serving
 
 if TYPE_CHECKING:
@@ -76,8 +78,7 @@ def signed_in(guarded: Serving, token: str) -> str:
         "/dashboard/session",
     )
     assert answer.status == 204, answer.body
-    name, _, _ = answer.headers["set-cookie"].partition("=")
-    return f"{name}={token}"  # the answer's headers are in lower case
+    return answer.headers["set-cookie"].partition(";")[0]
 
 
 def test_the_page_and_its_files_have_a_policy_and_a_tag(serving: Serving):
@@ -149,6 +150,7 @@ def test_a_token_is_exchanged_for_a_cookie_that_no_script_reads(program: Program
 
         answer = sign_in(token, "-H", PAGE)
         assert answer.status == 204
+        assert token.rpartition("_")[2].lower() not in answer.headers["set-cookie"]
         attributes = set(answer.headers["set-cookie"].split("; ")[1:])
         assert {"httponly", "samesite=strict", "path=/", "max-age=43200"} <= attributes
         assert "secure" not in attributes
@@ -179,9 +181,52 @@ def test_a_cookie_counts_only_in_calls_of_the_servers_own_page(program: Program,
         )  # a bearer token counts first
         out = guarded.curl("-X", "DELETE", "/dashboard/session")
         assert (out.status, "max-age=0" in out.headers["set-cookie"]) == (204, True)
+        assert status("-H", PAGE) == 200  # nothing was signed out without the cookie
         (row,) = program("token", "list", "--json").out.splitlines()
         program("token", "revoke", json.loads(row)["id"])
         assert status("-H", PAGE) == 401
+
+
+def test_a_session_ends_with_the_sign_out(program: Program, token: str):
+    with Serving(program) as guarded:
+        first, second = signed_in(guarded, token), signed_in(guarded, token)
+        words = ("-H", PAGE, "-H", f"Cookie: {first}")
+        events = (*words, "-H", "Accept: text/event-stream")
+        with listening(guarded, *events, "/v1/live") as reader:
+            assert next_event(reader)["event"] == "live"
+            assert guarded.curl("-X", "DELETE", *words, "/dashboard/session").status == 204
+            assert guarded.curl(*words, "/v1/me").status == 401
+            while (event := next_event(reader))["event"] == "live":
+                pass
+            assert json.loads(event["data"])["status"] == 401
+        assert guarded.curl("-H", PAGE, "-H", f"Cookie: {second}", "/v1/me").status == 200
+
+
+def test_sessions_are_bounded_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cookie, "MAX_SESSIONS", 4)
+    monkeypatch.setattr(cookie, "MAX_SESSIONS_OF_TOKEN", 3)
+    file, sessions = TokenFile(tmp_path / "tokens.json"), cookie.Sessions()
+    one, two = (file.create(name, ["view"])[0] for name in ("one", "two"))
+    texts = [sessions.begin(one, 0.0) for _ in range(4)]
+    assert [sessions.find(text, 1.0) for text in texts] == [None, one, one, one]
+    others = [sessions.begin(two, 0.0) for _ in range(2)]
+    assert (len(sessions), sessions.find(texts[1], 1.0)) == (4, None)
+    assert sessions.find(others[1], cookie.SIGNED_IN_S - 1.0) == two
+    assert sessions.find(others[1], cookie.SIGNED_IN_S + 1.0) is None
+
+
+@pytest.mark.parametrize("words", [(), ("-H", PAGE)])
+def test_a_sign_in_is_judged_before_its_content_is_read(
+    program: Program, token: str, words: tuple[str, ...]
+):
+    with Serving(program) as guarded:
+        large = ("-X", "POST", "-H", "Content-Type: application/json", "-H", "Expect:")
+        head = ("-H", "Content-Length: 8000000", "-m", "20", "-d", "{")
+        if words:
+            answer = guarded.curl(*large, *words, "-d", "x" * 2_000, "/dashboard/session")
+            assert (answer.status, "1,024 bytes" in answer.json["detail"]) == (413, True)
+        else:  # nothing of it comes
+            assert guarded.curl(*large, *head, "/dashboard/session").status == 403
 
 
 def test_a_token_that_may_only_look_may_not_change(program: Program):
@@ -224,7 +269,8 @@ def test_it_can_be_mounted_below_a_prefix(tmp_path: Path):
         assert name == "docs" or ask(outer, "GET", f"/ops/queue/{name}").status_code == 200
     answer = ask(outer, "POST", "/ops/queue/dashboard/session", json={"token": text})
     assert "; path=/ops/queue/;" in f"{answer.headers['set-cookie'].lower()};"
-    cookies = {"Cookie": f"{next(iter(answer.cookies))}={text}"}
+    ((name, session),) = answer.cookies.items()
+    cookies = {"Cookie": f"{name}={session}"}
     assert ask(outer, "GET", "/ops/queue/v1/me", headers=cookies).json()["name"] == "night"
 
 

@@ -30,30 +30,35 @@ OPEN = "no tokens: every program of this machine may call it; fairlane token cre
               "token.  [default: no bound]")  # fmt: skip
 @click.option("--burst", type=int, metavar="N",
               help="So many may come together.  [default: those of a second]")  # fmt: skip
+@click.option("--trusted-proxy", "proxies", multiple=True, metavar="ADDRESS",
+              help="A proxy, or a network of proxies, as 10.0.0.0/8: its X-Forwarded-For names the "
+              "caller. May be given again.")  # fmt: skip
 @click.option("--webhooks-to-private", is_flag=True,
               help="Let webhooks call addresses that are not of the Internet.")  # fmt: skip
 @queue_option
 @redis_option
 def command(
     host: str, port: int, tokens: str | None, visible: str, rate: str | None, burst: int | None,
-    webhooks_to_private: bool, queue: str, redis: str | None,
+    proxies: tuple[str, ...], webhooks_to_private: bool, queue: str, redis: str | None,
 ) -> int:  # fmt: skip
     """Serve a queue over HTTP until SIGTERM or Ctrl-C, and print the address.
 
     Programs of any language submit, take and settle by it. /docs lists the calls, /openapi.json
-    describes them. With a file of tokens each call needs one; without it only programs of this
-    machine can call.
+    describes them. With a file of tokens each call needs one, also if the file comes later;
+    without it only programs of this machine can call.
     """
     visible_s = time_ms("--visible", visible, "1s", "24h") / 1000
     if rate is None and burst is not None:
         raise InvalidArgument("--burst needs --rate, as 100/s")
     if any(find_spec(name) is None for name in NEEDS):
         raise InvalidArgument(MISSING)
+    from fairlane.web.access.caller import Proxies
     from fairlane.web.access.place import is_named, tokens_path
     from fairlane.web.access.rates import CallRates
     from fairlane.web.server import Serving, serve
 
     rates = None if rate is None else CallRates(rate, burst)
+    trusted = Proxies(proxies)
     path = tokens_path(tokens)
     if is_named(tokens) and not path.exists():
         raise InvalidArgument(f"{path} does not exist: fairlane token create --file {path}")
@@ -67,8 +72,9 @@ def command(
             note(OPEN)
 
     wanted = Serving(
-        url=url_of(redis), queue=queue, host=host, port=port, tokens=path if has_tokens else None,
-        visible_s=visible_s, rates=rates, hooks_to_private=webhooks_to_private,
+        url=url_of(redis), queue=queue, host=host, port=port, tokens=path,
+        needs_tokens=has_tokens, visible_s=visible_s, rates=rates,
+        hooks_to_private=webhooks_to_private, proxies=trusted,
     )  # fmt: skip
     serve(wanted, on_start)
     return 0

@@ -26,13 +26,16 @@ class CallRates:
         # When the last call would have come at the exact rate; the latest caller is last.
         self._due: OrderedDict[str, float] = OrderedDict()
 
-    def wait_s(self, caller: str, now_s: float) -> float:
-        """Counts a call and returns 0.0; or returns after how many seconds it may be repeated."""
+    def wait_s(self, caller: str, now_s: float, cost: float = 1.0) -> float:
+        """Counts a call and returns 0.0; or returns after how many seconds it may be repeated.
+
+        `cost`: as how many calls it counts.
+        """
         due = max(now_s, self._due.get(caller, now_s))
         early_s = due - now_s - self._tolerance_s
         if early_s > _EXACT_S:
             return early_s
-        self._due[caller] = due + self._interval_s
+        self._due[caller] = due + cost * self._interval_s
         self._due.move_to_end(caller)
         if len(self._due) > MOST_CALLERS:
             self._due.popitem(last=False)

@@ -10,7 +10,8 @@ import hmac
 import os
 import re
 import secrets
-from typing import TYPE_CHECKING
+import stat
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -25,18 +26,20 @@ SCOPES = ("view", "submit", "consume", "operate", "admin")
 _INCLUDES = {"operate": ("view",), "admin": SCOPES}  # other scopes that a scope includes
 _FORM = re.compile(r"fl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 _PRIVATE = 0o600
+_Scope = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(SCOPES)})$")]
+_Time = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 _VERSION = 1
 
 
 class AccessToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A token as the file has it: `sha256` is of the whole token, times are ISO 8601 in UTC."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
     name: str
-    scopes: tuple[str, ...]
-    sha256: str
-    created: dt.datetime
-    expires: dt.datetime | None = None
+    scopes: tuple[_Scope, ...]
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    created: _Time
+    expires: _Time | None = None
 
     def allows(self, scope: str) -> bool:
         """Returns True if the token has this scope."""
@@ -59,12 +62,29 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TokenFile:
-    """The tokens of one file. A change by another process is seen at the next look."""
+    """The tokens of one file. A change by another process is seen at the next look.
 
-    def __init__(self, path: Path) -> None:
+    With `is_needed` = False no call needs a token before the file is there.
+    """
+
+    def __init__(self, path: Path, *, is_needed: bool = True) -> None:
         self.path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._is_needed = is_needed
+        self._seen: tuple[int, ...] | None = None
         self._tokens: list[AccessToken] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Returns True if calls need a token: also if the file was there and is gone."""
+        if not self._is_needed:
+            try:
+                self.path.lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            except OSError:  # it may be there
+                pass
+            self._is_needed = True
+        return True
 
     def create(
         self, name: str, scopes: Iterable[str], expires_s: float | None = None
@@ -93,7 +113,7 @@ class TokenFile:
         """Returns the tokens, oldest first; [] if there is no file. Raises InvalidArgument."""
         with contextlib.suppress(FileNotFoundError):
             facts = self.path.stat()
-            seen = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+            seen = (facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)
             if seen != self._seen:
                 self._tokens, self._seen = self._read(), seen
             return self._tokens
@@ -122,12 +142,30 @@ class TokenFile:
                 return None if one.is_over(dt.datetime.now(dt.UTC)) else one
         return None
 
+    def same(self, token: AccessToken) -> AccessToken | None:
+        """Returns what the file has of this token now; None if it was revoked, or has expired.
+
+        Raises InvalidArgument if the file is damaged.
+        """
+        for one in self.all():
+            if one.id == token.id and one.sha256 == token.sha256:
+                return None if one.is_over(dt.datetime.now(dt.UTC)) else one
+        return None
+
     def _read(self) -> list[AccessToken]:
         try:
-            content = msgspec.json.decode(self.path.read_bytes(), type=_Content)
+            with self.path.open("rb") as file:
+                _check_private(self.path, os.fstat(file.fileno()), self.path.parent.stat())
+                content = msgspec.json.decode(file.read(), type=_Content)
+            for one in content.tokens:
+                check_name("token's name", one.name)
         except FileNotFoundError:
             return []
-        except msgspec.MsgspecError as error:
+        except OSError as error:
+            raise InvalidArgument(
+                f"{self.path} cannot be read ({error.strerror}): tokens are in a file of this user"
+            ) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(
                 f"{self.path} is no file of tokens ({error}): restore it, or delete it and create "
                 "its tokens anew"
@@ -155,6 +193,21 @@ class TokenFile:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(self.path)
+
+
+def _check_private(path: Path, file: os.stat_result, folder: os.stat_result) -> None:
+    """Raises InvalidArgument if others may write the file, or put another one in its place."""
+    if stat.S_IMODE(file.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InvalidArgument(
+            f"{path} can be written by other users: check its tokens with care, then run "
+            f"chmod 600 {path}"
+        )
+    mode = stat.S_IMODE(folder.st_mode)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise InvalidArgument(
+            f"{path} can be replaced by other users, who may write its folder: run "
+            f"chmod o-w {path.parent}"
+        )
 
 
 def _digest(text: str) -> str:

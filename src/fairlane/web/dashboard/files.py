@@ -23,6 +23,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
+_COST = 0.02  # a page has some forty files, and each of them is sent from memory
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -79,9 +80,11 @@ def _known(request: Request) -> str:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/", handle=index, summary="", group="", is_page=True),
+    Endpoint(
+        method="GET", path="/", handle=index, summary="", group="", is_page=True, cost=_COST,
+    ),
     Endpoint(
         method="GET", path="/dashboard/{file:path}", handle=file, summary="", group="",
-        is_page=True,
+        is_page=True, cost=_COST,
     ),
 )  # fmt: skip

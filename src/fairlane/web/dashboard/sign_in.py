@@ -1,4 +1,4 @@
-"""Signs the dashboard in and out: exchanges a token for a cookie."""
+"""Signs the dashboard in and out: exchanges a token for a session."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import Response
 
+from fairlane.common import clock
 from fairlane.web.access import cookie
-from fairlane.web.endpoint.admission import UNAUTHORIZED, bound_address, find_token
+from fairlane.web.endpoint.admission import UNAUTHORIZED, find_token
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import document
-from fairlane.web.endpoint.route import Endpoint
+from fairlane.web.endpoint.route import Endpoint, counted_as
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from fairlane.web.endpoint.site import Site
 
 PATH = "/dashboard/session"
+_MAX_BYTES = 1 << 10
+_WHOLE_S = 5.0
+_MAX_OF_ADDRESS = 8  # sign-ins that go on: their callers have shown no token
 _PLAIN = "sign in over https, or at localhost: elsewhere a browser does not say which page calls"
 
 
@@ -29,22 +33,28 @@ class SignIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def sign_in(site: Site, request: Request) -> Response:
-    """Sets the cookie. Raises Refusal unless the server's own page calls with a valid token."""
-    bound_address(site, request)
-    given = await document(request, SignIn)
-    if site.tokens is None:
+    """Begins a session. Raises Refusal unless the server's own page calls with a valid token."""
+    if not site.has_tokens:
         raise Refusal(409, "this server has no tokens: nothing is to be signed in to")
     if not cookie.is_own_page(request):
         raise Refusal(403, _PLAIN)
-    if find_token(site, given.token) is None:
+    caller = f"sign-in {counted_as(request)}"
+    if site.long_calls[caller] >= _MAX_OF_ADDRESS:
+        raise Refusal(429, "too many sign-ins go on: repeat it", {"Retry-After": "1"})
+    with site.long_call(caller):
+        given = await document(request, SignIn, _MAX_BYTES, whole_s=_WHOLE_S)
+    token = find_token(site, given.token)
+    if token is None:
         raise Refusal(401, f"{UNAUTHORIZED}: the token is not known here, or has expired")
     response = Response(status_code=204)
-    cookie.keep(response, request, site.queue.name, given.token)
+    session = site.sessions.begin(token, clock.mono_s())
+    cookie.keep(response, request, site.queue.name, session)
     return response
 
 
 async def sign_out(site: Site, request: Request) -> Response:
-    """Deletes the cookie."""
+    """Ends the session, and deletes its cookie."""
+    site.sessions.end(cookie.session_of(request, site.queue.name))
     response = Response(status_code=204)
     cookie.forget(response, request, site.queue.name)
     return response

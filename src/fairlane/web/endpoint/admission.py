@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument
-from fairlane.web.access.caller import ANYONE, LOCAL, Caller
-from fairlane.web.access.cookie import token_of
+from fairlane.web.access.caller import ANYONE, LOCAL, Caller, group_of
+from fairlane.web.access.cookie import bearer_of, session_of
 from fairlane.web.endpoint.problem import Refusal
 
 if TYPE_CHECKING:
@@ -19,31 +20,68 @@ if TYPE_CHECKING:
     from fairlane.web.endpoint.site import Site
 
 UNAUTHORIZED = "You are unauthorized to perform this action"
+_BEARER = {"WWW-Authenticate": "Bearer"}
+_REVOKED = f"{UNAUTHORIZED}: the token was revoked, or has expired"
 _log = logging.getLogger(__name__)
+# Headers that proxies and load balancers add. A program that calls directly sends none of them.
+_FORWARDED = re.compile(
+    r"via|forwarded.*|x-forward.*|x-real-.*|x-original-.*|x-client-ip|x-cluster-client-ip"
+    r"|true-client-ip|client-ip|(wl-)?proxy-client-ip|x-remote-.*|remote-addr|x-proxy.*|x-nginx-.*"
+    r"|x-host|x-scheme|x-url-scheme|x-script-name|front-end-https|cdn-loop|cf-.*|fastly-.*|fly-.*"
+    r"|akamai-.*|x-akamai-.*|x-envoy-.*|x-amzn?-.*|x-azure-.*|x-appengine-.*|x-cloud-.*|x-arr-.*"
+    r"|x-vercel-.*|x-ssl-.*|ssl-client-.*"
+)
 
 
 def admit(
-    site: Site, request: Request, scopes: tuple[str, ...], *, is_page: bool = False
-) -> Caller:
-    """Returns the caller; () = every caller is admitted, as often as it calls.
+    site: Site, request: Request, scopes: tuple[str, ...], *, is_page: bool = False,
+    cost: float = 1.0,
+) -> Caller:  # fmt: skip
+    """Returns the caller; () = every caller is admitted. `cost`: as how many calls it counts.
 
     Raises Refusal unless it has one of these scopes, and if it calls too often.
     """
-    if site.tokens is None:
-        _refuse_pages(site, request, is_page=is_page)
+    address = f"at {group_of(site.proxies.address_of(request))}"
+    request.state.counted_as = address
+    if not site.has_tokens:
+        _refuse_strangers(site, request, is_page=is_page)
     if not scopes:
-        return LOCAL if site.tokens is None else ANYONE
-    if site.tokens is None:
-        bound_address(site, request)
+        _bound(site, address, cost)
+        return ANYONE if site.has_tokens else LOCAL
+    if not site.has_tokens:
+        _bound(site, address, cost)
         return LOCAL
-    token = find_token(site, token_of(request, site.queue.name))
+    token = token_of(site, request)
     if token is None:
-        bound_address(site, request)
-        raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
-    _bound(site, token.id)
+        _bound(site, address, cost)
+        raise Refusal(401, UNAUTHORIZED, _BEARER)
+    request.state.counted_as = token.id
+    _bound(site, token.id, cost)
     if not any(map(token.allows, scopes)):
         raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
     return Caller.of(token)
+
+
+def check_still(site: Site, request: Request, scopes: tuple[str, ...]) -> None:
+    """Raises Refusal if a call that goes on would not be admitted any more."""
+    if not scopes or not site.has_tokens:
+        return
+    token = token_of(site, request)
+    if token is None or not any(map(token.allows, scopes)):
+        raise Refusal(401, _REVOKED, _BEARER)
+
+
+def token_of(site: Site, request: Request) -> AccessToken | None:
+    """Returns the token that a call shows, or that its session began with. Raises Refusal."""
+    bearer = bearer_of(request)
+    if bearer is not None:
+        return find_token(site, bearer)
+    session = session_of(request, site.queue.name)
+    began = site.sessions.find(session, clock.mono_s()) if session else None
+    try:
+        return site.tokens.same(began) if site.tokens and began else None
+    except (InvalidArgument, OSError) as error:
+        raise _unreadable(error) from None
 
 
 def find_token(site: Site, text: str) -> AccessToken | None:
@@ -51,37 +89,52 @@ def find_token(site: Site, text: str) -> AccessToken | None:
     try:
         return site.tokens.find(text) if site.tokens and text else None
     except (InvalidArgument, OSError) as error:
-        _log.error("no token can be checked: %s", error)
-        raise Refusal(
-            503, "tokens cannot be checked now: the server's log has the details"
-        ) from None
+        raise _unreadable(error) from None
 
 
-def bound_address(site: Site, request: Request) -> None:
-    """Counts a call without a known token. Raises Refusal if its address calls too often."""
-    _bound(site, request.client.host if request.client else "")
+def _unreadable(error: Exception) -> Refusal:
+    _log.error("no token can be checked: %s", error)
+    return Refusal(503, "tokens cannot be checked now: the server's log has the details")
 
 
-def _bound(site: Site, caller: str) -> None:
-    if site.rates is None:
+def _bound(site: Site, caller: str, cost: float) -> None:
+    """Counts a call. Raises Refusal if its caller calls too often."""
+    if site.rates is None or not cost:
         return
-    wait_s = site.rates.wait_s(caller, clock.mono_s())
+    wait_s = site.rates.wait_s(caller, clock.mono_s(), cost)
     if wait_s:
         after = str(math.ceil(wait_s))
         raise Refusal(429, f"too many calls: repeat it after {after} s", {"Retry-After": after})
 
 
-def _refuse_pages(site: Site, request: Request, *, is_page: bool) -> None:
-    """Refuses calls that a browser makes for a page of another site.
+def _refuse_strangers(site: Site, request: Request, *, is_page: bool) -> None:
+    """Refuses calls that a browser makes for a page of another site, or that a proxy passes on.
 
     A page of any site may call the address of this machine, also by a name of its own. A link may
     lead to the dashboard, whose files have no data. Over plain http browsers send Sec-Fetch-Site
     only to their own machine; Origin says it otherwise.
     """
-    if site.hosts is not None and (request.url.hostname or "") not in site.hosts:
-        raise Refusal(403, "this server has no tokens: call it as localhost")
+    if site.hosts is not None:
+        if (request.url.hostname or "") not in site.hosts:
+            raise Refusal(403, "this server has no tokens: call it as localhost")
+        if proxy := _sign_of_a_proxy(request):
+            raise Refusal(
+                403,
+                f"this server has no tokens, and {proxy} says that a proxy passes this call on: "
+                "fairlane token create makes a token",
+            )
     if not is_page and _is_of_another_site(request):
         raise Refusal(403, "this server has no tokens: pages of other sites may not call it")
+
+
+def _sign_of_a_proxy(request: Request) -> str:
+    """Returns what shows that a proxy passes the call on, "" if nothing does."""
+    for name in request.headers:
+        if _FORWARDED.fullmatch(name):
+            return str(name)
+    # This is what nginx sends unless it is configured otherwise.
+    is_closing = request.headers.get("connection", "").lower() == "close"
+    return "HTTP/1.0" if request.scope.get("http_version") == "1.0" and is_closing else ""
 
 
 def _is_of_another_site(request: Request) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
 from fairlane import settings
+from fairlane.common import clock
 from fairlane.common.text import exact
 from fairlane.web.endpoint.problem import Refusal, type_sentence
 
@@ -22,8 +24,12 @@ T = TypeVar("T")
 _CLOSE = {"Connection": "close"}
 JSON, NDJSON = "application/json", "application/x-ndjson"
 FORM, UPLOAD = "application/x-www-form-urlencoded", "multipart/form-data"
-MOST = 8 << 20  # bytes of one JSON document
+MOST = 8 << 20  # bytes of a JSON document with bodies or ids ...
+MOST_SMALL = 64 << 10  # ... and of any other one
+MOST_ITEMS = 100_000  # of a list with bodies or ids: more of them come as lines, or in parts
+WHOLE_S = 120.0  # a document must be there by then
 DISCARDED_MOST = 32 << 20  # bytes that are read after a refusal, so that the caller sees it
+_LOOK_S = 1.0  # between two looks whether the caller's token is still one
 CHUNK_S = 30.0  # a client may pause so long between two parts of its content
 
 
@@ -32,29 +38,44 @@ def media_of(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def parts(request: Request) -> AsyncIterator[bytes]:
-    """Yields the content as it comes. Raises Refusal if the client is too slow."""
+async def parts(request: Request, whole_s: float = math.inf) -> AsyncIterator[bytes]:
+    """Yields the content as it comes; all of it must come within `whole_s`.
+
+    Raises Refusal if the client is too slow, or its token is revoked meanwhile.
+    """
+    ends = clock.mono_s() + whole_s
+    check_still = getattr(request.state, "check_still", None)
+    looked = clock.mono_s()
     async with contextlib.aclosing(request.stream()) as stream:
         while True:
             try:
-                async with asyncio.timeout(CHUNK_S):
+                async with asyncio.timeout(min(CHUNK_S, max(0.0, ends - clock.mono_s()))):
                     part = await anext(stream, None)
             except TimeoutError:
-                detail = f"nothing came for {exact(CHUNK_S)} s: send the content faster"
+                is_over = clock.mono_s() >= ends
+                detail = (
+                    f"the content took longer than {exact(whole_s)} s: send it faster" if is_over
+                    else f"nothing came for {exact(CHUNK_S)} s: send the content faster"
+                )  # fmt: skip
                 raise Refusal(408, detail, _CLOSE) from None
             if part is None:
                 return
+            if check_still is not None and clock.mono_s() - looked >= _LOOK_S:
+                check_still()
+                looked = clock.mono_s()
             yield part
 
 
-async def content(request: Request, most: int = MOST) -> bytes:
+async def content(
+    request: Request, most: int = MOST_SMALL, *, whole_s: float | None = None
+) -> bytes:
     """Returns the whole content. Raises Refusal if it is larger than `most` bytes."""
     detail = f"the content is larger than {most:,} bytes: send it in parts"
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and int(stated) > most and "expect" in request.headers:
         raise Refusal(413, detail, _CLOSE)  # before the caller sends it
     found = bytearray()
-    source = parts(request)
+    source = parts(request, WHOLE_S if whole_s is None else whole_s)
     async for part in source:
         found += part
         if len(found) > most:
@@ -72,14 +93,17 @@ async def _refuse(source: AsyncIterator[bytes], detail: str) -> NoReturn:
     raise Refusal(413, detail, _CLOSE)
 
 
-async def document(request: Request, kind: type[T]) -> T:
-    """Returns a JSON document of this type; no content means {}.
+async def document(
+    request: Request, kind: type[T], most: int = MOST_SMALL, *, whole_s: float | None = None
+) -> T:
+    """Returns a JSON document of this type, of at most `most` bytes; no content means {}.
 
-    Raises Refusal: 400 if it is no JSON, 415 for other content, 422 if it is of another type.
+    Raises Refusal: 400 if it is no JSON, 413 if it is too large, 415 for other content, 422 if it
+    is of another type.
     """
     if media_of(request) not in {"", JSON} and not media_of(request).endswith("+json"):
         raise Refusal(415, f"{media_of(request)} is not read here: send {JSON}")
-    return decoded(await content(request) or b"{}", kind)
+    return decoded(await content(request, most, whole_s=whole_s) or b"{}", kind)
 
 
 def decoded(raw: bytes, kind: type[T]) -> T:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +14,7 @@ from starlette.routing import Route
 
 from fairlane.tracing.client import continued
 from fairlane.tracing.tracer import text_of_headers
-from fairlane.web.endpoint.admission import admit
+from fairlane.web.endpoint.admission import admit, check_still
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.trail import GONE, recorded
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     Handle = Callable[[Site, Request], Awaitable[Response]]
 
 
+_CLOSE = {"Connection": "close"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One method of one path.
@@ -33,7 +38,8 @@ class Endpoint:
     of its parameters, `gives` that of the answer with `status`. `streams` are other media types of
     the answer, `accepts` other ones of the content. `refuses` are further statuses. `also` are
     other paths of it. If `is_page`, links of other sites may lead to it: it has no data. With
-    `changes` the audit trail gets an entry of each call.
+    `changes` the audit trail gets an entry of each call. A GET that is not `is_safe` takes what it
+    returns away from others, so HEAD is refused. `cost`: as how many calls it counts at a rate.
     """
 
     method: str
@@ -52,6 +58,8 @@ class Endpoint:
     also: tuple[str, ...] = ()
     is_page: bool = False
     changes: bool = False
+    is_safe: bool = True
+    cost: float = 1.0
     render: Callable[[Refusal], Response] = as_problem
 
 
@@ -67,8 +75,13 @@ def routes_of(site: Site, endpoints: Iterable[Endpoint]) -> list[Route]:
 def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
     async def call(request: Request) -> Response:
         endpoint = methods["GET" if request.method == "HEAD" else request.method]
+        task: Any = asyncio.current_task()
+        site.calls.add(task)
+        request.state.check_still = partial(check_still, site, request, endpoint.scopes)
         try:
-            caller = admit(site, request, endpoint.scopes, is_page=endpoint.is_page)
+            caller = admit(
+                site, request, endpoint.scopes, is_page=endpoint.is_page, cost=endpoint.cost
+            )
             request.state.caller = caller
             with continued(_trace_of(request)):
                 if not endpoint.changes:
@@ -78,11 +91,19 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
                     return await endpoint.handle(site, request)
         except ClientDisconnect:
             return Response(status_code=GONE)
+        except asyncio.CancelledError:
+            if not site.is_over:
+                raise
+            task.uncancel()
+            return endpoint.render(Refusal(503, "the server stops: repeat the call", _CLOSE))
         except Exception as error:  # noqa: BLE001  each error is one answer
             return endpoint.render(refusal_of(error))
+        finally:
+            site.calls.discard(task)
 
     route = Route(path, call, methods=[*methods])
-    if "GET" in methods and methods["GET"].streams and route.methods:
+    get = methods.get("GET")
+    if get and (get.streams or not get.is_safe) and route.methods:
         route.methods.discard("HEAD")  # a stream may have no end
     return route
 
@@ -99,6 +120,12 @@ def caller_of(request: Request) -> Caller:
     """Returns the caller whom the route has admitted."""
     caller: Caller = request.state.caller
     return caller
+
+
+def counted_as(request: Request) -> str:
+    """Returns the id of the caller's token, or its address."""
+    name: str = request.state.counted_as
+    return name
 
 
 def answer(value: Any, status: int = 200) -> Response:

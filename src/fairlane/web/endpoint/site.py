@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.live.demand import SharedDemand
+from fairlane.web.access.caller import Proxies
+from fairlane.web.access.cookie import Sessions
 from fairlane.web.endpoint.follower import Follower
+from fairlane.web.endpoint.problem import Refusal
+from fairlane.web.endpoint.waiting import ResultsReader, TakeLine
 from fairlane.web.live.broadcast import Broadcast
 from fairlane.web.live.examination import Examination
 
@@ -30,6 +35,7 @@ T = TypeVar("T")
 RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
 WHY_KEEP_S = 5.0  # it reads the lanes
 FAILURES_REST_S = 15.0  # it reads up to 100,000 dead sub-requests
+MAX_LONG_CALLS = 500  # of one token: streams, uploads, and calls that wait for work
 
 
 class Recent(Generic[T]):
@@ -89,11 +95,12 @@ class Watched:
 class Site:
     """A queue, who may call, and whether the server is stopping.
 
-    `tokens` is None if every caller of this machine may do everything. A taken message is held for
-    `visible_s` seconds. `hosts` are the names by which a server without tokens may be called,
+    `tokens` is None if no call ever needs one. A taken message is held for `visible_s` seconds.
+    `hosts` are the names by which a server without tokens may be called,
     None = the application around it decides.
     `rates` bounds how often a caller calls; None = not at all. Webhooks may call addresses that are
-    not of the Internet if `hooks_to_private`.
+    not of the Internet if `hooks_to_private`. `proxies` name their callers. `calls` are those that
+    go on, and `long_calls` how many long ones each token has. `is_over`: they are being ended.
     """
 
     queue: Queue
@@ -102,20 +109,62 @@ class Site:
     hosts: frozenset[str] | None = frozenset({"localhost", "127.0.0.1", "::1"})
     rates: CallRates | None = None
     hooks_to_private: bool = False
+    proxies: Proxies = field(default_factory=Proxies)
+    sessions: Sessions = field(default_factory=Sessions)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     follower: Follower = field(default_factory=Follower)
     examination: Examination = field(default_factory=Examination)
     snapshots: Recent[Snapshot] = field(init=False)
     failures: Recent[QueueErrors] = field(init=False)
+    readiness: Recent[bool] = field(init=False)
     demand: SharedDemand = field(init=False)
     live: Broadcast = field(init=False)
     watched: dict[str, Watched] = field(default_factory=dict)
+    calls: set[asyncio.Task[Any]] = field(default_factory=set)
+    long_calls: Counter[str] = field(default_factory=Counter)
+    is_over: bool = False
+    results: ResultsReader = field(init=False)
+    takes: TakeLine = field(default_factory=TakeLine)
 
     def __post_init__(self) -> None:
         self.snapshots = Recent(self.queue.snapshot)
         self.failures = Recent(self.queue.errors, rest_s=FAILURES_REST_S)
         self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
         self.live = Broadcast(self.snapshots.get)
+        self.readiness = Recent(self._check)
+        self.results = ResultsReader(self.queue)
+
+    async def _check(self) -> bool:
+        await self.queue.driver.check()
+        return True
+
+    @property
+    def has_tokens(self) -> bool:
+        """Returns True if each call needs a token."""
+        return self.tokens is not None and self.tokens.is_needed
+
+    def check_room(self, caller: str) -> None:
+        """Raises Refusal if this token or address has as many long calls as it may have."""
+        if self.long_calls[caller] >= MAX_LONG_CALLS:
+            detail = f"{MAX_LONG_CALLS} calls of this caller wait or stream: end some of them first"
+            raise Refusal(429, detail, {"Retry-After": "5"})
+
+    @contextlib.contextmanager
+    def long_call(self, caller: str) -> Iterator[None]:
+        """Counts a call that may go on for long."""
+        self.long_calls[caller] += 1
+        try:
+            yield
+        finally:
+            self.long_calls[caller] -= 1
+            if not self.long_calls[caller]:
+                del self.long_calls[caller]
+
+    def end_calls(self) -> None:
+        """Ends the calls that go on, because the server stops: each gets a refusal."""
+        self.is_over = True
+        for task in self.calls:
+            task.cancel()
 
     @contextlib.contextmanager
     def watching(self, request: Request) -> Iterator[Watched]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.responses import StreamingResponse
 
+from fairlane.common import clock
 from fairlane.web.endpoint.problem import Refusal, refusal_of
 from fairlane.web.endpoint.reading import NDJSON
+from fairlane.web.endpoint.route import counted_as
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 EVENTS = "text/event-stream"
 BEAT_S = 15.0  # a comment goes out so often, so that no proxy ends a quiet stream
+LOOK_S = 1.0  # between two looks whether the caller's token is still one
 _END: Any = object()
 
 
@@ -30,12 +33,18 @@ def wants_events(request: Request) -> bool:
     return EVENTS in request.headers.get("accept", "")
 
 
-def line_stream(site: Site, source: AsyncGenerator[Any, None]) -> StreamingResponse:
-    """Answers with one JSON value a line. If not all came, the last line is {"problem": ...}."""
+def line_stream(
+    site: Site, request: Request, source: AsyncGenerator[Any, None]
+) -> StreamingResponse:
+    """Answers with one JSON value a line. If not all came, the last line is {"problem": ...}.
+
+    Raises Refusal if the caller has too many streams.
+    """
+    site.check_room(counted_as(request))
 
     async def lines() -> AsyncIterator[bytes]:
         try:
-            async for value in _beating(site, source):
+            async for value in _beating(site, request, source):
                 if value is not None:
                     yield msgspec.json.encode(value) + b"\n"
         except Exception as error:  # noqa: BLE001  the status has been sent
@@ -45,13 +54,18 @@ def line_stream(site: Site, source: AsyncGenerator[Any, None]) -> StreamingRespo
 
 
 def event_stream(
-    site: Site, source: AsyncGenerator[T, None], name: str, id_of: Callable[[T], object]
-) -> StreamingResponse:
-    """Answers with events called `name`; `end` follows the last one, or `problem` an error."""
+    site: Site, request: Request, source: AsyncGenerator[T, None], name: str,
+    id_of: Callable[[T], object],
+) -> StreamingResponse:  # fmt: skip
+    """Answers with events called `name`; `end` follows the last one, or `problem` an error.
+
+    Raises Refusal if the caller has too many streams.
+    """
+    site.check_room(counted_as(request))
 
     async def events() -> AsyncIterator[bytes]:
         try:
-            async for value in _beating(site, source):
+            async for value in _beating(site, request, source):
                 yield b":\n\n" if value is None else _event(name, value, id_of(value))
             yield _event("end", {})
         except Exception as error:  # noqa: BLE001  the status has been sent
@@ -66,28 +80,41 @@ def _event(name: str, value: Any, event_id: object = None) -> bytes:
     return f"{head}event: {name}\ndata: ".encode() + msgspec.json.encode(value) + b"\n\n"
 
 
-async def _beating(site: Site, source: AsyncGenerator[T, None]) -> AsyncIterator[T | None]:
-    """Yields each value, and None after each quiet BEAT_S. Raises Refusal if the server stops."""
+async def _beating(
+    site: Site, request: Request, source: AsyncGenerator[T, None]
+) -> AsyncIterator[T | None]:
+    """Yields each value, and None after each quiet BEAT_S.
+
+    Raises Refusal if the server stops, or if the caller's token is revoked.
+    """
     stopping = asyncio.create_task(site.stopping.wait())
     coming: asyncio.Task[T] | None = None
-    try:
-        while True:
-            coming = coming or asyncio.create_task(_next(source))
-            done, _ = await asyncio.wait(
-                {coming, stopping}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            if coming in done:
-                value, coming = coming.result(), None
-                if value is _END:
-                    return
-                yield value
-            elif stopping in done:
-                raise Refusal(503, "the server stops: call again to read on")
-            else:
-                yield None
-    finally:
-        await _end(stopping, *([coming] if coming else []))
-        await source.aclose()
+    looked = sent = clock.mono_s()
+    with site.long_call(counted_as(request)):
+        try:
+            while True:
+                coming = coming or asyncio.create_task(_next(source))
+                done, _ = await asyncio.wait(
+                    {coming, stopping}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                now = clock.mono_s()
+                if now - looked >= LOOK_S:
+                    request.state.check_still()
+                    looked = now
+                if coming in done:
+                    value, coming = coming.result(), None
+                    if value is _END:
+                        return
+                    yield value
+                    sent = clock.mono_s()
+                elif stopping in done:
+                    raise Refusal(503, "the server stops: call again to read on")
+                elif now - sent >= BEAT_S:
+                    yield None
+                    sent = clock.mono_s()
+        finally:
+            await _end(stopping, *([coming] if coming else []))
+            await source.aclose()
 
 
 async def _next(source: AsyncGenerator[T, None]) -> T:

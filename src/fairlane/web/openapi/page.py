@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import cache, lru_cache
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.responses import Response
 
-from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.endpoint.reading import JSON
+from fairlane.web.endpoint.route import Endpoint
 from fairlane.web.openapi.document import make_document
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from fairlane.web.endpoint.site import Site
 
+_MAX_ROOTS = 8  # paths of one process under which applications are mounted
 _STYLE = Path(__file__).with_name("page.css")
 _Call = tuple[str, str, dict[str, Any]]
 
@@ -27,27 +31,36 @@ _Call = tuple[str, str, dict[str, Any]]
 def endpoints_for(described: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
     """Returns the endpoints that describe these ones."""
 
-    def made(site: Site, call: Request) -> dict[str, Any]:
-        has_tokens, root = site.tokens is not None, call.scope.get("root_path", "")
-        return make_document(described, has_tokens=has_tokens, root=root)
+    @lru_cache(maxsize=_MAX_ROOTS)
+    def made(root: str, *, has_tokens: bool) -> tuple[bytes, bytes]:
+        found = make_document(described, has_tokens=has_tokens, root=root)
+        return msgspec.json.encode(found), "".join(_page(found)).encode()
+
+    def texts(site: Site, call: Request) -> tuple[bytes, bytes]:
+        return made(call.scope.get("root_path", ""), has_tokens=site.has_tokens)
 
     async def document(site: Site, call: Request) -> Response:
         """Returns the OpenAPI document."""
-        return answer(made(site, call))
+        return Response(texts(site, call)[0], media_type=JSON)
 
     async def page(site: Site, call: Request) -> Response:
         """Returns the page."""
-        return Response("".join(_page(made(site, call))), media_type="text/html")
+        return Response(texts(site, call)[1], media_type="text/html")
 
     async def style(_: Site, __: Request) -> Response:
         """Returns the page's style."""
-        return Response(_STYLE.read_text(), media_type="text/css")
+        return Response(_style(), media_type="text/css")
 
     ways = (("/openapi.json", document), ("/docs", page), ("/docs.css", style))
     return tuple(
         Endpoint(method="GET", path=path, handle=handle, summary="", group="")
         for path, handle in ways
     )
+
+
+@cache
+def _style() -> str:
+    return _STYLE.read_text()
 
 
 def _page(document: dict[str, Any]) -> Iterator[str]:

@@ -57,7 +57,7 @@ async def me(site: Site, call: Call) -> Response:
     from fairlane import __version__
 
     caller = caller_of(call)
-    has_tokens = site.tokens is not None
+    has_tokens = site.has_tokens
     return answer(Me(caller.name, caller.scopes, site.queue.name, __version__, has_tokens))
 
 

@@ -9,11 +9,11 @@ from msgspec import UNSET, UnsetType
 
 from fairlane.operations.many.change import Change
 from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.reading import document
+from fairlane.web.endpoint.reading import MOST, document
 from fairlane.web.endpoint.route import Endpoint, answer
 from fairlane.web.endpoint.trail import trail_of
 from fairlane.web.v1.own import check_own
-from fairlane.web.v1.schemas import Changes, RequestFields
+from fairlane.web.v1.schemas import Changes, Few, RequestFields
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from fairlane.web.endpoint.site import Site
 
 _LISTED = 1_000  # ids, and errors, of an answer
-_MOST = 100_000  # requests of one call
+MOST_IDS = 10_000  # of one call: they are checked before the first one is read
+_MOST = 100_000  # requests of one call, by a filter
 _ALLOWED = {
     "cancel": {"reason"},
     "set": set(Changes.__struct_fields__),
@@ -31,6 +32,9 @@ _ALLOWED = {
     "drop_dead": {"fingerprints"},
     "delete": {"cancel_first"},
 }  # what an action takes; the others take nothing
+
+
+Ids = Annotated[list[str], msgspec.Meta(max_length=MOST_IDS)]
 
 
 class Bulk(Changes, kw_only=True, forbid_unknown_fields=True):
@@ -43,12 +47,12 @@ class Bulk(Changes, kw_only=True, forbid_unknown_fields=True):
 
     action: Literal["cancel", "pause", "resume", "set", "requeue_dead", "drop_dead", "delete"]
     filter: RequestFields | UnsetType = UNSET
-    ids: list[str] | UnsetType = UNSET
+    ids: Ids | UnsetType = UNSET
     everything: bool = False
     dry_run: bool = False
     expected: Annotated[int, msgspec.Meta(ge=0)] | UnsetType = UNSET
     reason: str | UnsetType = UNSET
-    fingerprints: list[str] | UnsetType = UNSET
+    fingerprints: Few | UnsetType = UNSET
     cancel_first: bool | UnsetType = UNSET
 
 
@@ -76,7 +80,7 @@ async def bulk(site: Site, call: Call) -> Response:
 
     A repeat changes what is left.
     """
-    given = await document(call, Bulk)
+    given = await document(call, Bulk, MOST)
     trail_of(call).note(given=_summary(given))
     change = _change(given)
     selected = await _select(site, change, given)

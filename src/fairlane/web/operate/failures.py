@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -12,12 +12,12 @@ from fairlane.operations.control.dead_letters import read_dead
 from fairlane.operations.control.requeue import requeue_dead
 from fairlane.operations.find.failures import request_errors
 from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.reading import document, query
+from fairlane.web.endpoint.reading import MOST, MOST_ITEMS, document, query
 from fairlane.web.endpoint.route import Endpoint, answer
 from fairlane.web.endpoint.trail import trail_of
 from fairlane.web.operate.pages import After
 from fairlane.web.v1.own import own_request
-from fairlane.web.v1.schemas import DeadLine, dead_of
+from fairlane.web.v1.schemas import DeadLine, Few, dead_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
@@ -107,8 +107,8 @@ class DeadPage(msgspec.Struct):
 class DeadChoice(msgspec.Struct, forbid_unknown_fields=True):
     """Which dead sub-requests: those of these indexes or fingerprints, or `everything`."""
 
-    indexes: list[int] | None = None
-    fingerprints: list[str] | None = None
+    indexes: Annotated[list[int], msgspec.Meta(max_length=MOST_ITEMS)] | None = None
+    fingerprints: Few | None = None
     everything: bool = False
 
 
@@ -169,7 +169,7 @@ async def drop(site: Site, call: Call) -> Response:
 
 
 async def _choice(call: Call) -> Choice:
-    given = await document(call, DeadChoice)
+    given = await document(call, DeadChoice, MOST)
     ways = (given.indexes is not None) + (given.fingerprints is not None) + given.everything
     if ways != 1:
         what = "two ways of choice" if ways else "no dead sub-request is chosen"

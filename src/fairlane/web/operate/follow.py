@@ -42,7 +42,7 @@ async def follow(site: Site, call: Call) -> Response:
     of viewers costs one look a second.
     """
     request, _ = await own_request(site, call)
-    return event_stream(site, _changes(site, request), "request", lambda one: one.now_ms)
+    return event_stream(site, call, _changes(site, request), "request", lambda one: one.now_ms)
 
 
 async def _changes(site: Site, request: Request) -> AsyncGenerator[RequestLive, None]:

@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from fairlane.operations.schedules import change
 from fairlane.operations.schedules.schedule import check_schedule_name, define
-from fairlane.web.endpoint.reading import document
+from fairlane.web.endpoint.reading import MOST, document
 from fairlane.web.endpoint.route import Endpoint, answer
 from fairlane.web.endpoint.trail import trail_of
-from fairlane.web.v1.schemas import Bytes, RecurringOptions, to_bytes
+from fairlane.web.v1.schemas import Bodies, RecurringOptions, to_bytes
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
@@ -32,7 +32,7 @@ class NewSchedule(RecurringOptions, kw_only=True, forbid_unknown_fields=True):
 
     name: str
     cron: str
-    bodies: list[Bytes]
+    bodies: Bodies
     tz: str | UnsetType = UNSET
     missed: str | UnsetType = UNSET
     most: int | UnsetType = UNSET
@@ -69,7 +69,7 @@ async def list_schedules(site: Site, _: Call) -> Response:
 
 async def add(site: Site, call: Call) -> Response:
     """Adds a schedule, or gives the one of this name another definition."""
-    given = await document(call, NewSchedule)
+    given = await document(call, NewSchedule, MOST)
     own = {
         name: value
         for name in ("tz", "missed", "most")

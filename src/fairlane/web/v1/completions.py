@@ -32,7 +32,7 @@ async def completions(site: Site, call: Call) -> Response:
     seen = site.follower.count
     first = await site.queue.driver.run(read_completions(site.queue.name, after, 0))
     source = _endings(site, first, after, seen)
-    return event_stream(site, source, "ended", lambda one: one.log_id)
+    return event_stream(site, call, source, "ended", lambda one: one.log_id)
 
 
 async def _endings(

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from fairlane.operations.many.apply import set_one
 from fairlane.operations.many.change import Change
 from fairlane.web.endpoint.reading import (
+    MOST,
     NDJSON,
     UPLOAD,
     document,
@@ -18,7 +19,7 @@ from fairlane.web.endpoint.reading import (
     parts,
     query,
 )
-from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.endpoint.route import Endpoint, answer, counted_as
 from fairlane.web.endpoint.trail import trail_of
 from fairlane.web.endpoint.upload import file_parts
 from fairlane.web.v1.own import own_request
@@ -55,9 +56,11 @@ async def submit(site: Site, call: Call) -> Response:
         options = query(call, Options).given()
         is_file = media_of(call) == UPLOAD
         source = lines(file_parts(call) if is_file else parts(call), as_they_are=is_file)
-        made = await site.queue.submit_request(source, **options)
+        site.check_room(counted_as(call))
+        with site.long_call(counted_as(call)):
+            made = await site.queue.submit_request(source, **options)
     else:
-        given = await document(call, NewRequest)
+        given = await document(call, NewRequest, MOST)
         made = await site.queue.submit_request(map(to_bytes, given.bodies), **given.given())
     return answer(Submitted(made.id, made.total or 0), 201)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import re
 from typing import TYPE_CHECKING
 
 from fairlane.web.endpoint.problem import Refusal
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.aio.request import Request
+    from fairlane.model import Result
     from fairlane.web.endpoint.site import Site
 
 ORDERS = ("input", "done")
+_INDEX = re.compile(r"[0-9]{1,18}")
+_SHOWN = 60  # characters of what is refused
 
 
 async def results(site: Site, call: Call) -> Response:
@@ -37,26 +41,30 @@ async def results(site: Site, call: Call) -> Response:
     request, _ = await own_request(site, call)
     after = -1
     if given := call.headers.get("last-event-id"):
-        if not given.isascii() or not given.isdecimal():
-            raise Refusal(422, f"Last-Event-ID {given!r} is no id of a result: give the last one")
+        if not _INDEX.fullmatch(given):
+            shown = given[:_SHOWN]
+            raise Refusal(422, f"Last-Event-ID {shown!r} is no id of a result: give the last one")
         after = int(given)
-    source = _results(request, order, after)
+    source = _results(site.results.results(request.id, order), order, after)
     if wants_events(call):
         places = itertools.count(after + 1)
         by_index = order == "input"
         return event_stream(
-            site, source, "result", lambda one: one.index if by_index else next(places)
+            site, call, source, "result", lambda one: one.index if by_index else next(places)
         )
-    return line_stream(site, source)
+    return line_stream(site, call, source)
 
 
-async def _results(request: Request, order: str, after: int) -> AsyncGenerator[ResultLine, None]:
+async def _results(
+    found: AsyncGenerator[Result, None], order: str, after: int
+) -> AsyncGenerator[ResultLine, None]:
     """Yields the results behind the place `after`: their order never changes."""
     place = -1
-    async for found in request.results(order):
-        place = found.index if order == "input" else place + 1
-        if place > after:
-            yield result_of(found)
+    async with contextlib.aclosing(found):
+        async for one in found:
+            place = one.index if order == "input" else place + 1
+            if place > after:
+                yield result_of(one)
 
 
 _ONE = "/v1/requests/{id}"

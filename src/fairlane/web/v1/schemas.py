@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from fairlane import settings
 from fairlane.web.endpoint.problem import Refusal
+from fairlane.web.endpoint.reading import MOST_ITEMS
 
 if TYPE_CHECKING:
     from fairlane.model import Completion, DeadSubRequest, Progress, Result
@@ -44,6 +45,9 @@ def from_bytes(raw: bytes) -> Bytes:
         return Base64(base64.b64encode(raw).decode())
 
 
+Few = Annotated[list[str], msgspec.Meta(max_length=1_000)]
+
+
 class RecurringOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Options of requests, as those of submit_request; times are in seconds."""
 
@@ -60,7 +64,7 @@ class RecurringOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     burst: int | UnsetType = UNSET
     rate_key: str | UnsetType = UNSET
     weight: int | UnsetType = UNSET
-    tags: str | list[str] | UnsetType = UNSET
+    tags: str | Few | UnsetType = UNSET
     tenant: str | UnsetType = UNSET
     share: int | UnsetType = UNSET
     ageing_s: float | UnsetType = UNSET
@@ -77,7 +81,7 @@ class Options(RecurringOptions, kw_only=True, forbid_unknown_fields=True):
 
     id: str | UnsetType = UNSET
     run_at: str | UnsetType = UNSET
-    after: str | list[str] | UnsetType = UNSET
+    after: str | Few | UnsetType = UNSET
     after_any_end: bool | UnsetType = UNSET
     on_duplicate: str | UnsetType = UNSET
     window_s: float | UnsetType = UNSET
@@ -87,10 +91,13 @@ class Options(RecurringOptions, kw_only=True, forbid_unknown_fields=True):
 OPTIONS = frozenset(Options.__struct_fields__)
 
 
+Bodies = Annotated[list[Bytes], msgspec.Meta(max_length=MOST_ITEMS)]
+
+
 class NewRequest(Options, kw_only=True, forbid_unknown_fields=True):
     """A request with the bodies of its sub-requests."""
 
-    bodies: list[Bytes]
+    bodies: Bodies
 
 
 class Submitted(msgspec.Struct):
@@ -189,10 +196,10 @@ class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     A request must have all tags, and one of the states, priorities and tenants.
     """
 
-    state: list[str] | UnsetType = UNSET
-    priority: list[int] | UnsetType = UNSET
-    tag: list[str] | UnsetType = UNSET
-    tenant: list[str] | UnsetType = UNSET
+    state: Few | UnsetType = UNSET
+    priority: Annotated[list[int], msgspec.Meta(max_length=1_000)] | UnsetType = UNSET
+    tag: Few | UnsetType = UNSET
+    tenant: Few | UnsetType = UNSET
     id_prefix: str | UnsetType = UNSET
     older_s: float | UnsetType = UNSET
     newer_s: float | UnsetType = UNSET

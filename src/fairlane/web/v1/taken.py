@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from fairlane.common import clock
 from fairlane.errors import InvalidArgument
 from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.reading import document
-from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.endpoint.reading import MOST, document
+from fairlane.web.endpoint.route import Endpoint, answer, counted_as
 from fairlane.web.v1.schemas import (
     Dead,
     Done,
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from fairlane.pull.awaited import AsyncTaken
     from fairlane.web.endpoint.site import Site
 
-_LOOK_S = 1.0  # between two looks whether the caller still waits, or the server stops
-
 
 async def take(site: Site, call: Call) -> Response:
     """Takes sub-requests, the most urgent first; waits for the first one if the caller wishes.
@@ -38,16 +35,19 @@ async def take(site: Site, call: Call) -> Response:
     If the caller has gone meanwhile, they go back.
     """
     given = await document(call, Take)
-    ends = clock.mono_s() + given.wait_s
-    while True:
-        left_s = max(0.0, ends - clock.mono_s())
-        found = await site.queue.take(
-            given.count, visible_for=given.visible_for, wait_s=min(_LOOK_S, left_s)
-        )
-        is_gone = await call.is_disconnected()
-        if found or is_gone or left_s <= 0 or site.stopping.is_set():
-            break
-    if is_gone:
+
+    async def look(wait_s: float) -> list[AsyncTaken]:
+        return await site.queue.take(given.count, visible_for=given.visible_for, wait_s=wait_s)
+
+    async def goes_on() -> bool:
+        call.state.check_still()
+        return not site.stopping.is_set() and not await call.is_disconnected()
+
+    if given.wait_s:
+        site.check_room(counted_as(call))
+    with site.long_call(counted_as(call)):
+        found = await site.takes.take(look, given.wait_s, goes_on)
+    if found and await call.is_disconnected():
         for one in found:
             await one.release()
         found = []
@@ -56,29 +56,31 @@ async def take(site: Site, call: Call) -> Response:
 
 async def done(site: Site, call: Call) -> Response:
     """Stores the result and counts the sub-request as done."""
-    given = await document(call, Done)
-    await _taken(site, call).done(None if given.result is None else to_bytes(given.result))
+    taken = _taken(site, call)
+    given = await document(call, Done, MOST)
+    await taken.done(None if given.result is None else to_bytes(given.result))
     return Response(status_code=204)
 
 
 async def dead(site: Site, call: Call) -> Response:
     """Gives a sub-request up."""
-    given = await document(call, Dead)
-    await _taken(site, call).dead(given.reason)
+    taken = _taken(site, call)
+    await taken.dead((await document(call, Dead)).reason)
     return Response(status_code=204)
 
 
 async def release(site: Site, call: Call) -> Response:
     """Returns a sub-request, uncharged."""
-    given = await document(call, Release)
-    await _taken(site, call).release(given.delay_s)
+    taken = _taken(site, call)
+    await taken.release((await document(call, Release)).delay_s)
     return Response(status_code=204)
 
 
 async def extend(site: Site, call: Call) -> Response:
     """Holds a sub-request longer."""
+    taken = _taken(site, call)
     given = await document(call, Extend)
-    return answer(Extended(await _taken(site, call).extend(given.visible_for)))
+    return answer(Extended(await taken.extend(given.visible_for)))
 
 
 def _taken(site: Site, call: Call) -> AsyncTaken:
