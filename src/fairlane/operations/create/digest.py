@@ -32,8 +32,9 @@ def terms(policy: Policy) -> tuple[bytes, bytes, bytes]:
 
 @lru_cache(maxsize=128)
 def sent_extras(policy: Policy) -> bytes:
-    """Returns the extras as the scripts take them, with the trace, which no digest has."""
-    lines = (policy.extras, f"trace={policy.trace}" if policy.trace else "")
+    """Returns the extras as the scripts take them, with `by` and the trace, which no digest has."""
+    apart = (("by", policy.by), ("trace", policy.trace))
+    lines = (policy.extras, *(f"{name}={value}" for name, value in apart if value))
     return "\n".join(filter(None, lines)).encode()
 
 

@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from fairlane.web.access import cookie
+from fairlane.web.access.caller import Caller
 from fairlane.web.endpoint.admission import UNAUTHORIZED, bound_address, find_token
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import document
@@ -36,10 +37,13 @@ async def sign_in(site: Site, request: Request) -> Response:
         raise Refusal(409, "this server has no tokens: nothing is to be signed in to")
     if not cookie.is_own_page(request):
         raise Refusal(403, _PLAIN)
-    if find_token(site, given.token) is None:
+    token = find_token(site, given.token)
+    if token is None:
         raise Refusal(401, f"{UNAUTHORIZED}: the token is not known here, or has expired")
     response = Response(status_code=204)
     cookie.keep(response, request, site.queue.name, given.token)
+    request.state.caller = Caller.of(token)
+    await site.tally.signed_in(request, f"POST {PATH}")
     return response
 
 

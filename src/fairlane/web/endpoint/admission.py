@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument
-from fairlane.web.access.caller import ANYONE, LOCAL, Caller
+from fairlane.web.access.caller import ANYONE, LOCAL, Caller, address_of
 from fairlane.web.access.cookie import token_of
 from fairlane.web.endpoint.problem import Refusal
 
@@ -40,6 +40,7 @@ def admit(
     if token is None:
         bound_address(site, request)
         raise Refusal(401, UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
+    request.state.caller = Caller.of(token)
     _bound(site, token.id)
     if not any(map(token.allows, scopes)):
         raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
@@ -59,7 +60,7 @@ def find_token(site: Site, text: str) -> AccessToken | None:
 
 def bound_address(site: Site, request: Request) -> None:
     """Counts a call without a known token. Raises Refusal if its address calls too often."""
-    _bound(site, request.client.host if request.client else "")
+    _bound(site, address_of(request))
 
 
 def _bound(site: Site, caller: str) -> None:

@@ -71,13 +71,16 @@ async def _refuse(source: AsyncIterator[bytes], detail: str) -> NoReturn:
     raise Refusal(413, detail, _CLOSE)
 
 
-async def document(request: Request, kind: type[T]) -> T:
+async def document(request: Request, kind: type[T], others: tuple[str, ...] = ()) -> T:
     """Returns a JSON document of this type; no content means {}.
 
     Raises Refusal: 400 if it is no JSON, 415 for other content, 422 if it is of another type.
+    `others` are the other types that the endpoint reads.
     """
     if media_of(request) not in {"", JSON} and not media_of(request).endswith("+json"):
-        raise Refusal(415, f"{media_of(request)} is not read here: send {JSON}")
+        *first, last = (JSON, *others)
+        named = f"{', '.join(first)} or {last}" if first else last
+        raise Refusal(415, f"{media_of(request)} is not read here: send {named}")
     return decoded(await content(request) or b"{}", kind)
 
 
@@ -110,25 +113,25 @@ def query(request: Request, kind: type[T]) -> T:
         if name not in fields:
             known = ", ".join(fields) or "none"
             raise Refusal(422, f"parameter {name} is not known: the parameters are {known}")
-        given[name] = values if "list" in str(fields[name]) else values[-1]
+        is_list = any(kind in str(fields[name]) for kind in ("list", "tuple"))
+        given[name] = values if is_list else values[-1]
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refusal(422, type_sentence(f"{error}")) from None
 
 
-async def lines(source: AsyncIterator[bytes], *, as_they_are: bool = False) -> AsyncIterator[bytes]:
-    """Yields the lines of what comes, without their ends, lazily.
+async def lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    r"""Yields the lines of what comes, lazily, as the command line reads a file.
 
-    Empty lines and carriage returns before an end are left out, unless lines are wanted
-    `as_they_are`. Raises Refusal if a line is larger than a body may be.
+    A line ends at \n, and its bytes are kept as they are, also if there are none. Nothing after a
+    last \n is no line. Raises Refusal if a line is larger than a body may be.
     """
     rest = b""
     async for part in source:
         *whole, rest = (rest + part).split(b"\n")
         for line in whole:
-            if as_they_are or (line := line.removesuffix(b"\r")):
-                yield line
+            yield line
         if len(rest) > settings.MAX_BODY + 1:
             detail = f"a line is longer than {settings.MAX_BODY:,} bytes: that is the most"
             await _refuse(source, detail)

@@ -14,7 +14,7 @@ from fairlane.tracing.client import continued
 from fairlane.tracing.tracer import text_of_headers
 from fairlane.web.endpoint.admission import admit
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
-from fairlane.web.endpoint.trail import GONE, recorded
+from fairlane.web.endpoint.trail import GONE, REFUSED, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -33,7 +33,7 @@ class Endpoint:
     of its parameters, `gives` that of the answer with `status`. `streams` are other media types of
     the answer, `accepts` other ones of the content. `refuses` are further statuses. `also` are
     other paths of it. If `is_page`, links of other sites may lead to it: it has no data. With
-    `changes` the audit trail gets an entry of each call.
+    `changes` the audit trail gets an entry of each call, unless its handler `records_itself`.
     """
 
     method: str
@@ -52,6 +52,7 @@ class Endpoint:
     also: tuple[str, ...] = ()
     is_page: bool = False
     changes: bool = False
+    records_itself: bool = False
     render: Callable[[Refusal], Response] = as_problem
 
 
@@ -67,19 +68,22 @@ def routes_of(site: Site, endpoints: Iterable[Endpoint]) -> list[Route]:
 def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
     async def call(request: Request) -> Response:
         endpoint = methods["GET" if request.method == "HEAD" else request.method]
+        action = f"{endpoint.method} {endpoint.path}"
         try:
             caller = admit(site, request, endpoint.scopes, is_page=endpoint.is_page)
             request.state.caller = caller
             with continued(_trace_of(request)):
-                if not endpoint.changes:
+                if not endpoint.changes or endpoint.records_itself:
                     return await endpoint.handle(site, request)
-                action = f"{endpoint.method} {endpoint.path}"
                 async with recorded(site, request, action, endpoint.status):
                     return await endpoint.handle(site, request)
         except ClientDisconnect:
             return Response(status_code=GONE)
         except Exception as error:  # noqa: BLE001  each error is one answer
-            return endpoint.render(refusal_of(error))
+            refusal = refusal_of(error)
+            if refusal.status in REFUSED:
+                await site.tally.refused(request, action, refusal)
+            return endpoint.render(refusal)
 
     route = Route(path, call, methods=[*methods])
     if "GET" in methods and methods["GET"].streams and route.methods:

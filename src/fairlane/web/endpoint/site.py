@@ -12,6 +12,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.live.demand import SharedDemand
 from fairlane.web.endpoint.follower import Follower
+from fairlane.web.endpoint.trail import Tally
 from fairlane.web.live.broadcast import Broadcast
 from fairlane.web.live.examination import Examination
 
@@ -109,12 +110,14 @@ class Site:
     failures: Recent[QueueErrors] = field(init=False)
     demand: SharedDemand = field(init=False)
     live: Broadcast = field(init=False)
+    tally: Tally = field(init=False)
     watched: dict[str, Watched] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.snapshots = Recent(self.queue.snapshot)
         self.failures = Recent(self.queue.errors, rest_s=FAILURES_REST_S)
         self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
+        self.tally = Tally(self.queue)
         self.live = Broadcast(self.snapshots.get)
 
     @contextlib.contextmanager
