@@ -1,4 +1,4 @@
-# A worker in a small image. It runs as a user without rights, in the folder of your handlers.
+# A worker, or `fairlane serve`, in a small image. It runs as a user without rights, in the folder of your handlers.
 #
 #   docker build -t fairlane .
 #   docker run --init -e FAIRLANE_REDIS=redis://HOST:6379 -v "$PWD/handlers.py:/app/handlers.py:ro" \
@@ -17,7 +17,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 COPY lua lua
-RUN python -m pip install --no-cache-dir --prefix /installed .
+RUN python -m pip install --no-cache-dir --prefix /installed ".[web]"
 
 FROM ${BASE}
 COPY --from=install /installed /usr/local

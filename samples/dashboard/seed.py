@@ -69,7 +69,7 @@ def seed(queue: Queue, scale: float = 1.0) -> None:
     for n in range(3):
         queue.submit_flow(welcome, list(bodies(some(200 * (n + 1)), (60, 180))), id=f"welcome-{n}")
     for name, cron, tz in SCHEDULES:
-        queue.schedules.add(name, cron=cron, tz=tz, bodies=["all"], priority=30)
+        queue.schedules.add(name, cron=cron, tz=tz, bodies=list(bodies(3, (50, 90))), priority=30)
     queue.schedules.pause("close-accounts")
 
 

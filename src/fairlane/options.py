@@ -112,21 +112,27 @@ _NAMES = frozenset(RequestOptions.__optional_keys__)
 _MADE_ANEW = frozenset({"run_at", "on_duplicate", "tags", "after"})
 
 
-def policy_of(queue: str, *, trace: str = "", **options: Unpack[RequestOptions]) -> Policy:
+def policy_of(
+    queue: str, *, trace: str = "", by: str = "", **options: Unpack[RequestOptions]
+) -> Policy:
     """Returns the policy of a request. Raises InvalidArgument, and TypeError for a wrong name.
+
+    `by` is the caller for whom the server of the HTTP API submits.
 
     A producer gives the same options again and again, and to check them takes an eighth of its
     time. So each policy is made once if its options are all that it depends on.
     """
     if not trace and _MADE_ANEW.isdisjoint(options):
         try:
-            return _usual_policy(queue, **options)  # type: ignore[arg-type]  # hashed, or TypeError
+            return _usual_policy(queue, by=by, **options)  # type: ignore[arg-type]  # hashed, or TypeError
         except TypeError:  # a wrong option, or one that has no hash
             pass
-    return _new_policy(queue, trace, **options)
+    return _new_policy(queue, trace, by, **options)
 
 
-def _new_policy(queue: str, trace: str = "", **options: Unpack[RequestOptions]) -> Policy:
+def _new_policy(
+    queue: str, trace: str = "", by: str = "", **options: Unpack[RequestOptions]
+) -> Policy:
     given: dict[str, Any] = dict(options)
     if not given.keys() <= _NAMES:
         raise TypeError(_wrong_name(next(name for name in given if name not in _NAMES)))
@@ -145,7 +151,7 @@ def _new_policy(queue: str, trace: str = "", **options: Unpack[RequestOptions]) 
         given |= read_distinct(given.pop("distinct"))
     if given.get("on_duplicate"):
         given["nonce"] = secrets.token_hex(8)
-    return Policy(queue=queue, trace=trace, **given)
+    return Policy(queue=queue, trace=trace, by=by, **given)
 
 
 # Typed, so that True is not taken for 1.
@@ -270,8 +276,9 @@ class Policy:
 
     `start_ms` is `run_at`, in ms since 1970. `parent` is the request whose dead sub-requests these
     were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
-    operations/flows/feed.py writes them. `trace` is the context of the producer's span. Two
-    submissions that differ only in `key` or `trace` are equal. Raises InvalidArgument as Lua would.
+    operations/flows/feed.py writes them. `by` is the caller for whom the
+    server of the HTTP API submits, and `trace` the context of the producer's span. Two submissions
+    that differ only in `key`, `by` or `trace` are equal. Raises InvalidArgument as Lua would.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -301,6 +308,7 @@ class Policy:
     key: Key = field(default=xid, compare=False)
     flow: str = ""
     feed: str = ""
+    by: str = ""
     trace: str = ""
 
     def __post_init__(self) -> None:
@@ -336,6 +344,8 @@ class Policy:
             raise InvalidArgument("share needs a tenant: name the tenant that gets this share")
         _check_names("tag", self.tags, MAX_TAGS)
         _check_names("request id", self.after, MAX_AFTER)
+        if self.by:
+            check_name("caller", self.by)
         if self.trace and not _TRACE.fullmatch(self.trace):
             raise InvalidArgument(f"trace {self.trace[:60]!r} is not valid: give a traceparent")
 
@@ -379,7 +389,7 @@ class Policy:
 
     @property
     def extras(self) -> str:
-        """Returns the other options but `trace`, as lua/v1/lib/create/extras.lua reads them."""
+        """Returns other options as lua/v1/lib/create/extras.lua has them; not `by` and `trace`."""
         return self.extras_with(",".join(self.after))
 
     def extras_with(self, others: str) -> str:

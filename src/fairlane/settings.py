@@ -49,7 +49,8 @@ LOG_ENTRIES = 100_000  # about how many endings the completion log keeps
 # suspended process, which may log the ending late.
 MARKER_MS = 24 * 3_600_000
 MARKER_LEAST_MS = 3_600_000
-AUDIT_ENTRIES = 10_000  # about how many changes by HTTP the audit trail keeps
+AUDIT_ENTRIES = 10_000  # about how many changes by one token the audit trail keeps
+AUDIT_BYTES = 32 << 20  # of the entries of one token
 POLL_S = 5.0  # the slow poll behind every subscription
 
 # ------------------------------------------------------------------ tokens and leases of a unit

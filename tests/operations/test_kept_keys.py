@@ -127,7 +127,7 @@ def test_what_serves_a_queue_leaves_no_key(queue: Queue, redis_client: Any):
     run(heartbeat(queue.name, "w", "5", ""))
     run(add_webhook(queue.name, "hook", "https://example.com/x"))
     run(begin_round(queue.name, "server"))
-    assert redis_client.exists("{req}:worker:w", "{req}:hooks") == 2
+    assert redis_client.exists("{req}:worker:w", "hooks:{req}") == 2
     run(end_rounds(queue.name, "server"))
     run(remove_webhook(queue.name, "hook"))
     run(unregister_worker(queue.name, "w", "5"))

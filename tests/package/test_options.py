@@ -60,7 +60,15 @@ def test_seconds_and_ms_are_the_same_time_in_both_directions(ms: int):
 
 
 def test_every_part_of_a_policy_has_an_option():
-    inner = {"queue", "parent", "nonce", "flow", "feed", "trace"}  # what the product itself sets
+    inner = {
+        "queue",
+        "parent",
+        "nonce",
+        "flow",
+        "feed",
+        "by",
+        "trace",
+    }  # what the product itself sets
     parts = {name.removesuffix("_ms") for name in Policy.__slots__} - inner
     options = {name.removesuffix("_s") for name in RequestOptions.__optional_keys__}
     made_of = {"start": {"run_at"}, "rates": {"rate", "burst", "rate_key", "weight"}}

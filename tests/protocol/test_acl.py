@@ -50,9 +50,15 @@ OTHER_CHANGES = {
     }
 }
 # What `fairlane serve` sends besides a person's commands.
-SERVED = {"maintenance": [("web.endpoint.trail", "*"), ("web.webhooks.deliverer", "*")]}
+SERVED = {
+    "server": [
+        *(("web.endpoint.trail", "*"), ("web.webhooks.deliverer", "*")),
+        ("web.operate.audit", "*"),
+    ]
+}
 OTHER_COMMANDS = {
     "producer": {"xpending"},
+    "server": {"hmget"},  # of requests, which it reads as a producer
     "worker": {"xlen", "xpending"},  # its walk reads no topic: only doctor's does
 }
 # Other names of a `fairlane` command in its file.
@@ -70,7 +76,7 @@ PARTS |= {
 }
 # These use no Redis, or only their own.
 OPEN_TO_ALL = {"acl", "server", "completion", "token"}
-SEVERAL_ROLES = {"serve"}  # it runs as producer+worker+maintenance
+SEVERAL_ROLES = {"serve"}  # it runs as producer+worker+maintenance+server
 
 
 @pytest.fixture

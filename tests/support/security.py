@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ADMIN, ADMIN_PASSWORD = "admin", "for_the_tests"
 USER, PASSWORD = "fairlane", "p@ss/w:rd?%"  # characters that a URL must quote
 # What the product's user may do: submit, work, repair and read. Only a deployer may load scripts.
-ROLES = "producer+worker+maintenance+lists+topics"
+ROLES = "producer+worker+maintenance+server+lists+topics"
 _ADMIN_USER = ["--user", ADMIN, "on", f">{ADMIN_PASSWORD}", "~*", "&*", "+@all"]
 _ADMIN_USER += ["--user", "default", "off"]
 NO_OPENSSL = "no openssl found: certificates can't be made"

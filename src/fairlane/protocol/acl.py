@@ -50,6 +50,7 @@ class Role(NamedTuple):
     """One kind of user: its commands of `fairlane`, its scripts, and the other Redis commands.
 
     A deployer has no keys. `any_keys`: a person names the lists, so a rule cannot derive them.
+    `of_server`: it alone has what the server of the HTTP API keeps.
     """
 
     what: str
@@ -58,6 +59,7 @@ class Role(NamedTuple):
     commands: frozenset[str]
     has_keys: bool = True
     any_keys: bool = False
+    of_server: bool = False
     patterns: tuple[str, ...] = ()  # of the only keys that it has, if there are any
 
 
@@ -109,7 +111,7 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set"),
             *("delete", "dead", "errors", "list", "workers", "queues", "completions", "stats"),
-            *("why", "demand", "queue", "doctor", "schedule", "flow", "webhook"),
+            *("why", "demand", "queue", "doctor", "schedule", "flow"),
         ),
         _words(
             "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
@@ -120,10 +122,10 @@ ROLES = {
             " set_limit set_max_waiting set_priority set_rate set_shards set_share submit"
         ),
         _words(
-            "cluster|info del exists get getrange hdel hexists hget hgetall hincrby hlen hmget"
-            " hscan hset hsetnx llen lpos lrange lrem memory|usage pexpire pttl scan script|exists"
-            " set time unlink xadd xdel xinfo|groups xlen xpending xrange xread xrevrange zcard"
-            " zcount zrange zrangebylex zrem zscan zscore"
+            "cluster|info del exists get getrange hexists hget hgetall hincrby hmget hscan llen"
+            " lpos lrange lrem memory|usage pexpire pttl scan script|exists time unlink"
+            " xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange zrangebylex"
+            " zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -161,6 +163,16 @@ ROLES = {
         _words("hgetall hset scan unlink xack xinfo|groups xlen xpending xrange xread") | CALL,
         patterns=(keys.EVERY_TOPIC_KEY,),
     ),
+    "server": Role(
+        "keeps the audit trail and the webhooks of the HTTP API",
+        ("webhook",),
+        frozenset(),
+        _words(
+            "del get hdel hexists hget hgetall hlen hset hsetnx pexpire set time unlink xadd xdel"
+            " xlen xrange xread xrevrange zadd zcard zpopmin zrange"
+        ),
+        of_server=True,
+    ),
     "deployer": Role(
         "loads the scripts onto every node",
         ("scripts load", "scripts verify"),
@@ -193,9 +205,12 @@ def rules(
         allowed |= one.commands
         allowed.update(*(commands_of(getattr(library(), name)) for name in one.scripts))
     found = ["resetkeys", "resetchannels", "-@all"]
-    if any(one.has_keys and not one.any_keys and not one.patterns for one in roles):
+    plain = (one for one in roles if not one.any_keys and not one.patterns and not one.of_server)
+    if any(one.has_keys for one in plain):
         found += [f"~{pattern}" for pattern in keys.every_key(queue)]
     found += [f"~{pattern}" for one in roles for pattern in one.patterns]
+    if any(one.of_server for one in roles):
+        found += keys.every_server_key(queue)
     if any(one.any_keys for one in roles):
         found += [f"~{pattern}" for pattern in patterns]
     if allowed & {"publish", "subscribe"}:

@@ -249,19 +249,43 @@ def completed(queue: str) -> bytes:
     return _dispatch(queue, "completed")
 
 
+# What only the server of the HTTP API may read: the patterns of the other roles match none of it.
+SERVER_PARTS = ("audit", "hooks")
+
+
+def every_server_key(queue: str | None) -> list[str]:
+    """Returns rules for what only the server of the HTTP API keeps, of one queue or all.
+
+    It also reads the completion log, which its webhooks follow.
+    """
+    tag = "{*}" if queue is None else f"{{{queue}}}"
+    return [*(f"~{part}:{tag}*" for part in SERVER_PARTS), f"%R~{tag}:completed"]
+
+
 def audit(queue: str) -> bytes:
-    """Stream: what callers of the HTTP API changed."""
-    return _dispatch(queue, "audit")
+    """`audit:{queue}`: zset: each part of the audit trail -> the time of its last entry, ms."""
+    return f"audit:{{{queue}}}".encode()
+
+
+def audit_part(queue: str, part: str) -> bytes:
+    """`audit:{queue}:<part>`: stream: entries of the audit trail, such as those of one token."""
+    return f"audit:{{{queue}}}:{part}".encode()
+
+
+def audit_tokens(queue: str) -> bytes:
+    """`audit:{queue}/tokens`: hash: the tokens that the audit trail has, id -> what each may do."""
+    return f"audit:{{{queue}}}/tokens".encode()
 
 
 def hooks(queue: str) -> tuple[bytes, bytes]:
     """The hashes webhook -> its definition, and webhook -> how far its deliveries are."""
-    return _dispatch(queue, "hooks"), _dispatch(queue, "hooked")
+    stem = f"hooks:{{{queue}}}".encode()
+    return stem, stem + b":progress"
 
 
 def hooks_lock(queue: str) -> bytes:
     """String with a TTL: the server that delivers the webhooks."""
-    return _dispatch(queue, "hooks:lock")
+    return f"hooks:{{{queue}}}:lock".encode()
 
 
 def workers(queue: str) -> bytes:

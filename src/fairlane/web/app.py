@@ -14,6 +14,7 @@ from fairlane.web import health, watch, wonderq
 from fairlane.web.dashboard import files, sign_in
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
+from fairlane.web.endpoint.trail import keep_trail
 from fairlane.web.openapi.page import endpoints_for
 from fairlane.web.operate import audit, bulk, failures, flows, follow, queue, schedules, why
 from fairlane.web.scrape import endpoint as scrape
@@ -67,13 +68,15 @@ def make_app(site: Site) -> Starlette:
         delivering = asyncio.create_task(
             Deliverer(site.queue, to_private=site.hooks_to_private).run()
         )
+        recording = asyncio.create_task(keep_trail(site))
         try:
             yield
         finally:
             site.stopping.set()
             site.demand.stop()
-            delivering.cancel()
-            await asyncio.gather(delivering, return_exceptions=True)
+            for task in (delivering, recording):
+                task.cancel()
+            await asyncio.gather(delivering, recording, return_exceptions=True)
             await site.queue.close()
 
     app = Starlette(

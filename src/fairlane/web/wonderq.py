@@ -22,6 +22,7 @@ from fairlane.web.endpoint.admission import UNAUTHORIZED
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import FORM, JSON, content, decoded, media_of
 from fairlane.web.endpoint.route import Endpoint, answer
+from fairlane.web.endpoint.submission import submit_for
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -60,13 +61,14 @@ class Error(msgspec.Struct):
 async def post(site: Site, request: Request) -> Response:
     """Posts a message as a request of one sub-request."""
     raw = await content(request, 2 * settings.MAX_BODY)
-    made = await site.queue.post(_message(raw, media_of(request)))
-    return answer(Posted(made.id), 201)
+    made, _ = await submit_for(site, request, [_message(raw, media_of(request))])
+    return answer(Posted(made), 201)
 
 
-async def get(site: Site, _: Request) -> Response:
+async def get(site: Site, request: Request) -> Response:
     """Takes messages: they are hidden from others for the visibility time."""
     taken = await site.queue.take(settings.TAKE_MOST, visible_for=site.visible_s)
+    await site.tally.took(request, "GET /messages", len(taken))
     return answer(
         [Message(_id_of(one), (one.body or b"").decode("utf-8", "replace")) for one in taken]
     )

@@ -65,6 +65,7 @@ def test_a_delay_ends_no_later_than_the_deadline_lets_it(lane: Lane):
     [
         "delay=-1", "delay=", "delay", "delay=5\n\nstart=3", "delay=1\ndelay=2", "unknown=1", "\n",
         "tags=", "tags=,a", "tenant=a b", "parent=a{b}", "rates=1 = 10 5", "rates=x", "DELAY=1",
+        "by=", "by=a b",
         "trace=", "trace=x", "trace=00-zz-b7ad-01", "trace=00-0af7-b7ad-1", "trace=00-a-b-01 a b",
     ],
 )  # fmt: skip

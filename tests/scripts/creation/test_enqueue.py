@@ -346,6 +346,11 @@ def test_enqueue_stores_whose_dead_sub_requests_these_were(lane: Lane):
     assert lane.hash()["parent"] == "r0"
 
 
+def test_enqueue_stores_for_whom_a_server_submits(lane: Lane):
+    lane.start(3, extras="by=0a1b2c3d")
+    assert lane.hash()["by"] == "0a1b2c3d"
+
+
 def test_enqueue_replaces_no_abandoned_life_of_which_a_slice_is_held(lane: Lane):
     """The life ends with its last slice."""
     held = lane.take(lane.start(9, open_ms=HOUR)[0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.support.scripts.requests import HOUR, toks
 
 if TYPE_CHECKING:
@@ -75,3 +77,21 @@ def test_a_request_that_a_person_cancelled_has_no_other_life_without_unique(lane
     lane.start(1)
     lane.request("cancel", reason="enough")
     assert lane.enqueue(1, digest="d2")[0] == b"conflict"
+
+
+@pytest.mark.parametrize("extras", ["", "unique=0:ab"])
+def test_a_request_of_another_queue_is_never_replaced(lane: Lane, extras: str):
+    """Neither while it runs nor after its end, not even if its producer abandoned it."""
+    lane.start(1, extras="unique=0:aa", open_ms=HOUR)
+    born = lane.number("born")
+    other = {"digest": "d2", "extras": extras, "queue": "other"}
+    for step in ("", "cancel", "abandoned"):
+        if step == "cancel":
+            lane.request("cancel", reason="abandoned")
+        if step == "abandoned":
+            lane.client.hset(f"req:{{{lane.id}}}", "abandoned", 1)
+        before = lane.dump()
+        lane.now += HOUR
+        for over in (0, born):
+            assert lane.enqueue(1, over=over, **other)[0] == b"conflict"
+        assert lane.dump() == before

@@ -9,8 +9,11 @@ if TYPE_CHECKING:
     import redis
 
 _DISPATCH = re.compile(
-    rb"\{[^{}]+\}:(?:active|audit|hooked|hooks|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|firing|turns|tenants|[0-9]{1,2})"
+    rb"\{[^{}]+\}:(?:active|hooked|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|firing|turns|tenants|[0-9]{1,2})"
 )
+_SERVER = re.compile(
+    rb"(?:audit|hooks):\{[^{}]+\}(?:[:/][a-z0-9]+)?"
+)  # what `fairlane serve` keeps
 _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few|error):(\{[^{}]+\})")
 _OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a user
 _TOPIC = re.compile(rb"topic:\{[^{}]+\}(?::conf)?")  # with its own retention
@@ -41,7 +44,7 @@ def _check_load(client: Any, key: bytes, tag: bytes) -> None:
 def _is_stray(client: redis.Redis, key: bytes) -> bool:
     if client.pttl(key) != _LASTS or _DISPATCH.fullmatch(key) or key.startswith(_OF_A_PERSON):
         return False
-    if _TOPIC.fullmatch(key):
+    if _TOPIC.fullmatch(key) or _SERVER.fullmatch(key):
         return False
     match = _REQUEST.fullmatch(key)
     if match is None:

@@ -98,9 +98,15 @@ def test_a_caller_that_goes_quiet_is_refused(
 
 
 def test_lines_are_cut_wherever_the_parts_end():
-    whole = b"one\r\ntwo\n\n\nthree"
+    whole = b"one\r\ntwo\n\n\nthree\n"
     for at in range(1, len(whole)):
-        assert asyncio.run(lines_of(call(whole[:at], whole[at:]))) == [b"one", b"two", b"three"]
+        assert asyncio.run(lines_of(call(whole[:at], whole[at:]))) == [
+            b"one\r",
+            b"two",
+            b"",
+            b"",
+            b"three",
+        ]
 
 
 def form(boundary: bytes = b"B") -> bytes:
@@ -115,7 +121,7 @@ def upload(*given: bytes, kind: str = "multipart/form-data; boundary=B") -> Requ
 
 
 async def file_of(request: Request) -> list[bytes]:
-    source = reading.lines(file_parts(request), as_they_are=True)
+    source = reading.lines(file_parts(request))
     return [line async for line in source]
 
 

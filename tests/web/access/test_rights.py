@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers.backends import Backend
 
-ROLES = "producer+worker+maintenance"
+ROLES = "producer+worker+maintenance+server"
 
 
 @ON_EVERY_KIND

@@ -6,13 +6,17 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any
 
-from fairlane import Flow
+from fairlane import Flow, settings
+from fairlane.operations.http import audit_trail
+from fairlane.operations.http.audit_trail import AuditEntry
 from fairlane.queue import Queue
 from tests.support.wait import wait_until
 from tests.web.calls import is_problem, submit, take
 from tests.web.serving import Serving
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.cli.program import Program
 
 
@@ -277,18 +281,28 @@ def test_changes_stand_in_the_audit_trail(program: Program):
             serving.call("POST", path, given, **bearer)
         serving.call("POST", "/v1/requests/r1/pause", {})  # without a token
         words = ["-H", f"Authorization: Bearer {token}"]
+        wait_until(lambda: "token created" in serving.curl(*words, "/v1/audit").body.decode())
         page = serving.curl(*words, "/v1/audit").json
         assert [
             (one["who"], one["action"].split("/")[-1], one["object"], one["status"])
             for one in page["entries"]
+            if one["who"] == "anna"
         ] == [
             ("anna", "pause", "", 422),
             ("anna", "cancel", "nothing", 404),
             ("anna", "cancel", "r1", 200),
             ("anna", "pause", "r1", 200),
         ]
-        assert page["entries"][2]["given"] == "too\nlate"
-        assert "for_s -1" in page["entries"][0]["detail"]
+        mine = [one for one in page["entries"] if one["who"] == "anna"]
+        assert mine[2]["given"] == "too\nlate"
+        assert "for_s -1" in mine[0]["detail"]
+        key = token.split("_")[1]
+        assert {(one["token"], one["address"]) for one in mine} == {(key, "127.0.0.1")}
+        others = [one for one in page["entries"] if one["who"] != "anna"]
+        assert {(one["who"], one["action"], one["object"], one["status"]) for one in others} == {
+            ("", "POST /v1/requests/{id}/pause", "", 401),
+            ("fairlane token", "token created", key, None),
+        }
         first = serving.curl(*words, "/v1/audit?limit=3").json
         rest = serving.curl(*words, f"/v1/audit?limit=3&after={first['after']}").json
         assert first["entries"] + rest["entries"] == page["entries"]
@@ -310,3 +324,105 @@ def test_a_caller_that_closes_its_connection_is_no_bug(program: Program):
         (entry,) = serving.curl("/v1/audit").json["entries"]
         assert (entry["status"], entry["detail"]) == (499, "the caller closed the connection")
         assert "Traceback" not in serving.stop().err
+
+
+def test_a_caller_displaces_no_entries_of_another(
+    serving: Serving, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(settings, "AUDIT_ENTRIES", 100)
+    with Queue.from_url(redis_url) as queue:
+        run, trail = queue.driver.run, audit_trail
+        first = AuditEntry("anna", "POST /v1/requests/{id}/cancel", "r1", token="0a0a0a0a")
+        run(trail.begin("req", first))
+        for number in range(1_000):
+            run(trail.begin("req", AuditEntry("eve", "x", f"r{number}", token="0b0b0b0b")))
+        assert len(run(trail.read_trail("req", 1_000))[0]) < 500
+        pages, after = [], ""
+        while page := run(trail.read_trail("req", 7, after)):
+            pages += [entry for _, entry in page[0]]
+            if not (after := page[1]):
+                break
+        assert pages == [entry for _, entry in run(trail.read_trail("req", 1_000))[0]]
+        assert pages[-1] == first
+        for number in range(audit_trail.MOST_PARTS + 3):
+            run(trail.begin("req", AuditEntry("many", "x", token=f"{number:08x}")))
+        parts = run(trail.read_trail("req", 1_000))[0]
+        assert len({entry.token for _, entry in parts}) == audit_trail.MOST_PARTS
+    is_problem(serving.curl("/v1/audit?after=99999999999999999999-0~a"), 422, "cursor")
+
+
+def test_a_large_entry_leaves_room_for_few(redis_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settings, "AUDIT_BYTES", 100_000)
+    ids = " ".join(f"request-{number:05}" for number in range(1_000))
+    with Queue.from_url(redis_url) as queue:
+        for _ in range(400):
+            queue.driver.run(audit_trail.begin("req", AuditEntry("anna", "POST /v1/bulk", ids=ids)))
+        page, after = queue.driver.run(audit_trail.read_trail("req", 1_000))
+    assert len(page) <= 200
+    assert after == ""
+    assert page[0][1].ids == ids
+
+
+def test_dry_runs_leave_no_entry_and_a_bulk_change_leaves_its_filter_or_its_ids(serving: Serving):
+    for name in ("r1", "r2", "r3"):
+        submit(serving, bodies=["a"], id=name, tags=["nightly"])
+    chosen = {"action": "pause", "filter": {"tag": ["nightly"]}}
+    for _ in range(3):
+        assert serving.call("POST", "/v1/bulk", {**chosen, "dry_run": True}).status == 200
+    assert serving.curl("/v1/audit").json["entries"] == []
+    assert serving.call("POST", "/v1/bulk", {**chosen, "expected": 3}).status == 200
+    ids = {"action": "cancel", "ids": ["r1", "r2", "r3"], "expected": 3}
+    assert serving.call("POST", "/v1/bulk", ids).status == 200
+    by_ids, by_filter = serving.curl("/v1/audit").json["entries"]
+    assert (by_ids["ids"], by_filter["ids"]) == (["r1", "r2", "r3"], [])
+    assert '"tag":["nightly"]' in by_filter["given"]
+    assert "matched=3" in by_filter["given"]
+
+
+def test_the_trail_has_takes_refusals_and_changes_of_tokens(program: Program):
+    made = {
+        scope: program("token", "create", "anna", "--scope", scope)
+        for scope in ("admin", "consume", "submit")
+    }
+    ids = {scope: one.id.split("_")[1] for scope, one in made.items()}
+    bearer = {scope: {"Authorization": f"Bearer {one.id}"} for scope, one in made.items()}
+    with Serving(program) as serving:
+
+        def entries() -> list[dict[str, Any]]:
+            words = ["-H", f"Authorization: {bearer['admin']['Authorization']}"]
+            return list(serving.curl(*words, "/v1/audit").json["entries"])
+
+        serving.call("POST", "/v1/requests", {"bodies": ["a", "b"], "limit": 2}, **bearer["submit"])
+        serving.call("POST", "/v1/take", {"count": 2}, **bearer["consume"])
+        for _ in range(5):
+            serving.call("POST", "/v1/take", {"count": 2}, **bearer["submit"])
+            serving.call("POST", "/v1/queue/pause", {})
+        hook = {"name": "billing", "url": "https://shop.example/hook"}
+        serving.call("POST", "/v1/webhooks", hook, **bearer["admin"])
+        found = {
+            (one["token"], one["action"], one["status"], one["count"], one["address"])
+            for one in entries()
+            if not one["action"].startswith("token ")
+        }
+        assert found == {
+            (ids["consume"], "POST /v1/take", 200, 2, "127.0.0.1"),
+            (ids["submit"], "POST /v1/take", 403, 1, "127.0.0.1"),
+            ("", "POST /v1/queue/pause", 401, 1, "127.0.0.1"),
+            (ids["admin"], "POST /v1/webhooks", 201, 1, "127.0.0.1"),
+        }
+        (added,) = (one for one in entries() if one["action"] == "POST /v1/webhooks")
+        assert added["given"] == "url=https://shop.example/hook"
+        program("token", "revoke", ids["consume"])
+        wait_until(lambda: "token revoked" in {one["action"] for one in entries()})
+        changed = {
+            (one["action"], one["object"]) for one in entries() if one["action"][:5] == "token"
+        }
+        assert changed == {
+            *(("token created", one) for one in ids.values()),
+            ("token revoked", ids["consume"]),
+        }
+    with Serving(program) as serving:  # the refusals of the first server were counted at its end
+        words = ["-H", f"Authorization: {bearer['admin']['Authorization']}"]
+        page = serving.curl(*words, "/v1/audit").json["entries"]
+        refused = [one["count"] for one in page if one["status"] == 403]
+        assert sorted(refused) == [1, 4]

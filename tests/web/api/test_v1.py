@@ -10,7 +10,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from fairlane.options import RequestOptions
+from fairlane.protocol.request_hash import read
 from fairlane.queue import Queue
+from fairlane.web.v1.schemas import Options
 from tests.support.processes.takers import let_expire
 from tests.support.wait import wait_until
 from tests.web.calls import end_one, is_problem, listening, next_event, submit, take
@@ -18,6 +21,7 @@ from tests.web.calls import end_one, is_problem, listening, next_event, submit, 
 if TYPE_CHECKING:
     import redis
 
+    from tests.cli.program import Program
     from tests.web.serving import Serving
 
 
@@ -113,11 +117,12 @@ def test_a_request_is_changed_paused_and_resumed(serving: Serving):
 
 
 def test_lines_are_submitted_as_they_are(serving: Serving, redis_url: str):
-    path = "/v1/requests?id=lines&priority=3&tags=x&tags=y"
+    path = "/v1/requests?id=lines&priority=3&limit=9&tags=x&tags=y"
     content = b'{"n": 1}\n\nplain\r\n"last"'
     answer = serving.call("POST", path, content, **{"Content-Type": "application/x-ndjson"})
-    assert (answer.status, answer.json) == (201, {"id": "lines", "total": 3})
-    assert [one["body"] for one in take(serving, count=9)] == ['{"n": 1}', "plain", '"last"']
+    assert (answer.status, answer.json) == (201, {"id": "lines", "total": 4})
+    bodies = [one["body"] for one in take(serving, count=9)]
+    assert bodies == ['{"n": 1}', "", "plain\r", '"last"']
     with Queue.from_url(redis_url) as queue:
         assert queue.request("lines").progress().tags == ("x", "y")
 
@@ -145,6 +150,43 @@ def test_each_line_of_a_file_is_a_body(serving: Serving, tmp_path: Any):
     assert states in ([], ["cancelled"])
     file.write_bytes(b"x" * 1_100_000)
     assert is_problem(serving.curl("-F", f"file=@{file}", "/v1/requests?id=long"), 413)
+
+
+def test_lines_are_the_same_on_every_way_in(serving: Serving, program: Program, tmp_path: Any):
+    raw = b"one\r\n\n\r\n two \n\nlast"
+    file = tmp_path / "lines.txt"
+    file.write_bytes(raw)
+    lines = ["-H", "Content-Type: application/x-ndjson", "--data-binary", f"@{file}"]
+    assert serving.curl(*lines, "/v1/requests?id=http&limit=9").status == 201
+    assert serving.curl("-F", f"file=@{file}", "/v1/requests?id=form&limit=9").status == 201
+    program("submit", file, "--id", "file", "--limit", 9)
+    program("submit", "-", "--id", "stdin", "--limit", 9, stdin=raw)
+    found: dict[str, dict[int, str]] = {}
+    for one in take(serving, count=100):
+        found.setdefault(one["id"], {})[one["index"]] = one["body"]
+        serving.call("POST", f"/v1/taken/{one['receipt']}/done")
+    bodies = ["one\r", "", "\r", " two ", "", "last"]
+    ways = ("http", "form", "file", "stdin")
+    assert found == {way: dict(enumerate(bodies)) for way in ways}
+
+
+def test_every_option_of_a_request_is_one_over_http(serving: Serving, redis_url: str):
+    assert {*Options.__struct_fields__} == {*RequestOptions.__optional_keys__, "id"}
+    lines = {"Content-Type": "application/x-ndjson"}
+    path = "/v1/requests?id=b&backoff_s=0.5&backoff_s=60&delay=10m&limit=1"
+    assert serving.call("POST", path, b"x", **lines).status == 201
+    submit(serving, bodies=["x"], id="a", backoff_s=[0.5, 60], delay=600, limit=1)
+    with Queue.from_url(redis_url) as queue:
+        for name in "ab":
+            backoff = queue.driver.run(read(name, "backoff_min", "backoff_max"))
+            assert backoff == ["500", "60000"]
+            queue.request(name).cancel()
+    for wrong in ([1], [1, 2, 3], 5, ["a", "b"]):
+        answer = serving.call("POST", "/v1/requests", {"bodies": ["x"], "backoff_s": wrong})
+        assert is_problem(answer, 422, "backoff_s")
+    answer = serving.call("POST", "/v1/requests", b"x", **{"Content-Type": "text/plain"})
+    words = "send application/json, application/x-ndjson or multipart/form-data"
+    assert is_problem(answer, 415, words)
 
 
 def test_a_submission_that_breaks_off_is_withdrawn(serving: Serving, redis_url: str):

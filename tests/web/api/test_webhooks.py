@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from fairlane import aio, settings
+from fairlane import Queue, aio, settings
 from fairlane.errors import InvalidArgument
+from fairlane.operations.http import webhooks
 from fairlane.operations.http.webhooks import Deliveries, check_url
 from fairlane.web.webhooks import deliverer
 from fairlane.web.webhooks.deliverer import GIVE_UP_MS, Deliverer, failed, skipped
@@ -18,7 +19,7 @@ from fairlane.web.webhooks.post import Posted, _is_public
 from tests.support.run.event_loop import in_event_loop
 from tests.support.run.params import rest_but
 from tests.support.wait import wait_until
-from tests.web.calls import end_one, is_problem, submit
+from tests.web.calls import end_one, is_problem, submit, take
 from tests.web.receiver import Receiver, receiving
 from tests.web.serving import Serving
 
@@ -50,8 +51,8 @@ def listed(program: Program) -> dict[str, Any]:
 
 def let_retry(client: redis.Redis) -> None:
     """Makes the next attempt due now."""
-    raw = json.loads(client.hget("{req}:hooked", "billing") or b"")
-    client.hset("{req}:hooked", "billing", json.dumps({**raw, "next_ms": 0}))
+    raw = json.loads(client.hget("hooks:{req}:progress", "billing") or b"")
+    client.hset("hooks:{req}:progress", "billing", json.dumps({**raw, "next_ms": 0}))
 
 
 def test_every_ending_is_posted_once_signed_and_in_order(program: Program, receiver: Receiver):
@@ -71,6 +72,62 @@ def test_every_ending_is_posted_once_signed_and_in_order(program: Program, recei
     body = json.loads(first.body)
     assert (body["type"], body["queue"], body["data"]["state"]) == ("request.ended", "req", "done")
     assert secret not in program("webhook", "list").out.decode()
+
+
+def test_the_library_of_standard_webhooks_verifies_an_event(
+    program: Program, receiver: Receiver, redis_client: redis.Redis
+):
+    from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+    made = program("webhook", "add", "billing", receiver.url, "--queue", "a.b")
+    secret = made.out.decode().strip()
+    with Serving(program, PRIVATE, "--queue", "a.b") as serving:
+        end_one(serving, "r1")
+        wait_until(lambda: receiver.ids == ["r1"])
+    (one,) = receiver.received
+    assert Webhook(secret).verify(one.body, one.headers)["data"]["id"] == "r1"
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secret).verify(one.body + b" ", one.headers)
+    assert one.headers["webhook-id"].startswith("a~b~")
+    assert "." not in one.headers["webhook-id"]
+    redis_client.delete("hooks:{a.b}", "hooks:{a.b}:progress")
+
+
+def test_an_ending_whose_tags_cannot_be_known_is_posted(
+    program: Program, receiver: Receiver, redis_client: redis.Redis
+):
+    add(program, receiver, "--tag", "billing")
+    with Serving(program) as serving:  # it posts nothing to an address of this machine
+        for name, tags in (("gone", ["billing"]), ("again", ["billing"]), ("plain", [])):
+            submit(serving, bodies=["x"], id=name, tags=tags)
+            (taken,) = take(serving)
+            serving.call("POST", f"/v1/taken/{taken['receipt']}/done")
+        wait_until(lambda: listed(program)["attempts"])
+    redis_client.delete("req:{gone}")
+    assert program("delete", "again").code == 0
+    with Serving(program, PRIVATE) as serving:
+        submit(serving, bodies=["x"], id="again", delay="10m")  # another life, without the tag
+        let_retry(redis_client)
+        wait_until(lambda: receiver.ids == ["gone", "again"])
+        submit(serving, bodies=["x"], id="sure", tags=["billing"])
+        (taken,) = take(serving)
+        serving.call("POST", f"/v1/taken/{taken['receipt']}/done")
+        wait_until(lambda: receiver.ids == ["gone", "again", "sure"])
+        serving.call("POST", "/v1/requests/again/cancel")
+    events = [json.loads(one.body) for one in receiver.received[:3]]
+    assert [one["tags_known"] for one in events] == [False, False, True]
+    assert events[2]["data"]["tags"] == ["billing"]
+
+
+def test_a_delivery_leaves_nothing_of_a_webhook_that_was_removed(
+    redis_url: str, redis_client: redis.Redis
+):
+    with Queue.from_url(redis_url) as queue:
+        run = queue.driver.run
+        made = run(webhooks.add_webhook("req", "billing", "https://shop.example/"))
+        run(webhooks.remove_webhook("req", "billing"))
+        run(webhooks.save("req", "billing", made.deliveries))
+    assert redis_client.keys("hooks:*") == []
 
 
 @pytest.mark.rest

@@ -8,6 +8,7 @@
 --   after    "done:" or "end:" and lives with commas between them: the request starts when all of these are done, or ended.
 --            A life is "<id>|<born>|<queue>", or "<id>|over" if it has ended as it should
 --   flow     the flow, the number of this step, how many steps there are, and the step
+--   by       who submitted it, as the server of the HTTP API names its callers
 --   trace    the context of the producer's span: a traceparent, and after a space a tracestate (W3C Trace Context)
 --   distinct 1: each sub-request has an id, and comes once, see lib/ids/distinct.lua
 --   feed     what this open request gets from others, see lib/gate/chore.lua
@@ -19,7 +20,7 @@ local NOTHING = {}
 local function parse_extras(text)
   local patterns = {distinct = "^1$", unique = "^%d+:%x+$", parent = "^[%w_.:-]+$", tags = "^[%w_.:-][%w_.:,-]*$", tenant = "^[%w_.:-]+$", share = "^[1-9]%d?%d?$", delay = "^%d+$", start = "^%d+$",
     ageing = "^[1-9]%d*$", flow = "^[%w_.:-]+ %d+ %d+ [%w_.:-]+$", feed = "^%l+ [%w_.:,-]+ [%l,]+ [%w_.:-]+ %d+ ?[%x.]*$", after = "^%l+:[%w_.:-][%w_.:,|-]*$",
-    rates = "^%d+ ", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
+    rates = "^%d+ ", by = "^[%w_.:-]+$", trace = "^%x%x%-%x+%-%x+%-%x%x ?[!-~]*$"}
   local found = {}
   for line in string.gmatch(text .. "\n", "([^\n]*)\n") do
     local name, value = string.match(line, "^(%l+)=(.*)$")
@@ -57,7 +58,7 @@ end
 -- @rare
 local function extra_fields(extras, gate, left)
   local fields = {}
-  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "trace"}) do
+  for _, name in ipairs({"parent", "tags", "tenant", "share", "ageing", "after", "flow", "feed", "by", "trace"}) do
     if extras[name] then
       fields[#fields + 1], fields[#fields + 2] = name, extras[name]
     end

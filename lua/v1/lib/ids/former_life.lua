@@ -19,14 +19,18 @@ local function may_follow(state, new, now)
 end
 
 -- Returns the state of the id's request if a new life may follow it; nil and the reply of enqueue if none may; nil if the id
--- has no request.
+-- has no request. A request of another queue is never replaced, whatever became of it, because its results would go, too.
 -- @rare
 local function former_life(new, now, over)
   local state = load_state()
   if not state then
     return nil
   end
-  local is_repeat = redis.call("HGET", request, "digest") == new.digest
+  local digest, home = unpack(redis.call("HMGET", request, "digest", "queue"))
+  if home ~= new.queue then
+    return nil, {"conflict", summary(state)}
+  end
+  local is_repeat = digest == new.digest
   if not (is_repeat and new.extras.unique) and may_follow(state, new, now) then
     if state.born ~= over then
       return nil, {"abandoned", summary(state)}

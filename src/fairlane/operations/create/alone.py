@@ -15,7 +15,7 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.create.calls import enqueue_calls, read_enqueued
 from fairlane.operations.create.intents import announce, restore, withdraw
 from fairlane.operations.create.one_server import submit_on_one_server
-from fairlane.operations.create.others import make_way
+from fairlane.operations.create.others import ask_guard, make_way
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import retire
 from fairlane.protocol import keys
@@ -63,7 +63,7 @@ def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> Operati
         if reply.is_late:  # the auditor gave the intent up: a later one is needed
             given_up = reply.seen
         elif reply.is_abandoned:
-            over = yield from _log_abandoned(new.id, reply.summary)
+            over = yield from _log_abandoned(new, reply.summary, intent)
         elif reply.is_kept:
             yield from _restore_found(new, reply.summary, intent)
             yield from make_way(new, reply.summary)
@@ -78,18 +78,26 @@ def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> Operati
 
 def _take_found(new: NewRequest, reply: Reply, intent: Intent) -> Operation[None]:
     """Restores the entry in `active` of an id that exists. Raises RequestExists, RequestEnded."""
-    yield from _restore_found(new, reply.summary, intent)
+    home = yield from _restore_found(new, reply.summary, intent)
     if reply.is_conflict:
-        raise already_exists(new.id)
+        raise already_exists(new.id, "" if home == new.policy.queue else home)
+    if reply.open:
+        yield from ask_guard(new, reply.summary, is_same=True)
     if reply.summary.is_cancelled:
         raise cancelled_error(new.id, reply.summary)
 
 
-def _log_abandoned(request_id: str, summary: Summary) -> Operation[int]:
-    """Logs the ending of an abandoned life, so that a new one may follow; returns when it began."""
-    home = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+def _log_abandoned(new: NewRequest, summary: Summary, intent: Intent) -> Operation[int]:
+    """Logs the ending of an abandoned life, so that a new one may follow; returns when it began.
+
+    Raises what the guard of the new request raises.
+    """
+    if new.guard is not None:
+        yield from _restore_found(new, summary, intent)
+        yield from ask_guard(new, summary)
+    home = yield Command(b"HGET", keys.request_hash(new.id), b"queue")
     if home is not None:  # else its retention is over
-        yield retire(home.decode(), request_id, summary)
+        yield retire(home.decode(), new.id, summary)
     return summary.born
 
 
@@ -162,8 +170,11 @@ def _ask(new: NewRequest, room: Admission, over: int) -> Operation[None]:
             raise
 
 
-def _restore_found(new: NewRequest, summary: Summary, intent: Intent) -> Operation[None]:
-    """Undoes the intent for an id that exists: it must not keep the auditor from the request."""
+def _restore_found(new: NewRequest, summary: Summary, intent: Intent) -> Operation[str]:
+    """Undoes the intent for an id that exists: it must not keep the auditor from the request.
+
+    Returns the queue of the request.
+    """
     queue = new.policy.queue
     home = yield Command(b"HGET", keys.request_hash(new.id), b"queue")
     is_ours, is_over = home == queue.encode(), summary.state.decode() in ENDED_STATES
@@ -173,10 +184,13 @@ def _restore_found(new: NewRequest, summary: Summary, intent: Intent) -> Operati
         yield withdraw(queue, new.id, intent)
     elif (step := restore(queue, new.id, intent, is_over=is_over)) is not None:
         yield step
+    return (home or b"").decode()
 
 
-def already_exists(request_id: str) -> RequestExists:
-    """Returns the error of an id that another producer has."""
+def already_exists(request_id: str, home: str = "") -> RequestExists:
+    """Returns the error of an id that another producer has; `home`: in this other queue."""
+    if home:
+        return RequestExists(f"request {request_id} is in queue {home}: choose another id")
     return RequestExists(
         f"request {request_id} exists with other content or options: "
         "choose another id, or submit the same again"

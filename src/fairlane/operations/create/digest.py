@@ -34,10 +34,11 @@ def terms(policy: Policy) -> tuple[bytes, bytes, bytes]:
 def sent_extras(policy: Policy, lives: str = "") -> bytes:
     """Returns the extras as the scripts take them, with what no digest has.
 
-    That is the trace, and which lives of the requests in `after` are meant.
+    That is the caller, the trace, and which lives of the requests in `after` are meant.
     """
+    apart = (("by", policy.by), ("trace", policy.trace))
     extras = policy.extras_with(lives) if lives else policy.extras
-    lines = (extras, f"trace={policy.trace}" if policy.trace else "")
+    lines = (extras, *(f"{name}={value}" for name, value in apart if value))
     return "\n".join(filter(None, lines)).encode()
 
 

@@ -9,11 +9,28 @@ from fairlane.errors import RequestExists
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlane.operations.create.admission import Admission
     from fairlane.operations.create.digest import Chunk, Digest
     from fairlane.operations.create.intents import Intent
     from fairlane.options import Policy
     from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Operation
+
+    Guard = Callable[["Other"], Operation[None]]
+
+
+class Other(NamedTuple):
+    """A request that has the id of a new one: who submitted it, and the start of its life in ms.
+
+    `is_same`: it is still open, and has the same content so far. So the new one goes on with it.
+    """
+
+    id: str
+    by: str
+    born: int
+    is_same: bool
 
 
 class Created(NamedTuple):
@@ -33,7 +50,8 @@ class NewRequest:
     `open_ms` is how long an open request may go without a chunk; 0 = it is sealed. `room` waits for
     room, None = as its group does. `created`, `born` (ms, the life of the id) and `lives` (those of
     the requests that it starts after) are set by create. With `takes_back` an error of its caller
-    withdraws an incomplete request.
+    withdraws an incomplete request. `guard` is run before another request of the id is cancelled,
+    replaced or added to, and raises to prevent that.
     """
 
     id: str
@@ -43,6 +61,7 @@ class NewRequest:
     open_ms: int = 0
     room: Admission | None = None
     takes_back: bool = True
+    guard: Guard | None = None
     born: int = 0
     created: Created | None = None
     ids: bytes = b""  # of the bodies, if they are to be distinct

@@ -8,7 +8,7 @@ from fairlane.errors import InvalidArgument, RequestExists, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
 from fairlane.operations.create.lives import Life, circle_text, find_circles, lives_text
-from fairlane.operations.create.new_request import RequestKept
+from fairlane.operations.create.new_request import Other, RequestKept
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import count_stop
 from fairlane.protocol import keys
@@ -38,7 +38,16 @@ def make_way(new: NewRequest, other: Summary) -> Operation[None]:
         how = new.policy.on_duplicate
         if how == "keep" or (how == "debounce" and (yield from _has_started(new.id))):
             raise RequestKept(new.id, other.total)
+    yield from ask_guard(new, other)
     yield from _cancel(new)
+
+
+def ask_guard(new: NewRequest, other: Summary, *, is_same: bool = False) -> Operation[None]:
+    """Lets the guard of a new request judge the other request of its id; raises what it raises."""
+    if new.guard is None:
+        return
+    (by,) = yield from read(new.id, "by")
+    yield from new.guard(Other(new.id, by, other.born, is_same))
 
 
 def _has_started(request_id: str) -> Operation[bool]:

@@ -188,8 +188,11 @@ def resume_webhook(queue: str, name: str, *, skip: bool = False) -> Operation[Ho
 
 
 def save(queue: str, name: str, deliveries: Deliveries) -> Operation[None]:
-    """Writes how far a webhook is."""
-    yield Command(b"HSET", keys.hooks(queue)[1], name, msgspec.json.encode(deliveries))
+    """Writes how far a webhook is; of one that was removed meanwhile nothing stays."""
+    definitions, progress = keys.hooks(queue)
+    yield Command(b"HSET", progress, name, msgspec.json.encode(deliveries))
+    if not (yield Command(b"HEXISTS", definitions, name)):
+        yield Command(b"HDEL", progress, name)
 
 
 def begin_round(queue: str, server: str) -> Operation[Round]:

@@ -19,12 +19,17 @@ from fairlane.protocol.steps import Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
     from fairlane.operations.create.digest import Chunk
-    from fairlane.operations.create.new_request import Created
+    from fairlane.operations.create.new_request import Created, Guard
     from fairlane.options import Policy
 
 
 def submit(
-    request_id: str, policy: Policy, max_wait_s: float = 0.0, *, takes_back: bool = True
+    request_id: str,
+    policy: Policy,
+    max_wait_s: float = 0.0,
+    *,
+    takes_back: bool = True,
+    guard: Guard | None = None,
 ) -> Operation[int]:
     """Submits the caller's chunks as one request; returns how many sub-requests it has.
 
@@ -33,10 +38,12 @@ def submit(
     `max_wait_s` seconds. Raises RequestExists, RequestEnded (it was cancelled, before or
     meanwhile), RequestLost, RedisFull and QueueFull (nothing is left of it). With policy.durable it
     also raises RedisUnfit (too few replicas: nothing was written) and NotDurable (the request goes
-    on). Without `takes_back` an incomplete request stays open for a repeat.
+    on). Without `takes_back` an incomplete one stays open for a repeat. `guard`: see NewRequest.
     """
     room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
-    new = NewRequest(request_id, policy, Digest(policy), [], room=room, takes_back=takes_back)
+    new = NewRequest(
+        request_id, policy, Digest(policy), [], room=room, takes_back=takes_back, guard=guard
+    )
     try:
         return (yield from _confirmed(new, _submit(new)))
     except RequestKept as kept:

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
 
 
 class Caller(NamedTuple):
-    """The name of a token and all scopes that it has, also those that others include."""
+    """The name and the id of a token, and its scopes, also those that others include.
+
+    The id is "" if the caller has no token.
+    """
 
     name: str
     scopes: tuple[str, ...]
+    id: str = ""
 
     @classmethod
     def of(cls, token: AccessToken) -> Caller:
         """Returns the caller that has this token."""
-        return cls(token.name, all_scopes(token.scopes))
+        return cls(token.name, all_scopes(token.scopes), token.id)
 
 
 LOCAL = Caller("local", SCOPES)  # a program of this machine, where there are no tokens

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from fairlane.common import clock
 from fairlane.web.access import cookie
+from fairlane.web.access.caller import Caller
 from fairlane.web.endpoint.admission import UNAUTHORIZED, find_token
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import document
@@ -49,6 +50,8 @@ async def sign_in(site: Site, request: Request) -> Response:
     response = Response(status_code=204)
     session = site.sessions.begin(token, clock.mono_s())
     cookie.keep(response, request, site.queue.name, session)
+    request.state.caller = Caller.of(token)
+    await site.tally.signed_in(request, f"POST {PATH}")
     return response
 
 

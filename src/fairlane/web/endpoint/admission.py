@@ -41,7 +41,8 @@ def admit(
 
     Raises Refusal unless it has one of these scopes, and if it calls too often.
     """
-    address = f"at {group_of(site.proxies.address_of(request))}"
+    request.state.address = site.proxies.address_of(request)
+    address = f"at {group_of(request.state.address)}"
     request.state.counted_as = address
     if not site.has_tokens:
         _refuse_strangers(site, request, is_page=is_page)
@@ -55,6 +56,7 @@ def admit(
     if token is None:
         _bound(site, address, cost)
         raise Refusal(401, UNAUTHORIZED, _BEARER)
+    request.state.caller = Caller.of(token)
     request.state.counted_as = token.id
     _bound(site, token.id, cost)
     if not any(map(token.allows, scopes)):

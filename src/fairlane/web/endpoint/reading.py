@@ -94,15 +94,22 @@ async def _refuse(source: AsyncIterator[bytes], detail: str) -> NoReturn:
 
 
 async def document(
-    request: Request, kind: type[T], most: int = MOST_SMALL, *, whole_s: float | None = None
+    request: Request,
+    kind: type[T],
+    most: int = MOST_SMALL,
+    *,
+    whole_s: float | None = None,
+    others: tuple[str, ...] = (),
 ) -> T:
     """Returns a JSON document of this type, of at most `most` bytes; no content means {}.
 
     Raises Refusal: 400 if it is no JSON, 413 if it is too large, 415 for other content, 422 if it
-    is of another type.
+    is of another type. `others` are the other types that the endpoint reads.
     """
     if media_of(request) not in {"", JSON} and not media_of(request).endswith("+json"):
-        raise Refusal(415, f"{media_of(request)} is not read here: send {JSON}")
+        *first, last = (JSON, *others)
+        named = f"{', '.join(first)} or {last}" if first else last
+        raise Refusal(415, f"{media_of(request)} is not read here: send {named}")
     return decoded(await content(request, most, whole_s=whole_s) or b"{}", kind)
 
 
@@ -132,7 +139,7 @@ def query(request: Request, kind: type[T]) -> T:
         if name not in fields:
             known = ", ".join(fields) or "none"
             raise Refusal(422, f"parameter {name} is not known: the parameters are {known}")
-        is_list = "list" in str(fields[name])
+        is_list = any(kind in str(fields[name]) for kind in ("list", "tuple"))
         if len(values) > 1 and not is_list:
             times = "twice" if len(values) == 2 else f"{len(values):,} times"  # noqa: PLR2004
             raise Refusal(422, f"parameter {name} is given {times}: give it once")
@@ -143,18 +150,17 @@ def query(request: Request, kind: type[T]) -> T:
         raise Refusal(422, type_sentence(f"{error}")) from None
 
 
-async def lines(source: AsyncIterator[bytes], *, as_they_are: bool = False) -> AsyncIterator[bytes]:
-    """Yields the lines of what comes, without their ends, lazily.
+async def lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    r"""Yields the lines of what comes, lazily, as the command line reads a file.
 
-    Empty lines and carriage returns before an end are left out, unless lines are wanted
-    `as_they_are`. Raises Refusal if a line is larger than a body may be.
+    A line ends at \n, and its bytes are kept as they are, also if there are none. Nothing after a
+    last \n is no line. Raises Refusal if a line is larger than a body may be.
     """
     rest = b""
     async for part in source:
         *whole, rest = (rest + part).split(b"\n")
         for line in whole:
-            if as_they_are or (line := line.removesuffix(b"\r")):
-                yield line
+            yield line
         if len(rest) > settings.MAX_BODY + 1:
             detail = f"a line is longer than {settings.MAX_BODY:,} bytes: that is the most"
             await _refuse(source, detail)

@@ -16,7 +16,7 @@ from fairlane.tracing.client import continued
 from fairlane.tracing.tracer import text_of_headers
 from fairlane.web.endpoint.admission import admit, check_still
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
-from fairlane.web.endpoint.trail import GONE, recorded
+from fairlane.web.endpoint.trail import GONE, REFUSED, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -38,8 +38,9 @@ class Endpoint:
     of its parameters, `gives` that of the answer with `status`. `streams` are other media types of
     the answer, `accepts` other ones of the content. `refuses` are further statuses. `also` are
     other paths of it. If `is_page`, links of other sites may lead to it: it has no data. With
-    `changes` the audit trail gets an entry of each call. A GET that is not `is_safe` takes what it
-    returns away from others, so HEAD is refused. `cost`: as how many calls it counts at a rate.
+    `changes` the audit trail gets an entry of each call, unless its handler `records_itself`. A GET
+    that is not `is_safe` takes what it returns away from others, so HEAD is refused. `cost`: as how
+    many calls it counts at a rate.
     """
 
     method: str
@@ -60,6 +61,7 @@ class Endpoint:
     changes: bool = False
     is_safe: bool = True
     cost: float = 1.0
+    records_itself: bool = False
     render: Callable[[Refusal], Response] = as_problem
 
 
@@ -78,15 +80,15 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
         task: Any = asyncio.current_task()
         site.calls.add(task)
         request.state.check_still = partial(check_still, site, request, endpoint.scopes)
+        action = f"{endpoint.method} {endpoint.path}"
         try:
             caller = admit(
                 site, request, endpoint.scopes, is_page=endpoint.is_page, cost=endpoint.cost
             )
             request.state.caller = caller
             with continued(_trace_of(request)):
-                if not endpoint.changes:
+                if not endpoint.changes or endpoint.records_itself:
                     return await endpoint.handle(site, request)
-                action = f"{endpoint.method} {endpoint.path}"
                 async with recorded(site, request, action, endpoint.status):
                     return await endpoint.handle(site, request)
         except ClientDisconnect:
@@ -97,7 +99,10 @@ def _route(site: Site, path: str, methods: dict[str, Endpoint]) -> Route:
             task.uncancel()
             return endpoint.render(Refusal(503, "the server stops: repeat the call", _CLOSE))
         except Exception as error:  # noqa: BLE001  each error is one answer
-            return endpoint.render(refusal_of(error))
+            refusal = refusal_of(error)
+            if refusal.status in REFUSED:
+                await site.tally.refused(request, action, refusal)
+            return endpoint.render(refusal)
         finally:
             site.calls.discard(task)
 

@@ -16,6 +16,7 @@ from fairlane.web.access.caller import Proxies
 from fairlane.web.access.cookie import Sessions
 from fairlane.web.endpoint.follower import Follower
 from fairlane.web.endpoint.problem import Refusal
+from fairlane.web.endpoint.trail import Tally
 from fairlane.web.endpoint.waiting import ResultsReader, TakeLine
 from fairlane.web.live.broadcast import Broadcast
 from fairlane.web.live.examination import Examination
@@ -119,6 +120,7 @@ class Site:
     readiness: Recent[bool] = field(init=False)
     demand: SharedDemand = field(init=False)
     live: Broadcast = field(init=False)
+    tally: Tally = field(init=False)
     watched: dict[str, Watched] = field(default_factory=dict)
     calls: set[asyncio.Task[Any]] = field(default_factory=set)
     long_calls: Counter[str] = field(default_factory=Counter)
@@ -130,6 +132,7 @@ class Site:
         self.snapshots = Recent(self.queue.snapshot)
         self.failures = Recent(self.queue.errors, rest_s=FAILURES_REST_S)
         self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
+        self.tally = Tally(self.queue)
         self.live = Broadcast(self.snapshots.get)
         self.readiness = Recent(self._check)
         self.results = ResultsReader(self.queue)

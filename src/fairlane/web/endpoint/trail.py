@@ -1,7 +1,8 @@
-"""Writes each change of an endpoint to the audit trail, with its outcome."""
+"""Writes what callers do to the audit trail: each change with its outcome, takes and refusals."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from dataclasses import replace
@@ -9,8 +10,17 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect
 
-from fairlane.errors import FairlaneError, RedisFull
-from fairlane.operations.http.audit_trail import AuditEntry, begin, end
+from fairlane.common import clock
+from fairlane.errors import FairlaneError, InvalidArgument, RedisFull
+from fairlane.operations.http.audit_trail import (
+    ACCESS,
+    TAKES,
+    AuditEntry,
+    begin,
+    end,
+    note_tokens,
+)
+from fairlane.web.access.caller import ANYONE
 from fairlane.web.endpoint.problem import Refusal, refusal_of
 
 if TYPE_CHECKING:
@@ -18,26 +28,43 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from fairlane.aio.queue import Queue
+    from fairlane.web.access.caller import Caller
+    from fairlane.web.access.tokens import TokenFile
     from fairlane.web.endpoint.site import Site
 
 GONE = 499  # the caller closed the connection; nothing reads this
+REFUSED = {401, 403}  # statuses of calls that are not admitted
+LOOK_S = 2.0  # between two looks at the tokens
+TALLY_S = 60.0  # equal calls of so long are one entry
+_TALLIES_MOST = 1_000
 _log = logging.getLogger(__name__)
 
 
 class Trail:
     """The entry of one call; the handler adds what is changed, if the path does not name it."""
 
-    def __init__(self, who: str, action: str, object_id: str) -> None:
-        self.entry = AuditEntry(who, action, object_id)
+    def __init__(self, request: Request, action: str, object_id: str = "") -> None:
+        self.entry = entry_of(request, action, object_id)
 
-    def note(self, *, object_id: str | None = None, given: str | None = None) -> None:
-        """Adds the object, or the values that the caller gave."""
+    def note(
+        self, *, object_id: str | None = None, given: str | None = None, ids: str | None = None
+    ) -> None:
+        """Adds the object, the values that the caller gave, or the ids of many requests."""
         entry = self.entry
         self.entry = replace(
             entry,
             object=entry.object if object_id is None else object_id,
             given=entry.given if given is None else given,
+            ids=entry.ids if ids is None else ids,
         )
+
+
+def entry_of(request: Request, action: str, object_id: str = "") -> AuditEntry:
+    """Returns the entry of a call without an outcome."""
+    caller: Caller = getattr(request.state, "caller", ANYONE)
+    address = getattr(request.state, "address", "")
+    return AuditEntry(caller.name, action, object_id, token=caller.id, address=address)
 
 
 @contextlib.asynccontextmanager
@@ -48,7 +75,7 @@ async def recorded(site: Site, request: Request, action: str, status: int) -> As
     Redis is full, the change may be what makes room, so the server's log gets the entry instead.
     """
     path = "/".join(map(str, request.path_params.values()))
-    trail = Trail(request.state.caller.name, action, path)
+    trail = Trail(request, action, path)
     request.state.trail = trail
     run, queue = site.queue.driver.run, site.queue.name
     gone: ClientDisconnect | None = None
@@ -63,18 +90,105 @@ async def recorded(site: Site, request: Request, action: str, status: int) -> As
         gone, outcome = error, Refusal(GONE, "the caller closed the connection")
     except Exception as error:  # noqa: BLE001  each error is one outcome
         outcome = refusal_of(error)
-    ended = replace(trail.entry, status=outcome.status, detail=outcome.detail)
-    try:
-        await run(end(queue, began, ended))
-    except FairlaneError as error:  # an entry without an outcome stays
-        _log.warning("%r is not in the audit trail: %s", ended, error)
+    await write_end(site, began, replace(trail.entry, status=outcome.status, detail=outcome.detail))
     if gone:
         raise gone
     if outcome.detail:
         raise outcome
 
 
+async def write_end(site: Site, began: str, ended: AuditEntry) -> None:
+    """Writes the outcome of a change. If Redis refuses, an entry without an outcome stays."""
+    try:
+        await site.queue.driver.run(end(site.queue.name, began, ended))
+    except FairlaneError as error:
+        _log.warning("%r is not in the audit trail: %s", ended, error)
+
+
 def trail_of(request: Request) -> Trail:
     """Returns the entry of a call whose endpoint changes something."""
     trail: Trail = request.state.trail
     return trail
+
+
+class Tally:
+    """Records calls that are too many for an entry each: the first one, then those of a minute.
+
+    A failure of Redis is logged, because the call is made already.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._open: dict[tuple[AuditEntry, str], tuple[float, int]] = {}
+
+    async def took(self, request: Request, action: str, count: int) -> None:
+        """Notes that a caller took sub-requests."""
+        if count:
+            entry = entry_of(request, action)
+            await self._note(replace(entry, status=200), TAKES, count)
+
+    async def signed_in(self, request: Request, action: str) -> None:
+        """Notes that a person signed in or out; the caller is that of the token."""
+        await self._note(replace(entry_of(request, action), status=204), ACCESS, 1)
+
+    async def refused(self, request: Request, action: str, refusal: Refusal) -> None:
+        """Notes that a call was not admitted."""
+        entry = replace(entry_of(request, action), status=refusal.status, detail=refusal.detail)
+        await self._note(entry, ACCESS, 1)
+
+    async def _note(self, entry: AuditEntry, part: str, count: int) -> None:
+        now_s = clock.mono_s()
+        key = (entry, part)
+        until_s, more = self._open.get(key, (0.0, 0))
+        if now_s < until_s:
+            self._open[key] = (until_s, more + count)
+            return
+        if key not in self._open and len(self._open) >= _TALLIES_MOST:
+            await self.flush(now_s)
+            if len(self._open) >= _TALLIES_MOST:  # callers from too many addresses
+                return
+        self._open[key] = (now_s + TALLY_S, 0)
+        await self._write(entry, part, more + count)
+
+    async def flush(self, now_s: float | None = None) -> None:
+        """Writes what was counted; with a time only that of minutes that are over."""
+        for key, (until_s, more) in [*self._open.items()]:
+            if now_s is None or now_s >= until_s:
+                self._open.pop(key, None)
+                if more:
+                    await self._write(*key, more)
+
+    async def _write(self, entry: AuditEntry, part: str, count: int) -> None:
+        entry = replace(entry, count=count)
+        try:
+            await self._queue.driver.run(begin(self._queue.name, entry, part))
+        except FairlaneError as error:
+            _log.warning("%r is not in the audit trail: %s", entry, error)
+
+
+async def keep_trail(site: Site) -> None:
+    """Records changes of the tokens, and what was counted, until it is cancelled."""
+    seen: dict[str, str] | None = None
+    try:
+        while True:
+            found = None if site.tokens is None else _texts(site.tokens)
+            with contextlib.suppress(FairlaneError):
+                if found is not None and found != seen:
+                    await site.queue.driver.run(note_tokens(site.queue.name, found))
+                    seen = found
+            await site.tally.flush(clock.mono_s())
+            await asyncio.sleep(LOOK_S)
+    finally:
+        await site.tally.flush()
+
+
+def _texts(tokens: TokenFile) -> dict[str, str] | None:
+    """Returns what each token is; None if the file cannot be read."""
+    try:
+        found = tokens.all()
+    except (InvalidArgument, OSError):
+        return None
+    return {
+        one.id: f"name={one.name} scopes={','.join(one.scopes)} expires={one.expires or 'never'}"
+        for one in found
+    }

@@ -23,7 +23,7 @@ MOST_WORKERS = 100
 MOST_REQUESTS = 50
 
 
-class WorkerRow(msgspec.Struct, frozen=True):
+class LiveWorker(msgspec.Struct, frozen=True):
     """One worker; `requests` are those of the tokens that it took last."""
 
     id: str
@@ -57,7 +57,7 @@ class Now(msgspec.Struct, frozen=True):
     requests: list[RequestSample]
     more_requests: int
     worker_totals: WorkerTotals
-    workers: list[WorkerRow]
+    workers: list[LiveWorker]
     more_workers: int
     servers: ServerStates
     shards: list[int]
@@ -129,11 +129,11 @@ def now_of(found: Snapshot) -> Now:
     )
 
 
-def _row(one: WorkerState, took: dict[str, list[str]]) -> WorkerRow:
+def _row(one: WorkerState, took: dict[str, list[str]]) -> LiveWorker:
     same: dict[str, Any] = {
-        name: getattr(one, name) for name in WorkerRow.__struct_fields__ if name != "requests"
+        name: getattr(one, name) for name in LiveWorker.__struct_fields__ if name != "requests"
     }
-    return WorkerRow(**same, requests=took.get(one.id, []) if one.leases else [])
+    return LiveWorker(**same, requests=took.get(one.id, []) if one.leases else [])
 
 
 def finding_of(one: Finding) -> FindingRow:

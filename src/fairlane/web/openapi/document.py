@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.web.endpoint.problem import MEDIA, Problem
-from fairlane.web.endpoint.reading import JSON
+from fairlane.web.endpoint.reading import FORM, JSON, UPLOAD
+from fairlane.web.endpoint.stream import EVENTS
 from fairlane.web.wonderq import ENDPOINTS as WONDERQ
 from fairlane.web.wonderq import Error
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _ALWAYS = (500, 503)
+_EACH_LINE = "Each line is the body of a sub-request."
 
 
 def make_document(
@@ -36,6 +38,7 @@ def make_document(
     types |= {id(one): one for one in (Problem, Error)}
     found, components = msgspec.json.schema_components(types.values(), ref_template=_REF)
     schemas = dict(zip(types, found, strict=True))
+    _close_tuples(components)
     paths: dict[str, dict[str, Any]] = {}
     for end in endpoints:
         for path in (end.path, *end.also):
@@ -59,6 +62,20 @@ def make_document(
     return document
 
 
+def _close_tuples(schema: Any) -> None:
+    """Lets a number of items end a tuple: generators of clients refuse `"items": false`."""
+    if isinstance(schema, dict):
+        if schema.get("items") is False:
+            del schema["items"]
+            count = len(schema.get("prefixItems", ()))
+            schema |= {"minItems": count, "maxItems": count}
+        for part in schema.values():
+            _close_tuples(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _close_tuples(part)
+
+
 def _operation(
     end: Endpoint, path: str, schemas: dict[int, Any], components: dict[str, Any], *,
     has_tokens: bool,
@@ -75,9 +92,21 @@ def _operation(
         operation["security"] = [{"token": [scope]} for scope in end.scopes]
     if end.takes:
         media = {JSON: {"schema": schemas[id(end.takes)]}}
-        media |= {other: {"schema": {"type": "string"}} for other in end.accepts}
+        media |= {
+            other: {"schema": _content(other, schemas[id(end.takes)])} for other in end.accepts
+        }
         operation["requestBody"] = {"content": media}
     return operation
+
+
+def _content(media: str, takes: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of content that is no JSON; a form has the fields of the JSON."""
+    if media == FORM:
+        return takes
+    if media == UPLOAD:
+        file = {"type": "string", "format": "binary", "description": _EACH_LINE}
+        return {"type": "object", "properties": {"file": file}, "required": ["file"]}
+    return {"type": "string", "description": _EACH_LINE}
 
 
 def _parameters(
@@ -96,11 +125,22 @@ def _parameters(
     return found
 
 
+def _lines(media: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the description of a stream: text, whose lines or events are of a schema."""
+    if "$ref" not in schema:
+        return {"schema": schema}
+    name = schema["$ref"].rpartition("/")[2]
+    each = "The data of each event" if media == EVENTS else "Each line"
+    what = f"{each} is JSON of the schema {name}."
+    return {"schema": {"type": "string", "description": what, "contentSchema": schema}}
+
+
 def _responses(end: Endpoint, schemas: dict[int, Any], *, has_tokens: bool) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": HTTPStatus(end.status).phrase}
     if end.gives:
         schema = schemas[id(end.gives)]
-        answer["content"] = {media: {"schema": schema} for media in end.streams or (JSON,)}
+        lines = {media: _lines(media, schema) for media in end.streams}
+        answer["content"] = lines or {JSON: {"schema": schema}}
     found = {str(end.status): answer}
     kind, media = (Error, JSON) if end in WONDERQ else (Problem, MEDIA)
     refuses = {*end.refuses, *_ALWAYS, *((400,) if end.takes else ())}

@@ -29,18 +29,24 @@ class Me(msgspec.Struct):
 
 
 class AuditRow(msgspec.Struct):
-    """A change by a caller: `action` is the method and the path of its endpoint.
+    """What a caller did: `action` is the method and the path of its endpoint.
 
+    `who` is the name of its token, `token` the token's id, and `address` where the call came from.
     `status` is the HTTP status of the answer; null = the change goes on, or its server died before
-    the end. `detail` says why it was refused, `given` what the caller gave.
+    the end. `detail` says why it was refused, `given` what the caller gave, and `ids` those
+    that a bulk change named. `count` equal calls are one entry: of takes, how many sub-requests.
     """
 
     id: str
     at_ms: int
     who: str
+    token: str
+    address: str
     action: str
     object: str
     given: str
+    ids: list[str]
+    count: int
     status: int | None
     detail: str
 
@@ -62,15 +68,20 @@ async def me(site: Site, call: Call) -> Response:
 
 
 async def audit(site: Site, call: Call) -> Response:
-    """Returns what callers changed, newest first. Submissions and settled work are not listed."""
+    """Returns what callers changed, newest first, who took and signed in, and who was refused.
+
+    Settled work is not listed, and of submissions only those that replace a request of another
+    token or cancel one.
+    """
     wanted = query(call, Paging)
     rows, after = await site.queue.driver.run(
         read_trail(site.queue.name, wanted.limit, wanted.after)
     )
     found = [
         AuditRow(
-            entry_id, int(entry_id.partition("-")[0]), one.who, one.action, one.object, one.given,
-            one.status or None, one.detail,
+            entry_id, int(entry_id.partition("-")[0]), one.who, one.token, one.address, one.action,
+            one.object, one.given, one.ids.split(), max(1, one.count), one.status or None,
+            one.detail,
         )
         for entry_id, one in rows
     ]  # fmt: skip

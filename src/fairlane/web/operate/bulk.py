@@ -11,7 +11,7 @@ from fairlane.operations.many.change import Change
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import MOST, document
 from fairlane.web.endpoint.route import Endpoint, answer
-from fairlane.web.endpoint.trail import trail_of
+from fairlane.web.endpoint.trail import recorded, trail_of
 from fairlane.web.v1.own import check_own
 from fairlane.web.v1.schemas import Changes, Few, RequestFields
 
@@ -81,20 +81,31 @@ async def bulk(site: Site, call: Call) -> Response:
     A repeat changes what is left.
     """
     given = await document(call, Bulk, MOST)
-    trail_of(call).note(given=_summary(given))
     change = _change(given)
-    selected = await _select(site, change, given)
+    if given.dry_run:  # it changes nothing, so the audit trail does not have it
+        return answer(_counted(given, await _select(site, change, given)))
+    async with recorded(site, call, "POST /v1/bulk", 200):
+        trail_of(call).note(given=_summary(given), ids=_ids(given))
+        selected = await _select(site, change, given)
+        trail_of(call).note(given=f"{_summary(given)} matched={len(selected)}")
+        return answer(await _changed(site, given, selected))
+
+
+def _counted(given: Bulk, selected: Selection) -> BulkReport:
     report = BulkReport(given.action, given.dry_run, len(selected), selected.ids[:_LISTED])
     report.dead = selected.dead
-    if given.dry_run:
-        return answer(report)
+    return report
+
+
+async def _changed(site: Site, given: Bulk, selected: Selection) -> BulkReport:
+    report = _counted(given, selected)
     _confirm(given, selected)
     done = await site.queue.change(selected)
     site.failures.forget()
     report.changed, report.ended, report.failed = done.changed, done.ended, len(done.failed)
     report.dead = done.dead
     report.errors = {name: str(error) for name, error in [*done.failed.items()][:_LISTED]}
-    return answer(report)
+    return report
 
 
 def _change(given: Bulk) -> Change:
@@ -150,14 +161,18 @@ def _confirm(given: Bulk, selected: Selection) -> None:
 
 
 def _summary(given: Bulk) -> str:
-    """Returns what was given, for the audit trail."""
-    return msgspec.json.encode(given).decode()
+    """Returns what was given but the ids, for the audit trail."""
+    return msgspec.json.encode(msgspec.structs.replace(given, ids=UNSET)).decode()
+
+
+def _ids(given: Bulk) -> str:
+    return " ".join(given.ids) if isinstance(given.ids, list) else ""
 
 
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/bulk", handle=bulk, group="Requests", scopes=("operate",),
         summary="Change many requests", takes=Bulk, gives=BulkReport,
-        refuses=(404, 409, 413, 415, 422), changes=True,
+        refuses=(404, 409, 413, 415, 422), changes=True, records_itself=True,
     ),
 )  # fmt: skip

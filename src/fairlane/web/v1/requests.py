@@ -20,6 +20,7 @@ from fairlane.web.endpoint.reading import (
     query,
 )
 from fairlane.web.endpoint.route import Endpoint, answer, counted_as
+from fairlane.web.endpoint.submission import submit_for
 from fairlane.web.endpoint.trail import trail_of
 from fairlane.web.endpoint.upload import file_parts
 from fairlane.web.v1.own import own_request
@@ -54,15 +55,14 @@ async def submit(site: Site, call: Call) -> Response:
     """
     if media_of(call) in {NDJSON, UPLOAD}:
         options = query(call, Options).given()
-        is_file = media_of(call) == UPLOAD
-        source = lines(file_parts(call) if is_file else parts(call), as_they_are=is_file)
+        source = lines(file_parts(call) if media_of(call) == UPLOAD else parts(call))
         site.check_room(counted_as(call))
         with site.long_call(counted_as(call)):
-            made = await site.queue.submit_request(source, **options)
+            made = await submit_for(site, call, source, **options)
     else:
-        given = await document(call, NewRequest, MOST)
-        made = await site.queue.submit_request(map(to_bytes, given.bodies), **given.given())
-    return answer(Submitted(made.id, made.total or 0), 201)
+        given = await document(call, NewRequest, MOST, others=(NDJSON, UPLOAD))
+        made = await submit_for(site, call, map(to_bytes, given.bodies), **given.given())
+    return answer(Submitted(*made), 201)
 
 
 async def list_requests(site: Site, call: Call) -> Response:
@@ -139,7 +139,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/requests", handle=submit, group=_GROUP, scopes=("submit",),
         summary="Submit a request", takes=NewRequest, query=Options, gives=Submitted, status=201,
-        accepts=(NDJSON, UPLOAD), refuses=(409, 413, 415, 422, 429),
+        accepts=(NDJSON, UPLOAD), refuses=(404, 409, 413, 415, 422, 429),
     ),
     Endpoint(
         method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=("view",),

@@ -54,12 +54,13 @@ class RecurringOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     priority: int | UnsetType = UNSET
     limit: int | UnsetType = UNSET
     attempts: int | UnsetType = UNSET
+    backoff_s: tuple[float, float] | UnsetType = UNSET
     lease_s: float | UnsetType = UNSET
     retain_s: float | UnsetType = UNSET
     deadline_s: float | UnsetType = UNSET
     time_limit_s: float | UnsetType = UNSET
     durable: int | UnsetType = UNSET
-    delay: str | UnsetType = UNSET
+    delay: float | str | UnsetType = UNSET
     rate: str | UnsetType = UNSET
     burst: int | UnsetType = UNSET
     rate_key: str | UnsetType = UNSET

@@ -51,6 +51,7 @@ async def take(site: Site, call: Call) -> Response:
         for one in found:
             await one.release()
         found = []
+    await site.tally.took(call, "POST /v1/take", len(found))
     return answer(TakenList([taken_of(one) for one in found]))
 
 

@@ -23,7 +23,7 @@ from fairlane.common.backoff import retry_delay_ms
 from fairlane.errors import DataLost, FairlaneError
 from fairlane.operations.control.completion_log import place, read_completions
 from fairlane.operations.http.webhooks import begin_round, end_rounds, save
-from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.request_hash import read
 from fairlane.web.v1.schemas import Ending, ending_of
 from fairlane.web.webhooks.post import Posted, post
 
@@ -42,12 +42,17 @@ _log = logging.getLogger(__name__)
 
 
 class Event(msgspec.Struct):
-    """What is posted: `type` is always request.ended, `timestamp` when it ended (ISO 8601)."""
+    """What is posted: `type` is always request.ended, `timestamp` when it ended (ISO 8601).
+
+    `tags_known` is false if the webhook wants tags, and the request is no longer kept. Then it is
+    posted without knowing whether the request had them.
+    """
 
     type: str
     timestamp: str
     queue: str
     data: Ending
+    tags_known: bool = True
 
 
 class Deliverer:
@@ -120,10 +125,11 @@ class Deliverer:
                 if not page:
                     return
                 for one in page:
-                    if not await self._wants(hook, one):
+                    event = await self._event_for(hook, one)
+                    if event is None:
                         now = skipped(now, one.log_id)
                         continue
-                    posted = await self._post(client, hook, one)
+                    posted = await self._post(client, hook, event)
                     if posted.error:
                         late_ms = int((clock.mono_s() - began_s) * 1000)
                         now = failed(now, one.log_id, posted, now_ms + late_ms)
@@ -148,19 +154,31 @@ class Deliverer:
             lost = msgspec.structs.replace(now, last_error=str(error)[:200])
             return await read(read_completions(self._queue.name, "0", 0)), lost
 
-    async def _wants(self, hook: Hook, one: Completion) -> bool:
-        """Returns True for an event that the filter accepts; tags are those of a kept request."""
-        if hook.webhook.states and one.state not in hook.webhook.states:
-            return False
-        if not hook.webhook.tags:
-            return True
-        reply = await self._queue.driver.run(_tags_of(one.id))
-        return {*hook.webhook.tags} <= {*reply.split(",")}
+    async def _event_for(self, hook: Hook, one: Completion) -> Event | None:
+        """Returns the event to post, None if the filter does not accept it.
 
-    async def _post(self, client: httpx2.AsyncClient, hook: Hook, one: Completion) -> Posted:
+        Only a request that is kept has tags. An ending whose tags are not known is posted, because
+        its receiver would miss it otherwise.
+        """
+        wanted = hook.webhook
+        if wanted.states and one.state not in wanted.states:
+            return None
         ended = dt.datetime.fromtimestamp(one.ended_ms / 1000, dt.UTC).isoformat()
-        body = msgspec.json.encode(Event("request.ended", ended, self._queue.name, ending_of(one)))
-        event_id = f"{self._queue.name}.{one.log_id}"
+        event = Event("request.ended", ended, self._queue.name, ending_of(one))
+        if not wanted.tags:
+            return event
+        tags = await self._queue.driver.run(_tags_of(one))
+        if tags is None:
+            event.tags_known = False
+        elif {*wanted.tags} <= {*tags}:
+            event.data.tags = tags
+        else:
+            return None
+        return event
+
+    async def _post(self, client: httpx2.AsyncClient, hook: Hook, event: Event) -> Posted:
+        body = msgspec.json.encode(event)
+        event_id = id_of(self._queue.name, event.data.log_id)
         now_s = int(dt.datetime.now(dt.UTC).timestamp())
         return await post(client, hook.webhook, event_id, now_s, body, to_private=self._to_private)
 
@@ -207,7 +225,14 @@ def _is_due(hook: Hook, found: Round) -> bool:
     return not now.stopped and has_more and now.next_ms <= found.now_ms
 
 
-def _tags_of(request_id: str) -> Operation[str]:
-    reply = yield hmget(request_id, "tags")
-    (tags,) = parse_fields(("tags",), reply)
-    return tags
+def id_of(queue: str, log_id: str) -> str:
+    """Returns the id of an event: without a dot, because dots separate what is signed."""
+    return f"{queue.replace('.', '~')}~{log_id}"  # no name has a ~
+
+
+def _tags_of(one: Completion) -> Operation[tuple[str, ...] | None]:
+    """Returns the tags of the life that ended; None if it is no longer kept."""
+    born, tags = yield from read(one.id, "born", "tags")
+    if born != str(one.submitted_ms):
+        return None
+    return tuple(filter(None, tags.split(",")))

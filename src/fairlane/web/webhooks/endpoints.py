@@ -76,12 +76,19 @@ async def list_webhooks(site: Site, _: Call) -> Response:
 async def add(site: Site, call: Call) -> Response:
     """Adds a webhook for requests that end from now on."""
     given = await document(call, NewWebhook)
-    trail_of(call).note(object_id=given.name)
+    trail_of(call).note(object_id=given.name, given=_summary(given))
     made = await site.queue.driver.run(
         webhooks.add_webhook(site.queue.name, given.name, given.url, given.states, given.tags)
     )
     row = msgspec.structs.asdict(row_of(made))
     return answer(MadeWebhook(**row, secret=made.webhook.secret), 201)
+
+
+def _summary(given: NewWebhook) -> str:
+    """Returns what was given, for the audit trail."""
+    filters = {"states": given.states, "tags": given.tags}
+    named = (f"{name}={','.join(values)}" for name, values in filters.items() if values)
+    return " ".join((f"url={given.url}", *named))
 
 
 async def resume(site: Site, call: Call) -> Response:
