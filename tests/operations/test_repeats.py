@@ -562,7 +562,7 @@ def test_a_lost_reply_changes_nothing(scenario: Scenario, driver: SyncDriver, re
 
 
 # Not repeated: reads; confirm (below); add_stats, which may count twice.
-APART = {"check", "confirm", "due_schedules", "list_dead", "add_stats"}
+APART = {"check", "confirm", "due_schedules", "list_dead", "read_heads", "add_stats"}
 
 
 @ON_SINGLE

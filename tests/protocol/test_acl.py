@@ -52,7 +52,7 @@ OTHER_CHANGES = {
 SERVED = {"maintenance": [("web.endpoint.trail", "*"), ("web.webhooks.deliverer", "*")]}
 OTHER_COMMANDS = {
     "producer": {"xpending"},
-    "worker": {"xlen", "xpending"},  # its walk reads no topic: only doctor's does
+    "worker": {"xpending"},  # its walk reads no topic: only doctor's does
 }
 # Other names of a `fairlane` command in its file.
 PARTS = {

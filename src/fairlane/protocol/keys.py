@@ -244,6 +244,11 @@ def completed(queue: str) -> bytes:
     return _dispatch(queue, "completed")
 
 
+def log_readers(queue: str) -> bytes:
+    """Hash with a TTL: reader of the completion log -> its place, and when its mark ends, ms."""
+    return _dispatch(queue, "readers")
+
+
 def audit(queue: str) -> bytes:
     """Stream: what callers of the HTTP API changed."""
     return _dispatch(queue, "audit")
