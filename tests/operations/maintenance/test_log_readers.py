@@ -47,8 +47,8 @@ def log(client: redis.Redis, count: int, first: int = 1) -> None:
 
 
 def first(client: redis.Redis) -> str:
-    ((entry, _),) = client.xrange(LOG, count=1)
-    return str(entry.decode())
+    entries: Any = client.xrange(LOG, count=1)
+    return str(entries[0][0].decode())
 
 
 def test_without_readers_the_newest_endings_stay(queue: Queue, redis_client: redis.Redis):

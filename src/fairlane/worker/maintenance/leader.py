@@ -98,8 +98,8 @@ class Maintenance:
         self._gauge = DemandGauge(self._driver, queue)
         self.measure = duty("demand", lambda _: NEVER, self._gauge.measure)
         often = (self.promote, self.look, self.fire)
-        self._of_leader = (*often, self.feed, self.trim, self.move, self.audit)
-        self._of_leader += (self.primaries, self.measure)
+        upkeep = (self.feed, self.trim, self.move, self.audit, self.primaries, self.measure)
+        self._of_leader = (*often, *upkeep)
         self._duties = (*self._of_leader, self.take_over, self.walk)
 
     def demand(self) -> Demand | None:
