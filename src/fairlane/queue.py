@@ -260,17 +260,19 @@ class Queue:
 
         `since` is a `log_id` seen last, "0" for all endings kept, a time in ms as text, or None for
         endings from now on. With `follow` it waits for more and does not end. Raises
-        InvalidArgument, and DataLost if the log has lost endings after that place: it keeps about
-        100,000, and a failover may lose the newest. Then read on from an earlier `log_id` or "0".
+        InvalidArgument, and DataLost if the log has lost endings after that place. The log keeps
+        about the last 100,000, more for readers that are behind (at most 2,000,000), and a failover
+        may lose the newest. Then read on from an earlier `log_id` or "0".
         """
         after = (
             self.driver.run(completion_log.last_completion(self.name)) if since is None else since
         )
         block = settings.BLOCK_MS if follow else 0
+        reader = completion_log.LogReader(self.name, after)
         while True:
-            endings = self.driver.run(completion_log.read_completions(self.name, after, block))
+            endings = self.driver.run(reader.page(block))
             for ending in endings:
-                after = ending.log_id
+                reader.after = ending.log_id
                 yield ending
             if not endings and not follow:
                 return

@@ -44,7 +44,13 @@ STREAM_OPEN_MS = 7 * 24 * 3_600_000  # ... and a request that a stream fills
 
 # ------------------------------------------------------------------ endings
 
-LOG_ENTRIES = 100_000  # about how many endings the completion log keeps
+LOG_ENTRIES = 100_000  # about how many endings the completion log keeps when all readers are there
+# About how many it keeps at most for readers that fall behind: 150 MB.
+LOG_MOST = 2_000_000
+LOG_TRIM_S = 5.0  # how often the leader trims the log
+LOG_MARK_S = 10.0  # how often a reader renews its mark
+LOG_READER_MS = 24 * 3_600_000  # a webhook or a stream of Spark that does not read is dead then
+LOG_FOLLOWER_MS = 600_000  # ... and a program that follows the log
 # A log marker outlives the tombstone by as long again, within these bounds. The least one is for a
 # suspended process, which may log the ending late.
 MARKER_MS = 24 * 3_600_000

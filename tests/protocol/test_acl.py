@@ -59,7 +59,7 @@ SERVED = {
 OTHER_COMMANDS = {
     "producer": {"xpending"},
     "server": {"hmget"},  # of requests, which it reads as a producer
-    "worker": {"xlen", "xpending"},  # its walk reads no topic: only doctor's does
+    "worker": {"xpending"},  # its walk reads no topic: only doctor's does
 }
 # Other names of a `fairlane` command in its file.
 PARTS = {

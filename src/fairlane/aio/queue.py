@@ -240,12 +240,11 @@ class Queue:
             else since
         )
         block = settings.BLOCK_MS if follow else 0
+        reader = completion_log.LogReader(self.name, after)
         while True:
-            endings = await self.driver.run(
-                completion_log.read_completions(self.name, after, block)
-            )
+            endings = await self.driver.run(reader.page(block))
             for ending in endings:
-                after = ending.log_id
+                reader.after = ending.log_id
                 yield ending
             if not endings and not follow:
                 return

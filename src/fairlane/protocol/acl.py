@@ -74,12 +74,12 @@ ROLES = {
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel"
             " change_shared confirm discard drop_active enqueue insert_tokens intend pin_manifest"
-            " place report_backlog reschedule_active retire seal stage submit unstage"
+            " place read_heads report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
-            " scan sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd"
-            " zcard zcount zrange zrangebylex zremrangebyscore zscan zscore"
+            "exists get hexists hget hgetall hincrby hlen hmget hset llen lrange lrem pexpire sadd"
+            " scan set sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange"
+            " zadd zcard zcount zrange zrangebylex zremrangebyscore zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -98,9 +98,9 @@ ROLES = {
             " submit take take_turns unregister_worker"
         ),
         _words(
-            "exists get getrange hexists hget hgetall hincrby hmget hscan hset llen lpos lrange"
-            " pexpire pttl scan set time unlink xinfo|groups xrange zcard zcount zrange zrangebylex"
-            " zrem zscan zscore"
+            "exists get getrange hdel hexists hget hgetall hincrby hmget hscan hset llen lpos"
+            " lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xtrim zcard zcount"
+            " zrange zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM

@@ -256,10 +256,16 @@ SERVER_PARTS = ("audit", "hooks")
 def every_server_key(queue: str | None) -> list[str]:
     """Returns rules for what only the server of the HTTP API keeps, of one queue or all.
 
-    It also reads the completion log, which its webhooks follow.
+    It also reads the completion log, which its webhooks follow, and marks how far they are.
     """
     tag = "{*}" if queue is None else f"{{{queue}}}"
-    return [*(f"~{part}:{tag}*" for part in SERVER_PARTS), f"%R~{tag}:completed"]
+    parts = (f"~{part}:{tag}*" for part in SERVER_PARTS)
+    return [*parts, f"%R~{tag}:completed", f"~{tag}:readers"]
+
+
+def log_readers(queue: str) -> bytes:
+    """Hash with a TTL: reader of the completion log -> its place, and when its mark ends, ms."""
+    return _dispatch(queue, "readers")
 
 
 def audit(queue: str) -> bytes:

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("pyspark")
 
@@ -16,6 +17,7 @@ from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import DataLost, InvalidArgument
 from fairlane.spark.archive import tables
 from fairlane.spark.archive.archive import Archived, archive
+from fairlane.spark.commands.archive import command
 from tests.spark.worlds import World, forget_commit
 
 if TYPE_CHECKING:
@@ -224,6 +226,41 @@ def test_an_invalid_queue_another_checkpoint_and_lost_endings_are_refused(
     with pytest.raises(DataLost, match="has lost entries that were not read yet"):
         archive(spark, redis_url, str(archived))
     assert archive(spark, redis_url, str(archived), fail_on_data_loss=False).requests == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--every", "soon"], "--every: 'soon' is not a duration"),
+        (["--every", "10ms"], "--every 10ms is too short"),
+        (["--batch", "0"], "x>=1"),
+    ],
+)
+def test_an_interval_and_a_batch_that_cannot_be_are_refused(given: list[str], sentence: str):
+    """They are refused before Spark starts."""
+    ran = CliRunner().invoke(command, ["archive", *given])
+    assert ran.exit_code != 0
+    assert sentence in f"{ran.output}{ran.exception}"
+
+
+def test_a_batch_of_no_endings_is_refused(spark: SparkSession, redis_url: str, tmp_path: Path):
+    with pytest.raises(InvalidArgument, match="most 0 is not valid"):
+        archive(spark, redis_url, str(tmp_path), most=0)
+
+
+def test_a_later_request_of_an_id_is_not_archived_as_the_earlier_one(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
+):
+    """Its results are those of another ending; those of the earlier one are missing."""
+    world.submit("r0", 70)
+    world.work_off()
+    world.submit("r1", 3)
+    world.work_off()
+    for name in ("r0", "r1"):
+        redis_client.delete(*redis_client.keys(f"*:{{{name}}}"))
+        world.submit(name, 5)
+    done = archive(spark, redis_url, str(tmp_path))
+    assert (done.requests, done.results, done.missing) == (2, 0, 73)
 
 
 @pytest.mark.heavy  # and what it interrupts is not this thread's again

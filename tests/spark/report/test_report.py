@@ -20,6 +20,7 @@ from fairlane.spark.archive.tables import write_mark
 from fairlane.spark.report.aggregates import Models
 from fairlane.spark.report.inversions import find_inversions
 from fairlane.spark.report.numbers import duration, number, share
+from fairlane.spark.report.summary import rates
 from tests.spark.report.history import T0, Asked, History, example
 
 if TYPE_CHECKING:
@@ -416,3 +417,18 @@ def test_numbers_are_written_in_the_usual_form():
         *("0.12", "1.3", "99.9", "1,234"),
     ]
     assert math.isclose(float(number(2.0)), 2)
+
+
+def test_the_rate_counts_busy_time_only():
+    """A handler that runs for several windows is busy in all of them; an empty queue is idle."""
+    windows = [{"window": n, "finished": 100} for n in (0, 1, 1000)]
+    tokens = [{"window": n, "used": used} for n, used in ((0, 1.0), (1, 0.5), (500, 0), (999, 1))]
+    assert rates(windows, tokens, 2.0) == {"per_s": 300 / 8, "peak_per_s": 50}
+
+
+def test_a_plot_keeps_its_size_on_a_phone(world: World):
+    """Otherwise its text would be half as large as that of the page."""
+    page = (world.out / report.PAGE).read_text()
+    assert re.search(r"figure\{[^}]*overflow-x:auto", page)
+    assert re.search(r"figure svg\{[^}]*min-width:660px", page)
+    assert page.count("<figure tabindex='0'>") == page.count("<figure")

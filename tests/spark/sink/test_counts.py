@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairlane.spark.sink import writer_of
+from fairlane.spark.sink import counts, writer_of
 from fairlane.spark.sink.counts import log_brought
 from tests.support.servers import backends
 
@@ -109,3 +109,26 @@ def test_no_request_at_all_is_no_warning(caplog: pytest.LogCaptureFixture, redis
     write(redis_url, [], requestColumn="body", request="")
     log_brought("t1", [])
     assert warnings_in(caplog) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"writeMode": "pipelined"}], ids=str)
+@pytest.mark.parametrize("is_scattered", [True, False])
+def test_rows_of_a_request_from_many_partitions_get_a_hint(
+    redis_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    is_scattered: bool,
+):
+    """Each partition has rows of every request, or of two requests that no other one has."""
+    monkeypatch.setattr(counts, "_MANY_PARTS", 5)
+    names = [f"k{n}" for n in range(6)]
+    batch = pa.RecordBatch.from_pydict({"k": pa.array(names, pa.string()), "body": names})
+    given = {"redis": redis_url, "requestColumn": "k", "txn": "t1"} | options
+    writer = writer_of(given, from_arrow_schema(batch.schema), False)
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: None)
+    each = [batch] * 3 if is_scattered else [batch.slice(at, 2) for at in (0, 2, 4)]
+    writer.commit([writer.write(iter([one])) for one in each])
+    hints = [line for line in warnings_in(caplog) if "parts" in line]
+    expected = ["the rows of 6 requests came in 18 parts, because many partitions have rows of"]
+    assert [line[:77] for line in hints] == ([one[:77] for one in expected] if is_scattered else [])

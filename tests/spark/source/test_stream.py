@@ -11,7 +11,10 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from fairlane import settings
 from fairlane.errors import DataLost, InvalidArgument
+from fairlane.operations.maintenance.log_readers import trim
+from fairlane.protocol import keys
 from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.source import stream
 from tests.spark.worlds import World, forget_commit
@@ -310,7 +313,33 @@ def test_a_moment_can_be_named(redis_url: str, world: World, redis_client: redis
     with pytest.raises(DataLost):
         source.partitions(start, end)
     later = json.dumps({"completions:req": str(moment + 3_600_000)})
-    assert reader(redis_url, startingOffsets=later).initialOffset() == end
+    begun = reader(redis_url, startingOffsets=later).initialOffset()
+    assert begun["completions:req"] == end["completions:req"]
+
+
+def test_a_query_holds_what_it_has_not_read(
+    redis_url: str, world: World, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """A query that starts again from its checkpoint has the same mark, which it moves."""
+    monkeypatch.setattr(settings, "LOG_ENTRIES", 1)
+    ended(world, *names(5))
+    start, end = batch_of(reader(redis_url, maxOffsetsPerTrigger=2))
+    marks = redis_client.hgetall(keys.log_readers("req"))
+    (name,) = marks
+    assert name.decode() == start["reader"] == end["reader"]
+    redis_client.config_set("stream-node-max-entries", 1)
+    world.driver.run(trim("req"))
+    redis_client.config_set("stream-node-max-entries", 100)
+    assert ids_of(reader(redis_url), start, end) == ["r0", "r1"]
+    again = reader(redis_url)
+    later = again.latestOffset(json.loads(json.dumps(end)), ReadAllAvailable())
+    assert later["reader"] == end["reader"]
+    marks = redis_client.hgetall(keys.log_readers("req"))
+    assert {key: text.split()[0].decode() for key, text in marks.items()} == {
+        name: end["completions:req"]
+    }
+    assert ids_of(again, end, later) == ["r2", "r3", "r4"]
+    redis_client.delete(keys.log_readers("req"))
 
 
 # ------------------------------------------------------------------ in Spark

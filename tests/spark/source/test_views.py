@@ -10,13 +10,19 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.datasource import EqualTo, In
+from pyspark.sql.types import StructType
+
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.operations.maintenance import registry
 from fairlane.spark.data_source import FairlaneSource
+from fairlane.spark.source import views
 from tests.spark.worlds import World
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import redis
     from pyspark.sql import SparkSession
 
@@ -90,6 +96,107 @@ def test_a_slice_ran_from_its_start_to_when_it_was_settled(
     for row, left in zip(rows, range(700, 0, -1), strict=True):
         assert row["settled"] - row["started"] == timedelta(microseconds=1500 * left)
         assert row["total_ms"] == pytest.approx(2 + 1.5 * (row["index"] + 1))
+
+
+def some_of(url: str, columns: str, *filters: Any, **options: Any) -> list[dict[str, Any]]:
+    """Reads some columns of the rows that meet conditions, as Spark pushes them down."""
+    source = FairlaneSource({"redis": url, **{name: str(value) for name, value in options.items()}})
+    wanted = StructType([field for field in source.schema() if field.name in columns.split()])
+    reader = source.reader(wanted)
+    assert list(reader.pushFilters(list(filters))) == []
+    return rows_of(reader, reader.partitions())
+
+
+def sent_by(client: redis.Redis, call: Callable[[], Any]) -> int:
+    """Returns how many bytes Redis sends during a call."""
+    before = client.info("stats")["total_net_output_bytes"]
+    call()
+    return int(client.info("stats")["total_net_output_bytes"] - before)
+
+
+HEADS = "index status attempt worker waited_ms ran_ms total_ms started settled"
+
+
+def test_columns_without_bodies_are_the_same(redis_url: str, world: World):
+    world.submit("r1", 3000)
+    world.work_off(dead=range(0, 3000, 100), most=700)
+    rows = read(redis_url, request="r1")
+    assert some_of(redis_url, HEADS, request="r1") == [
+        {name: row[name] for name in row if name in HEADS.split()} for row in rows
+    ]
+
+
+@pytest.mark.parametrize("columns", [HEADS, f"{HEADS} result error"])
+def test_a_condition_on_the_index_finds_the_row_as_it_is(
+    redis_url: str, world: World, columns: str
+):
+    """The time of its start depends on the other rows of its slice, which are left out."""
+    world.submit("r1", 3000)
+    world.work_off(dead=[1700], most=700)
+    rows = {row["index"]: row for row in read(redis_url, request="r1")}
+    for wanted in (0, 1700, 2999):
+        (row,) = some_of(redis_url, columns, EqualTo(("index",), wanted), request="r1")
+        assert row == {name: rows[wanted][name] for name in row}
+    assert some_of(redis_url, columns, EqualTo(("index",), 3000), request="r1") == []
+    found = some_of(redis_url, columns, In(("index",), (5, 2500)), request="r1")
+    assert {row["index"] for row in found} == {5, 2500}
+    dead = some_of(redis_url, columns, EqualTo(("status",), "dead"), request="r1")
+    assert [row["index"] for row in dead] == [1700]
+    text = some_of(redis_url, columns, EqualTo(("error",), "it is rejected"), request="r1")
+    assert [row["index"] for row in text] == [1700]
+
+
+def test_bodies_that_are_not_wanted_stay_in_redis(
+    redis_url: str, world: World, redis_client: redis.Redis
+):
+    """That is so for columns without them, a condition on the index, and the count of a batch."""
+    size = 100_000
+    world.submit("r1", 1)
+    for n in range(40):
+        redis_client.xadd("out:{r1}", {"w": "w:1", f"{n}:d:1:2:1500": b"x" * size}, id=f"{n + 1}-0")
+    everything = sent_by(redis_client, lambda: read(redis_url, request="r1"))
+    assert everything > 40 * size
+    heads = sent_by(redis_client, lambda: some_of(redis_url, HEADS, request="r1"))
+    chosen = EqualTo(("index",), 30)
+    one = sent_by(redis_client, lambda: some_of(redis_url, "index result", chosen, request="r1"))
+    # The plan and the check after the read look at the first and the last entry.
+    assert heads < 10 * size
+    assert one < 10 * size
+    source = FairlaneSource({"redis": redis_url, "request": "r1", "maxOffsetsPerTrigger": "10"})
+    stream = source.streamReader(source.schema())
+    start = stream.initialOffset()
+    ends: list[Any] = []
+    limit = stream.getDefaultReadLimit()
+    planned = sent_by(redis_client, lambda: ends.append(stream.latestOffset(start, limit)))
+    assert planned < 10 * size
+    assert ends[0]["results:r1"] == "10-0"
+
+
+def test_the_first_page_of_a_read_is_small(redis_url: str, world: World, redis_client: redis.Redis):
+    """A query that wants one row ends its read after the first page."""
+    world.submit("r1", 1)
+    for n in range(200):
+        redis_client.xadd("out:{r1}", {"w": "w:1", f"{n}:d:1:2:1": b"x" * 100}, id=f"{n + 1}-0")
+    reader, parts = planned(redis_url, request="r1")
+    pages = [batch.num_rows for batch in reader.read(parts[0])]
+    assert pages[0] <= 4
+    assert sum(pages) == 200
+
+
+def test_results_are_read_in_parts_by_rows_and_by_bytes(
+    redis_url: str, world: World, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """Each part is a Spark task, so many small entries make no more of them."""
+    world.submit("r1", 2000)
+    world.work_off(most=2)
+    assert redis_client.xlen("out:{r1}") >= 1000
+    assert len(planned(redis_url, request="r1")[1]) == 1
+    monkeypatch.setattr(views, "ROWS", 700)
+    assert len(planned(redis_url, request="r1")[1]) == 3
+    monkeypatch.setattr(views, "ROWS", 100_000)
+    monkeypatch.setattr(views, "BYTES", 10_000)
+    assert len(planned(redis_url, request="r1")[1]) > 2
+    assert len(planned(redis_url, request="r1", minPartitions=2)[1]) == 2
 
 
 def test_results_of_a_running_request_are_those_so_far(

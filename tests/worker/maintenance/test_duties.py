@@ -293,6 +293,20 @@ def test_a_request_that_cannot_be_read_is_logged_once(
     lane.client.delete("req:{r1}")
 
 
+def test_the_log_is_trimmed_every_few_seconds_while_there_are_requests(
+    now: list[float], quick: SlowDriver, upkeep: Maintenance
+):
+    lead(upkeep)
+    assert upkeep.trim.at == NEVER
+    lead(upkeep, active=NOW - 1)
+    assert upkeep.trim.at <= now[0]
+    upkeep.trim.set(NEVER)
+    assert upkeep._trim() == NEVER
+    assert quick.began == ["trim"]
+    lead(upkeep, active=NOW - 1)
+    assert upkeep.trim.at == now[0] + settings.LOG_TRIM_S
+
+
 # ------------------------------------------------------------------ audits
 
 

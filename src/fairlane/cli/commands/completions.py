@@ -50,7 +50,8 @@ def command(
     """Print a line for each request that ended, the oldest first.
 
     The first word is a log id: --since with it continues behind that request, so none is missed.
-    With --follow there is no --limit behind --since. The log keeps about the last 100,000 endings.
+    With --follow there is no --limit behind --since. The log keeps about the last 100,000 endings,
+    and up to 2,000,000 while a reader is behind.
     Exit code 1: endings behind --since may have left the log before they were read.
     """
     if since is not None and not _PLACE.fullmatch(since):

@@ -45,8 +45,9 @@ def command(
     """List running requests, the most urgent first, then ended ones, the newest first.
 
     One page reads a bounded part of the queue, so it may be empty though another one follows. The
-    last line names its --after. Ended requests come from the completion log, which keeps about the
-    last 100,000. Of more than 1,000 requests --sort sorts only each part of 1,000 that is read.
+    last line names its --after. Ended requests come from the completion log, which keeps at least
+    about the last 100,000. Of more than 1,000 requests --sort sorts only each part of 1,000 that is
+    read.
     """
     filters = filters_of(wanted)
     with open_queue(redis, queue) as opened:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
+from fairlane.common import clock
 from fairlane.errors import DataLost, InvalidArgument
 from fairlane.operations.control.request_state import completion
+from fairlane.operations.maintenance.log_readers import mark
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Operation
 
@@ -15,6 +18,25 @@ if TYPE_CHECKING:
     from fairlane.model import Completion
 
 _ENTRY = re.compile(r"\d+(-\d+)?")
+_PAGE = 100  # endings of one read
+
+
+class LogReader:
+    """Reads the log page by page, and marks how far it is, so that the log keeps the rest."""
+
+    def __init__(self, queue: str, after: str) -> None:
+        self.queue, self.after = queue, after
+        self._name = f"follower:{secrets.token_hex(8)}"
+        self._mark_at = 0.0
+
+    def page(self, block_ms: int = 0) -> Operation[list[Completion]]:
+        """Returns endings behind `after`, which the caller moves. Raises as read_completions."""
+        endings = yield from read_completions(self.queue, self.after, block_ms)
+        has_more = bool(block_ms) or len(endings) == _PAGE
+        if endings and has_more and clock.mono_s() >= self._mark_at:
+            self._mark_at = clock.mono_s() + settings.LOG_MARK_S
+            yield from mark(self.queue, {self._name: self.after}, settings.LOG_FOLLOWER_MS)
+        return endings
 
 
 def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Completion]]:
@@ -25,7 +47,7 @@ def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Co
     """
     if not _ENTRY.fullmatch(after):
         raise InvalidArgument(f"{after!r} is no place in the completion log: a log_id is expected")
-    words: tuple[Any, ...] = (b"XREAD", b"COUNT", 100)
+    words: tuple[Any, ...] = (b"XREAD", b"COUNT", _PAGE)
     if block_ms:
         words += (b"BLOCK", block_ms)
     reply = yield Command(*words, b"STREAMS", keys.completed(queue), after)
@@ -95,7 +117,7 @@ def lost_behind(queue: str, at: str) -> Operation[str]:
 def trimmed_before(queue: str, moment_ms: str) -> Operation[str]:
     """Returns why endings after this time may be missing from the log; "" if none can be.
 
-    A log that is shorter than the limit was never trimmed.
+    A log that is shorter than what it keeps was never trimmed.
     """
     found = yield from span(keys.completed(queue))
     if found is None or found.length < settings.LOG_ENTRIES:

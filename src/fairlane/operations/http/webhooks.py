@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from fairlane import settings
 from fairlane.errors import InvalidArgument, WebhookNotFound
 from fairlane.operations.control.completion_log import last_completion
 from fairlane.operations.find.filters import filter_of
+from fairlane.operations.maintenance.log_readers import mark, unmark
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
@@ -155,6 +157,7 @@ def add_webhook(
     stored = raw if is_new else (yield Command(b"HGET", definitions, name))
     if stored != raw:
         raise InvalidArgument(f"webhook {name} is there already: remove it, or take another name")
+    yield from mark(queue, {_reader(made): since}, settings.LOG_READER_MS)
     return Hook(name, made, Deliveries(id=made.id, cursor=since))
 
 
@@ -167,8 +170,9 @@ def list_webhooks(queue: str) -> Operation[list[Hook]]:
 def remove_webhook(queue: str, name: str) -> Operation[None]:
     """Removes a webhook. Raises WebhookNotFound."""
     definitions, progress = keys.hooks(queue)
-    yield from _find(queue, name)
+    removed = yield from _find(queue, name)
     yield Batch([Command(b"HDEL", definitions, name), Command(b"HDEL", progress, name)])
+    yield from unmark(queue, _reader(removed.webhook))
 
 
 def resume_webhook(queue: str, name: str, *, skip: bool = False) -> Operation[Hook]:
@@ -213,7 +217,18 @@ def begin_round(queue: str, server: str) -> Operation[Round]:
         ]
     )
     newest = last[0][0].decode() if last else "0-0"
-    return Round(True, _hooks(*hashes), newest, time_ms(time))
+    found = _hooks(*hashes)
+    # The log keeps what they have not received; a stopped one holds nothing.
+    active = [hook for hook in found if not hook.deliveries.stopped]
+    places = {_reader(hook.webhook): hook.deliveries.cursor for hook in active}
+    yield from mark(queue, places, settings.LOG_READER_MS)
+    yield from unmark(queue, *(_reader(one.webhook) for one in found if one.deliveries.stopped))
+    return Round(True, found, newest, time_ms(time))
+
+
+def _reader(webhook: Webhook) -> str:
+    """Returns the name of a webhook among the readers of the log."""
+    return f"webhook:{webhook.id}"
 
 
 def end_rounds(queue: str, server: str) -> Operation[None]:

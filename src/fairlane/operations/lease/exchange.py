@@ -68,7 +68,7 @@ def exchange(
     leases of the earlier one. If the earlier one arrives later, it acquires nothing.
     """
     args: list[Arg] = [
-        b"", settings.MARKER_LEAST_MS, settings.MARKER_MS, settings.LOG_ENTRIES, unit.place, op,
+        b"", settings.MARKER_LEAST_MS, settings.MARKER_MS, settings.LOG_MOST, unit.place, op,
         settings.TAKEN_TTL_MS, unit.worker, unit.started, want, b"1" if shared else b"",
         len(sizes), *(word for pair in sizes for word in pair),
     ]  # fmt: skip

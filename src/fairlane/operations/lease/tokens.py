@@ -127,7 +127,7 @@ def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call]:
             names,
             least=settings.MARKER_LEAST_MS,
             longest=settings.MARKER_MS,
-            most=settings.LOG_ENTRIES,
+            most=settings.LOG_MOST,
             endings=[arg for request_id, summary in part for arg in (request_id, *summary)],
         )
         for part in parts
@@ -149,7 +149,7 @@ def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = 
         id=request_id,
         seen=seen,
         gone=b"1" if gone else b"0",
-        most=settings.LOG_ENTRIES,
+        most=settings.LOG_MOST,
     )
 
 

@@ -17,6 +17,7 @@ from fairlane.operations.flows.hand_over import look_after_and_feed
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.maintenance.log_readers import trim
 from fairlane.operations.schedules.fire import fire
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -72,7 +73,7 @@ class Upkeep:
         if 0 < reply.tick_due <= reply.now:
             duties.append(fire(self._queue))
         if reply.audits:
-            duties.append(self._audit())
+            duties += [self._audit(), trim(self._queue)]
         return duties
 
     def _audit(self) -> Operation[None]:

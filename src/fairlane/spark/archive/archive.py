@@ -12,10 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.spark.archive import tables
-from fairlane.spark.archive.reader import dead_of, results_of
+from fairlane.spark.archive.reader import dead_of, limits_of, results_of
 from fairlane.spark.data_source import FORMAT, register
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.options import Options
@@ -27,11 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    Rows = list[dict[str, Any]]
-
-MOST_REQUESTS = 1_000  # of one batch
 EVERY_S = 60  # from one batch to the next, with `follow`
-ROWS = 100_000  # results of one Spark task, about
 _ONE = "an archive is of one queue and has one checkpoint"
 
 
@@ -59,7 +58,7 @@ def archive(
     checkpoint: str | None = None,
     follow: bool = False,
     results: bool = True,
-    most: int = MOST_REQUESTS,
+    most: int | None = None,
     every_s: float = EVERY_S,
     fail_on_data_loss: bool = True,
     on_batch: Callable[[Archived], None] | None = None,
@@ -67,22 +66,27 @@ def archive(
     """Writes what ended since the last call to the folder `out` (any file system of Spark's).
 
     `results`: also the results and the dead sub-requests with their bodies, else only the
-    endings. With `follow` it writes a batch every `every_s` seconds until it is interrupted.
-    `most` endings are one batch. The checkpoint is in `out`, unless named. `on_batch` gets the
-    counts after each batch. Raises InvalidArgument (also if the checkpoint is another
-    archive's), DataLost and RedisError. DataLost means that the log was cut before it was read:
-    archive more often.
+    endings. One batch has all that has ended by then, up to `most` endings if that is given: the
+    driver holds the endings of a batch, and executors read the results. With `follow` it writes a
+    batch every `every_s` seconds until it is interrupted. The checkpoint is in `out`, unless
+    named. `on_batch` gets the counts after each batch. Raises InvalidArgument (also if the
+    checkpoint is another archive's), DataLost and RedisError. DataLost means that the log was cut
+    before it was read. It keeps what an archive has not read for a day, up to settings.LOG_MOST
+    endings.
     """
     register(spark, wrap_calls=False)
+    if most is not None and most < 1:
+        raise InvalidArgument(f"most {most} is not valid: a batch has at least one ending")
     options = Options({"queue": queue} | ({"redis": redis_url} if redis_url else {}), ())
     keeper = ArchiveWriter(options.redis, out, results=results, on_batch=on_batch)
     endings = (
         spark.readStream.format(FORMAT)
         .option("redis", options.redis)
         .option("queue", queue)
-        .option("maxOffsetsPerTrigger", str(most))
         .option("failOnDataLoss", str(fail_on_data_loss).lower())
     )
+    if most is not None:
+        endings = endings.option("maxOffsetsPerTrigger", str(most))
     place = checkpoint or f"{keeper.out}/_checkpoint"
     _run(keeper, endings, place, every_s if follow else None)
     return keeper.done
@@ -141,10 +145,11 @@ class ArchiveWriter:
     def _keep(self, endings: DataFrame, batch: int) -> None:
         spark = endings.sparkSession
         rows = tables.collect(endings)
+        ids = rows.column("log_id")
         mark = {
-            "first": rows[0]["log_id"] if rows else None,
-            "last": rows[-1]["log_id"] if rows else None,
-            "requests": len(rows),
+            "first": ids[0].as_py() if len(ids) else None,
+            "last": ids[-1].as_py() if len(ids) else None,
+            "requests": len(ids),
         }
         if self._is_there(spark, batch, mark):
             self.done = replace(self.done, skipped=self.done.skipped + 1)
@@ -155,7 +160,7 @@ class ArchiveWriter:
         self.done = replace(
             done,
             batches=done.batches + 1,
-            requests=done.requests + len(rows),
+            requests=done.requests + len(ids),
             **{name: getattr(done, name) + count for name, count in counts.items()},
         )
         if self.on_batch is not None:
@@ -186,46 +191,49 @@ class ArchiveWriter:
             )
         return False
 
-    def _write(self, spark: SparkSession, batch: int, rows: Rows) -> dict[str, int]:
-        lives = [(row["id"], row["submitted"] or 0) for row in rows]
+    def _write(self, spark: SparkSession, batch: int, endings: pa.Table) -> dict[str, int]:
         counts = {"results": 0, "dead": 0, "missing": 0}
-        with closing(SyncDriver(self.redis)) as driver:
-            ended_requests = driver.run(stream_ranges.ended_requests(lives))
-            there = [
-                row for row, ended in zip(rows, ended_requests, strict=True) if ended is not None
-            ]
-            outs = driver.run(stream_ranges.spans_of_results([row["id"] for row in there]))
-            died = driver.run(stream_ranges.dead_spans([row["id"] for row in there if row["dead"]]))
-        result_counts: dict[str, int] = {}
+        by_request = None
         if self.results:
-            by_id = {row["id"]: row for row in there}
-            parts = tables.parts_of(outs, by_id, ranges_of=400)
-            result_counts = self._write_parts(spark, batch, "results", parts, rows)
-            parts = tables.parts_of(died, by_id, ranges_of=10_000)
-            counts["dead"] = sum(self._write_parts(spark, batch, "dead", parts, rows).values())
-            counts["results"] = sum(result_counts.values())
-            expected = sum(row["done"] + row["dead"] for row in rows)
+            by_request = self._write_parts(spark, batch, "results", self._parts(endings))
+            died = self._write_parts(spark, batch, "dead", self._dead_parts(endings))
+            counts["results"], counts["dead"] = _total(by_request), _total(died)
+            expected = pc.sum(endings.column("settled")).as_py() or 0
             counts["missing"] = max(0, expected - counts["results"])
-        tables.write_requests(spark, self.out, batch, rows, ended_requests, result_counts)
+        tables.write_requests(spark, self.out, batch, endings, by_request, limits_of(self.redis))
         return counts
 
+    def _parts(self, endings: pa.Table) -> pa.Table:
+        """Returns the parts of `out`: small requests, and pieces of the others."""
+        large = endings.filter(pc.greater(endings.column("settled"), tables.SMALL))
+        with closing(SyncDriver(self.redis)) as driver:
+            spans = driver.run(stream_ranges.spans_of_results(large.column("id").to_pylist()))
+        pieces = tables.parts_of(spans, large, "settled")
+        return pa.concat_tables([tables.small_parts(endings), pieces])
+
+    def _dead_parts(self, endings: pa.Table) -> pa.Table:
+        some = endings.filter(pc.greater(endings.column("dead"), 0))
+        with closing(SyncDriver(self.redis)) as driver:
+            spans = driver.run(stream_ranges.dead_spans(some.column("id").to_pylist()))
+        return tables.parts_of(spans, some, "dead")
+
     def _write_parts(
-        self,
-        spark: SparkSession,
-        batch: int,
-        table: str,
-        parts: list[tuple[Any, ...]],
-        rows: Rows,
-    ) -> dict[str, int]:
-        """Reads parts of streams on the executors into a table; returns id -> rows written."""
-        if not parts:
-            return {}
-        expected = sum(row["done"] + row["dead"] for row in rows)
-        tasks = min(len(parts), max(1, -(-expected // ROWS)))
+        self, spark: SparkSession, batch: int, table: str, parts: pa.Table
+    ) -> pa.Table | None:
+        """Reads parts of streams on the executors into a table; returns request, rows written."""
+        if not parts.num_rows:
+            return None
+        # A task has about ROWS results, or the parts of one large request.
+        counts = pc.min_element_wise(parts.column("count"), pa.scalar(tables.ROWS))
+        tasks = min(parts.num_rows, -(-pc.sum(counts).as_py() // tables.ROWS))
         read = results_of(self.redis) if table == "results" else dead_of(self.redis)
         frame = (
             spark.createDataFrame(parts, tables.PARTS)
-            .repartition(tasks)
+            .repartition(max(1, tasks))
             .mapInArrow(read, tables.SCHEMAS[table])
         )
         return tables.write_counted(spark, self.out, table, batch, frame)
+
+
+def _total(counts: pa.Table | None) -> int:
+    return 0 if counts is None else pc.sum(counts.column("count")).as_py() or 0

@@ -6,20 +6,24 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  the usual name
 from pyspark.sql.types import StructField, StructType
 
-from fairlane.operations.control import completion_log
 from fairlane.spark.operations import stream_ranges
-from fairlane.spark.source.columns import INT, LONG, MOMENT, TEXT, arrow_of, moment, struct_of
+from fairlane.spark.source.columns import INT, LONG, MOMENT, TEXT, arrow_of, struct_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-_MOMENTS = ("submitted", "ended", "logged")
+    from fairlane.operations.control import completion_log
+    from fairlane.spark.archive.reader import Read
+
+SMALL = 64  # results of a request that are read in one call
+ROWS = 100_000  # rows of one Spark task, about
 _DAY = StructField("date", TEXT)
 
 
@@ -38,80 +42,107 @@ SCHEMAS: Mapping[str, StructType] = {
         *(("dead", LONG), ("missing", LONG), ("archived", MOMENT)),
     ),
 }
-# A part of a request's stream, for one call of the readers.
-PARTS = _struct(("request", TEXT), ("priority", INT), ("first", TEXT), ("last", TEXT))
+# A part of a request's stream for a reader; `born` in ms, `count` of the whole request.
+PARTS = _struct(
+    *(("request", TEXT), ("priority", INT), ("born", LONG), ("count", LONG)),
+    *(("first", TEXT), ("last", TEXT)),
+)
+_BORN = StructField("born", LONG)
+
+
+def small_parts(endings: pa.Table) -> pa.Table:
+    """Returns one part for each request whose results are read in one call."""
+    rows = endings.filter(pc.less_equal(endings.column("settled"), SMALL))
+    return _whole_streams(rows.filter(pc.greater(rows.column("settled"), 0)), "settled")
+
+
+def _whole_streams(rows: pa.Table, count: str) -> pa.Table:
+    """Returns a part from the first to the last entry for each request."""
+    edges = [pa.repeat(edge, rows.num_rows) for edge in ("-", "+")]
+    columns = [rows.column(name) for name in ("id", "priority", "born", count)]
+    return pa.table([*columns, *edges], schema=arrow_of(PARTS))
 
 
 def parts_of(
-    spans: Sequence[tuple[str, completion_log.Span]],
-    rows: Mapping[str, Mapping[str, Any]],
-    ranges_of: int,
-) -> list[tuple[Any, ...]]:
-    """Returns streams in parts of about `ranges_of` entries, as rows of PARTS."""
-    return [
-        (request, rows[request]["priority"], piece.first, piece.last)
+    spans: Sequence[tuple[str, completion_log.Span]], endings: pa.Table, rows_of: str
+) -> pa.Table:
+    """Returns streams in parts of about ROWS rows; the column `rows_of` has those of a stream."""
+    names = ("id", "priority", "born", rows_of)
+    rows = {row["id"]: row for row in endings.select(names).to_pylist()}
+    parts = [
+        (*(rows[request][name] for name in names), piece.first, piece.last)
         for request, span in spans
-        for piece in stream_ranges.cut(span.first, span.last, -(-span.length // ranges_of))
+        for piece in stream_ranges.cut(span.first, span.last, -(-rows[request][rows_of] // ROWS))
     ]
+    names_of_parts = arrow_of(PARTS)
+    columns = zip(*parts, strict=True) if parts else [[] for _ in names_of_parts]
+    arrays = [
+        pa.array(column, kind) for column, kind in zip(columns, names_of_parts.types, strict=True)
+    ]
+    return pa.table(arrays, schema=names_of_parts)
 
 
-def collect(endings: DataFrame) -> list[dict[str, Any]]:
-    """Returns the rows of a batch of the log, oldest first, with their moments in ms."""
-    # Timestamps would come in the local time of this process, without a zone.
-    plain = [name for name in endings.columns if name not in _MOMENTS]
-    millis = [F.unix_millis(name).alias(name) for name in _MOMENTS]
-    rows = [row.asDict() for row in endings.select(*plain, *millis).collect()]
-    return sorted(rows, key=lambda row: completion_log.place(row["log_id"]))
+def collect(endings: DataFrame) -> pa.Table:
+    """Returns the rows of a batch of the log, oldest first.
+
+    Adds `born`, when the request was submitted, in ms, and `settled`, the number of its results.
+    """
+    table = endings.toArrow()
+    places = pc.split_pattern(table.column("log_id"), "-")
+    keys = pa.table(
+        {name: pc.list_element(places, at).cast(pa.uint64()) for at, name in enumerate(("ms", "n"))}
+    )
+    table = table.take(pc.sort_indices(keys, sort_keys=[("ms", "ascending"), ("n", "ascending")]))
+    submitted = table.column("submitted")
+    born = pc.divide(submitted.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()), 1000)
+    settled = pc.add(table.column("done"), table.column("dead"))
+    return table.append_column("born", born.fill_null(0)).append_column("settled", settled)
 
 
 def write_counted(
     spark: SparkSession, out: str, table: str, batch: int, frame: DataFrame
-) -> dict[str, int]:
-    """Writes a batch's rows by date, over those of an earlier attempt; returns id -> rows."""
-    (
-        frame.withColumn("batch", F.lit(batch))
-        .write.mode("overwrite")
-        .option("partitionOverwriteMode", "dynamic")
-        .partitionBy("date", "batch")
-        .parquet(f"{out}/{table}")
-    )
+) -> pa.Table:
+    """Writes a batch's rows by date, over those of an earlier attempt; returns request, count."""
+    _write(frame, out, table, batch)
     written = read_table(spark, out, table, batch)
     if written is None:
-        return {}
-    counted = written.groupBy("request").count()
-    return {row["request"]: row["count"] for row in counted.collect()}
+        return pa.table({"request": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+    return written.groupBy("request").count().toArrow()
 
 
 def write_requests(
     spark: SparkSession,
     out: str,
     batch: int,
-    rows: Sequence[Mapping[str, Any]],
-    ended_requests: Sequence[stream_ranges.Ended | None],
-    result_counts: Mapping[str, int],
+    endings: pa.Table,
+    counts: pa.Table | None,
+    read: Read,
 ) -> None:
-    """Writes the endings of a batch; the limit comes from the request's own record, if any."""
-    if not rows:
+    """Writes the endings of a batch; `read` adds the limit, and `counts` are those of results."""
+    if not endings.num_rows:
         return
+    results = pa.repeat(pa.scalar(0, pa.int64()), endings.num_rows)
+    if counts is not None:
+        at = pc.index_in(endings.column("id"), value_set=counts.column("request"))
+        results = counts.column("count").take(at).fill_null(0)
+    logged = endings.column("logged").cast(pa.timestamp("us", tz="UTC"))
+    days = pc.strftime(logged, format="%Y-%m-%d")
+    full = endings.drop_columns("settled").append_column("results", results)
+    full = full.append_column("date", days)
     schema = SCHEMAS["requests"]
-    full = [
-        {
-            **row,
-            **{name: moment(row[name]) for name in _MOMENTS},
-            "limit": ended.limit if ended else None,
-            "results": result_counts.get(row["id"], 0) if ended else 0,
-            "date": f"{datetime.fromtimestamp(row['logged'] / 1000, UTC):%Y-%m-%d}",
-        }
-        for row, ended in zip(rows, ended_requests, strict=True)
-    ]
-    table = pa.Table.from_pylist(full, schema=arrow_of(schema))
-    frame = spark.createDataFrame(table, schema).coalesce(1)
+    given = StructType([*(field for field in schema if field.name != "limit"), _BORN])
+    full = full.select(given.names).cast(arrow_of(given))
+    frame = spark.createDataFrame(full, given).repartition(-(-endings.num_rows // ROWS))
+    _write(frame.mapInArrow(read, schema), out, "requests", batch)
+
+
+def _write(frame: DataFrame, out: str, table: str, batch: int) -> None:
     (
         frame.withColumn("batch", F.lit(batch))
         .write.mode("overwrite")
         .option("partitionOverwriteMode", "dynamic")
         .partitionBy("date", "batch")
-        .parquet(f"{out}/requests")
+        .parquet(f"{out}/{table}")
     )
 
 

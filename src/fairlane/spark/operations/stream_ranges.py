@@ -30,6 +30,7 @@ from fairlane.operations.control.request_state import (
 )
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
+from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 PAGE = 1_000  # small entries of one read
 RESULTS_PAGE = 64  # entries of `out`: each may hold hundreds of results
+HEADS_PAGE = 200  # ... without their bodies: Redis needs about 5 ms for them
 _SEQ = 2**64 - 1
 _SPANS = 30  # streams read in one round trip
 
@@ -80,6 +82,16 @@ def cut(first: str, last: str, parts: int) -> list[StreamRange]:
     return pieces
 
 
+def bytes_of(stream: bytes, held: Span) -> Operation[int]:
+    """Returns about how many bytes a stream has, by the size of its first and last entry."""
+    edges = yield Batch(
+        [Command(b"XRANGE", stream, edge, edge) for edge in (held.first, held.last)]
+    )
+    entries = [fields for found in edges for _, fields in found]
+    size = sum(len(word) for fields in entries for word in fields)
+    return held.length * size // max(1, len(entries))
+
+
 def last_id(stream: bytes) -> Operation[str]:
     """Returns the greatest id that an entry of the stream ever had; BEGIN without a stream."""
     is_there, info = yield Batch(
@@ -98,11 +110,39 @@ def read_page(
 ) -> Operation[tuple[Entries, StreamRange | None]]:
     """Returns the first `count` entries of a piece and the unread rest of it, or None."""
     entries: Entries = yield Command(b"XRANGE", stream, piece.first, piece.last, b"COUNT", count)
+    return entries, _rest(entries, piece, count)
+
+
+def _rest(entries: Entries, piece: StreamRange, count: int) -> StreamRange | None:
+    """Returns what is unread of a piece behind its first entries; `count` were wanted."""
     if len(entries) < count:
-        return entries, None
+        return None
     begin = after(entries[-1][0].decode())
-    unread = StreamRange(begin, piece.last) if place(begin) <= place(piece.last) else None
-    return entries, unread
+    return StreamRange(begin, piece.last) if place(begin) <= place(piece.last) else None
+
+
+def read_heads(
+    request_id: str, piece: StreamRange, count: int
+) -> Operation[tuple[Entries, StreamRange | None]]:
+    """Returns the same as `read_page` of a request's results, with empty bodies.
+
+    The bodies stay in Redis.
+    """
+    found = yield library().read_heads(
+        (keys.results(request_id),), first=piece.first, last=piece.last, count=count
+    )
+    entries: Entries = []
+    for entry_id, worker, *heads in found:
+        entries.append(
+            (entry_id, [b"w", worker, *(word for head in heads for word in (head, b""))])
+        )
+    return entries, _rest(entries, piece, count)
+
+
+def these_entries(stream: bytes, ids: Sequence[bytes]) -> Operation[Entries]:
+    """Returns the entries with these ids."""
+    replies = yield from run_all([Command(b"XRANGE", stream, one, one) for one in ids])
+    return [entry for reply in replies for entry in reply]
 
 
 def endings(
@@ -159,6 +199,29 @@ def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
 def dead_spans(ids: Sequence[str]) -> Operation[list[tuple[str, Span]]]:
     """Returns the requests that have dead sub-requests, and the span of `dead` of each."""
     return (yield from _spans([(request_id, keys.dead(request_id)) for request_id in ids]))
+
+
+def whole_results(
+    lives: Sequence[tuple[str, int]],
+) -> Operation[list[Entries]]:
+    """Returns all entries of `out` of ended requests, each by (id, when it was submitted).
+
+    A request that is gone, or is a later one of this id, has none. The requests must be small.
+    """
+    names = ("state", "born")
+    steps: list[Command] = []
+    for request_id, _ in lives:
+        # If the record is right after the read, the entries are of this request.
+        steps += [
+            Command(b"XRANGE", keys.results(request_id), "-", "+"),
+            hmget(request_id, *names),
+        ]
+    replies = yield from run_all(steps)
+    found: list[Entries] = []
+    for (_, submitted_ms), entries, record in zip(lives, replies[::2], replies[1::2], strict=True):
+        state, born = parse_fields(names, record)
+        found.append(entries if state in ENDED_STATES and born == str(submitted_ms) else [])
+    return found
 
 
 def spans_of_results(ids: Sequence[str]) -> Operation[list[tuple[str, Span]]]:

@@ -35,7 +35,7 @@ def summarise(
         return summary
     return (
         summary
-        | _rates(tables["windows"], width_s)
+        | rates(tables["windows"], tables["tokens"], width_s)
         | {
             "finished": totals["finished"],
             "retries": totals["retries"],
@@ -52,14 +52,17 @@ def summarise(
     )
 
 
-def _rates(windows: Rows, width_s: float) -> dict[str, float]:
-    """Returns rates per second, from the first to the last window with a settlement."""
+def rates(windows: Rows, tokens: Rows, width_s: float) -> dict[str, float]:
+    """Returns rates per second of the windows in which a handler ran or something was settled.
+
+    Windows without work do not count, because a queue is not slow when it is empty.
+    """
     settled: dict[int, int] = {}
     for row in windows:
         settled[row["window"]] = settled.get(row["window"], 0) + row["finished"]
-    span_s = (max(settled) - min(settled) + 1) * width_s
+    busy = set(settled) | {row["window"] for row in tokens if row["used"]}
     return {
-        "per_s": sum(settled.values()) / span_s,
+        "per_s": sum(settled.values()) / (len(busy) * width_s),
         "peak_per_s": max(settled.values()) / width_s,
     }
 

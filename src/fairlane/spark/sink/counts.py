@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlane.spark")
 _NAMED = 3  # requests that one line names
+# A write with more parts than this, most of them of requests that have others, gets a hint.
+_MANY_PARTS = 1_000
 _APART = "write new rows with a txn and a request of their own"
 
 
@@ -50,6 +52,21 @@ def log_added(txn: str, requests: Sequence[str], rows: int, new: int, *, by_ids:
             f"their partitions, with the same rows or with other ones: {_APART}"
         )
     _log.log(logging.INFO if new == rows else logging.WARNING, "%s", text)
+
+
+def hint_at_scattered(column: str, requests: int, parts: int) -> None:
+    """Warns if the rows of most requests came from several partitions: each part costs calls.
+
+    `parts` counts the requests of each partition.
+    """
+    if not column or parts <= _MANY_PARTS or parts < 2 * requests:
+        return
+    _log.warning(
+        "the rows of %s requests came in %s parts, because many partitions have rows of one "
+        'request, and each part costs several calls: bring them together with repartition(N, "%s") '
+        "before the write",
+        f"{requests:,}", f"{parts:,}", column,
+    )  # fmt: skip
 
 
 def _named(requests: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from fairlane.errors import RedisError, RequestEnded
 from fairlane.spark.operations import direct_append
 from fairlane.spark.operations.commit import seal_all
 from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
-from fairlane.spark.sink.counts import log_added
+from fairlane.spark.sink.counts import hint_at_scattered, log_added
 from fairlane.spark.sink.plan import one_of, run
 from fairlane.spark.sink.rows import Group, Reader, RowBatch, pieces
 from fairlane.spark.sink.staged import stream_place, stream_txn
@@ -136,13 +136,16 @@ def begin_first(plan: WritePlan) -> None:
 
 
 def commit_live(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> None:
-    """Seals the written requests, if that is wanted.
+    """Seals the written requests, if that is wanted. Warns if their rows came in many parts.
 
     If a request was cancelled, seals all others first, and then raises RequestEnded. Its
     remaining rows do not run.
     """
+    requests = _requests(plan, messages)
+    parts = sum(len(message.parts) for message in messages if message is not None)
+    hint_at_scattered(plan.request_column, len(requests), parts)
     if plan.finalize:
-        run(plan, seal_all(_requests(plan, messages), plan.queue))
+        run(plan, seal_all(requests, plan.queue))
 
 
 def abort_live(plan: WritePlan) -> None:

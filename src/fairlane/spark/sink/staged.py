@@ -19,7 +19,7 @@ from fairlane.errors import FairlaneError, InvalidArgument, RedisError
 from fairlane.spark.operations.commit import commit, look
 from fairlane.spark.operations.manifest import Share
 from fairlane.spark.operations.staging import Area, joined, stage, stage_all, unstage
-from fairlane.spark.sink.counts import log_brought
+from fairlane.spark.sink.counts import hint_at_scattered, log_brought
 from fairlane.spark.sink.plan import one_of, run
 from fairlane.spark.sink.rows import Group, Reader, pieces
 
@@ -178,6 +178,8 @@ def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list
 def commit_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
     """Commits a transaction, and logs what came in. Raises as operations.commit.commit does."""
     shares = shares_of(plan, messages)
+    parts = sum(len(share.areas) for share in shares)
+    hint_at_scattered(plan.request_column, len(shares), parts)
     try:
         brought = run(plan, commit(shares, plan.transaction(txn)))
     except RedisError as error:

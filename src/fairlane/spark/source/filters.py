@@ -88,19 +88,18 @@ def _fits(kind: Any, value: Any) -> bool:
 def keep(batch: pa.RecordBatch, conditions: Iterable[Condition]) -> pa.RecordBatch:
     """Returns the rows that meet all conditions; an unknown value meets none."""
     for condition in conditions:
-        values = batch.column(condition.column)
-        if condition.compare == "known":
-            met = values.is_valid()
-        elif condition.compare == "in":
-            met = pc.is_in(
-                values, value_set=pa.array(condition.value, type=_type_of(condition, values))
-            )
-        else:
-            met = getattr(pc, condition.compare)(
-                values, pa.scalar(condition.value, _type_of(condition, values))
-            )
-        batch = batch.filter(met)
+        batch = batch.filter(met(batch.column(condition.column), condition))
     return batch
+
+
+def met(values: pa.Array, condition: Condition) -> pa.Array:
+    """Returns for each value whether it meets a condition; null if it is unknown."""
+    if condition.compare == "known":
+        return values.is_valid()
+    kind = _type_of(condition, values)
+    if condition.compare == "in":
+        return pc.is_in(values, value_set=pa.array(condition.value, type=kind))
+    return getattr(pc, condition.compare)(values, pa.scalar(condition.value, kind))
 
 
 def _type_of(condition: Condition, values: Any) -> Any:

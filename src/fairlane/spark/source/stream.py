@@ -4,13 +4,15 @@ An offset is a place in a Redis stream, so the same two offsets always mean the 
 Reading changes nothing: there is no consumer group, no acknowledgement and no removal.
 
 In an offset, `123-4` means: up to this entry, which was read. `[123-4` means: up to this entry,
-which was not. The log is capped, so a slow query may lose entries that it has not read. A failover
+which was not. A query marks its place in the log, which keeps what the query has not read. But the
+log is capped, so a query that is far behind, or was away for a day, may lose entries. A failover
 may take back the log's end. Every batch checks both, because Spark cannot.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,9 +23,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from fairlane import settings
+from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import DataLost, FairlaneError, InvalidArgument, RequestNotFound
 from fairlane.operations.control import completion_log
+from fairlane.operations.maintenance.log_readers import mark
 from fairlane.protocol import keys
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.options import Options
@@ -91,8 +96,9 @@ class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one Redis stream: `{queue}:completed` or `out:{id}`.
 
-    An offset is {name: place, "born": ms}. `born` (0 for the log) distinguishes the request
-    from a later one with the same id.
+    An offset is {name: place, "born": ms, "reader": name}. `born` (0 for the log) distinguishes
+    the request from a later one with the same id. `reader` names the query among the readers of
+    the log. As it is in the checkpoint, a query that starts again has the same name.
     """
 
     def __init__(self, view: str, options: Options, schema: StructType) -> None:
@@ -108,6 +114,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.starting not in {"earliest", "latest"}:
             self.starting = json.dumps(self._given(self.starting))
         self.target: str | None = None  # where a query of availableNow stops
+        self.reader = f"spark:{secrets.token_hex(8)}"
+        self.marked, self.mark_at = "", 0.0
 
     def _given(self, text: str) -> dict[str, Any]:
         """Returns the offset that a user wrote."""
@@ -170,6 +178,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before `start`. Raises DataLost.
         """
         at = self._place(start)
+        self.reader = str(start.get("reader") or self.reader)
+        self._mark(at)
         self._check(at, start["born"])  # no other check runs without a batch
         span, _ = self._look()
         last = span.last if span else completion_log.BEGIN
@@ -185,13 +195,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _within(self, part: StreamPart, most: int) -> str:
         """Returns the last entry of a part before more than `most` rows are read."""
-        page = stream_ranges.RESULTS_PAGE if self.request else stream_ranges.PAGE
         last, rows = "", 0
         unread: StreamRange | None = part.piece
         with closing(SyncDriver(self.redis)) as driver:
             while unread is not None:
-                count = page if self.request else max(1, min(page, most - rows))
-                entries, unread = driver.run(stream_ranges.read_page(self.stream, unread, count))
+                if self.request:  # only counted: the executors read the bodies
+                    read = stream_ranges.read_heads(self.request, unread, stream_ranges.HEADS_PAGE)
+                else:
+                    count = max(1, min(stream_ranges.PAGE, most - rows))
+                    read = stream_ranges.read_page(self.stream, unread, count)
+                entries, unread = driver.run(read)
                 for entry_id, fields in entries:
                     rows += len(fields) // 2 - 1 if self.request else 1
                     if last and rows > most:
@@ -210,7 +223,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return span, born
 
     def _offset(self, entry: str, born: int) -> dict[str, Any]:
-        return {self.name: entry, "born": born}
+        offset = {self.name: entry, "born": born}
+        return offset if self.request else {**offset, "reader": self.reader}
+
+    def _mark(self, at: str) -> None:
+        """Marks that everything before an offset was read: no later batch starts before it."""
+        if self.request or (at == self.marked and clock.mono_s() < self.mark_at):
+            return
+        self.marked, self.mark_at = at, clock.mono_s() + settings.LOG_MARK_S
+        places = {self.reader: at.removeprefix(_BEFORE)}
+        with closing(SyncDriver(self.redis)) as driver:
+            driver.run(mark(self.queue, places, settings.LOG_READER_MS))
 
     def _place(self, offset: dict[str, Any]) -> str:
         if self.name not in offset:

@@ -11,6 +11,8 @@ import abc
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlane.drivers.sync.driver import SyncDriver
@@ -33,13 +35,12 @@ from fairlane.spark.source.columns import (
     struct_of,
     worker_row,
 )
-from fairlane.spark.source.filters import Condition, accept, keep, narrow
-from fairlane.spark.source.results import read_results
+from fairlane.spark.source.filters import Condition, accept, keep, met, narrow
+from fairlane.spark.source.results import IN_BODY, Wants, read_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
@@ -47,8 +48,10 @@ if TYPE_CHECKING:
 
 STREAMED = ("startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
 KNOWN = ("view", "request", "minPartitions", "born", *STREAMED)
-ENTRIES = 20_000  # of the completion log in a Spark task, without minPartitions
-RESULTS_ENTRIES = 400  # ... of `out`, where an entry holds up to 490 results
+# A Spark task reads about so many rows, and so many bytes, without minPartitions. A task costs
+# about 50 ms, however little it reads.
+ROWS = 100_000
+BYTES = 64 << 20
 IDS = 1_000  # requests of one look
 MOST_PARTS = 10_000
 
@@ -151,8 +154,13 @@ class ViewReader(DataSourceReader):
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
         """Yields one part's rows as columns, some at a time."""
 
-    def cut(self, span: completion_log.Span | None, each_part: int) -> list[StreamRange]:
-        """Returns a stream in `minPartitions` pieces, or in pieces of about `each_part` entries."""
+    def cut(
+        self, span: completion_log.Span | None, rows: int | None = None, size: int = 0
+    ) -> list[StreamRange]:
+        """Returns a stream in `minPartitions` pieces, or in pieces of about ROWS and BYTES.
+
+        The stream has so many rows (without `rows` one for each entry) and about `size` bytes.
+        """
         if span is None:
             return []
         narrowed = narrow(
@@ -160,7 +168,8 @@ class ViewReader(DataSourceReader):
         )
         if narrowed is None:
             return []
-        parts = self.parts or min(MOST_PARTS, -(-span.length // each_part))
+        rows = span.length if rows is None else rows
+        parts = self.parts or min(MOST_PARTS, max(1, -(-rows // ROWS), -(-size // BYTES)))
         return stream_ranges.cut(narrowed.first, narrowed.last, parts)
 
 
@@ -187,27 +196,29 @@ class ResultsReader(ViewReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         self.born = options.number("born", 0)
+        self.stream = keys.results(self.request)
 
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Returns pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
         try:
             span, born, ended = driver.run(stream_ranges.result_span(self.request))
+            counts = driver.run(request_state.progress(self.request))
         except RequestNotFound:
             if not self.born:
                 raise
             raise self._lost("the request is gone") from None
         if self.born and born != self.born:
             raise self._lost("another request has its id by now")
-        if span is None and ended:  # a request without sub-requests, or it expires just now
-            counts = driver.run(request_state.progress(self.request))
-            if counts.done + counts.dead:
-                raise self._lost("they have left Redis")
+        rows = counts.done + counts.dead
+        if span is None and ended and rows:  # it expires just now
+            raise self._lost("they have left Redis")
+        size = 0 if span is None else driver.run(stream_ranges.bytes_of(self.stream, span))
         final = span if ended else None
-        return [Results(piece, born, final) for piece in self.cut(span, RESULTS_ENTRIES)]
+        return [Results(piece, born, final) for piece in self.cut(span, rows, size)]
 
     def pages(self, driver: SyncDriver, part: Results) -> Iterator[Columns]:
         """Yields the results in one piece. Raises RequestLost."""
-        yield from read_results(driver, self.request, part.piece)
+        yield from read_results(driver, self.request, part.piece, wants=self._wants())
         try:
             span, born, ended = driver.run(stream_ranges.result_span(self.request))
         except RequestNotFound:
@@ -218,6 +229,21 @@ class ResultsReader(ViewReader):
         is_there = span == part.whole if part.whole else span is not None or not ended
         if not is_there:
             raise self._lost("some have left Redis")
+
+    def _wants(self) -> Wants | None:
+        """Returns what need not be read; None if all bodies are."""
+        checked = {condition.column for condition in self.conditions}
+        if checked & IN_BODY:
+            return None
+        bodies = bool({field.name.lower() for field in self.schema.fields} & IN_BODY)
+        return None if bodies and not checked else Wants(bodies, self._meets)
+
+    def _meets(self, columns: Columns) -> pa.Array:
+        batch = batch_of(columns, arrow_of(struct_of(self.view)))
+        meets: pa.Array = pa.repeat(True, batch.num_rows)
+        for condition in self.conditions:
+            meets = pc.and_kleene(meets, met(batch.column(condition.column), condition))
+        return meets
 
     def _lost(self, why: str) -> RequestLost:
         return RequestLost(
@@ -233,7 +259,7 @@ class CompletionsReader(ViewReader):
 
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Returns pieces of the log."""
-        return self.cut(driver.run(completion_log.span(keys.completed(self.queue))), ENTRIES)
+        return self.cut(driver.run(completion_log.span(keys.completed(self.queue))))
 
     def pages(self, driver: SyncDriver, part: StreamRange) -> Iterator[Columns]:
         """Yields the endings in one piece."""
@@ -252,7 +278,7 @@ class RequestsReader(ViewReader):
         """Returns pieces of the log, and lists of ids."""
         ids, logged = driver.run(stream_ranges.unfinished(self.queue))
         lists: list[Any] = [ids[at : at + IDS] for at in range(0, len(ids), IDS)]
-        return [*self.cut(logged, ENTRIES), *lists]
+        return [*self.cut(logged), *lists]
 
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
         """Yields one part: a piece of the log, or a list of ids."""
@@ -279,16 +305,26 @@ class DeadReader(ViewReader):
         if self.request:
             driver.run(page_size(keys.check_name("request id", self.request)))
             span = driver.run(completion_log.span(keys.dead(self.request)))
-            return [(self.request, piece) for piece in self.cut(span, ENTRIES)]
+            having = [] if span is None else [(self.request, span)]
+            return self._pieces(driver, having)
         ids, logged = driver.run(stream_ranges.unfinished(self.queue))
         unread = None if logged is None else stream_ranges.StreamRange(logged.first, logged.last)
         while unread is not None:
             ended, unread = driver.run(stream_ranges.endings(self.queue, unread))
             ids += [completion.id for completion in ended if completion.dead]
         having = driver.run(stream_ranges.dead_spans(list(dict.fromkeys(ids))))
-        return [
-            (request_id, piece) for request_id, span in having for piece in self.cut(span, ENTRIES)
-        ]
+        return self._pieces(driver, having)
+
+    def _pieces(
+        self, driver: SyncDriver, having: Sequence[tuple[str, completion_log.Span]]
+    ) -> list[tuple[str, StreamRange]]:
+        found = []
+        for request_id, span in having:
+            size = 0
+            if span.length > 1:
+                size = driver.run(stream_ranges.bytes_of(keys.dead(request_id), span))
+            found += [(request_id, piece) for piece in self.cut(span, size=size)]
+        return found
 
     def pages(self, driver: SyncDriver, part: tuple[str, StreamRange]) -> Iterator[Columns]:
         """Yields the dead in one piece. If no request is named, those that are gone are skipped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.operations.control.completion_log import last_completion, read_completions
+from fairlane.operations.control.completion_log import LogReader, last_completion
 from fairlane.web.endpoint.reading import query
 from fairlane.web.endpoint.route import Endpoint
 from fairlane.web.endpoint.stream import EVENTS, event_stream
@@ -30,24 +30,25 @@ async def completions(site: Site, call: Call) -> Response:
     if not after:
         after = await site.queue.driver.run(last_completion(site.queue.name))
     seen = site.follower.count
-    first = await site.queue.driver.run(read_completions(site.queue.name, after, 0))
-    source = _endings(site, first, after, seen)
+    reader = LogReader(site.queue.name, after)
+    first = await site.queue.driver.run(reader.page())
+    source = _endings(site, reader, first, seen)
     return event_stream(site, call, source, "ended", lambda one: one.log_id)
 
 
 async def _endings(
-    site: Site, page: list[Completion], after: str, seen: int
+    site: Site, reader: LogReader, page: list[Completion], seen: int
 ) -> AsyncGenerator[Ending, None]:
     async with site.follower.following(site.queue):
         while True:
             for one in page:
                 yield ending_of(one)
             if page:
-                after = page[-1].log_id
+                reader.after = page[-1].log_id
             else:
                 await site.follower.wait(seen)
             seen = site.follower.count
-            page = await site.queue.driver.run(read_completions(site.queue.name, after, 0))
+            page = await site.queue.driver.run(reader.page())
 
 
 ENDPOINTS = (

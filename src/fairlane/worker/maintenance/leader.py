@@ -30,7 +30,7 @@ from fairlane.operations.create import admission
 from fairlane.operations.diagnosis.walk import Walk, primaries
 from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.lease import shards
-from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.operations.maintenance import dead_workers, log_readers, registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.schedules.fire import fire
 from fairlane.worker.health_port import split_id
@@ -73,6 +73,7 @@ class Maintenance:
         self._is_moving = self._leads = False
         self._led_at = -NEVER  # when a beat last reported that this worker leads
         self._rebuild_at, self._quiet_until = NEVER, -NEVER
+        self._trim_at = -NEVER  # the log is trimmed again then, if anything is unfinished
         self._primaries, self._failed = set[Any](), set[str]()
         self._tokens = Audit(queue)
         # No audit begins before the first of these; the next regular one is due at the second.
@@ -88,6 +89,7 @@ class Maintenance:
         self.look = duty("reaper", self._next_look, self._look, follows_beats=True)
         self.fire = duty("scheduler", self._next_fire, self._fire, follows_beats=True)
         self.feed = duty("flows", lambda _: NEVER, self._feed)
+        self.trim = duty("log", self._next_trim, self._trim)
         self.move = duty("shards", self._next_move, self._move)
         self.audit = duty("auditor", self._next_audit, self._audit)
         self.take_over = duty("take-over", self._next_take_over, self._take_over)
@@ -96,7 +98,8 @@ class Maintenance:
         self._gauge = DemandGauge(self._driver, queue)
         self.measure = duty("demand", lambda _: NEVER, self._gauge.measure)
         often = (self.promote, self.look, self.fire)
-        self._of_leader = (*often, self.feed, self.move, self.audit, self.primaries, self.measure)
+        upkeep = (self.feed, self.trim, self.move, self.audit, self.primaries, self.measure)
+        self._of_leader = (*often, *upkeep)
         self._duties = (*self._of_leader, self.take_over, self.walk)
 
     def demand(self) -> Demand | None:
@@ -181,6 +184,9 @@ class Maintenance:
             return min(self._tried_at, self._next_tick_at)
         return beat.moment(beat.tick_due)
 
+    def _next_trim(self, beat: Beat) -> float:
+        return self._trim_at if beat.active_due else NEVER
+
     def _next_move(self, _: Beat) -> float:
         return clock.mono_s() if self._is_moving else NEVER
 
@@ -217,6 +223,11 @@ class Maintenance:
 
     def _move(self) -> float:
         self._driver.run(shards.move(self._queue))
+        return NEVER
+
+    def _trim(self) -> float:
+        self._trim_at = clock.mono_s() + settings.LOG_TRIM_S
+        self._driver.run(log_readers.trim(self._queue))
         return NEVER
 
     def _look(self) -> float:

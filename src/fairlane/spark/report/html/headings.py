@@ -26,11 +26,11 @@ class Tile(NamedTuple):
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Returns one sentence: how much was done, how fast."""
+    """Returns one sentence: how much was done, how fast while there was work."""
     settled = summary["done"] + summary["dead"]
     text = f"{settled:,} sub-requests of {_plural(summary['requests'], 'request')}"
     if "finished" in summary:
-        text += f", {number(summary['per_s'])} per second"
+        text += f", {number(summary['per_s'])} per second of busy time"
     return text
 
 

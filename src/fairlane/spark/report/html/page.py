@@ -75,7 +75,8 @@ def _section(name: str, text: str, *parts: str) -> str:
 
 
 def _plot(drawn: Mapping[str, str], name: str) -> str:
-    return f"<figure>{drawn[name]}</figure>" if name in drawn else ""
+    # On a phone it keeps the size of its text, and scrolls: also with the keys.
+    return f"<figure tabindex='0'>{drawn[name]}</figure>" if name in drawn else ""
 
 
 def _sections(
