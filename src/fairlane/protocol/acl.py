@@ -122,8 +122,8 @@ ROLES = {
             " set_limit set_max_waiting set_priority set_rate set_shards set_share submit"
         ),
         _words(
-            "cluster|info del exists get getrange hexists hget hgetall hincrby hmget hscan llen"
-            " lpos lrange lrem memory|usage pexpire pttl scan script|exists time unlink"
+            "cluster|info del exists get getrange hexists hget hgetall hincrby hmget hscan hset"
+            " llen lpos lrange lrem memory|usage pexpire pttl scan script|exists time unlink"
             " xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange zrangebylex"
             " zrem zscan zscore"
         )

@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from fairlane.errors import RedisUnreachable
 from fairlane.web.access import cookie
 from fairlane.web.access.tokens import TokenFile
 from fairlane.web.app import DESCRIBED, make_app
@@ -33,11 +34,20 @@ AS_MARKUP = re.compile(
 )
 
 
+class Away:
+    """A driver whose Redis is away."""
+
+    async def run(self, operation: Any) -> None:
+        operation.close()
+        raise RedisUnreachable("Redis is away")
+
+
 class Named:
-    """A queue of which only the name is read."""
+    """A queue of which only the name is read: its Redis is away."""
 
     name = "req"
     snapshot = errors = demand = None
+    driver = Away()
 
     async def close(self) -> None:
         """Closes nothing."""
