@@ -15,6 +15,7 @@ RUNNING, NEW, ENDED = "r1", "r2", "r3"
 ACTIVE, DELAYED, STATS = keys.active("req"), keys.delayed("req"), keys.stats("req")
 WORKERS, RECORD, TAKEN = keys.workers("req"), keys.worker("req", "w:1"), keys.taken("req", "w:1")
 SCHEDULES = keys.schedules("req")
+CHANGED_SCHEDULES = (*SCHEDULES, keys.firing("req"))
 BOUND = CONF, LOADS = keys.bound("req")
 LANES, TURNS = keys.lanes("req"), keys.turns("req")
 BUCKET = keys.bucket("key/api")
@@ -104,6 +105,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "enqueue": Call(new, creation),
         "expire_leftovers": Call(running, {"ttl": HOUR}),
         "expire_workers": Call((WORKERS,), {"ttl": HOUR}),
+        "claim_ticks": Call(CHANGED_SCHEDULES, {"skip": 0, "most": 1}),
         "due_schedules": Call(SCHEDULES, {"skip": 0, "most": 1}),
         "extend": Call(running, proof | {"term": ""}),
         "fan_out": Call(tuple(MINE[1:]), TRACKED),
@@ -112,7 +114,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             running, {"since": "0-0", "upto": "1-1", "open_ms": HOUR, "bodies": [b"a"]}
         ),
         "heartbeat": Call(
-            (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, SCHEDULES[1]),
+            (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, *CHANGED_SCHEDULES[1:]),
             beat | {"lock_ms": 5, "holds": "", "taken_ttl": HOUR, "died": ""},
         ),
         "hold": Call(running, {"ms": 1}),
@@ -124,7 +126,9 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
             (MINE[2], MINE[3]), {"epoch": "e", "before": 0, "chain": "", "messages": ["m"]}
         ),
         "list_dead": Call(running, page),
-        "move_tick": Call(SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}),
+        "move_tick": Call(
+            CHANGED_SCHEDULES, {"schedule": "s", "found": "", "expected": 1, "tick": 2}
+        ),
         "pause": Call(running, {}),
         "next_forward": Call((*MINE[:2], b"{lists}:state"), FORWARD),
         "pause_queue": Call((CONF,), {"period": 5, "longest": HOUR}),
@@ -134,7 +138,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
         "push_shortest": Call(tuple(MINE[4:7]), {"ttl": 9, "messages": ["m"]}),
         "put_schedule": Call(
-            SCHEDULES, {"schedule": "s", "found": "", "definition": "{}", "tick": 1}
+            CHANGED_SCHEDULES, {"schedule": "s", "found": "", "definition": "{}", "tick": 1}
         ),
         "reap": Call(running, _expired()),
         "register_worker": Call(
@@ -165,7 +169,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
         "take_turns": Call(TURNS, {"lane": 5, "count": 1}),
         "stand_in": Call(
-            (WORKERS, ACTIVE, DELAYED, CONF, SCHEDULES[1]),
+            (WORKERS, ACTIVE, DELAYED, CONF, *CHANGED_SCHEDULES[1:]),
             {"id": "t:1", "lock_ms": 5, "rest_ms": 5},
         ),
         "take": Call((BUCKET,), RATE | {"want": 1, "waited": ""}),

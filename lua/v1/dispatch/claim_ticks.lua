@@ -20,12 +20,12 @@ if not skip or not most or skip < 0 or most < 1 then
 end
 now = now_ms(now)
 if has_gone_back(now) then
-  local ahead = redis.call("ZRANGEBYSCORE", ticks, "(" .. string.format("%d", now), "+inf", "LIMIT", 0, TOGETHER)
+  local ahead = redis.call("ZRANGEBYSCORE", ticks, now + 1, "+inf", "LIMIT", 0, TOGETHER)
   while #ahead > 0 do
     for _, schedule in ipairs(ahead) do
       redis.call("ZADD", ticks, string.format("%d", now), schedule)
     end
-    ahead = redis.call("ZRANGEBYSCORE", ticks, "(" .. string.format("%d", now), "+inf", "LIMIT", 0, TOGETHER)
+    ahead = redis.call("ZRANGEBYSCORE", ticks, now + 1, "+inf", "LIMIT", 0, TOGETHER)
   end
   redis.call("HSET", firing, ":ticked", string.format("%d", now))
 end

@@ -57,9 +57,9 @@ if leads then
     redis.call("ZADD", workers, now, other)
   end
 end
-local due = score_of(redis.call("ZRANGE", active, 0, 0, "WITHSCORES"))
+local due = active_due(now)
 local delays = score_of(redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES"))
 local oldest = score_of(redis.call("ZRANGE", workers, 0, 0, "WITHSCORES"))
 local tick = beat_ticks(now, leads)
 return {"ok", leads and 1 or 0, now, due, delays, oldest, lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0, tick,
-  pause_end(lock[6], now), lock[7] or ""}
+  pause_end(lock[6], now, leads), lock[7] or ""}

@@ -2,7 +2,7 @@
 -- Says: (now paused_until)
 --   both in ms, 0 = not paused
 -- @flags allow-oom
-local conf = KEYS[1]  -- {queue}:conf  hash  paused_until
+local conf = KEYS[1]  -- {queue}:conf  hash  paused_until, paused_ms
 local now = ARGV[1]  -- ms, "" = server time
 local period = tonumber(ARGV[2])  -- ms from now on; 0 = resume
 local longest = tonumber(ARGV[3])  -- ms; a period of it has no end, and it is stored as the time
@@ -14,9 +14,9 @@ end
 now = now_ms(now)
 local ends = 0
 if period == 0 then
-  redis.call("HDEL", conf, "paused_until")
+  redis.call("HDEL", conf, "paused_until", "paused_ms")
 else
   ends = math.min(longest, now + period)
-  redis.call("HSET", conf, "paused_until", string.format("%.0f", ends))
+  redis.call("HSET", conf, "paused_until", string.format("%.0f", ends), "paused_ms", string.format("%.0f", period))
 end
 return {now, ends}

@@ -29,7 +29,7 @@ if refused then
   return refused
 end
 now = now_ms(now)
-local due = score_of(redis.call("ZRANGE", active, 0, 0, "WITHSCORES"))
+local due = active_due(now)
 local delays = score_of(redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES"))
 local tick = beat_ticks(now, false)
 local beaten = tonumber(redis.call("ZRANGE", workers, -1, -1, "WITHSCORES")[2])
@@ -45,5 +45,5 @@ if leads then
     redis.call("HSET", conf, "audited", now)
   end
 end
-return {"ok", leads and 1 or 0, now, due, delays, tick, row[3] or "", row[4] or "", pause_end(row[5], now), audits and 1 or 0,
+return {"ok", leads and 1 or 0, now, due, delays, tick, row[3] or "", row[4] or "", pause_end(row[5], now, leads), audits and 1 or 0,
   row[8] or ""}

@@ -8,6 +8,7 @@ local ms = tonumber(ARGV[2])  -- how long, 1 ms to a day; if it waits for longer
 -- @include lib/core/now_ms.lua
 -- @include lib/core/state.lua
 -- @include lib/gate/gate.lua
+-- @include lib/gate/ahead.lua
 -- @include lib/permits/mint.lua
 
 if not ms or ms < 1 or ms > 86400000 then
@@ -18,8 +19,9 @@ if over then
   return over
 end
 now = now_ms(now)
-if state.gate.is_limited or now + ms > state.gate.opens then
-  close_gate(state, now, math.max(state.gate.opens, now + ms))
+local opens = opens_by(state.gate, now)
+if state.gate.is_limited or now + ms > opens then
+  close_gate(state, now, math.max(opens, now + ms))
 end
 local tokens = mint(state, now)
 save_state(state)

@@ -2,7 +2,7 @@
 -- A worker's start time is compared too, because a restarted worker has the same name. If a lease owes one entry, that
 -- entry is charged an attempt. If it owes more, or if it is shared and no supervisor named it, none is. reap also queues
 -- again the permits whose tokens the auditor found missing, cancels a request left open past its time, and makes dead
--- what has not started by the deadline.
+-- what has not started by the deadline. If the clock went back, it brings back a gate and retries that lie too far ahead.
 -- Says: ok look_ms tokens | stopped look_ms tokens | ended summary | foreign | gone
 --   look_ms = ms until the next lease expires or the deadline, at least 2; 1 = more to do now; 0 = nothing will be due
 -- @flags allow-oom
@@ -29,6 +29,7 @@ local missing = 8  -- ARGV[8...]  k, g pairs whose token is nowhere
 -- @include lib/lease/take_back.lua
 -- @include lib/entries/take_slice.lua
 -- @include lib/lease/bury_overdue.lua
+-- @include lib/gate/ahead.lua
 
 local state = load_state()
 if not state then
@@ -49,6 +50,9 @@ local more = take_back(state, now, {worker = worker, started = started, k = k, f
   how = how, is_one = worker ~= "" and k ~= ""})
 recount_entries(state)
 recount_permits(state)
+if is_ahead(state, now) then
+  bring_back(state, now)
+end
 if state.open == 1 and (tonumber(row[2]) or 0) < now and state.state ~= "cancelling" then
   abandon(state, "abandoned")
 end

@@ -90,9 +90,9 @@ def test_calm_requests_are_looked_at_later_the_more_there_are(
     tokens = lane.start(3, lease_ms=lease_ms or 30_000)
     if lease_ms:
         lane.take(tokens[0])
-    later = {f"later{i}": 9e12 for i in range(unfinished - 1)}
-    lane.client.zadd(ACTIVE, {"r1": 1, **later})
     before = server_ms(lane.client)
+    later = {f"later{i}": before + MINUTE for i in range(unfinished - 1)}
+    lane.client.zadd(ACTIVE, {"r1": 1, **later})
     assert lane.run(registry.look_after("req")) == 1
     found = lane.client.zscore(ACTIVE, "r1") - before
     assert least_ms - (2_500 if lease_ms else 1_000) <= found <= most_ms + 1_000
@@ -109,6 +109,17 @@ def test_what_needs_more_than_a_glance_is_reaped(old: Lane):
     looks = ["3 ZCARD", "2 glance", "reap", "1 insert_tokens"]
     assert steps == [*looks, "reschedule_active", "reschedule_active"]
     assert old.client.zcard(keys.leases("r1")) == 0
+
+
+@pytest.mark.parametrize("others", [0, 400])
+def test_a_check_that_lies_too_far_ahead_is_due(lane: Lane, others: int):
+    """It was set before the clock of Redis went back."""
+    lane.start(1)
+    soon = {f"soon{i}": server_ms(lane.client) + MINUTE for i in range(others)}
+    lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client) + 2 * HOUR + 0.5, **soon})
+    assert lane.run(registry.look_after("req")) == 1
+    assert lane.client.zscore(ACTIVE, "r1") < server_ms(lane.client) + MINUTE
+    lane.client.delete(ACTIVE)
 
 
 def test_what_is_not_due_is_not_looked_at(lane: Lane):

@@ -70,6 +70,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("drop_active", "BADARGUMENT", [{"most": "x"}]),
     ("drop_dead", "drop_dead wants", [{"keep": ""}, {"keep": -1, "id": NEW}, {"keep": 1}]),
     ("drop_dead", "dead entries", each("ids", ["x"], ["1-1"] * 1001)),
+    ("claim_ticks", "BADARGUMENT", [*each("skip", "x", -1), *each("most", "", 0)]),
     ("due_schedules", "BADARGUMENT", [*each("skip", "x", -1), *each("most", "", -1)]),
     ("extend", "BADARGUMENT", each("term", "soon", 0, -1, 86_400_001, "nan")),
     ("enqueue", "BADPRIORITY", each("priority", *PRIORITIES)),

@@ -3,9 +3,10 @@
 -- @include lib/permits/first_permit.lua
 -- @include lib/permits/mint.lua
 -- @include lib/extend/term.lua
+-- @include lib/gate/ahead.lua
 
 -- Returns true if reap must act: on a lease, a deadline or damage. A lease that ends later than a new one would is from
--- before the clock went back.
+-- before the clock went back, and so are a gate that opens and a retry that is due later than they may.
 local function needs_reap(state, at, open_until, first)
   local last = first and tonumber(redis.call("ZRANGE", leases, -1, -1, "WITHSCORES")[2])
   if last and last > latest_end(state, at) then
@@ -18,6 +19,9 @@ local function needs_reap(state, at, open_until, first)
     return true
   end
   if is_overdue(state, at) and (state.state == "active" or state.state == "paused") then
+    return true
+  end
+  if is_ahead(state, at) then
     return true
   end
   local sleeping = state.sleeper ~= "" and 1 or 0

@@ -3,7 +3,7 @@
 -- fields, because each field costs more memory and time than all of these:
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
--- Only a request that must wait for a time, a rate or its tenant's turn has a third field: gate = opens|rates|limited|turn,
+-- Only a request that must wait for a time, a rate or its tenant's turn has a third field: gate = opens|rates|limited|turn|wait,
 -- see lib/gate/gate.lua.
 -- @include lib/core/summary.lua
 -- @include lib/gate/text.lua

@@ -47,10 +47,11 @@ local function first_gate(extras, now)
     return OPEN
   end
   local opens = tonumber(extras.start) or extras.delay and now + tonumber(extras.delay) or 0
+  local wait = not extras.start and tonumber(extras.delay) or 0
   if extras.after then
-    opens = NEVER
+    opens, wait = NEVER, 0
   end
-  return {opens = opens > now and opens or 0, rates = extras.rates or "", is_limited = false,
+  return {opens = opens > now and opens or 0, rates = extras.rates or "", is_limited = false, wait = wait,
     turn = extras.tenant and (extras.share or "1") .. ":" .. extras.tenant or ""}
 end
 

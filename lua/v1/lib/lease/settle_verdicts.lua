@@ -24,6 +24,14 @@ local function note_failures(now, owed, work)
   end
 end
 
+-- Notes a pause that is longer than the request's backoff, see lib/gate/ahead.lua.
+-- @rare
+local function note_pause(delay)
+  if delay > tonumber(redis.call("HGET", request, "pause") or 0) then
+    redis.call("HSET", request, "pause", string.format("%d", delay))
+  end
+end
+
 local function settle_others(state, now, worker, owed, work)
   local args, settled = work.args, 0
   note_failures(now, owed, work)
@@ -35,6 +43,9 @@ local function settle_others(state, now, worker, owed, work)
       settled = settled + 1
       if verdict == "timeout" then
         redis.call("HINCRBY", request, "timeouts", 1)
+      end
+      if verdict ~= "dead" and delay > state.backoff_max then
+        note_pause(delay)
       end
       if verdict == "unbegun" then
         orphan(id, attempt <= 1 and 0 or now, math.max(0, attempt - 1))

@@ -28,6 +28,8 @@ _GLANCES = 250  # requests of one batch
 _ROWS = 300  # of one call
 _CALLS = 20  # of one batch; each has hundreds of tokens
 NOW = 1  # `look_ms` of a reply: there is something to do now
+_AHEAD = 100  # checks that lie too far ahead, of one pass
+_AHEAD_MS = 120_000  # no check lies farther ahead, unless there are very many requests
 _BITES = 20  # reaps of one request in one check; each takes back about 1,000 entries
 
 
@@ -198,7 +200,8 @@ def _not_before(score: str, now: int, due_ms: int) -> int:
 def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
     """Returns the dispatch slot's time in ms, the due names, all scores, and the size of `active`.
 
-    An entry that no release of ours wrote is removed.
+    An entry that no release of ours wrote is removed. A check that lies too far ahead is due, too:
+    it was set before the clock went back.
     """
     most = settings.MAINTAIN_MOST
     active = keys.active(queue)
@@ -211,9 +214,16 @@ def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
     )
     now = int(seconds) * 1000
     names, scores = list[str](), dict[str, str]()
-    for name, score in zip(due[::2], due[1::2], strict=True):
-        if float(score) > now + 1000:
-            break
+    # lua/v1/lib/dispatch/lead.lua has the same bound.
+    latest = now + max(_AHEAD_MS, 10 * unfinished)
+    entries = dict(zip(due[::2], due[1::2], strict=True))
+    if unfinished > most:
+        ahead = yield Command(b"ZRANGE", active, -_AHEAD, -1, b"WITHSCORES")
+        pairs = zip(ahead[::2], ahead[1::2], strict=True)
+        entries |= {name: score for name, score in pairs if float(score) > latest}
+    for name, score in entries.items():
+        if now + 1000 < float(score) <= latest:
+            continue
         shown = name.decode("utf-8", "replace")
         scores[shown] = score.decode()
         try:
