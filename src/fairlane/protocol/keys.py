@@ -92,7 +92,10 @@ def queue_and_part(key: bytes) -> tuple[str, str] | None:
 
 
 def bucket(name: str) -> bytes:
-    """`rate:{<name>}`: the bucket of a rate. Its name is a request's id, key/NAME or queue/NAME."""
+    """`rate:{<name>}`: the bucket of a rate.
+
+    Its name is a request's id, queue/NAME, or that of `common.rate.Shared`.
+    """
     return f"rate:{{{name}}}".encode()
 
 

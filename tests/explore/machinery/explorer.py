@@ -355,7 +355,8 @@ class Explorer:
     ) -> Iterator[Event]:
         faults, doing = state.faults, actor.doing
         assert doing is not None
-        copies = bool(faults.ghost) and state.ghost is None and doing.script
+        # What is sent once has no copy, and its sender continues without a reply.
+        copies = bool(faults.ghost) and state.ghost is None and doing.script and not doing.is_once
         if faults.crash:
             less = faults._replace(crash=faults.crash - 1)
             crashed = self._dead(state._replace(faults=less), index, actor)
@@ -369,7 +370,8 @@ class Explorer:
                 yield f"crash before {what}, which is still on its way", late, False
         if faults.lost:
             less = faults._replace(lost=faults.lost - 1)
-            yield f"lost reply of {what}", done._replace(faults=less), False
+            next_state = after if doing.is_once else done
+            yield f"lost reply of {what}", next_state._replace(faults=less), False
         if copies:
             late = after._replace(faults=faults._replace(ghost=faults.ghost - 1), ghost=doing)
             yield f"{what}, and a copy is on its way", late, False

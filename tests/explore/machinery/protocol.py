@@ -473,12 +473,12 @@ def _read_markers(raw: Any) -> tuple[Any, str]:
 
 
 def _read_bucket(raw: Any) -> tuple[Any, str]:
-    """Reads when the next sub-request may start, and when the last in line may ask again.
+    """Reads when the next sub-request may start, when the last in line asks again, and the hold.
 
     No bucket here has a burst above one. So nothing depends on more than whether these have passed.
     """
-    tat, line, _ = (-(-int(us) // 1000) for us in raw.split(b":"))
-    return raw, repr((tat, line))
+    tat, line, _, held = (-(-int(us) // 1000) for us in raw.split(b":"))
+    return raw, repr((tat, line, held))
 
 
 def _read_ticks(raw: Any) -> tuple[Any, str]:

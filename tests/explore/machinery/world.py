@@ -114,7 +114,17 @@ class Doing:
     """A step as it is sent to the server; equal steps are one object."""
 
     __slots__ = (
-        *("clock_at", "grows", "is_timed", "name", "pops", "reads", "script", "template"),
+        *(
+            "clock_at",
+            "grows",
+            "is_once",
+            "is_timed",
+            "name",
+            "pops",
+            "reads",
+            "script",
+            "template",
+        ),
         *("touched", "words"),
     )
 
@@ -127,7 +137,7 @@ class Doing:
         self.pops = {"BRPOP": 1, "BLMPOP": words[-1]}.get(name, 0)
         self.clock_at = 0  # where the moment stands, if the step asks for it
         self.is_timed = False
-        self.script = self.grows = False
+        self.script = self.grows = self.is_once = False
 
     def key(self, now: int) -> tuple[Doing, int]:
         """Names the moment only if the result of the step depends on it."""
@@ -255,6 +265,7 @@ class World:
         touched = self._touched(keys_of(step)) if declared else tuple(range(len(self._keys)))
         made = Doing(script.name, words, touched, template)
         made.script, made.grows = True, script.flag == "grows"
+        made.is_once = script.is_once
         made.is_timed = "now" in script.params
         if made.is_timed:
             made.clock_at = 3 + len(step.keys) + script.params.index("now")

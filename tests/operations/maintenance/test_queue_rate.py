@@ -67,7 +67,7 @@ def test_a_faster_rate_does_not_wait_for_what_a_slower_one_owes(
     queue.set_rate("1/h", 1)
     now_s, us = redis_client.time()
     now_us = int(now_s) * 1_000_000 + int(us)
-    redis_client.set(BUCKET, f"{now_us + 3_600_000_000}:0:{now_us}")
+    redis_client.set(BUCKET, f"{now_us + 3_600_000_000}:0:{now_us}:0")
     queue.set_rate("100/s", 10)
     bucket: Any = redis_client.get(BUCKET)
     assert int(bucket.split(b":")[0]) < now_us + 60_000_000

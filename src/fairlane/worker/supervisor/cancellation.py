@@ -97,7 +97,9 @@ class CancelGrace:
         what = listed([held.what for held in child.unwanted])
         line = "process %d of the worker was killed: %s went on for %s s after the cancel; "
         line += "no attempt is charged"
-        _log.warning(line, child.pid, what, exact(self._grace_s), extra={"child_pid": child.pid})
+        _log.warning(
+            line, child.pid, what, exact(self._grace_s or 0), extra={"child_pid": child.pid}
+        )
         self._keeper.give_back([held for record in child.records if (held := record.held())])
         return False
 
