@@ -84,7 +84,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("glance", "BADARGUMENT", each("grace", "soon", "1s")),
     ("hand_over", "BADARGUMENT", [*each("since", "", "0", "x-1"), *each("upto", "", "1-", "-1")]),
     ("hand_over", "BADARGUMENT", each("open_ms", "", "long")),
-    ("hand_over", "BADCHUNK", each("bodies", [b""] * 1001)),
+    ("hand_over", "BADARGUMENT", each("bodies", [0, b""] * 1001, [0], ["x", b""])),
     ("heartbeat", "BADARGUMENT", [{"ttl": "x"}, {"lock_ms": "x"}, {"taken_ttl": ""}]),
     ("intend", "BADARGUMENT", [{"grace": "long"}, {"above": "high"}]),
     ("intend", "BADARGUMENT", each("ids", [], [f"r{i}" for i in range(401)])),
