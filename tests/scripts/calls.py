@@ -166,7 +166,9 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_limit": Call(running, {"limit": 2}),
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),
-        "settle_messages": Call(tuple(MINE[2:7]), {"wanted": ["1"]}),
+        "settle_messages": Call(
+            (*MINE[2:6], b"{lists}:settled", MINE[6]), {"ended": 0, "wanted": ["1"]}
+        ),
         "subscribe": Call(TOPIC, {"subscriber": "s", "start": "new", "most": 9}),
         "take_messages": Call(TOPIC, {"subscriber": "s", "most": 9, "redeliver": 1}),
         "set_share": Call(running, {"share": 2}),

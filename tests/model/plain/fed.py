@@ -48,7 +48,13 @@ def hand_over(
     """Adds bodies and moves the cursor over them, in one call."""
     if (refused := _refused(request, now, reply, since)) is not None:
         return refused
-    if not bodies and since == upto and open_ms > 0 and request.open_until > now + open_ms / 2:
+    if (
+        not bodies
+        and since == upto
+        and open_ms > 0
+        and request.handed
+        and request.open_until > now + open_ms / 2
+    ):
         agree(reply, [b"ok", [], request.chunks], "a hand-over of nothing")
         return []
     new = []

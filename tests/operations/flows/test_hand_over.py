@@ -369,3 +369,15 @@ def test_a_step_whose_results_are_missing_cancels_the_flow_with_the_reason(
     progress = queue.request(SECOND).progress()
     reason = "flow: results of request r.1 are missing: 0 of 4 could be handed over"
     assert (progress.state, progress.reason) == ("cancelled", reason)
+
+
+def test_a_first_step_that_is_lost_before_it_had_results_cancels_the_others(
+    plain: Any, queue: Queue
+):
+    start(plain, TWO_STEPS)
+    plain.run(hand_over(SECOND))  # finds it
+    plain.client.delete(*keys.request_keys(FIRST))
+    assert plain.run(hand_over(SECOND)).is_over
+    progress = queue.request(SECOND).progress()
+    reason = "flow: request r.1 is gone before all of it was handed over"
+    assert (progress.state, progress.reason) == ("cancelled", reason)

@@ -112,6 +112,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("restart_forward", "BADARGUMENT", [{"epoch": ""}, {"fresh": ""}, {"fresh": "e"}]),
     ("restart_forward", "BADARGUMENT", each("reason", "", "bored")),
     ("settle_messages", "BADARGUMENT", each("wanted", [], ["1", "2"])),
+    ("settle_messages", "BADARGUMENT", each("ended", "", -1, 2)),
     ("promote", "BADBATCH", each("most", 0, -1, 1001, "many")),
     ("push", "BADARGUMENT", [*each("ttl", "", -1, "soon"), *each("words", [], ["a"] * 1001)]),
     ("put_schedule", "BADARGUMENT", [{"definition": ""}, {"tick": ""}, {"tick": "soon"}]),

@@ -54,7 +54,7 @@ def hand_over(request_id: str) -> Operation[HandedOver]:
     """Adds to a step's request what the earlier steps have finished; seals it after the last.
 
     The steps of the flow are cancelled if an earlier step was cancelled, has dead sub-requests and
-    stops the flow, or vanished after this step had read it. If it never existed, because its
+    stops the flow, or vanished after a hand-over had found it. If none has found it, because its
     producer died before, the request is given up after a day.
     """
     found = dict(zip(_FIELDS, (yield from read(request_id, *_FIELDS)), strict=True))
@@ -65,7 +65,7 @@ def hand_over(request_id: str) -> Operation[HandedOver]:
         return HandedOver(is_over=True)
     hand = _Hand(request_id, found, feed)
     sources = yield from _sources(feed.sources)
-    if hand.is_empty and any(source.state in _GONE for source in sources):
+    if not found["handed"] and any(source.state in _GONE for source in sources):
         yield from hand.give_up(int(found["born"]))
         return HandedOver()
     try:
@@ -126,7 +126,6 @@ class _Hand:
         self.before = int(found["total"])  # sub-requests that it had
         self.count, self.is_over = 0, False
         self.place, self.is_again = list(self.cursor), False  # where the next page begins
-        self.is_empty = not self.before and set(self.cursor) == {BEFORE_ALL}
 
     def read_on(self, sources: list[Source]) -> Operation[None]:
         """Adds what the sources have since; seals the request if nothing will follow.

@@ -75,5 +75,6 @@ def _outcome(request_id: str, reply: Reply | FairlaneError) -> Outcome:
 
 def _not_ended(request_id: str) -> RequestNotEnded:
     return RequestNotEnded(
-        f"request {request_id} has not ended: cancel it first, and wait until workers return it"
+        f"request {request_id} has not ended: cancel it first, and wait until what is held is "
+        "returned"
     )
