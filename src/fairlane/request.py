@@ -99,7 +99,7 @@ class Request:
         return self.queue.driver.run(recent_leases(self.id, after))
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
-        """Cancels the request; True if it has ended, False while workers still hold slices."""
+        """Cancels the request; True if it has ended, False while some of it is still held."""
         own = change.cancel(self.id, reason, queue=self.queue.name)
         return self.queue.driver.run(own)
 

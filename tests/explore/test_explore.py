@@ -84,8 +84,6 @@ SAMPLE = [
     ("lib/dispatch/log_endings.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
     ("request/discard.lua", "state.born ~= born or state.open == 0", "one of two breaks"),
     ("request/seal.lua", 'state.state == "cancelling"', "open"),
-    ("lib/flows/open_end.lua", "cursor ~= since", "hand over, two leaders"),
-    ("lib/flows/open_end.lua", "cursor ~= since", "join, a late copy"),
 ]
 
 

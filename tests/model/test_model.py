@@ -173,7 +173,7 @@ GUARDS = {
         "lib/ids/distinct.lua", " and known[i] ~= 1", "", ("submit", "append", "repeat")
     ),
     "a dead part that ran again is joined twice": Guard(
-        "lib/flows/parts.lua", "row[own] or not row[width + 1]", "true", FLOWS
+        "lib/flows/parts.lua", "not made[index] and not is_handed(index)", "true", FLOWS
     ),
 }
 

@@ -93,7 +93,13 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         ),
         "confirm": Call(running, {}),
         "delete": Call(
-            (*ended, keys.unique_ids(ENDED), keys.owner(ENDED), keys.of_flow(ENDED)),
+            (
+                *ended,
+                keys.unique_ids(ENDED),
+                keys.owner(ENDED),
+                keys.of_flow(ENDED),
+                keys.fed(ENDED),
+            ),
             {"born": T0, "seen": 1, "ttl": HOUR},
         ),
         "discard": Call(running, born | {"reason": "why", "seen": 0, "ttl": HOUR}),
@@ -111,7 +117,8 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "fan_out": Call(tuple(MINE[1:]), TRACKED),
         "glance": Call(running, {"queue": "req", "grace": ""}),
         "hand_over": Call(
-            running, {"since": "0-0", "upto": "1-1", "open_ms": HOUR, "bodies": [b"a"]}
+            (*running, keys.fed(RUNNING)),
+            {"since": "0-0", "upto": "1-1", "open_ms": HOUR, "bodies": [0, b"a"]},
         ),
         "heartbeat": Call(
             (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN, *CHANGED_SCHEDULES[1:]),
@@ -121,7 +128,9 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "hold_rate": Call((BUCKET,), RATE | {"ms": 1}),
         "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
         "keep_service": Call(tuple(MINE[4:6]), SERVICE),
-        "join": Call((*running, keys.of_flow(RUNNING)), JOINED | {"parts": ["1:0", "a"]}),
+        "join": Call(
+            (*running, keys.of_flow(RUNNING), keys.fed(RUNNING)), JOINED | {"parts": ["1:0", "a"]}
+        ),
         "land": Call(
             (MINE[2], MINE[3]), {"epoch": "e", "before": 0, "chain": "", "messages": ["m"]}
         ),
@@ -161,7 +170,9 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "set_limit": Call(running, {"limit": 2}),
         "set_max_waiting": Call(BOUND, {"most": 10}),
         "set_priority": Call(running, {"priority": 7}),
-        "settle_messages": Call(tuple(MINE[2:7]), {"wanted": ["1"]}),
+        "settle_messages": Call(
+            (*MINE[2:6], b"{lists}:settled", MINE[6]), {"ended": 0, "wanted": ["1"]}
+        ),
         "subscribe": Call(TOPIC, {"subscriber": "s", "start": "new", "most": 9}),
         "take_messages": Call(TOPIC, {"subscriber": "s", "most": 9, "redeliver": 1}),
         "set_share": Call(running, {"share": 2}),

@@ -7,6 +7,7 @@
 local rows = KEYS[11]  -- ids:{id}  ids of rows that were added by id
 local owner = KEYS[12]  -- txn:{id}  the only transaction that may write to the request
 local of_flow = KEYS[13]  -- flow:{id}  what waits to be joined
+local handed = KEYS[14]  -- fed:{id}  what it has of the requests that feed it
 local born = tonumber(ARGV[1])  -- ms; when the life that is meant began
 local seen = tonumber(ARGV[2])  -- intents up to this score are given up
 local ttl = tonumber(ARGV[3])  -- ms the marker stays
@@ -31,7 +32,7 @@ for _, field in ipairs(redis.call("HKEYS", request)) do
   end
 end
 local before = tonumber(redis.call("HGET", request, "seen") or -1)
-redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few, errors, rows, owner, of_flow)
+redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few, errors, rows, owner, of_flow, handed)
 give_up(math.max(seen, before), ttl)
 redis.call("HSET", request, "discarded", 1, "over", string.format("%d", born))
 if state.state == "cancelled" or state.dead > 0 then  -- requests that start after it must still see that it failed

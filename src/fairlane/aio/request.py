@@ -87,7 +87,7 @@ class Request:
         return await self.queue.driver.run(recent_leases(self.id, after))
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
-        """Cancels the request; True if it has ended, False while workers still hold slices."""
+        """Cancels the request; True if it has ended, False while some of it is still held."""
         own = change.cancel(self.id, reason, queue=self.queue.name)
         return await self.queue.driver.run(own)
 

@@ -30,7 +30,7 @@ EVERY_QUEUE_KEY = b"{*}:[ac]*"  # the keys of QUEUE_PARTS, and few others
 EVERY_DONE_CHANNEL = "done:{*}"  # ... and for ACL rules
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
 _BESIDE_KEY = re.compile(
-    rf"(?:(?:ids|begun|txn|flow):\{{({_NAME.pattern})\}}"
+    rf"(?:(?:ids|begun|txn|flow|fed):\{{({_NAME.pattern})\}}"
     rf"|(?:stage|txn):\{{({_NAME.pattern})\}}:[A-Za-z0-9_.:-]+)"
 )
 _QUEUE_KEY = re.compile(rf"\{{({_NAME.pattern})\}}:({'|'.join(QUEUE_PARTS)})")
@@ -113,7 +113,7 @@ def beside(key: bytes) -> str | None:
 def every_key(queue: str | None) -> list[str]:
     """Returns patterns for the keys of all requests, and for the slots of one queue or all."""
     dispatch = ["{*}"] if queue is None else [f"{{{queue}}}", f"{{{queue}/[0-9]*}}"]
-    others = ["begun:{*}", "flow:{*}", "ids:{*}", "rate:{*}", "stage:{*}:*", "txn:{*}*"]
+    others = ["begun:{*}", "fed:{*}", "flow:{*}", "ids:{*}", "rate:{*}", "stage:{*}:*", "txn:{*}*"]
     return [
         *(f"{part}:{{*}}" for part in REQUEST_PARTS),
         *others,
@@ -184,6 +184,11 @@ def unique_ids(request_id: str) -> bytes:
 def of_flow(request_id: str) -> bytes:
     """`flow:{id}`: beside a step that joins others, what waits to be joined."""
     return f"flow:{{{request_id}}}".encode()
+
+
+def fed(request_id: str) -> bytes:
+    """`fed:{id}`: beside a step that others feed, a bit for each index that it has of them."""
+    return f"fed:{{{request_id}}}".encode()
 
 
 def done_channel(request_id: str) -> bytes:

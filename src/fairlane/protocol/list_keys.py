@@ -120,8 +120,13 @@ class Namespace(NamedTuple):
 
     @property
     def messages(self) -> bytes:
-        """`<namespace>:message:ids`: list of messages that are tracked, newest first."""
+        """`<namespace>:message:ids`: list of messages that were handed over, newest first."""
         return self._key("message:ids")
+
+    @property
+    def settled(self) -> bytes:
+        """`<namespace>:message:settled`: set of ids that are counted and still in that list."""
+        return self._key("message:settled")
 
     @property
     def done(self) -> bytes:

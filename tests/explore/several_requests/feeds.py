@@ -48,7 +48,10 @@ class Feeds(Fairlane):
     joins = False  # dead ones, too, with the others; else they are left out
 
     def adds(self, word: Any) -> bool:
-        """Accepts the keys of parts that wait to be joined, too."""
+        """Accepts the keys of what is handed over, and of parts that wait to be joined, too."""
+        if word == keys.fed(REQUEST):
+            self._names.append(("bits", REQUEST))
+            return True
         if word == keys.of_flow(REQUEST):
             self._names.append(("parts", REQUEST))
             return True

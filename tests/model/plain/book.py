@@ -248,7 +248,6 @@ class Book:
         if request_id in self.requests:
             parts = self.requests[request_id].parts
             parts.waiting.clear()
-            parts.dead.clear()
 
     def dispatch(self, request_id: str, tokens: list[Token]) -> None:
         """Puts tokens into their lanes, or keeps them until they are due."""

@@ -18,16 +18,12 @@ class Parts:
 
     def __init__(self) -> None:
         self.waiting: dict[int, dict[int, bytes]] = {}  # index -> child -> part
-        self.dead: set[tuple[int, int]] = set()  # index and child of parts that were dead
         self.made: list[int] = []  # the indexes of the bodies, each once
 
-    def add(self, width: int, child: int, index: int, part: bytes, is_dead: bool) -> list[bytes]:
+    def add(self, width: int, child: int, index: int, part: bytes) -> list[bytes]:
         """Returns the parts of a body if this is its last one; a later part changes nothing."""
         if index in self.made:
-            agree((index, child) in self.dead, True, f"another part {child} of body {index}")
             return []
-        if is_dead:
-            self.dead.add((index, child))
         row = self.waiting.setdefault(index, {})
         row[child] = part
         if len(row) < width:
@@ -39,12 +35,11 @@ class Parts:
     @property
     def fields(self) -> dict[bytes, bytes]:
         """Returns the fields that Redis keeps of them."""
-        found = {
+        return {
             b"%d:%d" % (child, index): part
             for index, row in self.waiting.items()
             for child, part in row.items()
         }
-        return found | {b"x%d:%d" % (child, index): b"" for index, child in self.dead}
 
 
 def hand_over(
@@ -53,10 +48,21 @@ def hand_over(
     """Adds bodies and moves the cursor over them, in one call."""
     if (refused := _refused(request, now, reply, since)) is not None:
         return refused
-    if not bodies and since == upto and open_ms > 0 and request.open_until > now + open_ms / 2:
+    if (
+        not bodies
+        and since == upto
+        and open_ms > 0
+        and request.handed
+        and request.open_until > now + open_ms / 2
+    ):
         agree(reply, [b"ok", [], request.chunks], "a hand-over of nothing")
         return []
-    return _add(request, now, reply, upto, open_ms, bodies)
+    new = []
+    for index, body in zip(bodies[::2], bodies[1::2], strict=True):
+        if int(index) not in request.parts.made:
+            request.parts.made.append(int(index))
+            new.append(body)
+    return _add(request, now, reply, upto, open_ms, new)
 
 
 def join(
@@ -68,8 +74,8 @@ def join(
         return refused
     bodies = []
     for name, part in zip(parts[::2], parts[1::2], strict=True):
-        child, index, *mark = name.split(b":")
-        if row := request.parts.add(width, int(child), int(index), part, mark == [b"x"]):
+        child, index = name.split(b":")
+        if row := request.parts.add(width, int(child), int(index), part):
             bodies.append(before + between.join(row) + after)
     agree(reply[3], len(bodies), "how many bodies are made")
     return _add(request, now, reply[:3], upto, open_ms, bodies)

@@ -123,7 +123,9 @@ class Player:
             if "bodies" in given:  # the history and the model keep them without their ids
                 words = words | {"bodies": with_ids(given["bodies"])}
         if name == "join":
-            names = (*names, keys.of_flow(request_id))
+            names = (*names, keys.of_flow(request_id), keys.fed(request_id))
+        elif name == "hand_over":
+            names = (*names, keys.fed(request_id))
         packed = [*before, self._script(name, names, **words), *self._look(request_id)]
         replies = self._send(packed)
         reply = replies[len(before)]

@@ -152,11 +152,11 @@ def _compare_results(
         start = len(expected)
         # The text of an error may go with its dead sub-request, if no other one has the same.
         expected += sorted(
-            one._replace(body=b"") if one.index in dropped and one.status == "x" else one
+            one._replace(body=b"") if one.number in dropped and one.status == "x" else one
             for one in group
         )
         found[start : start + len(group)] = sorted(
-            one._replace(body=b"") if one.index in dropped and one.status == "x" else one
+            one._replace(body=b"") if one.number in dropped and one.status == "x" else one
             for one in found[start : start + len(group)]
         )
     agree(found, expected, "the results")

@@ -522,7 +522,8 @@ def test_big_dead_letters_are_dropped_a_few_in_a_call(queue: Queue):
     named = []
 
     def watched() -> Any:
-        operation, reply = drop_dead(request.id), None
+        operation: Any = drop_dead(request.id)
+        reply: Any = None
         while True:
             try:
                 step = operation.send(reply)

@@ -96,3 +96,25 @@ def rest_of(operation: Any, step: Any) -> Any:
             step = operation.send(reply)
         except StopIteration as end:
             return end.value
+
+
+def kept(driver: Any, request_id: str) -> dict[bytes, bytes]:
+    """Returns the keys of a request as a replica has them, to be set back to."""
+    names = keys.request_keys(request_id)
+    return {key: text for key in names if (text := driver.client.dump(key)) is not None}
+
+
+def set_back(driver: Any, request_id: str, rows: dict[bytes, bytes]) -> None:
+    """Plays a failover of a request's slot, which takes back what came after `kept`."""
+    driver.client.delete(*keys.request_keys(request_id))
+    for key, text in rows.items():
+        driver.client.restore(key, 0, text)
+    driver.run(change.pause(request_id))  # its tokens are minted again, as maintenance does
+    driver.run(change.resume(request_id))
+
+
+def put_cursor_ahead(driver: Any, request_id: str, sources: int = 1) -> None:
+    """Makes the cursor later than all results that will come: the new primary's clock is behind."""
+    driver.client.hset(
+        keys.request_hash(request_id), "handed", ",".join(["9999999999999-0"] * sources)
+    )

@@ -21,8 +21,11 @@ from tests.operations.flows.parts import (
     THIRD,
     bodies_of,
     counts,
+    kept,
     lose_what_was_not_sent,
+    put_cursor_ahead,
     rest_of,
+    set_back,
     start,
     work,
     work_off,
@@ -328,3 +331,53 @@ def test_results_keep_what_was_handed_over(plain: Any):
         for one in parse_results([part for pair in fields.items() for part in pair])
     ]
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["later", "earlier"])
+def test_a_step_that_a_failover_set_back_is_handed_over_once(plain: Any, is_behind: bool):
+    """Its sub-requests run again; the new results stand after those that are lost, or before."""
+    start(plain, TWO_STEPS)
+    work(plain, "")
+    before = kept(plain, FIRST)
+    work(plain, "")
+    plain.run(hand_over(SECOND))
+    set_back(plain, FIRST, before)
+    if is_behind:
+        put_cursor_ahead(plain, SECOND)
+    lose_what_was_not_sent(plain)
+    work_off(plain)
+    assert counts(plain) == [("check", "done", 4, 4, 0), ("notify", "done", 4, 4, 0)]
+
+
+def test_dead_bodies_before_the_cursor_are_compensated_too(plain: Any):
+    """A failover set the step back, and the clock of its new primary is behind."""
+    flow = Flow("order").step("pay", on_dead="refund", limit=2).step("ship").compensate("refund")
+    start(plain, flow)
+    work(plain, "dead", "dead", "", "dead")
+    put_cursor_ahead(plain, THIRD)
+    work_off(plain)
+    assert counts(plain)[2][:4] == ("refund", "done", 3, 3)
+
+
+def test_a_step_whose_results_are_missing_cancels_the_flow_with_the_reason(
+    plain: Any, queue: Queue
+):
+    start(plain, TWO_STEPS)
+    work(plain, "", "", "", "")
+    plain.client.delete(keys.results(FIRST))
+    assert plain.run(hand_over(SECOND)).is_over
+    progress = queue.request(SECOND).progress()
+    reason = "flow: results of request r.1 are missing: 0 of 4 could be handed over"
+    assert (progress.state, progress.reason) == ("cancelled", reason)
+
+
+def test_a_first_step_that_is_lost_before_it_had_results_cancels_the_others(
+    plain: Any, queue: Queue
+):
+    start(plain, TWO_STEPS)
+    plain.run(hand_over(SECOND))  # finds it
+    plain.client.delete(*keys.request_keys(FIRST))
+    assert plain.run(hand_over(SECOND)).is_over
+    progress = queue.request(SECOND).progress()
+    reason = "flow: request r.1 is gone before all of it was handed over"
+    assert (progress.state, progress.reason) == ("cancelled", reason)

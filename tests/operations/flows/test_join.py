@@ -24,8 +24,11 @@ from tests.operations.flows.parts import (
     counts,
     drain,
     feed_all,
+    kept,
     lose_what_was_not_sent,
+    put_cursor_ahead,
     rest_of,
+    set_back,
     start,
     work_off,
 )
@@ -192,7 +195,27 @@ def test_a_flow_whose_results_are_missing_is_cancelled_and_not_ended(plain: Any,
     drain(plain)
     plain.client.delete(keys.results(SECOND))
     plain.run(hand_over(FOURTH))
-    assert queue.request(FOURTH).progress().reason == "flow: results of request r.2 are missing"
+    reason = "flow: results of request r.2 are missing: 0 of 3 could be handed over"
+    assert queue.request(FOURTH).progress().reason == reason
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["later", "earlier"])
+def test_children_that_a_failover_set_back_are_joined_once(
+    plain: Any, queue: Queue, is_behind: bool
+):
+    """Their sub-requests run again; the new results stand after those that are lost, or before."""
+    reach_children(plain)
+    before = [kept(plain, one) for one in (SECOND, THIRD)]
+    work_some(plain, SECOND, THIRD, most=4)
+    plain.run(hand_over(FOURTH))
+    for one, rows in zip((SECOND, THIRD), before, strict=True):
+        set_back(plain, one, rows)
+    if is_behind:
+        put_cursor_ahead(plain, FOURTH, 2)
+    lose_what_was_not_sent(plain)
+    work_off(plain)
+    assert counts(plain)[-1] == ("end", "done", 3, 3, 0)
+    assert queue.request(FOURTH).progress().reason == ""
 
 
 def test_two_leaders_join_what_is_there_once(plain: Any):

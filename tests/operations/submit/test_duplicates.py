@@ -70,7 +70,7 @@ def test_what_is_being_cancelled_is_never_kept(
     queue.submit_request(["a", "b"], id="report", **how)
     held = take(Forgetful(queue.driver, lane.client))
     assert not queue.request("report").cancel()
-    with pytest.raises(RequestExists, match="workers still hold a part of it"):
+    with pytest.raises(RequestExists, match="workers or programs still hold a part of it"):
         queue.submit_request(["c"], id="report", **how)
     settle(Forgetful(queue.driver, lane.client), held)
     assert queue.submit_request(["c"], id="report", **how).total == 1

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def delete(lane: Lane, **changed: Any) -> list[Any]:
     given = {"born": lane.hash().get("born", 0), "seen": lane.now, "ttl": HOUR}
-    names = (*lane.names, keys.unique_ids(lane.id), keys.owner(lane.id), keys.of_flow(lane.id))
+    beside = (keys.unique_ids, keys.owner, keys.of_flow, keys.fed)
+    names = (*lane.names, *(name(lane.id) for name in beside))
     reply: list[Any] = lane.call("delete", names, **(given | changed))
     assert lane.check() == []
     return reply
@@ -35,6 +36,7 @@ def test_all_keys_of_an_ended_request_go_but_a_small_marker(lane: Lane):
     lane.client.set(keys.unique_ids(lane.id), "row")
     lane.client.set(keys.owner(lane.id), "txn")
     lane.client.hset(keys.of_flow(lane.id), "v:a", "1")
+    lane.client.setbit(keys.fed(lane.id), 3, 1)
     born = lane.hash()["born"]
     assert delete(lane, seen=7) == [b"ok"]
     assert [*lane.dump()] == [lane.names[2]]

@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "lib/create/intend.lua": "as above; it also takes its requests from the script's arguments",
     "lib/create/enqueue.lua": "it reads the bodies where they are, in the script's arguments",
     "lib/create/new_request.lua": "as enqueue",
+    "lib/flows/handed.lua": "its string of bits is the script's",
     "lib/flows/parts.lua": "its hash of parts is the script's",
     "lib/flows/shared.lua": "its hash of values is the script's",
 }

@@ -157,6 +157,7 @@ def test_what_a_request_script_takes_besides_is_staging(name: str):
         "txn": keys.transaction("x", "t"),
         "ids": keys.unique_ids("x"),
         "flow": keys.of_flow("x"),
+        "fed": keys.fed("x"),
     }
     text = expand(ROOT, path_of(name))
     found = re.findall(r"^local \w+ = \S+  -- (?:KEYS\S+  )?(\w+):\{id\}", text, re.MULTILINE)

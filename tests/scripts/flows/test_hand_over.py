@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.errors import FairlaneError
+from fairlane.protocol import keys
 from tests.support.scripts.requests import HOUR, toks, waiting_bodies
 
 if TYPE_CHECKING:
@@ -13,7 +15,15 @@ if TYPE_CHECKING:
 
 
 def give(lane: Lane, since: str, upto: str, *bodies: bytes) -> list[Any]:
-    return lane.request("hand_over", since=since, upto=upto, open_ms=HOUR, bodies=list(bodies))
+    """Hands bodies over; the index of each is made of the body."""
+    pairs = [word for body in bodies for word in (int.from_bytes(body[:3], "big"), body)]
+    return call(lane, since=since, upto=upto, open_ms=HOUR, bodies=pairs)
+
+
+def call(lane: Lane, **given: Any) -> list[Any]:
+    reply: list[Any] = lane.call("hand_over", (*lane.names, keys.fed(lane.id)), **given)
+    assert lane.check() == []
+    return reply
 
 
 @pytest.fixture
@@ -47,17 +57,20 @@ def test_the_cursor_moves_over_what_has_no_body(fed: Lane):
 
 
 def test_without_news_it_only_postpones_the_end(fed: Lane):
+    """The first one leaves a cursor, which shows that the sources were there."""
+    assert give(fed, "0-0", "0-0") == [b"ok", [], 2]
+    assert fed.hash()["handed"] == "0-0"
     before = fed.dump()
-    assert give(fed, "0-0", "0-0") == [b"ok", [], 1]
+    assert give(fed, "0-0", "0-0") == [b"ok", [], 2]
     assert fed.dump() == before
     fed.later(HOUR // 2 + 1)
-    assert give(fed, "0-0", "0-0") == [b"ok", [], 2]
+    assert give(fed, "0-0", "0-0") == [b"ok", [], 3]
     assert int(fed.hash()["open_until"]) == fed.now + HOUR
 
 
 def test_without_time_the_next_reap_gives_it_up(fed: Lane):
     given = {"since": "0-0", "upto": "0-0", "open_ms": 0, "bodies": []}
-    assert fed.request("hand_over", **given) == [b"ok", [], 2]
+    assert call(fed, **given) == [b"ok", [], 2]
     fed.later(1)
     assert fed.reap()[0] == b"ended"
 
@@ -140,3 +153,39 @@ def test_bodies_are_added_though_the_cursor_stays(fed: Lane):
 def test_a_feed_that_cannot_be_read_is_refused(lane: Lane, extras: str):
     with lane.refuses("BADARGUMENT"):
         lane.enqueue(0, open_ms=HOUR, extras=extras)
+
+
+def test_a_body_that_comes_again_with_another_place_is_there_once(fed: Lane):
+    """A failover took its result back: its sub-request ran again."""
+    give(fed, "0-0", "7-1", b"a", b"b")
+    assert give(fed, "7-1", "9-0", b"b", b"c", b"c")[0] == b"ok"
+    assert waiting_bodies(fed.client, "r1") == [b"a", b"b", b"c"]
+    assert fed.hash()["handed"] == "9-0"
+    assert 0 < fed.client.pttl(keys.fed("r1")) <= 31 * 24 * HOUR
+
+
+def test_another_life_of_the_id_gets_what_the_former_one_had(lane: Lane):
+    lane.start(0, limit=2, open_ms=HOUR)
+    give(lane, "0-0", "7-1", b"a")
+    lane.request("cancel", reason="why")
+    lane.client.delete(*lane.names)
+    lane.start(0, limit=2, open_ms=HOUR)
+    give(lane, "0-0", "7-1", b"a")
+    assert waiting_bodies(lane.client, "r1") == [b"a"]
+
+
+def test_bits_of_another_kind_are_an_error_and_nothing_is_written(fed: Lane):
+    give(fed, "0-0", "1-0", b"a")
+    fed.client.delete(keys.fed("r1"))
+    fed.client.lpush(keys.fed("r1"), "x")
+    before = fed.dump()
+    with pytest.raises(FairlaneError, match="WRONGTYPE"):
+        give(fed, "1-0", "2-0", b"b")
+    assert fed.dump() == before
+    fed.client.delete(keys.fed("r1"))
+
+
+@pytest.mark.parametrize("bodies", [["0"], ["x", "a"], ["-1", "a"], ["4294967296", "a"]])
+def test_what_is_no_pair_of_an_index_and_a_body_is_refused(fed: Lane, bodies: list[str]):
+    with fed.refuses("BADARGUMENT"):
+        call(fed, since="0-0", upto="1-0", open_ms=HOUR, bodies=bodies)

@@ -20,7 +20,7 @@ Part = tuple[str, bytes]
 def join(
     lane: Lane, since: str, upto: str, *parts: Part, width: int = 2, **changed: Any
 ) -> list[Any]:
-    names = (*lane.names, keys.of_flow(lane.id))
+    names = (*lane.names, keys.of_flow(lane.id), keys.fed(lane.id))
     flat = [word for part in parts for word in part]
     given = {"since": since, "upto": upto, "open_ms": HOUR, "width": width, "before": "["}
     given |= {"between": ",", "after": "]", "parts": flat}
@@ -30,7 +30,7 @@ def join(
 
 
 def waiting(lane: Lane) -> dict[bytes, bytes]:
-    """Returns the parts that wait for others, and the marks of dead ones."""
+    """Returns the parts that wait for others."""
     found: dict[bytes, bytes] = lane.client.hgetall(keys.of_flow(lane.id))
     return found
 
@@ -72,28 +72,28 @@ def test_what_waits_has_an_end(fed: Lane):
     assert fed.client.pttl(keys.of_flow("r1")) > 0
 
 
-def test_a_dead_part_counts_and_is_marked(fed: Lane):
-    assert join(fed, START, "1-0,1-0", ("1:0:x", b"null"), ("2:0", b"b"))[3] == 1
+def test_a_part_that_is_none_counts(fed: Lane):
+    assert join(fed, START, "1-0,1-0", ("1:0", b"null"), ("2:0", b"b"))[3] == 1
     assert waiting_bodies(fed.client, "r1") == [b"[null,b]"]
-    assert waiting(fed) == {b"x1:0": b""}
+    assert waiting(fed) == {}
 
 
 def test_a_dead_one_that_ran_again_is_not_joined_twice(fed: Lane):
-    join(fed, START, "1-0,1-0", ("1:0:x", b"null"), ("2:0", b"b"))
+    join(fed, START, "1-0,1-0", ("1:0", b"null"), ("2:0", b"b"))
     assert join(fed, "1-0,1-0", "2-0,1-0", ("1:0", b"a"))[3] == 0
     assert fed.number("total") == 1
-    assert waiting(fed) == {b"x1:0": b""}
+    assert waiting(fed) == {}
 
 
 def test_a_dead_one_that_ran_again_before_the_join_counts(fed: Lane):
-    join(fed, START, "1-0,0-0", ("1:0:x", b"null"))
+    join(fed, START, "1-0,0-0", ("1:0", b"null"))
     join(fed, "1-0,0-0", "2-0,0-0", ("1:0", b"a"))
     join(fed, "2-0,0-0", "2-0,1-0", ("2:0", b"b"))
     assert waiting_bodies(fed.client, "r1") == [b"[a,b]"]
 
 
 def test_a_dead_one_in_the_call_of_its_second_result_counts_once(fed: Lane):
-    parts = [("1:0:x", b"null"), ("1:0", b"a"), ("2:0", b"b"), ("1:0", b"late")]
+    parts = [("1:0", b"null"), ("1:0", b"a"), ("2:0", b"b"), ("1:0", b"late")]
     assert join(fed, START, "1-0,1-0", *parts)[3] == 1
     assert waiting_bodies(fed.client, "r1") == [b"[a,b]"]
 
@@ -145,7 +145,7 @@ def test_what_does_not_exist_is_gone(lane: Lane):
 def test_a_new_life_of_the_id_joins_no_part_of_the_former_one(lane: Lane):
     """A person has cancelled the former life alone, and its tombstone has expired."""
     lane.start(0, limit=2, open_ms=HOUR)
-    join(lane, START, "1-0,0-0", ("1:0", b"old"), ("1:1:x", b"old"))
+    join(lane, START, "1-0,0-0", ("1:0", b"old"), ("1:1", b"old"))
     lane.request("cancel", reason="why")
     lane.client.delete(*lane.names)
     lane.start(0, limit=2, open_ms=HOUR)

@@ -16,6 +16,7 @@ SOURCE, PENDING, A, B, IDS, DONE = (
     f"{{lists}}:{name}".encode() for name in ("in", "pending", "a", "b", "ids", "done")
 )
 DONE_METRICS, TIMEOUT_METRICS = b"{lists}:metrics:done", b"{lists}:metrics:timeout"
+SETTLED = b"{lists}:message:settled"
 
 
 def record(number: int) -> bytes:
@@ -269,16 +270,24 @@ def track(lane: Lane, number: int) -> None:
     fan_out(lane, "m", number, f"x{number}", "sha1", tracked=True)
 
 
-def settle(lane: Lane, *numbers: int) -> list[int]:
-    names = [IDS, DONE, DONE_METRICS, TIMEOUT_METRICS, *map(record, numbers)]
-    found: list[int] = lane.call("settle_messages", names, wanted=numbers)
+def settle(lane: Lane) -> list[int]:
+    """Settles all that is in both lists, oldest first."""
+    finished, tracked = rest(lane, DONE), rest(lane, IDS)
+    return settle_these(lane, finished, tracked)
+
+
+def settle_these(lane: Lane, finished: list[bytes], tracked: list[bytes]) -> list[int]:
+    wanted = [*finished, *tracked]
+    names = [IDS, DONE, DONE_METRICS, TIMEOUT_METRICS, SETTLED]
+    names += [record(int(one)) for one in wanted]
+    found: list[int] = lane.call("settle_messages", names, ended=len(finished), wanted=wanted)
     return found
 
 
 def test_a_message_that_is_neither_done_nor_late_stays(lane: Lane):
     track(lane, 1)
     lane.later(9_999)
-    assert settle(lane, 1) == [0, 0]
+    assert settle(lane) == [0, 0]
     assert rest(lane, IDS) == [b"1"]
 
 
@@ -287,8 +296,8 @@ def test_a_done_message_is_counted_with_its_time_once(lane: Lane):
         track(lane, number)
         lane.later(took * 1000)
         push(lane, DONE, str(number))
-        assert settle(lane, number) == [1, 0]
-        assert settle(lane, number) == [0, 0]
+        assert settle(lane) == [1, 0]
+        assert settle(lane) == [0, 0]
     assert lane.client.hgetall(DONE_METRICS) == {b"count": b"3", b"sum": b"9", b"max": b"5"}
     assert not lane.client.exists(IDS, DONE, TIMEOUT_METRICS)
 
@@ -296,10 +305,10 @@ def test_a_done_message_is_counted_with_its_time_once(lane: Lane):
 def test_a_message_past_its_deadline_is_counted_as_timed_out_once(lane: Lane):
     track(lane, 1)
     lane.later(10_000)
-    assert settle(lane, 1) == [0, 1]
-    assert settle(lane, 1) == [0, 0]
+    assert settle(lane) == [0, 1]
+    assert settle(lane) == [0, 0]
     push(lane, DONE, "1")
-    assert settle(lane, 1) == [0, 0]
+    assert settle(lane) == [0, 0]
     assert lane.client.hgetall(TIMEOUT_METRICS) == {b"count": b"1"}
     assert not lane.client.exists(IDS, DONE, DONE_METRICS)
 
@@ -308,7 +317,7 @@ def test_a_message_that_was_done_late_but_before_the_look_is_done(lane: Lane):
     track(lane, 1)
     push(lane, DONE, "1", "1")
     lane.later(11_000)
-    assert settle(lane, 1) == [1, 0]
+    assert settle(lane) == [1, 0]
     assert not lane.client.exists(DONE)
 
 
@@ -316,15 +325,44 @@ def test_a_message_whose_record_has_expired_is_counted_as_timed_out(lane: Lane):
     track(lane, 1)
     lane.client.delete(record(1))
     push(lane, DONE, "1")
-    assert settle(lane, 1) == [0, 1]
+    assert settle(lane) == [0, 1]
+    assert not lane.client.exists(IDS, DONE, SETTLED)
 
 
 def test_more_than_a_thousand_ids_are_refused(lane: Lane):
     with lane.refuses("BADARGUMENT"):
-        settle(lane, *range(1_001))
+        settle_these(lane, [], [b"%d" % number for number in range(1_001)])
 
 
 def test_an_id_that_was_never_tracked_is_dropped(lane: Lane):
     push(lane, DONE, "77")
-    assert settle(lane, 77) == [0, 0]
+    assert settle(lane) == [0, 0]
     assert not lane.client.exists(DONE, DONE_METRICS, TIMEOUT_METRICS)
+
+
+def test_what_is_done_before_older_ones_leaves_the_list_with_them_and_counts_once(lane: Lane):
+    for number in (1, 2, 3):
+        track(lane, number)
+    push(lane, DONE, "3", "2")
+    assert settle(lane) == [2, 0]
+    assert rest(lane, IDS) == [b"1", b"2", b"3"]
+    push(lane, DONE, "3")
+    assert settle(lane) == [0, 0]
+    lane.later(10_000)
+    assert settle(lane) == [0, 1]
+    assert not lane.client.exists(IDS, DONE, SETTLED)
+    push(lane, DONE, "2")
+    assert settle(lane) == [0, 0]
+    assert not lane.client.exists(DONE, SETTLED)
+
+
+def test_a_call_that_is_repeated_takes_nothing_else_from_the_lists(lane: Lane):
+    for number in (1, 2):
+        track(lane, number)
+    push(lane, DONE, "1")
+    assert settle_these(lane, [b"1"], [b"1", b"2"]) == [1, 0]
+    push(lane, DONE, "2")
+    assert settle_these(lane, [b"1"], [b"1", b"2"]) == [0, 0]
+    assert rest(lane, DONE) == [b"2"]
+    assert rest(lane, IDS) == [b"2"]
+    assert not lane.client.exists(SETTLED)

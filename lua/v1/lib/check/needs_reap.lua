@@ -28,5 +28,14 @@ local function needs_reap(state, at, open_until, first)
   if count_fields(state) < state.queued + state.held + sleeping then
     return true
   end
-  return state.state == "active" and state.held + state.queued + sleeping == 0 and ready(state, at) > 0
+  local is_idle = state.state == "active" and state.held + state.queued + sleeping == 0
+  if is_idle and ready(state, at) > 0 then
+    return true
+  end
+  local left = state.few == 0 and tonumber(redis.call("GET", counter) or "")
+  local over = left and state.total - (left - state.open)
+  if not left or over < 0 or redis.call("EXISTS", stream) == 0 then
+    return false
+  end
+  return over ~= state.done + state.dead or is_idle and state.gate.opens <= at and left > state.open
 end

@@ -20,6 +20,23 @@ local function drop_shared()
   end
 end
 
+-- Called at the end when the counts of the hash do not add up: a torn append-only file, or a refused command, has left a
+-- script half done. `rest`: what is cancelled. The stream shows what is not done. If something is left that the counter
+-- lacks, corrects the counter and returns true: then this is not the end. Otherwise corrects the counts.
+-- @rare
+local function recount_end(state, rest)
+  local pending = redis.pcall("XPENDING", stream, stream)
+  local left = rest == 0 and not pending.err and pending[1] + state.fresh or 0
+  if left > 0 then
+    state.left = left + state.open
+    redis.call("SET", counter, state.left)
+    return true
+  end
+  local over = state.total - rest
+  state.dead = math.min(over, math.max(state.dead, redis.call("XLEN", dead)))
+  state.done = over - state.dead
+end
+
 -- Ends a request if nothing is left to do, if it is cancelled and nothing is held, or if its deadline has passed and all
 -- the rest is dead. Only this function ends requests and publishes the end. It leaves no key without a TTL. It writes the
 -- end before it deletes anything: if Redis refuses a command in between, expire_leftovers does the rest.
@@ -32,6 +49,9 @@ local function finish(state, now)
   end
   local was_few = state.few > 0
   local was, rest = state.state, left > state.open and left - state.open or 0
+  if state.done + state.dead ~= state.total - rest and not was_few and recount_end(state, rest) then
+    return false
+  end
   state.state = was == "cancelling" and "cancelled" or "done"
   state.open, state.queued, state.fresh, state.high, state.few, state.sleeper, state.free = 0, 0, 0, 0, 0, "", ""
   save_state(state, "cancelled", rest, "ended", string.format("%d", now))

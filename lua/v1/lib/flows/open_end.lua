@@ -16,7 +16,8 @@ local function feed_error(since, upto, open_ms)
   end
 end
 
--- Returns the state of an open request whose cursor is `since`, how many chunks it has, and until when it may stay open;
+-- Returns the state of an open request whose cursor is `since`, how many chunks it has, and until when it may stay open (0 =
+-- it has no cursor yet: the next hand-over, even of nothing, leaves one, which shows that the sources were there);
 -- or nil and the reply of the script.
 local function open_end(since, now)
   local state, over = load_unfinished()
@@ -32,5 +33,5 @@ local function open_end(since, now)
   if cursor ~= since then
     return nil, {"moved", cursor, queued_tokens(state, now), chunks}
   end
-  return state, chunks, tonumber(row[2])
+  return state, chunks, row[1] and tonumber(row[2]) or 0
 end

@@ -45,18 +45,19 @@ local function recount_permits(state)
   relink_parked(state)
 end
 
--- Counts done and dead anew after Redis refused a command in the middle of a script. Then the hash has the numbers of
--- before the script, but the counter and the pending entries are exact.
+-- Counts done, dead and what is undelivered anew, if the counter and the pending entries say otherwise. The hash has other
+-- numbers after Redis refused a command in the middle of a script, and after a torn append-only file.
 local function recount_entries(state)
   local left = state.few == 0 and tonumber(redis.call("GET", counter) or "")
   local over = left and state.total - (left - state.open)
-  if not left or (not state.is_damaged and over == state.done + state.dead) then
+  local pending = left and over >= 0 and unless_gone(redis.pcall("XPENDING", stream, stream)) or {}
+  if not pending[1] then
     return
   end
-  local pending = unless_gone(redis.pcall("XPENDING", stream, stream))
-  if pending[1] then
+  local fresh = math.max(0, left - state.open - pending[1])
+  if state.is_damaged or over ~= state.done + state.dead or fresh ~= state.fresh then
     state.dead = math.min(over, math.max(state.dead, redis.call("XLEN", dead)))
     state.done = over - state.dead
-    state.fresh = math.max(0, left - state.open - pending[1])
+    state.fresh = fresh
   end
 end

@@ -15,8 +15,8 @@ from fairlane.cli.selection.control import CODES, Wish, change_many, control_opt
 @click.command(
     "cancel",
     short_help="Cancel requests: nothing more of them starts.",
-    help="Cancel the request ID and print its state: cancelling while workers still hold some of "
-    f"it. Or cancel many requests and print how many.\n\n{CODES}",
+    help="Cancel the request ID and print its state: cancelling while workers or programs "
+    f"still hold some of it. Or cancel many requests and print how many.\n\n{CODES}",
 )
 @control_options()
 @click.option(

@@ -72,7 +72,7 @@ def _cancel(new: NewRequest) -> Operation[None]:
             return
         yield from count_stop(queue)
     raise RequestExists(
-        f"request {new.id} is being cancelled, and workers still hold a part of it: "
+        f"request {new.id} is being cancelled, and workers or programs still hold a part of it: "
         "submit it again when it has ended"
     )
 

@@ -4,6 +4,10 @@ The next step is an open request. Its cursor, the last entry of each earlier ste
 its own hash, and the script that adds the bodies moves it by compare-and-set. So a hand-over may be
 cut off at any step, and two leaders may do it concurrently. When the earlier steps have ended and
 all of it is handed over, the next one is sealed: then it ends like any other request.
+
+A failover of an earlier step may take back results that were handed over. Their sub-requests run
+again, and their new results may be before the cursor or after it. So the next step also has a bit
+for each index that it has, and what is missing at the end is looked for from the beginning.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from fairlane.errors import FairlaneError, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
 from fairlane.operations.control import change
+from fairlane.operations.control.dead_letters import count_dead
 from fairlane.operations.flows.feed import DEAD, GATHER, JOINING, Feed, Place, request_of, run_of
 from fairlane.operations.flows.pages import BEFORE_ALL, Source, parts, read_page
 from fairlane.operations.lease.follow_up import follow_up
@@ -32,7 +37,8 @@ if TYPE_CHECKING:
 
 _PAGES = 20  # of one hand-over; then other steps come first
 _FIELDS = ("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born")
-_OF_SOURCE = ("state", "total")
+_OF_SOURCE = ("state", "total", "done")
+_OF_BOUND = ("state", "total")
 _GONE = frozenset({"", "abandoned"})
 STOPPED = "flow: "  # the reason of a flow that a hand-over has cancelled begins with it
 
@@ -48,7 +54,7 @@ def hand_over(request_id: str) -> Operation[HandedOver]:
     """Adds to a step's request what the earlier steps have finished; seals it after the last.
 
     The steps of the flow are cancelled if an earlier step was cancelled, has dead sub-requests and
-    stops the flow, or vanished after this step had read it. If it never existed, because its
+    stops the flow, or vanished after a hand-over had found it. If none has found it, because its
     producer died before, the request is given up after a day.
     """
     found = dict(zip(_FIELDS, (yield from read(request_id, *_FIELDS)), strict=True))
@@ -59,7 +65,7 @@ def hand_over(request_id: str) -> Operation[HandedOver]:
         return HandedOver(is_over=True)
     hand = _Hand(request_id, found, feed)
     sources = yield from _sources(feed.sources)
-    if hand.is_empty and any(source.state in _GONE for source in sources):
+    if not found["handed"] and any(source.state in _GONE for source in sources):
         yield from hand.give_up(int(found["born"]))
         return HandedOver()
     try:
@@ -102,7 +108,7 @@ def cancel_flow(run: str, count: int, reason: str) -> Operation[None]:
             with suppress(RequestNotFound):
                 yield from change.cancel(one, reason)
             if feed is not None and feed.kind in JOINING:
-                yield Command(b"UNLINK", keys.of_flow(one))
+                yield Command(b"UNLINK", keys.of_flow(one), keys.fed(one))
 
 
 class _Stop(Exception):
@@ -119,7 +125,7 @@ class _Hand:
         self.chunks, self.chain = int(found["chunks"]), found["chain"]
         self.before = int(found["total"])  # sub-requests that it had
         self.count, self.is_over = 0, False
-        self.is_empty = not self.before and set(self.cursor) == {BEFORE_ALL}
+        self.place, self.is_again = list(self.cursor), False  # where the next page begins
 
     def read_on(self, sources: list[Source]) -> Operation[None]:
         """Adds what the sources have since; seals the request if nothing will follow.
@@ -129,18 +135,19 @@ class _Hand:
         """
         if not self._may_read(sources):
             return
-        for _ in range(_PAGES):
-            if (yield from self._is_far_ahead()):
+        pages = 0
+        while pages < _PAGES or self.is_again:
+            pages += 1
+            if not self.is_again and (yield from self._is_far_ahead()):
                 return
-            page = yield from read_page(self.feed, sources, self.cursor)
+            page = yield from read_page(self.feed, sources, self.place)
             if page.dead:
                 raise _Stop(f"{STOPPED}request {page.dead} has dead sub-requests")
-            most = settings.CHUNK_ENTRIES * (2 if self.feed.kind in JOINING else 1)
-            for moved, made in parts(page.entries, self.cursor, most):
+            for moved, made in parts(page.entries, self.place, 2 * settings.CHUNK_ENTRIES):
                 if not (yield from self._add(moved, made)):
                     return
-            if page.is_last:
-                yield from self._seal(sources)
+            if page.is_last and not (yield from self._begins_again()):
+                yield from self._seal()
                 return
 
     def _may_read(self, sources: list[Source]) -> bool:
@@ -166,16 +173,33 @@ class _Hand:
         """Returns True if the step that joins this one has not joined many that this one has."""
         if not self.feed.bound:
             return False
-        state, total = yield from read(self.feed.bound, *_OF_SOURCE)
+        state, total = yield from read(self.feed.bound, *_OF_BOUND)
         if state not in {"active", "paused"}:
             return False
         return self.before + self.count - int(total) >= settings.JOIN_WINDOW
 
+    def _begins_again(self) -> Operation[bool]:
+        """Returns True if something is missing: then all is read once more, from the beginning.
+
+        What is here already is left out. Raises _Stop if it is missing still.
+        """
+        sources = yield from _sources(self.feed.sources)
+        _check_there(sources)
+        missing = yield from self._missing(sources)
+        if missing and self.is_again:
+            raise _Stop(f"{STOPPED}{missing}")
+        self.is_again = bool(missing)
+        if missing:
+            self.place = [BEFORE_ALL] * len(sources)
+        return self.is_again
+
     def _add(self, moved: list[str], made: list[bytes]) -> Operation[bool]:
+        self.place = moved
+        moved = self.cursor if self.is_again else moved
         if self.feed.kind in JOINING:
             wrap = self.feed.wrap
             call = library().join(
-                (*keys.request_keys(self.id), keys.of_flow(self.id)),
+                (*keys.request_keys(self.id), keys.of_flow(self.id), keys.fed(self.id)),
                 since=",".join(self.cursor),
                 upto=",".join(moved),
                 open_ms=settings.FED_OPEN_MS,
@@ -187,12 +211,11 @@ class _Hand:
             )
         else:
             call = self._hand_over_call(moved, made, settings.FED_OPEN_MS)
-        count = len(made) // (2 if self.feed.kind in JOINING else 1)
-        return (yield from self._move(call, moved, count))
+        return (yield from self._move(call, moved, len(made) // 2))
 
     def _hand_over_call(self, moved: list[str], bodies: list[bytes], open_ms: int) -> Call:
         return library().hand_over(
-            keys.request_keys(self.id),
+            (*keys.request_keys(self.id), keys.fed(self.id)),
             since=",".join(self.cursor),
             upto=",".join(moved),
             open_ms=open_ms,
@@ -209,35 +232,48 @@ class _Hand:
         self.is_over = not reply.is_moved  # else another leader hands over
         return False
 
-    def _seal(self, sources: list[Source]) -> Operation[None]:
-        """Ends the submission of the step. Raises _Stop if results of a source are missing."""
-        # A source and its results expire together: if it is there now, the last page was whole.
-        _check_there((yield from _sources(self.feed.sources)))
-        if self.feed.kind in JOINING:
-            yield from self._check_joined(sources)
+    def _seal(self) -> Operation[None]:
+        """Ends the submission of the step."""
         names = keys.request_keys(self.id)
         seal = library().seal(names, chunks=self.chunks, chain=self.chain)
         reply = yield from _run(self.queue, self.id, seal)
-        if self.feed.kind in JOINING and not reply.is_conflict:
-            yield Command(b"UNLINK", keys.of_flow(self.id))  # marks of dead ones
+        if not reply.is_conflict:
+            yield Command(b"UNLINK", keys.of_flow(self.id), keys.fed(self.id))
         self.is_over = True
 
-    def _check_joined(self, sources: list[Source]) -> Operation[None]:
+    def _missing(self, sources: list[Source]) -> Operation[str]:
+        """Returns what this step does not have of its sources, which have ended; "" = nothing.
+
+        Raises _Stop if the results of a source cannot be gathered.
+        """
         (total,) = yield from read(self.id, "total")
+        here = int(total or 0)
+        if self.feed.kind == DEAD:  # dropped ones are missing rightly
+            dead = yield from count_dead(sources[0].id)
+            return _lack(sources[0], dead, here) if here < dead else ""
+        if self.feed.kind not in JOINING:  # a result that was handed over may have died since
+            done = sources[0].done
+            return _lack(sources[0], done, here) if here < done else ""
         for source in sources:
             if self.feed.kind == GATHER and source.total % self.feed.width:
                 count = f"{source.total:,} results, and {self.feed.width} of them make one body"
                 raise _Stop(f"{STOPPED}request {source.id} has {count}")
-            if source.total != int(total) * (1 if len(sources) > 1 else self.feed.width):
-                raise _Stop(f"{STOPPED}results of request {source.id} are missing")
+            joined = here * (1 if len(sources) > 1 else self.feed.width)
+            if source.total != joined:
+                return _lack(source, source.total, joined)
+        return ""
+
+
+def _lack(source: Source, count: int, here: int) -> str:
+    return f"results of request {source.id} are missing: {here:,} of {count:,} could be handed over"
 
 
 def _sources(ids: tuple[str, ...]) -> Operation[list[Source]]:
     rows = yield from run_all([hmget(one, *_OF_SOURCE) for one in ids])
     found = []
     for one, row in zip(ids, rows, strict=True):
-        state, total = parse_fields(_OF_SOURCE, row)
-        found.append(Source(one, state, int(total or 0)))
+        state, total, done = parse_fields(_OF_SOURCE, row)
+        found.append(Source(one, state, int(total or 0), int(done or 0)))
     return found
 
 

@@ -30,6 +30,7 @@ class Source(NamedTuple):
     id: str
     state: str
     total: int
+    done: int
 
     @property
     def has_ended(self) -> bool:
@@ -40,7 +41,8 @@ class Source(NamedTuple):
 class Entry(NamedTuple):
     """An entry of one source: its place among the sources, its id, and what is made of it.
 
-    For a step that joins, `made` has the name and the part of each result in turn.
+    `made` has the index and the body of each result in turn; for a step that joins, the name and
+    the part.
     """
 
     source: int
@@ -69,7 +71,8 @@ def read_page(feed: Feed, sources: Sequence[Source], cursor: Sequence[str]) -> O
     if feed.kind == DEAD:
         (source,), (after,) = sources, cursor
         dead = yield from read_dead(source.id, "" if after == BEFORE_ALL else after)
-        return Page([Entry(0, one.dead_id, [one.body]) for one in dead], not dead)
+        entries = [Entry(0, one.dead_id, [b"%d" % one.index, one.body]) for one in dead]
+        return Page(entries, not dead)
     replies = yield Batch(
         [
             Command(b"XRANGE", keys.results(source.id), f"({after}", b"+", b"COUNT", PAGE)
@@ -92,15 +95,17 @@ def read_page(feed: Feed, sources: Sequence[Source], cursor: Sequence[str]) -> O
 
 
 def _made(feed: Feed, place: int, results: list[Result]) -> list[bytes]:
-    if feed.kind not in JOINING:
-        return [feed.wrap.body(one.body) for one in results if one.status == "done"]
     made: list[bytes] = []
+    if feed.kind not in JOINING:
+        for one in results:
+            if one.status == "done":
+                made += [b"%d" % one.index, feed.wrap.body(one.body)]
+        return made
     for one in results:
         child, index = place, one.index
         if feed.kind == GATHER:
             index, child = divmod(one.index, feed.width)
-        mark = b":x" if one.status == "dead" else b""
-        made += [b"%d:%d%b" % (child + 1, index, mark), _part(feed, one)]
+        made += [b"%d:%d" % (child + 1, index), _part(feed, one)]
     return made
 
 

@@ -106,16 +106,20 @@ def unregister(namespace: Namespace, service_id: str) -> Operation[None]:
 def settle_messages(namespace: Namespace) -> Operation[Settled]:
     """Counts what consumers have done, and what they have not done in time, each message once.
 
-    Reads at most 500 ids of each list, oldest first; a caller repeats it.
+    Reads at most 500 ids of each list, oldest first; a caller repeats it. While consumers have
+    reported more than that, no message is counted as timed out, because it may be among them.
     """
     names = namespace.done, namespace.messages
     finished, tracked = yield Batch([Command(b"LRANGE", name, -_PAGE, -1) for name in names])
-    wanted = list(dict.fromkeys([*finished, *tracked]))
+    if len(finished) == _PAGE:
+        tracked = []
+    wanted = [*reversed(finished), *reversed(tracked)]
     if not wanted:
         return Settled(0, 0)
     keys = [*reversed(names), namespace.metrics("done"), namespace.metrics("timeout")]
-    keys += [namespace.message(_text(one)) for one in wanted]
-    reply = yield from library().settle_messages(keys, wanted=wanted).run()
+    keys += [namespace.settled, *(namespace.message(_text(one)) for one in wanted)]
+    call = library().settle_messages(keys, ended=len(finished), wanted=wanted)
+    reply = yield from call.run()
     return Settled(reply.done, reply.timed_out)
 
 

@@ -55,7 +55,7 @@ def delete(one: Chosen, seen: int) -> Call:
     """Returns the call that deletes one life; intents up to the score `seen` are given up."""
     names = (
         *(*keys.request_keys(one.id), keys.unique_ids(one.id)),
-        *(keys.owner(one.id), keys.of_flow(one.id)),
+        *(keys.owner(one.id), keys.of_flow(one.id), keys.fed(one.id)),
     )
     return library().delete(names, born=one.born, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
 
@@ -75,5 +75,6 @@ def _outcome(request_id: str, reply: Reply | FairlaneError) -> Outcome:
 
 def _not_ended(request_id: str) -> RequestNotEnded:
     return RequestNotEnded(
-        f"request {request_id} has not ended: cancel it first, and wait until workers return it"
+        f"request {request_id} has not ended: cancel it first, and wait until what is held is "
+        "returned"
     )
