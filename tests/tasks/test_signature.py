@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import App, ArgumentsRefused, Context, InvalidArgument, Reject
-from fairlane.worker.handler.errors import GiveBack
 from fairlane.tasks.codec import JSON, MSGPACK
+from fairlane.worker.handler.errors import GiveBack
 from tests.tasks.parts import Box, Row, Size, body_of, call, context_of
 
 if TYPE_CHECKING:

@@ -82,6 +82,8 @@ class App:
     the call, and "dead" makes it dead. Raises InvalidArgument.
     """
 
+    fairlane_remedy = "run fairlane.run_workers([app]), or rq-worker --app MODULE:APP"
+
     def __init__(
         self,
         name: str,

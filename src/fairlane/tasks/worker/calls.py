@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from fairlane.worker.handler.errors import GiveBack, Reject
 from fairlane.worker.handler.handlers import Context, Lifespan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from fairlane.tasks.codec import TaskBody
     from fairlane.tasks.signature import TaskSignature
@@ -229,7 +230,10 @@ class Calls:
     def _start(self) -> None:
         for app in self.apps:
             for hook in app.hooks.startup:
-                _resolve(self._loop.run, hook())
+                if asyncio.iscoroutine(done := hook()):
+                    # It ran in a context of its own: the calls get what it has set there.
+                    for variable, value in self._loop.run(_with_context(done)).items():
+                        variable.set(value)
 
     def _stop(self) -> None:
         for app in reversed(self.apps):
@@ -247,6 +251,12 @@ class Calls:
         for app in reversed(self.apps):
             for hook in app.hooks.shutdown:
                 await _afinish(hook)
+
+
+async def _with_context(done: Awaitable[Any]) -> contextvars.Context:
+    """Awaits a hook; returns the context variables as it leaves them."""
+    await done
+    return contextvars.copy_context()
 
 
 class _OnLoop:
