@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import InvalidArgument
 from fairlane.flows.blocking import FlowRun, Flows
 from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import completion_log
@@ -62,6 +63,11 @@ class Queue:
     """A queue by name; any thread may use it."""
 
     def __init__(self, driver: SyncDriver, name: str = settings.DEFAULT_QUEUE) -> None:
+        if not hasattr(driver, "run"):
+            raise InvalidArgument(
+                f"queue of {driver!r} is not valid: Queue.from_url(name='images') opens the queue "
+                "images, and Queue.from_url('redis://host:6379') names its Redis"
+            )
         self.driver = driver
         self.name = keys.check_name("queue", name)
 

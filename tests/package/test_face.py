@@ -43,3 +43,9 @@ def test_importing_the_package_loads_no_client_of_redis():
     code = "import sys, fairlane; print(any(name in sys.modules for name in ('redis', 'click')))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("queue", [fairlane.Queue, fairlane.aio.Queue], ids=["blocking", "asyncio"])
+def test_a_queue_that_is_made_of_its_name_is_refused_immediately(queue: type):
+    with pytest.raises(fairlane.InvalidArgument, match=r"Queue.from_url\(name='images'\)"):
+        queue("images")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskCall
@@ -96,6 +97,37 @@ def test_an_unknown_task_is_given_back_and_named(app: App, caplog: pytest.LogCap
     assert "queue images: no worker has had the task walk" in caplog.text
     with pytest.raises(GiveBack, match="no worker can read format 2 of the call of task run"):
         call(app, b'[2,"run",{"n":1}]')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'[2,{"task":"run"}]',
+        b"[3]",
+        msgspec.msgpack.encode([2, {"task": "run"}]),
+        b"\x83\x01crun\xa1an\x01",
+    ],
+    ids=["other parts", "one part", "msgpack", "another encoding"],
+)
+def test_a_call_in_a_later_format_is_given_back(app: App, body: bytes):
+    """Its parts may be others, and its encoding unknown here."""
+    with pytest.raises(GiveBack, match="no worker can read the format of this call: it waits"):
+        call(app, body)
+
+
+@pytest.mark.parametrize(
+    "body", [b"a line", b"[1]", b'["run"]', b"{}", b"", "größer".encode(), b"[true]", b"\x91\x01"]
+)
+def test_a_body_that_is_no_call_in_any_format_is_dead(app: App, body: bytes):
+    with pytest.raises(Reject, match="the body is no call of a task"):
+        call(app, body)
+
+
+def test_a_call_that_does_not_fit_is_logged_once(app: App, caplog: pytest.LogCaptureFixture):
+    for _ in range(3):
+        with pytest.raises(GiveBack, match=r"unknown argument `width`.*it waits for a worker"):
+            call(app, body_of(app, "run", n=1, width=2))
+    assert caplog.text.count("unknown argument") == 1
 
 
 def test_an_unknown_task_is_dead_if_every_app_of_the_queue_wants_that():

@@ -9,6 +9,7 @@ import pytest
 
 from fairlane import App, ArgumentsRefused, Context, InvalidArgument, Reject
 from fairlane.tasks.codec import JSON, MSGPACK
+from fairlane.worker.handler.errors import GiveBack
 from tests.tasks.parts import Box, Row, Size, body_of, call, context_of
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def test_an_annotation_that_cannot_be_used_is_refused_at_registration(
 
 
 def test_a_body_with_another_type_is_named_with_the_argument():
+    """A newer worker might take it, so it waits; else it is dead."""
     app, _ = made(resize)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"path": 1}, "Expected `str`, got `int` - at `path`"),
@@ -182,6 +184,8 @@ def test_a_body_with_another_type_is_named_with_the_argument():
         ({"path": "a", "height": 1}, "arguments: unknown argument `height`"),
     ]
     for arguments, reason in wrong:
-        with pytest.raises(Reject, match="task resize cannot take its arguments: ") as refused:
-            call(app, body_of(app, "resize", **arguments))
-        assert reason in str(refused.value)
+        for unknown, error in (("wait", GiveBack), ("dead", Reject)):
+            app.unknown_tasks = unknown
+            with pytest.raises(error, match="task resize cannot take its arguments: ") as refused:
+                call(app, body_of(app, "resize", **arguments))
+            assert reason in str(refused.value)

@@ -10,6 +10,7 @@ from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
 from fairlane.aio.request import Opening, Request
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.errors import InvalidArgument
 from fairlane.operations.blockers.demand import demand
 from fairlane.operations.control import (
     completion_log,
@@ -64,6 +65,11 @@ class Queue:
     """A queue by name, for one event loop."""
 
     def __init__(self, driver: AsyncDriver, name: str = settings.DEFAULT_QUEUE) -> None:
+        if not hasattr(driver, "run"):
+            raise InvalidArgument(
+                f"queue of {driver!r} is not valid: Queue.from_url(name='images') opens the queue "
+                "images, and Queue.from_url('redis://host:6379') names its Redis"
+            )
         self.driver = driver
         self.name = keys.check_name("queue", name)
 

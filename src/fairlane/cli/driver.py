@@ -53,7 +53,19 @@ class CommandDriver(SyncDriver):
     def __init__(self, url: str) -> None:
         super().__init__(url, give_up=self._on_repeat)
         self._begun = self._since = 0.0
-        self._is_noted = False
+        self._is_noted = self._is_first = False
+
+    def meet(self) -> None:
+        """Connects, and waits for a Redis that is not there yet, as any later call does.
+
+        The wait is named immediately. Raises RedisUnreachable, RedisUnfit.
+        """
+        self._is_first = True
+        try:
+            self.check(self.patience_s)
+        finally:
+            self._is_first = False
+        self._answered()
 
     def run(self, operation: Operation[T], *args: Any, **options: Any) -> T:
         """Runs an operation as its base class does."""
@@ -72,7 +84,7 @@ class CommandDriver(SyncDriver):
         """Notes that a call is repeated; returns False: the driver must not give up."""
         now = clock.mono_s()
         self._since = self._since or self._begun or now
-        if not self._is_noted and now - self._since >= AWAY_S:
+        if not self._is_noted and (self._is_first or now - self._since >= AWAY_S):
             self._is_noted = True
             note(away(self.place, self.patience_s))
         return False

@@ -98,10 +98,13 @@ def timeout_option(function: F) -> F:
     return click.option("--timeout", metavar="S", help=text)(function)
 
 
-def open_queue(redis: str | None, name: str | None = None, *, check: bool = True) -> Queue:
+def open_queue(
+    redis: str | None, name: str | None = None, *, check: bool = True, waits: bool = False
+) -> Queue:
     """Returns the queue on a Redis, after a check that the server is fit. Raises RedisError.
 
-    Unless `check` is set, nothing is sent yet.
+    Unless `check` is set, nothing is sent yet. `waits`: a program that works for long may be
+    started together with its Redis, so it waits for it.
     """
     from fairlane.cli.driver import CommandDriver
     from fairlane.protocol.keys import check_name
@@ -114,8 +117,10 @@ def open_queue(redis: str | None, name: str | None = None, *, check: bool = True
         source = " (of FAIRLANE_REDIS)" if redis is None else ""
         raise InvalidArgument(f"{error}{source}") from None
     queue = Queue(driver, name)
-    if check:
-        queue.driver.check()
+    if waits:
+        driver.meet()
+    elif check:
+        driver.check()
     return queue
 
 

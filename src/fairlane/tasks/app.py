@@ -77,9 +77,12 @@ class App:
 
     `url` is the Redis of the queue; None means FAIRLANE_REDIS, else the embedded server. Nothing
     connects before the first submission. `encoding` is "json" or "msgpack". `unknown_tasks` is what
-    workers of this app do with a task that they lack: "wait" gives the sub-request back uncharged,
-    until another worker has the task, and "dead" makes it dead. Raises InvalidArgument.
+    workers of this app do with a call that they cannot make, because they lack its task or its
+    arguments do not fit: "wait" gives the sub-request back uncharged, until another worker can make
+    the call, and "dead" makes it dead. Raises InvalidArgument.
     """
+
+    fairlane_remedy = "run fairlane.run_workers([app]), or rq-worker --app MODULE:APP"
 
     def __init__(
         self,

@@ -30,6 +30,8 @@ class Task(Generic[P, R, C]):
     written: each of these raises ArgumentsRefused, and what Queue.submit_request raises.
     """
 
+    fairlane_remedy = "name its app, with rq-worker --app MODULE:APP"
+
     def __init__(
         self,
         app: App,

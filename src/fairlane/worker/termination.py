@@ -1,31 +1,123 @@
-"""Ends a worker's process immediately, so that no code of its parent's runs in it."""
+"""Ends a worker's process, so that its handlers' exit hooks run, and no code of its parent's."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gc
+import io
 import os
+import signal
 import sys
 import threading
 import traceback
-from contextlib import suppress
-from typing import NoReturn
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # True in a process that a handler forked. A flag, because it is read after every call: a system
 # call for the process's id would take as long as all other costs of a call.
 is_fork = False
+is_marked = False  # ... or in which a call has set a timer
+is_child = False  # this is a process of a worker
 _FLUSH_S = 0.2
+_HOOKS_S = 5.0  # how long exit hooks may take
+_imported: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []  # of the handler's modules
 _flushing: threading.Thread | None = None
 
 
 def watch_forks() -> None:
     """Makes each process that is forked from this one set `is_fork`."""
-    global is_fork  # noqa: PLW0603
-    is_fork = False  # this process is a worker's, even if a handler forked its supervisor
+    global is_fork, is_marked  # noqa: PLW0603
+    is_fork = is_marked = (
+        False  # this process is a worker's, even if a handler forked its supervisor
+    )
     os.register_at_fork(after_in_child=_mark)
 
 
 def _mark() -> None:
-    global is_fork  # noqa: PLW0603
-    is_fork = True
+    global is_fork, is_marked  # noqa: PLW0603
+    is_fork = is_marked = True
+
+
+@contextmanager
+def noting_exit_hooks() -> Iterator[None]:
+    """Notes the exit hooks that modules register while a handler or an app is imported."""
+    register = atexit.register
+
+    def note(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        _imported.append((function, args, kwargs))
+        return register(function, *args, **kwargs)
+
+    atexit.register = note  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        atexit.register = register  # type: ignore[assignment]
+
+
+def begin_process() -> None:
+    """Makes a new process of a worker independent of the program that it was forked from.
+
+    It draws its own random numbers, and keeps of the exit hooks those of its handler's modules.
+    """
+    global is_child  # noqa: PLW0603
+    is_child = True
+    signal.alarm, signal.setitimer = _marking(signal.alarm), _marking(signal.setitimer)
+    atexit._clear()  # noqa: SLF001  the only way
+    for function, args, kwargs in _imported:
+        atexit.register(function, *args, **kwargs)
+    for module, reseed in (("numpy.random", "seed"), ("torch", "seed")):
+        if module in sys.modules:  # Python's own module does this itself
+            with suppress(Exception):
+                getattr(sys.modules[module], reseed)()
+
+
+def run_exit_hooks() -> None:
+    """Runs the exit hooks and writes the buffers of open files, for a bounded time."""
+    thread = threading.Thread(target=_end, name="exit-hooks", daemon=True)
+    thread.start()
+    thread.join(_HOOKS_S)
+    if thread.is_alive():
+        line = f"fairlane: exit hooks took more than {_HOOKS_S:g} s: they are cut off"
+        with suppress(Exception):
+            sys.stderr.write(line + "\n")
+
+
+def _end() -> None:
+    with suppress(BaseException):
+        atexit._run_exitfuncs()  # noqa: SLF001
+    for found in gc.get_objects():
+        with suppress(BaseException):  # a proxy may raise anything
+            if isinstance(found, (io.TextIOWrapper, io.BufferedWriter)) and not found.closed:
+                found.flush()
+
+
+def _marking(function: Any) -> Any:
+    """Returns a function of `signal` that also notes that a call has set a timer."""
+
+    def wrapped(*args: Any) -> Any:
+        global is_marked  # noqa: PLW0603
+        is_marked = True
+        return function(*args)
+
+    return functools.wraps(function)(wrapped)
+
+
+def clear_timer() -> None:
+    """Stops a timer that a call has left behind, because its signal would hit another call."""
+    global is_marked  # noqa: PLW0603
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    is_marked = False
+
+
+def after_call(error: BaseException | None) -> None:
+    """Ends a process that a handler forked; else stops the timer that the call has left behind."""
+    if is_fork:
+        leave_fork(error)
+    clear_timer()
 
 
 def flush() -> None:
@@ -48,7 +140,7 @@ def flush_before_fork() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process without exit hooks and without waiting for threads."""
+    """Ends this process now, without waiting for threads."""
     try:
         flush()
     finally:

@@ -123,7 +123,7 @@ def command(
         return _run_apps(apps, redis, worker_id, chosen, log, until_idle=until_idle)
     function = _find(handler)
     log()
-    with open_queue(redis, queue) as opened:
+    with open_queue(redis, queue, waits=True) as opened:
         worker = Worker(opened, function, id=worker_id, **chosen)
         _log_unknown(opened)
         if handler is None:
@@ -192,6 +192,9 @@ def _run_apps(
         app.url = app.url or url_of(None)
     log()
     workers = workers_of(apps, redis, id=worker_id, **chosen)
+    for url in {worker.queue.driver.url for worker in workers}:
+        with open_queue(url, waits=True):
+            pass
     for worker in workers:
         _log_unknown(worker.queue)
     return run_workers(workers, until_idle=until_idle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from fairlane.worker.handler.errors import GiveBack, Reject
 from fairlane.worker.handler.handlers import Context, Lifespan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from fairlane.tasks.codec import TaskBody
     from fairlane.tasks.signature import TaskSignature
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlane.worker")
 __fairlane_caller__ = True  # its frames are left out of a task's traceback: see handler/outcome.py
+# Bytes that begin no text in UTF-8 and no array in MessagePack.
+_NO_TEXT = {*range(0x80, 0x90), *range(0xA0, 0xC2), *range(0xF5, 0x100)}
+_NAMED_MOST = 100  # kinds of calls that a process logs because it cannot make them
 UNKNOWN_AFTER_S = 10.0  # a worker looks so often whether it has an unknown task by now
 
 
@@ -80,7 +84,7 @@ class Calls:
         self._waits = any(app.unknown_tasks == "wait" for app in self.apps)
         # Most bodies are of the same task as the one before them, and are decoded in one step.
         self._guess = _BodyReader.of(next(iter(self._tasks.values())), JSON)
-        self._unknown: set[str] = set()
+        self._unfit_calls: set[str] = set()  # those that were logged
         self._loop = ProcessLoop()
 
     @property
@@ -179,10 +183,10 @@ class Calls:
             try:
                 given = asdict(guess.decode(body).arguments)
             except msgspec.MsgspecError as error:
-                raise Reject(
-                    f"task {guess.callee.signature.task} cannot take its arguments: "
-                    f"{_in_words(error)}"
-                ) from None
+                task, why = guess.callee.signature.task, _in_words(error)
+                what = f"task {task} cannot take its arguments: {why}"
+                remedy = "submit it with arguments that it takes"
+                raise self._unfit(what, "takes them", remedy) from None
         if guess.callee.signature.has_defaults:
             given = {name: value for name, value in given.items() if value is not UNSET}
         return guess.callee, guess.codec, given
@@ -193,6 +197,9 @@ class Calls:
         try:
             parts = codec.decode_body(body)
         except msgspec.MsgspecError as error:
+            if _is_newer(body):
+                what = "no worker can read the format of this call"
+                raise self._unfit(what, "can", "start a worker that can") from None
             raise Reject(f"the body is no call of a task{_why(body, error)}") from None
         if parts.version > VERSION or parts.task not in self._tasks:
             raise self._no_task(parts.task, parts.version)
@@ -203,11 +210,15 @@ class Calls:
         what = f"no worker has had the task {name}"
         if version > VERSION:
             what = f"no worker can read format {version} of the call of task {name}"
+        return self._unfit(what, "has it", "start a worker that has it, and requeue the dead")
+
+    def _unfit(self, what: str, does: str, remedy: str) -> Exception:
+        """Returns the error for a call that this worker cannot make, but a newer one might."""
         if not self._waits:
-            return Reject(f"{what}: start a worker that has it, and requeue the dead")
-        text = f"{what}: it waits for a worker that has it"
-        if name not in self._unknown:
-            self._unknown.add(name)
+            return Reject(f"{what}: {remedy}")
+        text = f"{what}: it waits for a worker that {does}"
+        if what not in self._unfit_calls and len(self._unfit_calls) < _NAMED_MOST:
+            self._unfit_calls.add(what)
             _log.warning("queue %s: %s; this one has %s", self.queue, text, self._names())
         return GiveBack(text, UNKNOWN_AFTER_S)
 
@@ -219,7 +230,10 @@ class Calls:
     def _start(self) -> None:
         for app in self.apps:
             for hook in app.hooks.startup:
-                _resolve(self._loop.run, hook())
+                if asyncio.iscoroutine(done := hook()):
+                    # It ran in a context of its own: the calls get what it has set there.
+                    for variable, value in self._loop.run(_with_context(done)).items():
+                        variable.set(value)
 
     def _stop(self) -> None:
         for app in reversed(self.apps):
@@ -237,6 +251,12 @@ class Calls:
         for app in reversed(self.apps):
             for hook in app.hooks.shutdown:
                 await _afinish(hook)
+
+
+async def _with_context(done: Awaitable[Any]) -> contextvars.Context:
+    """Awaits a hook; returns the context variables as it leaves them."""
+    await done
+    return contextvars.copy_context()
 
 
 class _OnLoop:
@@ -260,6 +280,21 @@ def _one_queue(apps: list[App]) -> str:
     if len(names) != 1:
         raise InvalidArgument(f"apps of {len(names)} queues cannot share a handler")
     return names.pop()
+
+
+def _is_newer(body: bytes) -> bool:
+    """Returns True for a call in a later format: its version is later, or its encoding is new.
+
+    A format of calls begins with an array, whose first value is the version. Bytes that begin
+    neither a text nor MessagePack's arrays are of an encoding that this worker lacks.
+    """
+    for codec in (JSON, MSGPACK):
+        try:
+            version, *_ = codec.decoder(list[msgspec.Raw])(body)
+            return bool(codec.decoder(int)(version) > VERSION)
+        except (msgspec.MsgspecError, ValueError):
+            continue
+    return bool(body) and body[0] in _NO_TEXT
 
 
 def _why(body: bytes, error: msgspec.MsgspecError) -> str:

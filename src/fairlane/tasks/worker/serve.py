@@ -47,7 +47,10 @@ def load_apps(names: Iterable[str]) -> list[App]:
         if isinstance(app, Task):
             raise HandlerNotFound(f"app {name!r} is a task: name its app, not the task")
         if not isinstance(app, App):
-            raise HandlerNotFound(f"app {name!r} is {type_of(app)}: a fairlane.App is expected")
+            hint = "; --handler takes a function" if callable(app) else ""
+            raise HandlerNotFound(
+                f"app {name!r} is {type_of(app)}: a fairlane.App is expected{hint}"
+            )
         if not any(app is other for other in found):
             found.append(app)
     return found

@@ -7,10 +7,12 @@ import difflib
 import functools
 import importlib
 import inspect
+import logging
 import math
 import os
 import signal
 import sys
+import threading
 import traceback
 import typing
 from collections.abc import Awaitable, Callable
@@ -19,10 +21,12 @@ from typing import Any, TypeVar
 
 from fairlane.common.terminal import as_json
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
+from fairlane.worker import termination
 from fairlane.worker.handler.errors import is_seconds
 from fairlane.worker.handler.flow_step import FlowStep
 
 Handler = Callable[..., Any]
+_log = logging.getLogger("fairlane.worker")
 F = TypeVar("F", bound=Handler)
 _BODY_AND_CONTEXT = 2
 _PARTS = 2**63
@@ -163,6 +167,13 @@ def check_time_limit(seconds: float) -> float:
 
 def shape_of(handler: Handler) -> Shape:
     """Inspects a handler. Raises HandlerNotFound if it can't be called with a body."""
+    if isinstance(handler, str):
+        raise HandlerNotFound(
+            f"handler {handler!r} is a text: import the function and pass it, or run "
+            f"rq-worker --handler {handler}"
+        )
+    if remedy := getattr(type(handler), "fairlane_remedy", ""):
+        raise HandlerNotFound(f"handler {_name(handler)} is {type_of(handler)}: {remedy}")
     if not callable(handler):
         raise HandlerNotFound(f"handler {handler!r} is {type_of(handler)}, not something to call")
     called = _called(handler)
@@ -253,7 +264,7 @@ def load_object(what: str, name: str, wanted: str) -> Any:
         module = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
         raise HandlerNotFound(f"{what} {name!r} names a file: write {module}:{path}")
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = _imported(what, name, module_name)
     except (Exception, SystemExit) as error:  # whatever the module raises, or a script's end
         raise HandlerNotFound(
             f"{what} {name!r} cannot be imported: {type(error).__name__}: {error}"
@@ -268,6 +279,22 @@ def load_object(what: str, name: str, wanted: str) -> Any:
             )
         found = getattr(found, part)
     return found
+
+
+def _imported(what: str, name: str, module_name: str) -> Any:
+    """Imports a module; warns of threads that it starts, because a fork does not have them."""
+    before = set(threading.enumerate())
+    with termination.noting_exit_hooks():
+        module = importlib.import_module(module_name)
+    if started := [thread.name for thread in threading.enumerate() if thread not in before]:
+        _log.warning(
+            "%s %r starts threads when it is imported (%s): they do not run in a worker's "
+            "processes, so start them in on_startup",
+            what,
+            name,
+            ", ".join(started),
+        )
+    return module
 
 
 def _searched(module_name: str, error: BaseException) -> str:

@@ -104,6 +104,8 @@ class Runner:
                     break
         finally:
             self.record = own
+            if termination.is_child:
+                termination.clear_timer()
             if self._journal is not None:
                 self._journal = None
                 own.end_batch()
@@ -129,13 +131,13 @@ class Runner:
                 body = entry[1][1]
                 result = call(body, self._context(taken, entry)) if wants_context else call(body)
             except BaseException as error:  # noqa: BLE001  even SystemExit is the sub-request's failure
-                if termination.is_fork:
-                    termination.leave_fork(error)
+                if termination.is_marked:
+                    termination.after_call(error)
                 now = perf_counter_ns()
                 tally.fail(entry, error, now - before)
             else:
-                if termination.is_fork:
-                    termination.leave_fork(None)
+                if termination.is_marked:
+                    termination.after_call(None)
                 now = perf_counter_ns()
                 tally.add(entry, result, now - before)
             if tally.is_time(now) or (self.record.attention and self._must_stop(tally)):
@@ -160,8 +162,8 @@ class Runner:
                 self._task = task
                 result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
             except BaseException as error:
-                if termination.is_fork:
-                    termination.leave_fork(error)
+                if termination.is_marked:
+                    termination.after_call(error)
                 was_cancelled, now = self._end_call(), perf_counter_ns()
                 if _ends_unit(error, task):
                     raise
@@ -170,8 +172,8 @@ class Runner:
                     break
                 tally.fail(entry, error)
             else:
-                if termination.is_fork:
-                    termination.leave_fork(None)
+                if termination.is_marked:
+                    termination.after_call(None)
                 self._end_call()
                 now = perf_counter_ns()
                 tally.add(entry, result, now - before)
@@ -187,8 +189,8 @@ class Runner:
             results = self._call_batch(taken, entries)
         except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
             error = raised
-        if termination.is_fork:
-            termination.leave_fork(error)
+        if termination.is_marked:
+            termination.after_call(error)
         if limit_s:
             self.record.rest()
         error = tally.late(perf_counter_ns() - before, error) or error
@@ -210,8 +212,8 @@ class Runner:
             error = raised
             tally.is_over = was_cancelled
         self._end_call()
-        if termination.is_fork:
-            termination.leave_fork(error)
+        if termination.is_marked:
+            termination.after_call(error)
         if tally.is_over:
             return tally.outcome(perf_counter_ns())
         return _batch_outcome(tally, entries, results, error, before)

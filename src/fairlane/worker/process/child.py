@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import ctypes
 import logging
 import os
@@ -112,12 +113,16 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
         stack_dump.prepare(file)
         signals.restore_in_forks()
         termination.watch_forks()
+        termination.begin_process()
         _main(assignment)
         code = 0
+        termination.run_exit_hooks()
     except BaseException:  # noqa: BLE001  logged, and then the process ends
         _log.exception("a process of worker %s failed", assignment.worker)
     finally:
-        termination.leave(code)  # nothing of the parent's (exit hooks, test runners) may run here
+        termination.leave(
+            code
+        )  # no test runner and no exit hook of the parent's program may run here
 
 
 def _lead_group(pid: int) -> None:
@@ -174,8 +179,10 @@ def _serve_all(assignment: Assignment, units: list[Unit]) -> None:
         _serve(assignment, units[0])
     else:
         threads = [
-            threading.Thread(
-                target=_serve, args=(assignment, unit), name=f"unit-{unit.record.unit}"
+            threading.Thread(  # each has the context variables that the start has set
+                target=contextvars.copy_context().run,
+                args=(_serve, assignment, unit),
+                name=f"unit-{unit.record.unit}",
             )
             for unit in units
         ]
@@ -265,6 +272,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     await _end_tasks()
     _report_last(assignment)
     # asyncio would wait for threads that a handler may have left in a long call.
+    termination.run_exit_hooks()
     termination.leave(0)
 
 
