@@ -72,8 +72,10 @@ def make_app(site: Site) -> Starlette:
         finally:
             site.stopping.set()
             site.demand.stop()
-            delivering.cancel()
-            await asyncio.gather(delivering, return_exceptions=True)
+            ending = (delivering, *site.withdrawing)
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
             await site.queue.close()
 
     app = Starlette(

@@ -32,7 +32,8 @@ class NewRequest:
 
     `open_ms` is how long an open request may go without a chunk; 0 = it is sealed. `room` waits for
     room, None = as its group does. `created` and `born` (ms, the life of the id) are set by create.
-    With `takes_back` an error of its caller withdraws an incomplete request.
+    With `takes_back` an error of its caller withdraws an incomplete request. `unsure` is the digest
+    with a chunk whose reply was lost.
     """
 
     id: str
@@ -44,6 +45,7 @@ class NewRequest:
     takes_back: bool = True
     born: int = 0
     created: Created | None = None
+    unsure: Digest | None = None
     ids: bytes = b""  # of the bodies, if they are to be distinct
 
     def begin(self, bodies: Chunk) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.operations.control.completion_log import has_entries_before
 from fairlane.operations.find.cursor import invalid_cursor
 from fairlane.operations.find.requests import check_page
 from fairlane.protocol import keys
@@ -59,7 +60,7 @@ def read_trail(
     That is "" at the end. `limit` is 1 to 1,000. Raises InvalidArgument.
     """
     check_page(limit)
-    if after and not all(part.isdecimal() for part in after.split("-", 1)):
+    if after and not has_entries_before(after):
         raise invalid_cursor(after)
     newest = f"({after}" if after else "+"
     rows = yield Command(b"XREVRANGE", keys.audit(queue), newest, "-", b"COUNT", limit)

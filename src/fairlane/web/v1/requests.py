@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 from starlette.responses import Response
 
+from fairlane.errors import RedisUnreachable
 from fairlane.operations.many.apply import set_one
 from fairlane.operations.many.change import Change
 from fairlane.web.endpoint.reading import (
@@ -42,6 +43,8 @@ from fairlane.web.v1.schemas import (
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
+    from fairlane.aio.request import Request
+    from fairlane.common.chunking import Bodies
     from fairlane.web.endpoint.site import Site
 
 READ = ("submit", "view")
@@ -58,11 +61,21 @@ async def submit(site: Site, call: Call) -> Response:
         source = lines(file_parts(call) if is_file else parts(call), as_they_are=is_file)
         site.check_room(counted_as(call))
         with site.long_call(counted_as(call)):
-            made = await site.queue.submit_request(source, **options)
+            made = await _submitted(site, source, **options)
     else:
         given = await document(call, NewRequest, MOST)
-        made = await site.queue.submit_request(map(to_bytes, given.bodies), **given.given())
+        made = await _submitted(site, map(to_bytes, given.bodies), **given.given())
     return answer(Submitted(made.id, made.total or 0), 201)
+
+
+async def _submitted(site: Site, bodies: Bodies, **options: Any) -> Request:
+    """Submits; what an outage of Redis leaves open is withdrawn when it answers again."""
+    try:
+        return await site.queue.submit_request(bodies, **options)
+    except RedisUnreachable as error:
+        if error.take_back is not None:
+            site.withdraw(error.take_back)
+        raise
 
 
 async def list_requests(site: Site, call: Call) -> Response:
