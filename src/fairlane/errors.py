@@ -37,6 +37,11 @@ FairlaneError
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
 
 class FairlaneError(Exception):
     """The base class of every error that this package raises deliberately.
@@ -188,7 +193,12 @@ class RedisError(FairlaneError):
 
 
 class RedisUnreachable(RedisError):
-    """No connection, or no answer within the time allowed."""
+    """No connection, or no answer within the time allowed.
+
+    `take_back` makes the operation that withdraws what a submission left open; None = nothing.
+    """
+
+    take_back: Callable[[], Generator[Any, Any, None]] | None = None
 
 
 class ScriptsNotLoaded(RedisUnreachable):

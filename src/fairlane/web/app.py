@@ -74,9 +74,10 @@ def make_app(site: Site) -> Starlette:
         finally:
             site.stopping.set()
             site.demand.stop()
-            for task in (delivering, recording):
+            ending = (delivering, recording, *site.withdrawing)
+            for task in ending:
                 task.cancel()
-            await asyncio.gather(delivering, recording, return_exceptions=True)
+            await asyncio.gather(*ending, return_exceptions=True)
             await site.queue.close()
 
     app = Starlette(

@@ -9,6 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument, NotDurable, ReceiptExpired
+from fairlane.operations.pull.receipt import new_proof
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.processes.takers import HOUR, take_again, take_one
@@ -329,7 +330,7 @@ def test_a_receipt_that_was_made_up_settles_nothing(queue: Queue):
     request, taken = taken_of(queue)
     op = taken.receipt.split(".")[2]
     with TOO_OLD:
-        queue.taken(taken.receipt.replace(op, "0" * 32)).done()
+        queue.taken(taken.receipt.replace(op, new_proof(queue.name).decode())).done()
     assert request.progress().done == 0
 
 
@@ -352,3 +353,18 @@ def test_a_durable_request_confirms_what_is_settled(monkeypatch: pytest.MonkeyPa
         late.done()
         other.dead("broken")
         assert (request.progress().done, request.progress().dead) == (2, 1)
+
+
+def test_a_receipt_cannot_be_changed_to_name_another_queue(queue: Queue):
+    queue.post("a", id="r1")
+    (taken,) = queue.take()
+    name = queue.name
+    forged = taken.receipt.replace(f"{name}~", "other~", 1)
+    other = Queue(queue.driver, "other")
+    with pytest.raises(InvalidArgument, match="was changed"):
+        other.taken(forged)
+    with pytest.raises(InvalidArgument):
+        queue.taken(taken.receipt.replace("~r1~", "~r1~٣", 1))
+    assert [one.id for one in other.completions(since="0", follow=False)] == []
+    queue.taken(taken.receipt).done()
+    assert [one.id for one in queue.completions(since="0", follow=False)] == ["r1"]

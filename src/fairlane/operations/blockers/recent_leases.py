@@ -15,6 +15,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.found import HeldLease, RecentLeases, SettledLease
 from fairlane.operations.blockers.facts import MOST_PERMITS, read_holders
 from fairlane.operations.control.completion import parse_results
+from fairlane.operations.control.completion_log import is_place
 from fairlane.operations.control.request_state import not_found
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
@@ -38,8 +39,10 @@ def recent_leases(request_id: str, after: str = "") -> Operation[RecentLeases]:
     Only leases that were settled after the one with the `log_id` `after` are returned. Raises
     RequestNotFound, InvalidArgument.
     """
-    if after and not all(part.isdecimal() for part in after.split("-", 1)):
-        raise InvalidArgument(f"place {after!r} is not valid: name the log_id of a settled lease")
+    if after and not is_place(after):
+        raise InvalidArgument(
+            f"place {after[:60]!r} is not valid: name the log_id of a settled lease"
+        )
     row, held, time = yield Batch(
         [
             hmget(request_id, *_FIELDS),

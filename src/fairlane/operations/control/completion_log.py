@@ -17,7 +17,8 @@ from fairlane.protocol.steps import Batch, Command, Operation
 if TYPE_CHECKING:
     from fairlane.model import Completion
 
-_ENTRY = re.compile(r"\d+(-\d+)?")
+_ENTRY = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
+_SHOWN = 60  # characters of what is refused
 _PAGE = 100  # endings of one read
 
 
@@ -45,8 +46,10 @@ def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Co
     Raises InvalidArgument. Raises DataLost if endings after that place may have left the log, or if
     a failover lost that place, because later endings may then be logged before it.
     """
-    if not _ENTRY.fullmatch(after):
-        raise InvalidArgument(f"{after!r} is no place in the completion log: a log_id is expected")
+    if not is_place(after):
+        raise InvalidArgument(
+            f"{after[:_SHOWN]!r} is no place in the completion log: a log_id is expected"
+        )
     words: tuple[Any, ...] = (b"XREAD", b"COUNT", _PAGE)
     if block_ms:
         words += (b"BLOCK", block_ms)
@@ -88,6 +91,16 @@ def place(entry_id: str) -> tuple[int, int]:
     """Returns an entry id as two numbers, ordered as the stream is. Raises ValueError."""
     ms, _, seq = entry_id.partition("-")
     return int(ms), int(seq or 0)
+
+
+def is_place(text: str) -> bool:
+    """Returns True for a place in a stream: an entry id, or a moment in ms."""
+    return bool(_ENTRY.fullmatch(text)) and max(place(text)) < (1 << 64) - 1
+
+
+def has_entries_before(text: str) -> bool:
+    """Returns True for a place in a stream that entries may be before."""
+    return is_place(text) and place(text) > place(BEGIN)
 
 
 def span(stream: bytes) -> Operation[Span | None]:

@@ -51,7 +51,8 @@ class NewRequest:
     room, None = as its group does. `created`, `born` (ms, the life of the id) and `lives` (those of
     the requests that it starts after) are set by create. With `takes_back` an error of its caller
     withdraws an incomplete request. `guard` is run before another request of the id is cancelled,
-    replaced or added to, and raises to prevent that.
+    replaced or added to, and raises to prevent that. `unsure` is the digest with a chunk whose
+    reply was lost.
     """
 
     id: str
@@ -64,6 +65,7 @@ class NewRequest:
     guard: Guard | None = None
     born: int = 0
     created: Created | None = None
+    unsure: Digest | None = None
     ids: bytes = b""  # of the bodies, if they are to be distinct
     lives: str = ""  # see operations/create/others.py
 

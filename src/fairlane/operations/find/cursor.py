@@ -9,6 +9,7 @@ from typing import Any
 
 from fairlane.errors import InvalidArgument
 
+_DIGITS = 20  # of a number of 64 bits
 _SHOWN_MOST = 60  # characters of a refused cursor
 
 
@@ -33,7 +34,7 @@ def read_cursor(cursor: str, owner: str) -> list[Any]:
 
 def is_number(text: str) -> bool:
     """Returns True for a cursor of SCAN: a number of 64 bits."""
-    return text.isascii() and text.isdecimal() and int(text) < 1 << 64
+    return len(text) <= _DIGITS and text.isascii() and text.isdecimal() and int(text) < 1 << 64
 
 
 def invalid_cursor(cursor: object) -> InvalidArgument:

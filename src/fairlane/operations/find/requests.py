@@ -12,7 +12,6 @@ on its own. Any other order also sorts within one part, which may be a whole sec
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +19,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.found import ENDED, RUNNING, RequestPage
 from fairlane.model import Completion
 from fairlane.operations.batching import run_all
+from fairlane.operations.control.completion_log import has_entries_before
 from fairlane.operations.control.request_state import completion
 from fairlane.operations.find import waiting
 from fairlane.operations.find.cursor import invalid_cursor, is_number, read_cursor, write_cursor
@@ -42,7 +42,6 @@ _CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
 _URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
 _LABELS = ("born", "tags", "tenant")
 _BEFORE_ALL = (-(1 << 62), 0, 0, "")  # sorted before each request
-_LOG_ID = re.compile(r"([0-9]{1,15}-[0-9]{1,19})?")
 
 
 class _Place(NamedTuple):
@@ -257,7 +256,9 @@ def _read_place(cursor: str, queue: str, sort: str) -> _Place:
             str(scan),
             [int(first), int(priority), int(born), str(name)],
             str(log_id),
-        ] if section in _SECTIONS and is_number(scan) and _LOG_ID.fullmatch(log_id):
+        ] if (
+            section in _SECTIONS and is_number(scan) and (not log_id or has_entries_before(log_id))
+        ):
             if sorted_by != sort:
                 raise InvalidArgument(
                     f"the cursor is of a list with sort={sorted_by!r}, not {sort!r}: begin anew"

@@ -1,26 +1,31 @@
 """The receipt of a sub-request that a program took: the proof that it holds the lease, as text.
 
 The text has no character that a URL would have to quote. Its op is random, so no program can make
-the receipt of another one.
+the receipt of another one. The op also has a mark of its queue, so the text of a receipt cannot be
+changed to name another queue, whose log would get the ending.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument, ReceiptExpired
 from fairlane.model import result_head
+from fairlane.operations.control.completion_log import is_place
 
 if TYPE_CHECKING:
     from fairlane.model import Slice
 
 _NAME = r"[A-Za-z0-9_.:-]{1,128}"
 _RECEIPT = re.compile(
-    rf"({_NAME})~({_NAME})~(\d{{1,5}})\.(\d{{1,20}})\.([0-9a-f]{{32}})"
-    r"\.(\d{1,20}-\d{1,20})\.(\d{1,10})\.(\d{1,20})\.(\d{1,2})"
+    rf"({_NAME})~({_NAME})~([0-9]{{1,5}})\.([0-9]{{1,20}})\.([0-9a-f]{{32}})"
+    r"\.([0-9]{1,20}-[0-9]{1,20})\.([0-9]{1,10})\.([0-9]{1,18})\.([0-9]{1,2})"
 )
+_SEED = 24  # digits of an op that are random: 96 bits; the other 8 are the mark
 _SHOWN_MOST = 60  # characters of a refused receipt
 
 
@@ -84,10 +89,20 @@ def receipt_of(queue: str, taken: Slice) -> Receipt:
     )
 
 
+def new_proof(queue: str) -> bytes:
+    """Returns a new op for a lease in this queue."""
+    seed = secrets.token_hex(_SEED // 2)
+    return f"{seed}{_mark(queue, seed)}".encode()
+
+
+def _mark(queue: str, seed: str) -> str:
+    return hashlib.sha256(f"{queue}~{seed}".encode()).hexdigest()[:8]
+
+
 def parse_receipt(queue: str, text: str) -> Receipt:
     """Reads a receipt of this queue. Raises InvalidArgument."""
     match = _RECEIPT.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
+    if match is None or not is_place(match[6]):
         shown = repr(text)
         if isinstance(text, str) and len(text) > _SHOWN_MOST:
             shown = f"{text[:_SHOWN_MOST]!r}... ({len(text):,} characters)"
@@ -99,6 +114,10 @@ def parse_receipt(queue: str, text: str) -> Receipt:
         raise InvalidArgument(
             f"receipt {text[:_SHOWN_MOST]!r}... is of queue {home}, not of {queue}: "
             "use a Queue of that name"
+        )
+    if op[_SEED:] != _mark(queue, op[:_SEED]):
+        raise InvalidArgument(
+            f"receipt {text[:_SHOWN_MOST]!r}... was changed: pass it as it was when it was taken"
         )
     return Receipt(
         queue, request_id, k, fence.encode(), op.encode(), entry_id.encode(),

@@ -16,12 +16,12 @@ from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.batching import call_each, run_each_or_error
 from fairlane.operations.lease import rates, turns
 from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.lease.leases import acquire_call, extend, new_op, slice_of
+from fairlane.operations.lease.leases import acquire_call, extend, slice_of
 from fairlane.operations.lease.rates import acquire_rated
 from fairlane.operations.lease.shards import served
 from fairlane.operations.lease.tokens import parse, pop, pop_ahead, push
 from fairlane.operations.maintenance.queue_rate import parse_queue_rate
-from fairlane.operations.pull.receipt import Receipt, receipt_of
+from fairlane.operations.pull.receipt import Receipt, new_proof, receipt_of
 from fairlane.operations.pull.stand_in import Upkeep
 from fairlane.options import check_whole
 from fairlane.protocol import keys
@@ -199,7 +199,7 @@ def _exchange(
 ) -> Operation[tuple[list[Delivery], FairlaneError | None, int]]:
     """Returns what these tokens brought, the first error, and how many leases were granted."""
     tokens = [token for word in raw if (token := parse(word)) is not None]
-    ops = [new_op() for _ in tokens]
+    ops = [new_proof(taker.queue) for _ in tokens]
     name = taker.name_of()
     asked = [_acquire(name, token, op) for token, op in zip(tokens, ops, strict=True)]
     replies = yield from call_each([ask(None) for ask in asked])

@@ -64,8 +64,9 @@ class Submission:
         self.new.digest = digest
         try:
             reply = yield from self._append(chunk, ids)
-        except FairlaneError:
+        except FairlaneError as error:
             self.new.digest = self._last
+            self.new.unsure = digest if isinstance(error, RedisUnreachable) else None
             raise
         if reply.has_tokens:
             self._last = digest

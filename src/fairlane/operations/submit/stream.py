@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestClosed
+from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable, RequestClosed
 from fairlane.operations.create.admission import Admission, check_max_wait
 from fairlane.operations.create.alone import already_exists
 from fairlane.operations.create.digest import Digest
@@ -91,7 +92,7 @@ def _or_discard(new: NewRequest, rest: Operation[int]) -> Operation[int]:
     """Runs the rest of a submission; no room, or Ctrl-C, cancels the open request.
 
     The request stays if it is another producer's or gone. It also stays if Redis does not answer:
-    then a repeat with the same id resumes.
+    then a repeat with the same id resumes, or the caller runs what the error has as `take_back`.
     """
     try:
         return (yield from rest)
@@ -100,6 +101,8 @@ def _or_discard(new: NewRequest, rest: Operation[int]) -> Operation[int]:
     except FairlaneError as error:
         if isinstance(error, (RedisFull, QueueFull)):
             yield from _take_back(new, error)
+        elif isinstance(error, RedisUnreachable) and new.takes_back:
+            error.take_back = partial(_take_back_later, new, type(error).__name__)
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
@@ -125,6 +128,13 @@ def _pull(new: NewRequest) -> Operation[Chunk | None]:
 def _take_back(new: NewRequest, error: BaseException) -> Operation[None]:
     if new.takes_back:
         yield from discard(new, f"submission: {type(error).__name__}")
+
+
+def _take_back_later(new: NewRequest, reason: str) -> Operation[None]:
+    """Takes back what a submission wrote before its error, with a chunk whose reply was lost."""
+    if new.unsure is not None:
+        new.digest = new.unsure
+    yield from discard(new, f"submission: {reason}")
 
 
 def _resume(new: NewRequest, created: Created, following: Chunk | None) -> Operation[int]:

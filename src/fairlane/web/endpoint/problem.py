@@ -51,6 +51,7 @@ class Refusal(Exception):
     def __init__(
         self, status: int, detail: str, headers: Mapping[str, str] | None = None, kind: str = ""
     ) -> None:
+        detail = detail.encode("utf-8", "backslashreplace").decode()  # JSON has no half characters
         super().__init__(detail)
         self.status, self.detail, self.headers, self.kind = status, detail, headers, kind
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fairlane import settings
 from fairlane.common import clock
+from fairlane.errors import FairlaneError
 from fairlane.live.demand import SharedDemand
 from fairlane.web.access.caller import Proxies
 from fairlane.web.access.cookie import Sessions
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fairlane.found import QueueErrors
     from fairlane.model import Progress
     from fairlane.operations.observe.model import Snapshot
+    from fairlane.protocol.steps import Operation
     from fairlane.web.access.rates import CallRates
     from fairlane.web.access.tokens import TokenFile
 
@@ -36,6 +38,7 @@ T = TypeVar("T")
 RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
 WHY_KEEP_S = 5.0  # it reads the lanes
 FAILURES_REST_S = 15.0  # it reads up to 100,000 dead sub-requests
+WITHDRAW_AGAIN_S = 1.0
 MAX_LONG_CALLS = 500  # of one token: streams, uploads, and calls that wait for work
 
 
@@ -125,6 +128,7 @@ class Site:
     calls: set[asyncio.Task[Any]] = field(default_factory=set)
     long_calls: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
+    withdrawing: set[asyncio.Task[None]] = field(default_factory=set)
     results: ResultsReader = field(init=False)
     takes: TakeLine = field(default_factory=TakeLine)
 
@@ -162,6 +166,22 @@ class Site:
             self.long_calls[caller] -= 1
             if not self.long_calls[caller]:
                 del self.long_calls[caller]
+
+    def withdraw(self, take_back: Callable[[], Operation[None]]) -> None:
+        """Runs the operation until Redis answers, for an hour: then the request is given up."""
+
+        async def run() -> None:
+            ends = clock.mono_s() + settings.OPEN_MS / 1000
+            while clock.mono_s() < ends:
+                try:
+                    await self.queue.driver.run(take_back())
+                    break
+                except FairlaneError:
+                    await asyncio.sleep(WITHDRAW_AGAIN_S)
+
+        task = asyncio.create_task(run())
+        self.withdrawing.add(task)
+        task.add_done_callback(self.withdrawing.discard)
 
     def end_calls(self) -> None:
         """Ends the calls that go on, because the server stops: each gets a refusal."""

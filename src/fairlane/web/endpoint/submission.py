@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common.chunking import chunks_async
-from fairlane.errors import RequestNotFound
+from fairlane.errors import RedisUnreachable, RequestNotFound
 from fairlane.operations.batching import run_all
 from fairlane.operations.http.audit_trail import begin
 from fairlane.operations.submit.stream import submit
@@ -47,7 +47,12 @@ async def submit_for(site: Site, call: Request, bodies: Bodies, **options: Any) 
         await site.queue.driver.run(_check_own(queue, policy.after))
         run = submit(name, policy, guard=replacing.guard)
         async with replacing:
-            total = await site.queue.driver.run(run, chunks_async(bodies))
+            try:
+                total = await site.queue.driver.run(run, chunks_async(bodies))
+            except RedisUnreachable as error:  # what this leaves open goes when Redis answers again
+                if error.take_back is not None:
+                    site.withdraw(error.take_back)
+                raise
         span.sent(name, total)
     return name, total
 

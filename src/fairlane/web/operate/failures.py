@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from fairlane.model import DeadChoice as Choice
+from fairlane.operations.control.completion_log import is_place
 from fairlane.operations.control.dead_letters import read_dead
 from fairlane.operations.control.requeue import requeue_dead
 from fairlane.operations.find.failures import request_errors
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fairlane.web.endpoint.site import Site
 
 _MOST_OF_ONE = 10_000  # dead sub-requests that are read: pages ask again and again
-_DEAD_ID = re.compile(r"\d{1,20}-\d{1,20}")
 
 
 class FailureRow(msgspec.Struct):
@@ -143,8 +142,8 @@ async def errors_of_queue(site: Site, _: Call) -> Response:
 async def dead(site: Site, call: Call) -> Response:
     """Returns dead sub-requests with their bodies, first to die first: about 4 MiB a page."""
     after = query(call, After).after
-    if after and not _DEAD_ID.fullmatch(after):
-        raise Refusal(422, f"after {after!r} is no place: give the one that the last page had")
+    if after and not is_place(after):
+        raise Refusal(422, f"after {after[:60]!r} is no place: give the one that the last page had")
     request, _ = await own_request(site, call)
     page = await site.queue.driver.run(read_dead(request.id, after))
     return answer(DeadPage([dead_of(one) for one in page], page[-1].dead_id if page else ""))

@@ -25,6 +25,22 @@ _GONE = 410  # the receiver wants no more events
 _SLOW_DOWN = {429, 503}
 _LONGEST_AFTER_S = 3_600
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# The registries of special addresses (IANA): what Python knows of them depends on its version.
+_SPECIAL4 = [
+    ipaddress.IPv4Network(text)
+    for text in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+        *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24"),
+        *("192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15"),
+        *("198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+    )
+]
+_PUBLIC6 = ipaddress.IPv6Network("2000::/3")  # all that is assigned
+_SPECIAL6 = [
+    ipaddress.IPv6Network(text)
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+]
+_ISATAP = {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}
 
 
 class Posted(NamedTuple):
@@ -95,7 +111,7 @@ async def _address(host: str, port: int, *, to_private: bool) -> str:
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(one[4][0]) for one in found]
     for address in addresses:
-        if to_private or _is_public(address):
+        if to_private or is_public(address):
             return address
     named = host if host in addresses else f"{host} ({', '.join(addresses[:3])})"
     raise OSError(
@@ -104,15 +120,17 @@ async def _address(host: str, port: int, *, to_private: bool) -> str:
     )
 
 
-def _is_public(address: str) -> bool:
+def is_public(address: str) -> bool:
     """Returns True for an address of the Internet, also if a gateway (NAT64) leads to it.
 
     Other IPv6 addresses that have an IPv4 one in them are of none: nothing is called by them.
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
-        if found in _NAT64:
-            found = ipaddress.IPv4Address(found.packed[12:])
-        elif found.sixtofour or found.is_site_local:
-            return False
-    return found.is_global and not (found.is_multicast or found.is_reserved)
+        if found not in _NAT64:
+            is_isatap = found.packed[8:12] in _ISATAP
+            return (
+                found in _PUBLIC6 and not is_isatap and not any(found in one for one in _SPECIAL6)
+            )
+        found = ipaddress.IPv4Address(found.packed[12:])
+    return not any(found in one for one in _SPECIAL4)
