@@ -10,7 +10,7 @@
 # `docker stop -t 60` gives a worker a minute to finish what it holds. Its work is not lost if the
 # time is too short: it runs again elsewhere.
 
-ARG BASE=python:3-slim
+ARG BASE=python:3.13.5-slim-bookworm@sha256:4c2cf9917bd1cbacc5e9b07320025bdb7cdf2df7b0ceaccb55e9dd7e30987419
 
 FROM ${BASE} AS install
 WORKDIR /source

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fairlane.embedded.find_server import ServerBinary
     from tests.compose.engine import Engine
 
-OFFICIAL = "redis:7"
+OFFICIAL = "redis:7.4.2@sha256:fbdbaea47b9ae4ecc2082ecdb4e1cea81e32176ffb1dcf643d422ad07427e5d9"
 PULL_S = 180.0
 _LIBRARY = re.compile(r"(/\S+) \(0x")
 

@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 
     from tests.compose.engine import Engine
 
-OFFICIAL = "python:3-slim"
-NEEDS = ("hatchling", "click", "redis[hiredis]")  # of the build, and of the package itself
+OFFICIAL = (
+    "python:3.13.5-slim-bookworm"
+    "@sha256:4c2cf9917bd1cbacc5e9b07320025bdb7cdf2df7b0ceaccb55e9dd7e30987419"
+)
+NEEDS = (  # of the build, of the package itself, and of its extra web
+    *("hatchling", "click", "redis[hiredis]"),
+    *("httpx2", "prometheus-client", "python-multipart", "starlette", "uvicorn"),
+)
 UNUSED = {"site-packages", "dist-packages", "test", "idlelib", "tkinter", "turtledemo", "lib2to3"}
 PIP_CONF = "[global]\nno-index = true\nfind-links = /wheels\nroot-user-action = ignore\n"
 OF_LIBC = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1")  # wheels may name them

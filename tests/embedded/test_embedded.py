@@ -370,6 +370,19 @@ def test_a_planted_socket_folder_is_refused(tmp_path: Path):
             planted.unlink()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+def test_the_data_of_another_user_in_a_shared_home_are_not_served(tmp_path: Path):
+    home = tmp_path / "shared"
+    for flavour in ("redis", "valkey"):
+        folder = home / f"{flavour}-6"
+        folder.mkdir(parents=True)
+        (folder / "dump.rdb").write_bytes(b"REDIS0009")
+    os.chown(home / "valkey-6", 65_534, 65_534)
+    with pytest.raises(RedisUnfit, match="valkey-6 is not a folder of this user"):
+        embedded.ensure(home)
+    assert embedded.status(home) is None
+
+
 def test_the_data_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -149,3 +149,25 @@ def test_the_check_fails_where_no_worker_listens(
         monkeypatch.setenv("FAIRLANE_WORKER_ID", f"10.0.0.1:{port}")
         assert health().main() == 1
     assert capsys.readouterr().out == f"no worker listens at port {port}\n"
+
+
+def test_images_and_actions_are_named_by_what_cannot_change():
+    actions = ROOT.joinpath(".github", "workflows", "ci.yml").read_text()
+    uses = re.findall(r"uses: (\S+)", actions)
+    assert uses
+    assert [one for one in uses if not re.fullmatch(r"\S+@[0-9a-f]{40}", one)] == []
+    images = re.findall(r"(?m)^ARG BASE=(\S+)", DOCKERFILE)
+    compose = ROOT.joinpath("cluster-compose.yml").read_text()
+    images += re.findall(r"image: \$\{\w+:-(\S+)\}", compose)
+    assert len(images) == 4
+    assert [one for one in images if not re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", one)] == []
+
+
+def test_a_deployment_has_no_rights_and_the_image_can_serve():
+    page = ROOT.joinpath("docs", "how-to", "run", "kubernetes.md").read_text()
+    rights = ("runAsNonRoot: true", "readOnlyRootFilesystem: true", "drop: [ALL]")
+    deployments = [part for part in page.split("```") if "kind: Deployment" in part]
+    assert len(deployments) == 2
+    for part in deployments:
+        assert all(one in part for one in rights)
+    assert '".[web]"' in DOCKERFILE

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlane.embedded.find_server import fit_servers
-from fairlane.embedded.home import make_private
+from fairlane.embedded.home import check_own, make_private
 from fairlane.errors import RedisUnfit
 
 if TYPE_CHECKING:
@@ -38,11 +38,17 @@ class _Data:
 
 
 def _data_in(home: Path) -> list[_Data]:
-    """Returns what servers have written here, the oldest version first."""
+    """Returns what servers have written here, the oldest version first.
+
+    Raises RedisUnfit if a folder is another user's: its data are not served.
+    """
     found = []
     for folder in home.iterdir():
         match = _DATA_FOLDER.fullmatch(folder.name)
-        if match and any(_data_files(folder)):
+        if not match:
+            continue
+        check_own(folder)
+        if any(_data_files(folder)):
             found.append(_Data(int(match[2]), match[1], folder))
     return sorted(found)
 

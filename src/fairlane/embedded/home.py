@@ -137,12 +137,18 @@ def make_private(folder: Path) -> None:
     """Makes a folder that only this user can enter; refuses one of another user."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=_PRIVATE)
+    facts = check_own(folder)
+    if stat.S_IMODE(facts.st_mode) != _PRIVATE:
+        folder.chmod(_PRIVATE)
+
+
+def check_own(folder: Path) -> os.stat_result:
+    """Returns the facts of a folder. Raises RedisUnfit if it is another user's, or no folder."""
     facts = folder.lstat()
     if not _is_own_folder(facts):
         message = f"{folder} is not a folder of this user: remove it, or set FAIRLANE_HOME"
         raise RedisUnfit(message)
-    if stat.S_IMODE(facts.st_mode) != _PRIVATE:
-        folder.chmod(_PRIVATE)
+    return facts
 
 
 def _is_own_folder(facts: os.stat_result) -> bool:

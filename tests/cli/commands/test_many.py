@@ -77,7 +77,7 @@ def test_several_ids_are_changed_immediately(program: Program, queue: Queue):
     submit(queue, 3)
     assert program("cancel", "r1", "r2").out == b"2 requests cancelled\n"
     ended = program("delete", "r1", "r2", "r3")
-    assert (ended.code, ended.out) == (1, b"2 requests deleted; 1 failed\n")
+    assert (ended.code, ended.out) == (1, b"2 requests deleted; 1 request could not be deleted\n")
     assert ended.err.startswith("fairlane: request r3 has not ended: cancel it first")
     assert program("delete", "r3", "--cancel").out == b"1 request deleted\n"
     program("delete", "r3").refused(3, "there is no request r3")
@@ -94,7 +94,7 @@ def test_one_that_workers_hold_is_deleted_later(program: Program, redis_url: str
     program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
     hold(redis_url)
     ended = program("delete", "--all", "--cancel", "--yes")
-    assert (ended.code, ended.out) == (1, b"0 requests deleted; 1 failed\n")
+    assert (ended.code, ended.out) == (1, b"1 request could not be deleted\n")
     assert program("status", "mine").out.splitlines()[1] == b"state     cancelling"
 
 

@@ -192,3 +192,33 @@ def test_lanes_that_do_not_fit_are_counted():
 
 def test_a_pipe_is_refused_in_one_sentence(program: Program):
     program("top").refused(2, "needs a terminal")
+
+
+@in_event_loop
+async def test_enter_shows_a_request_in_full_and_a_question_mark_the_keys():
+    class Odd(Source):
+        async def read(self) -> Snapshot:
+            name = "import-" + "x" * 60 + "\u202egpj"
+            return snapshot_of(request(name, tenant="t" * 40), workers=(worker("h:1"),))
+
+    app = app_of(Odd())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        await pilot.press("enter")
+        await pilot.pause()
+        text = shown(app).replace("\n", "").replace("│", "").replace(" ", "")
+        assert "fairlanewhyimport-" in text
+        assert "t" * 40 in text
+        assert "\u202e" not in text
+        assert "\\u202e" in text
+        await settle(pilot, app)  # the table goes on below
+        await pilot.press("escape", "question_mark")
+        await pilot.pause()
+        assert "pause the view" in shown(app)
+        await pilot.press("question_mark", "w")
+        await pilot.pause()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "health" in shown(app)
+        await pilot.press("q", "q")
+    assert app.return_code == 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 IMAGE = "FAIRLANE_REDIS_IMAGE"
-OFFICIAL = "redis:7"
+OFFICIAL = "redis:7.4.2@sha256:fbdbaea47b9ae4ecc2082ecdb4e1cea81e32176ffb1dcf643d422ad07427e5d9"
 KIND = "container"
 HOST = "127.0.0.1"
 PORT = "6379/tcp"

@@ -12,6 +12,7 @@ import pytest
 from fairlane import Flow, Queue
 from fairlane.errors import RequestExists
 from fairlane.operations.http.webhooks import add_webhook
+from fairlane.operations.schedules.schedule import request_id
 from fairlane.options import ON_DUPLICATE
 from fairlane.web.access.tokens import SCOPES, all_scopes
 from fairlane.web.app import DESCRIBED
@@ -211,3 +212,34 @@ def test_a_token_continues_no_open_request_of_another(
         assert (answered.status, "continued" in answered.json["detail"]) == (403, True)
         assert kept(redis_client, "half") == before
         opened.seal()
+
+
+def test_a_token_takes_no_tick_of_a_schedule(callers: dict[str, Caller], redis_url: str):
+    """The tick would find that its request is there already, and run nothing."""
+    for queue in ("req", "other"):
+        name = request_id(queue, "nightly", 1_800_000_000_000)
+        new = {"bodies": ["mine"], "id": name, "delay": "10m"}
+        refused = callers["submit"]("POST", "/v1/requests", new)
+        assert (refused.status, "schedule's ticks" in refused.json["detail"]) == (403, True)
+        assert callers["operate"]("POST", "/v1/requests", new).status == 403  # not its scope
+    plain = {"bodies": ["mine"], "id": "shop:nightly:2026", "delay": "10m"}
+    assert callers["submit"]("POST", "/v1/requests", plain).status == 201
+    with Queue.from_url(redis_url) as queue:
+        queue.request("shop:nightly:2026").cancel()
+
+
+def test_a_sign_in_is_in_the_audit_trail(program: Program):
+    token = program("token", "create", "night-watch", "--scope", "admin").id
+    with Serving(program) as serving:
+        words = ["-H", "Sec-Fetch-Site: same-origin", "-H", "Content-Type: application/json"]
+        for text in ("wrong", token):
+            given = ["-X", "POST", "-d", json.dumps({"token": text})]
+            serving.curl(*words, *given, "/dashboard/session")
+        page = serving.curl("-H", f"Authorization: Bearer {token}", "/v1/audit").json["entries"]
+    found = {
+        (one["who"], one["token"], one["status"], one["address"])
+        for one in page
+        if one["action"] == "POST /dashboard/session"
+    }
+    key = token.split("_")[1]
+    assert found == {("", "", 401, "127.0.0.1"), ("night-watch", key, 204, "127.0.0.1")}

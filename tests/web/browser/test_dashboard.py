@@ -267,3 +267,66 @@ def test_no_call_goes_to_another_host(browser: Browser, serving: Serving):
         browser.one("h1")
         read = "return JSON.stringify(performance.getEntriesByType('resource').map(e => e.name))"
         assert [one for one in json.loads(browser.run(read)) if serving.url not in one] == []
+
+
+def test_marks_of_direction_are_shown_as_their_numbers(browser: Browser, serving: Serving):
+    """They would let a text be read in another order."""
+    submit(serving, "odd", ["safe\u202egpj.exe"])
+    (receipt,) = take(serving)
+    settle(serving, receipt, reason="bad \u2066name\u2069 \x1b[31m")
+    browser.open("#/requests/odd")
+    browser.sees("bad \\u2066name\\u2069 \\u001b[31m")
+    browser.open("#/dead")
+    browser.sees("bad \\u2066name\\u2069")
+    assert not {*"\u202e\u2066\u2069\x1b"} & {*browser.run("return document.body.textContent")}
+
+
+def test_a_dialog_that_counts_has_the_focus_and_ends_by_keyboard(
+    browser: Browser, serving: Serving
+):
+    submit(serving, "one", ["a"])
+    browser.open("#/requests")
+    browser.click("td input")
+    browser.click(".bulk button", "Cancel")
+    browser.one("dialog .effect", "1 request")
+    focus = "return document.activeElement.closest('dialog') && document.activeElement.tagName"
+    assert browser.run(focus) == "BUTTON"
+    browser.keys("escape")
+    wait_until(lambda: not browser.all("dialog"), WAIT_S, why="the dialog closes")
+    assert state(serving, "one")["state"] == "active"
+
+
+def test_a_tenant_keeps_its_colour_and_unwatched_time_is_no_line(
+    browser: Browser, serving: Serving
+):
+    browser.open("#/overview")
+    browser.one("h1", "Overview")
+    colours = """
+        const { shareChart } = await import(`${location.origin}/dashboard/parts/charts/shares.js`);
+        const chart = shareChart();
+        const read = () => Object.fromEntries([...chart.node.querySelectorAll(".legend li")]
+          .map((one) => [one.innerText || one.textContent, one.className]));
+        const parts = [[0, new Map([["b", 5], ["a", 1]])]];
+        chart.update({ parts, names: ["b", "a"] });
+        const before = read();
+        chart.update({ parts, names: ["c", "a", "b"] });
+        return [before, read()];
+    """
+    before, after = browser.run(f"return (async () => {{{colours}}})()")
+    assert before == {name: after[name] for name in "ab"}
+    assert len(set(after.values())) == 3
+    lines = """
+        const { lineChart } = await import(`${location.origin}/dashboard/parts/charts/lines.js`);
+        const chart = lineChart({ title: "x", gapMs: 5000 });
+        document.body.append(chart.node);
+        const points = [0, 1, 2, 60, 61, 62].map((s) => [s * 1000, s]);
+        chart.update({ names: ["x"], points });
+        await new Promise((then) => setTimeout(then, 0));
+        for (let n = 0; n < 100 && !chart.node.querySelector("path.stroke"); n++) {
+          await new Promise(requestAnimationFrame);
+        }
+        const count = chart.node.querySelectorAll("path.stroke").length;
+        chart.node.remove();
+        return count;
+    """
+    assert browser.run(f"return (async () => {{{lines}}})()") == 2

@@ -54,6 +54,19 @@ def test_a_token_with_the_scope_view_sees_all_and_changes_nothing(
     guarded.one("td a", "monday")
 
 
+@pytest.mark.parametrize("scope", ["submit", "consume"])
+def test_a_token_that_may_not_look_sees_why(guarded: Browser, program: Program, scope: str):
+    token = program("token", "create", "website", "--scope", scope).id
+    guarded.open("#/overview")
+    sign_in(guarded, token)
+    guarded.one(".notice", f"The token website may only {scope}")
+    guarded.one(".notice", "needs a token with the scope view")
+    assert "No answer" not in guarded.text
+    guarded.click("button", "Sign in with another token")
+    sign_in(guarded, program("token", "create", "watch", "--scope", "view").id)
+    guarded.one("h1", "Overview")
+
+
 def test_a_token_that_is_revoked_leads_back_to_the_form(guarded: Browser, program: Program):
     token = program("token", "create", "operator", "--scope", "operate").id
     guarded.open("#/requests")

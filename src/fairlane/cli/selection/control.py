@@ -170,13 +170,14 @@ def _report_count(selected: Selection, wish: Wish) -> int:
 
 
 def _sentence(selected: Selection, report: ChangeReport) -> str:
-    parts = [f"{_requests(report.changed)} {selected.change.verb}"]
-    if report.dead:
-        parts[0] += f" ({report.dead:,} dead sub-requests)"
+    parts = []
+    if report.changed or not (report.ended or report.failed):
+        dead = f" ({report.dead:,} dead sub-requests)" if report.dead else ""
+        parts.append(f"{_requests(report.changed)} {selected.change.verb}{dead}")
     if report.ended:
-        parts.append(f"{report.ended:,} had ended meanwhile")
+        parts.append(f"{_requests(report.ended)} had ended meanwhile")
     if report.failed:
-        parts.append(f"{len(report.failed):,} failed")
+        parts.append(f"{_requests(len(report.failed))} could not be {selected.change.verb}")
     return "; ".join(parts)
 
 

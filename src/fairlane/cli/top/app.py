@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from fairlane.cli.top import view
@@ -33,7 +35,28 @@ Screen { layout: vertical; }
 #rows { height: 1fr; }
 #filter { height: 1; border: none; display: none; padding: 0; }
 #filter.open { display: block; }
+Note { align: center middle; }
+Note VerticalScroll {
+    width: 72; max-width: 90%; height: auto; max-height: 80%; padding: 0 1; border: round $primary;
+}
 """
+
+
+class Note(ModalScreen[None]):
+    """Shows lines above the table until a key closes it."""
+
+    BINDINGS: ClassVar[list[Binding | tuple[str, str] | tuple[str, str, str]]] = [
+        Binding(key, "dismiss", "Close") for key in ("escape", "enter", "q", "question_mark")
+    ]
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self._text = _lines(lines)
+
+    def compose(self) -> ComposeResult:
+        """Makes the box."""
+        with VerticalScroll():
+            yield Static(self._text, id="note")
 
 
 class Top(App[None]):
@@ -47,6 +70,7 @@ class Top(App[None]):
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("w", "turn", "Workers/requests"),
+        Binding("question_mark", "keys", "Keys", key_display="?"),
         Binding("escape", "clear", "Clear", show=False),
     ]
 
@@ -55,6 +79,7 @@ class Top(App[None]):
         self._poller, self._name, self._place = poller, printable(name), printable(place)
         self._is_paused = self._shows_workers = False
         self._sorts = {False: 1, True: 0}  # by whether workers are shown
+        self._ids: list[str] = []  # of the rows of the table
         self._shown = 1  # columns that the terminal has room for
         self._seen: tuple[Snapshot, list[Frame]] | None = None
 
@@ -127,6 +152,7 @@ class Top(App[None]):
         sort = self._sorts[self._shows_workers]
         wanted = self.query_one("#filter", Input).value
         cells, more = view.table(columns, rows, wanted, sort, _MOST_ROWS)
+        self._ids = [row[0] for row in cells]
         at = table.cursor_row
         shown, name = view.fitting(columns, cells, self.size.width - _BAR)
         self._shown = shown
@@ -177,6 +203,22 @@ class Top(App[None]):
         """Sorts by the next column; a star marks it."""
         self._sorts[self._shows_workers] = (self._sorts[self._shows_workers] + 1) % self._shown
         self._draw()
+
+    def action_keys(self) -> None:
+        """Shows what each key does."""
+        self.push_screen(Note(view.KEYS))
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Shows a request or a worker in full."""
+        if self._seen is None or event.cursor_row >= len(self._ids):
+            return
+        found, name = self._seen[0], self._ids[event.cursor_row]
+        rows = found.workers if self._shows_workers else found.requests
+        columns = view.WORKERS if self._shows_workers else view.REQUESTS
+        for one in rows:
+            if printable(one.id) == name:
+                self.push_screen(Note(view.details(columns, one, self._name)))
+                return
 
     def action_turn(self) -> None:
         """Shows the workers instead of the requests, or back."""

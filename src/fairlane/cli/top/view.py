@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.terminal import printable
+from fairlane.common.text import of_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -139,6 +140,28 @@ WORKERS = (
     Column("VERSION", lambda one: one.release, lambda one: clipped(one.release or "-", 10)),
     Column("HOST", lambda one: one.host, lambda one: clipped(one.host or "-", 14)),
 )
+
+
+KEYS = [
+    "Enter  the request or worker in full     /  filter by a part of an id, tenant or host",
+    "s      sort by the next column           w  workers instead of requests, or back",
+    "p      pause the view, or go on          Escape  all rows, or close this",
+    "q      quit                              ?  these keys",
+]
+
+
+def details(columns: Sequence[Column], one: Any, queue: str) -> list[str]:
+    """Returns the lines about a request or a worker: each column in full, and what to ask next."""
+    lines = [f"{column.name.lower():<9} {_whole(column, one)}" for column in columns]
+    if columns is REQUESTS:
+        option = of_queue(queue)
+        lines += ["", f"fairlane why {one.id}{option}", f"fairlane status {one.id}{option}"]
+    return lines
+
+
+def _whole(column: Column, one: Any) -> str:
+    value = column.value(one)
+    return value if isinstance(value, str) else column.text(one)
 
 
 def table(

@@ -147,6 +147,16 @@ def request_id(queue: str, name: str, tick: int) -> str:
     return f"{queue}:{name}:{datetime.fromtimestamp(tick / 1000, UTC).strftime(_TICK)}"
 
 
+def is_of_tick(name: str) -> bool:
+    """Returns True for an id that the request of a tick may have."""
+    queue, _, rest = name.partition(":")
+    try:
+        datetime.strptime(rest.rpartition(":")[2], _TICK).replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return bool(queue) and rest.count(":") > 0
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A schedule as it was read at `now_ms` of the queue's Redis.

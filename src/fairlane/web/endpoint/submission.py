@@ -9,6 +9,7 @@ from fairlane.common.chunking import chunks_async
 from fairlane.errors import RedisUnreachable, RequestNotFound
 from fairlane.operations.batching import run_all
 from fairlane.operations.http.audit_trail import begin
+from fairlane.operations.schedules.schedule import is_of_tick
 from fairlane.operations.submit.stream import submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
@@ -43,6 +44,8 @@ async def submit_for(site: Site, call: Request, bodies: Bodies, **options: Any) 
     with sending(queue) as span:
         policy = policy_of(queue, trace=span.trace, by=caller.id, **options)
         name = keys.check_name("request id", id_for(policy, given))
+        if is_of_tick(name) and "operate" not in caller.scopes:
+            raise Refusal(403, f"id {name} is one of a schedule's ticks: choose another id")
         replacing = _Replacing(site, call, policy.on_duplicate)
         await site.queue.driver.run(_check_own(queue, policy.after))
         run = submit(name, policy, guard=replacing.guard)

@@ -1,4 +1,11 @@
-// Makes elements. Text is only ever set as text, so nothing that is shown can become markup.
+// Makes elements. Text is only ever set as text, so nothing that is shown can become markup. A character that could
+// change the order of what is read, or that no screen shows, is written as its number.
+
+// Controls but tab and newline, marks of direction, separators of lines. `cli` escapes the same in common/terminal.py.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
+/** Returns text whose characters are all to be seen, in their order. */
+export const visible = (text) => text.replace(HIDDEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 /** Returns an element: `on*` are listeners, `style` an object, other names attributes; null leaves one out. */
 export function el(name, attributes = {}, ...children) {
@@ -12,20 +19,23 @@ export function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
+const READ = new Set(["title", "aria-label", "placeholder", "alt"]); // attributes that a person reads
+
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
     else if (name === "value" || name === "checked" || name === "indeterminate") node[name] = value;
-    else node.setAttribute(name, value === true ? "" : String(value));
+    else node.setAttribute(name, value === true ? "" : READ.has(name) ? visible(String(value)) : String(value));
   }
   node.append(...flat(children));
   return node;
 }
 
 function flat(children) {
-  return children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false && one !== "");
+  return children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false && one !== "")
+    .map((one) => (one instanceof Node ? one : visible(String(one))));
 }
 
 /** Replaces the children of a node. */

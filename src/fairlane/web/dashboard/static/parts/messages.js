@@ -31,10 +31,11 @@ export function ask({ title, effect, fields = [], action, danger = false, act })
     const refusal = el("p", { class: "notice bad", role: "alert", hidden: true });
     const box = el("div", { class: "effect", "aria-live": "polite" });
     const confirm = el("button", { type: "submit", class: danger ? "button main danger" : "button main" }, action);
+    const leave = button("Leave it", () => dialog.close());
     const dialog = el("dialog", { "aria-labelledby": "ask-title" },
       el("form", { method: "dialog", onsubmit: submit, novalidate: true },
         el("h2", { id: "ask-title" }, title), effect ? box : null, inputs.map((one) => one.node), refusal,
-        el("div", { class: "buttons" }, button("Leave it", () => dialog.close()), confirm)));
+        el("div", { class: "buttons" }, leave, confirm)));
 
     async function submit(event) {
       event.preventDefault();
@@ -67,8 +68,8 @@ export function ask({ title, effect, fields = [], action, danger = false, act })
     });
     document.body.append(dialog);
     dialog.showModal();
-    (inputs[0]?.input ?? confirm).focus();
     if (effect) settle();
+    (inputs[0]?.input ?? (confirm.disabled ? leave : confirm)).focus(); // nothing disabled can have the focus
   });
 }
 

@@ -6,6 +6,9 @@ import { stream } from "./live.js";
 
 const KEPT = 600;
 
+/** Frames come once a second; nothing watched the queue if there was none for so long. */
+export const GAP_MS = 5000;
+
 /**
  * Calls draw(frames, now) with each event until the page is left: `frames` are the last minutes, oldest first, `now`
  * has the details of the newest look. Above the page a notice says when Redis does not answer.

@@ -26,7 +26,20 @@ async function begin() {
     show(app, el("div", { class: "signin" }, el("p", { class: "notice bad", role: "alert" }, error.message), button("Try again", begin)));
     return null;
   }
+  if (!me.scopes.includes("view")) return refuse(me);
   return frame(me);
+}
+
+/** Says what the token of the cookie lacks: every page would be refused. */
+function refuse(me) {
+  const words = `The token ${me.name} may only ${me.scopes.join(" and ")}: the dashboard needs a token with the scope view.`;
+  async function again() {
+    await remove("dashboard/session").catch(() => null);
+    begin();
+  }
+  show(app, el("main", { class: "signin", id: "main" }, el("h1", {}, "This token may not look"),
+    el("p", { class: "notice", role: "alert" }, words), button("Sign in with another token", again, { kind: "main" })));
+  return null;
 }
 
 function frame(me) {

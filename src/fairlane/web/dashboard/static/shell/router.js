@@ -1,5 +1,5 @@
 // Shows the page that the address names: #/requests, #/requests/ID, with a query behind `?`.
-import { el, show } from "../parts/dom.js";
+import { el, show, visible } from "../parts/dom.js";
 import { notice } from "../parts/bits.js";
 
 /** The pages of the navigation, in order. `keys` open one. `module` is its file; `one` that of `#/name/ID`. `scope` is who may see it. */
@@ -82,12 +82,12 @@ function contextOf({ page, id, query }, me, signal, frame) {
   const top = el("header", { class: "head" }, heading);
   const body = el("div", { class: "stack" });
   frame.append(top, body);
-  document.title = `${page.title} · ${me.queue} · Fairlane`;
+  document.title = visible(`${page.title} · ${me.queue} · Fairlane`);
   return {
     id, query, me, signal, body,
     can: (scope) => me.scopes.includes(scope),
     head(title, sub, ...tools) {
-      document.title = `${id || page.title} · ${me.queue} · Fairlane`;
+      document.title = visible(`${id || page.title} · ${me.queue} · Fairlane`);
       show(top, el("h1", {}, title), sub && el("span", { class: "sub" }, sub), tools.length ? el("div", { class: "tools" }, tools) : null);
     },
     setQuery(values) {

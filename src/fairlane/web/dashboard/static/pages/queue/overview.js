@@ -6,15 +6,15 @@ import { el, show } from "../../parts/dom.js";
 import { compact, now as time, number, span } from "../../parts/format.js";
 import { requestHref } from "../../shell/router.js";
 import { table } from "../../parts/table.js";
-import { cut, watch } from "../../parts/watch.js";
+import { cut, GAP_MS, watch } from "../../parts/watch.js";
 
 export function mount(root, context) {
   const state = el("div", { class: "row" });
   const figures = el("dl", { class: "figures" });
-  const rate = lineChart({ title: "Sub-requests per second", unit: "/s", format: small, filled: true });
-  const waited = lineChart({ title: "Waiting time", format: shortSpan, steps: STEPS.ms, least: 1000 });
-  const demand = lineChart({ title: "Leases wanted and possible", format: small, steps: STEPS.whole });
-  const oldest = lineChart({ title: "Age of the oldest waiting request", format: shortSpan, filled: true, steps: STEPS.ms, least: 1000 });
+  const rate = lineChart({ title: "Sub-requests per second", unit: "/s", format: small, filled: true, gapMs: GAP_MS });
+  const waited = lineChart({ title: "Waiting time", format: shortSpan, steps: STEPS.ms, least: 1000, gapMs: GAP_MS });
+  const demand = lineChart({ title: "Leases wanted and possible", format: small, steps: STEPS.whole, gapMs: GAP_MS });
+  const oldest = lineChart({ title: "Age of the oldest waiting request", format: shortSpan, filled: true, steps: STEPS.ms, least: 1000, gapMs: GAP_MS });
   const rows = table({
     caption: "Requests at work, or most urgent", key: (one) => one.id, href: (one) => requestHref(one.id), signal: context.signal,
     columns: [

@@ -84,6 +84,6 @@ function list(report) {
 
 function said(report) {
   const [first] = Object.values(report.errors ?? {});
-  const parts = [`${counted(report.changed, "request")} changed`, report.dead > 0 && `with ${counted(report.dead, "dead sub-request")}`, report.ended && `${number(report.ended)} had ended`, report.failed && `${number(report.failed)} failed: ${first}`];
+  const parts = [(report.changed > 0 || !(report.ended || report.failed)) && `${counted(report.changed, "request")} changed`, report.dead > 0 && `with ${counted(report.dead, "dead sub-request")}`, report.ended && `${number(report.ended)} had ended`, report.failed && `${counted(report.failed, "request")} could not be changed: ${first}`];
   return `${parts.filter(Boolean).join(", ")}.`;
 }

@@ -98,9 +98,9 @@ export function timeTicks(from, to, count = 5) {
 /** Returns where a text at `x` is anchored, so that it stays between the edges. */
 export const anchor = (x, left, right) => (x > right - 24 ? "end" : x < left + 24 ? "start" : "middle");
 
-/** Returns a legend of names; the first is the first series. */
-export function legend(names) {
-  return el("ul", { class: "legend" }, names.map((name, place) => el("li", { class: series(place) }, el("i"), el("span", {}, name))));
+/** Returns a legend of names; the first is the first series, unless `placeOf` returns the place of a name's colour. */
+export function legend(names, placeOf = (_, place) => place) {
+  return el("ul", { class: "legend" }, names.map((name, place) => el("li", { class: series(placeOf(name, place)) }, el("i"), el("span", {}, name))));
 }
 
 /** Returns the class of a series: there are eight colours. */

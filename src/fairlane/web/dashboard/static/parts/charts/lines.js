@@ -10,9 +10,9 @@ const TOP = 8;
 /**
  * Returns a chart of lines: update({names, points, from, to, log}), where a point is [ms, value, value, ...] and null is a gap.
  * `unit` follows each value in the tip. `title` describes the chart. With `filled`, the area below a line is tinted.
- * `steps` are those of the axis, which reaches `least` while every value is 0.
+ * `steps` are those of the axis, which reaches `least` while every value is 0. A line ends where nothing was measured for `gapMs`.
  */
-export function lineChart({ title, height = 180, format = compact, unit = "", filled = false, steps = STEPS.decimal, least = 1 }) {
+export function lineChart({ title, height = 180, format = compact, unit = "", filled = false, steps = STEPS.decimal, least = 1, gapMs = Infinity }) {
   return chart(({ names, points, from, to }, width) => {
     const start = from ?? points[0]?.[0] ?? 0;
     const end = to ?? points.at(-1)?.[0] ?? 1;
@@ -27,7 +27,7 @@ export function lineChart({ title, height = 180, format = compact, unit = "", fi
       ]),
       timeTicks(start, end, Math.max(2, Math.floor(width / 110))).map(({ at, text }) =>
         svg("text", { x: x(at), y: height - 6, "text-anchor": anchor(x(at), LEFT, width - 6) }, text)),
-      names.map((_, place) => paths(points, place + 1, x, y, filled && y(0), series(place))),
+      names.map((_, place) => paths(points, place + 1, { x, y, gapMs }, filled && y(0), series(place))),
     ];
     const last = points.at(-1);
     const now = last ? names.map((name, place) => `${name} ${last[place + 1] === null ? "unknown" : format(last[place + 1]) + unit}`).join(", ") : "no data";
@@ -45,9 +45,12 @@ export function lineChart({ title, height = 180, format = compact, unit = "", fi
   });
 }
 
-function paths(points, place, x, y, ground, kind) {
+function paths(points, place, { x, y, gapMs }, ground, kind) {
   const parts = [[]];
+  let before = Infinity;
   for (const point of points) {
+    if (point[0] - before > gapMs) parts.push([]);
+    before = point[0];
     if (point[place] === null || point[place] === undefined) parts.push([]);
     else parts.at(-1).push([x(point[0]), y(point[place])]);
   }

@@ -8,21 +8,33 @@ const BOTTOM = 22;
 const HEIGHT = 240;
 const MOST = 7; // names; the others are summed up
 
-/** Returns {node, update({parts, names})}: `parts` are [ms, Map(name -> count)], `names` the largest first. */
+/**
+ * Returns {node, update({parts, names})}: `parts` are [ms, Map(name -> count)], `names` the largest first.
+ * A name keeps its colour while it is shown, whatever its rank is. A time that nothing watched is left empty.
+ */
 export function shareChart() {
   const key = el("div");
+  const colours = new Map();
   const inner = chart(draw);
   return {
     node: el("div", { class: "stack tight" }, key, inner.node),
     update({ parts, names }) {
       const shown = names.length > MOST + 1 ? [...names.slice(0, MOST), "others"] : names;
-      show(key, legend(shown));
-      inner.update({ parts, shown, named: new Set(shown) });
+      colour(colours, shown);
+      show(key, legend(shown, (name) => colours.get(name)));
+      inner.update({ parts, shown, named: new Set(shown), colours });
     },
   };
 }
 
-function draw({ parts, shown, named }, width) {
+/** Gives each name that has none a colour that no other shown name has; names in their order, so that a reload gives the same. */
+function colour(colours, shown) {
+  for (const name of colours.keys()) if (!shown.includes(name)) colours.delete(name);
+  const free = [...Array(MOST + 1).keys()].filter((place) => ![...colours.values()].includes(place));
+  for (const name of [...shown].sort()) if (!colours.has(name)) colours.set(name, free.shift() ?? 0);
+}
+
+function draw({ parts, shown, named, colours }, width) {
   const bins = binned(parts, Math.max(10, Math.floor((width - LEFT) / 8)), named);
   const y = scale([0, 1], [HEIGHT - BOTTOM, 6]);
   const step = (width - LEFT - 6) / Math.max(1, bins.length);
@@ -35,10 +47,10 @@ function draw({ parts, shown, named }, width) {
   ])];
   bins.forEach((bin, at) => {
     let below = 0;
-    shown.forEach((name, place) => {
+    shown.forEach((name) => {
       const share = bin.all ? (bin.counts.get(name) ?? 0) / bin.all : 0;
       if (!share) return;
-      nodes.push(svg("g", { class: series(place) }, svg("rect", { class: "mark", x: LEFT + at * step, y: y(below + share), width: step + 0.3, height: Math.max(0, y(below) - y(below + share) - 1) })));
+      nodes.push(svg("g", { class: series(colours.get(name)) }, svg("rect", { class: "mark", x: LEFT + at * step, y: y(below + share), width: step + 0.3, height: Math.max(0, y(below) - y(below + share) - 1) })));
       below += share;
     });
   });
@@ -59,18 +71,17 @@ function draw({ parts, shown, named }, width) {
 const wordsOf = (bin, shown) => shown.filter((name) => bin.counts.get(name)).map((name) => `${name} ${percent(bin.counts.get(name) / bin.all)}`);
 
 function binned(parts, most, named) {
-  const size = Math.max(1, Math.ceil(parts.length / most));
-  const bins = [];
-  for (let at = 0; at < parts.length; at += size) {
-    const bin = { at: parts[at][0], all: 0, counts: new Map() };
-    for (const [, counts] of parts.slice(at, at + size)) {
-      for (const [name, count] of counts) {
-        const shown = named.has(name) ? name : "others";
-        bin.counts.set(shown, (bin.counts.get(shown) ?? 0) + count);
-        bin.all += count;
-      }
+  if (!parts.length) return [];
+  const from = parts[0][0];
+  const size = Math.max(1000, (parts.at(-1)[0] - from + 1) / most); // ms of a column
+  const bins = Array.from({ length: Math.floor((parts.at(-1)[0] - from) / size) + 1 }, (_, at) => ({ at: from + at * size, all: 0, counts: new Map() }));
+  for (const [at, counts] of parts) {
+    const bin = bins[Math.floor((at - from) / size)];
+    for (const [name, count] of counts) {
+      const shown = named.has(name) ? name : "others";
+      bin.counts.set(shown, (bin.counts.get(shown) ?? 0) + count);
+      bin.all += count;
     }
-    bins.push(bin);
   }
   return bins;
 }
