@@ -256,3 +256,14 @@ def test_numbers_never_matter(words: str, number: int):
     text = traceback_of(lambda: parse_port(f"{words} {number}"))
     other = traceback_of(lambda: parse_port(f"{words} {number + 1}"))
     assert fingerprint_of("attempts", text[-KEPT:]) == fingerprint_of("attempts", other[-KEPT:])
+
+
+def test_a_reason_keeps_the_type_and_the_place_of_its_cause():
+    text = (
+        "the bank is closed\nIts cause:\nTraceback (most recent call last):\n"
+        '  File "/srv/shop.py", line 7, in pay\n    fail()\nValueError: no line\n'
+    )
+    found = read_failure(text)
+    assert found.headline == "the bank is closed: ValueError: no line"
+    assert (found.type, found.message) == ("ValueError", "the bank is closed: no line")
+    assert found.where == "shop.py:7 pay"

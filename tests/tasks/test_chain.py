@@ -16,6 +16,7 @@ from fairlane import (
     chain,
     group,
 )
+from fairlane.protocol.request_hash import read
 from tests.tasks.parts import Size
 
 if TYPE_CHECKING:
@@ -143,3 +144,65 @@ def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_cli
             make()
     assert redis_client.dbsize() == 0
     other.close()
+
+
+def test_a_group_has_the_options_of_its_tasks(app: App):
+    """Also as the first part of a chain, where the group is one request."""
+
+    @app.task(attempts=1, time_limit=3, backoff="1s..2s")
+    def pay(n: int) -> int:
+        raise ValueError(n)
+
+    @app.task
+    def after(ns: list[int]) -> int:
+        return sum(ns)
+
+    def kept(request_id: str) -> list[str]:
+        names = ("attempts", "time_limit_ms", "backoff_min", "backoff_max")
+        return list(app.queue.driver.run(read(request_id, *names)))
+
+    single = pay.submit(1)
+    assert kept(single.id) == ["1", "3000", "1000", "2000"]
+    one = group(pay.s(1), pay.s(2)).submit(priority=2)
+    assert one.request.progress().priority == 2
+    assert kept(one.id) == kept(single.id)
+    other = group(pay.s(1), pay.s(2)).submit(backoff="3s..4s")
+    assert kept(other.id) != kept(single.id)
+    run = chain(group(pay.s(1), pay.s(2)), after.s()).submit()
+    assert kept(f"{run.id}.1") == kept(single.id)
+
+
+def test_options_of_a_group_have_the_words_of_with_options_and_one_value(app: App):
+    @app.task(attempts=1)
+    def pay(n: int) -> int:
+        return n
+
+    @app.task
+    def look(n: int) -> int:
+        return n
+
+    with pytest.raises(ArgumentsRefused, match="group: unknown option backoff_s: did you mean bac"):
+        group(pay.s(1)).submit(backoff_s=(1, 2))  # type: ignore[call-arg]
+    for way in (
+        lambda: group(pay.s(1), look.s(2)).submit(),
+        lambda: chain(group(pay.s(1), look.s(2)), look.s()).submit(),
+    ):
+        with pytest.raises(InvalidArgument, match=r"tasks pay and look of a group differ in attem"):
+            way()
+    run = group(pay.s(1), look.s(2)).submit(attempts=2)
+    assert run.request.progress().total == 2
+    group(pay.s(1), look.with_options(attempts=1).s(2)).submit()
+
+
+@pytest.mark.parametrize(("first", "most"), [(True, 100), (False, 20)])
+def test_a_group_that_is_too_large_for_a_chain_is_named(app: App, first: bool, most: int):
+    @app.task
+    def look(n: Any) -> Any:
+        return n
+
+    calls = [look.s(1) if first else look.s() for _ in range(1_000)]
+    parts = (group(*calls), look.s()) if first else (look.s(1), group(*calls), look.s())
+    with pytest.raises(InvalidArgument, match=f"has at most {most} calls, not 1,000") as refused:
+        chain(*parts).submit()
+    assert "gathers" not in str(refused.value)
+    assert "children" not in str(refused.value)

@@ -137,7 +137,9 @@ def test_a_result_of_another_type_is_named(app: App, work: Callable[[], int]):
     batch = odd.map(["text", None, 3])
     work()
     first, second, third = batch.outcomes()
-    assert "returned what its annotation does not allow: Expected `int`, got `str`" in str(first)
+    assert "task odd returned a str: its result is not valid: Expected `int`, got `str`" in str(
+        first
+    )
     assert "Expected `int`, got `null`" in str(second)
     assert third == 3
 

@@ -239,3 +239,16 @@ def test_an_unknown_task_is_dead_by_choice(redis_url: str):
         one.result()
     assert dead.value.attempts == 1
     app.close()
+
+
+@pytest.mark.parametrize("name", ["queue", "types"])
+def test_a_file_that_a_module_of_python_hides_is_named(program: Program, name: str):
+    program.file(APPS, f"{name}.py")
+    ended = program("worker", "--app", f"{name}:images", "--until-idle")
+    ended.refused(2, f"your file {name}.py is hidden by another module {name}", "rename your file")
+
+
+def test_an_app_that_is_registered_wrongly_is_placed_in_the_users_file(program: Program):
+    program.file(b"from fairlane import App\napp = App('a')\napp.task(len)\n", "mine.py")
+    ended = program("worker", "--app", "mine:app", "--until-idle")
+    ended.refused(2, "mine.py:3)")

@@ -17,6 +17,7 @@ from fairlane import (
     InvalidArgument,
     Reject,
     RequestNotFound,
+    Retry,
     TaskError,
     chain,
     group,
@@ -193,3 +194,23 @@ def test_a_group_runs_and_a_chain_is_refused(app: App):
         assert group(grow.s(1), grow.s(2)).submit().results() == [2, 3]
         with pytest.raises(InvalidArgument, match="eager mode, which has no Redis: use run_tasks"):
             chain(grow.s(1), grow.s()).submit()
+
+
+@pytest.mark.parametrize("raised", [Retry(reason="bank closed"), Reject("bank closed")])
+@pytest.mark.parametrize("is_explicit", [True, False])
+def test_a_reason_is_shown_with_its_cause(app: App, raised: Exception, *, is_explicit: bool):
+    @app.task(attempts=1)
+    def pay(n: int) -> int:
+        try:
+            return n // 0
+        except ZeroDivisionError as error:
+            if is_explicit:
+                raise raised from error
+            raise raised  # noqa: B904  both are tried
+
+    with eager(app), pytest.raises(TaskError) as dead:
+        pay.submit(1).result()
+    assert "bank closed: ZeroDivisionError: " in str(dead.value)
+    assert dead.value.error_type == "ZeroDivisionError"
+    assert dead.value.message.startswith("bank closed: ")
+    assert "in pay" in dead.value.traceback

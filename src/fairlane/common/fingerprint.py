@@ -1,7 +1,8 @@
 """Failures that are alike share a fingerprint, a hash without the values of one sub-request.
 
 A failure's text is a Python traceback as a worker kept it (its beginning may be cut off), or one
-sentence. The sentence of a call that took too long is followed by the place where the call was.
+sentence. The sentence of a call that took too long is followed by the place where the call was, and
+the reason of a Retry or a Reject by the traceback of its cause.
 Two failures are alike if they have the same reason, exception type, place (file and function, no
 line) and message, without numbers, quoted words, hex and uuids.
 """
@@ -18,12 +19,13 @@ _MESSAGE = 300  # characters of a message that count
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _TOO_LONG = "the handler took longer than its time limit"
+CAUSE = "Its cause:"  # between the reason of a Retry or a Reject and the traceback of its cause
 _STACK = "Stack (most recent call first):"
 _CALL = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 _ERROR = re.compile(r"^(?P<type>[^\W\d][\w.]*)(?:: (?P<message>.*))?$")
 _MARGIN = re.compile(r"^ *[|+] ?")  # of an exception group
 _INNER = re.compile(r"^ {4,}[|+]")  # ... and of what is inside the group
-_FOREIGN = re.compile(
+FOREIGN = re.compile(
     r"[/\\](?:site-packages|dist-packages|[Ll]ib[/\\]python3[.\d]*)[/\\]|^<frozen "
 )
 _VARIABLE = (
@@ -59,6 +61,10 @@ def read_failure(text: str) -> Failure:
     lines = text.splitlines()
     if lines and lines[0].startswith(_TOO_LONG):
         return _too_long(lines[0], lines[1:])
+    if CAUSE in lines[1:]:
+        cause = read_failure("\n".join(lines[lines.index(CAUSE, 1) + 1 :]))
+        both = f"{lines[0]}: {cause.message}" if cause.message else lines[0]
+        return cause._replace(headline=f"{lines[0]}: {cause.headline}", message=both)
     outer = [line for line in lines if not _INNER.match(line)]
     lines = [_MARGIN.sub("", line) for line in outer or lines]
     for number in range(len(lines) - 1, -1, -1):
@@ -68,7 +74,7 @@ def read_failure(text: str) -> Failure:
     frames = [(number, match) for number, line in enumerate(lines) if (match := _FRAME.match(line))]
     if not frames:
         return _sentence(lines)
-    own = [match for _, match in frames if not _FOREIGN.search(match["file"])]
+    own = [match for _, match in frames if not FOREIGN.search(match["file"])]
     place = own[-1] if own else frames[-1][1]
     rest = (line for line in lines[frames[-1][0] + 1 :] if line and not line[0].isspace())
     headline = next(rest, "")
@@ -89,7 +95,7 @@ def _too_long(headline: str, rest: list[str]) -> Failure:
         inner = read_failure("\n".join(rest))
         return Failure(headline, "", headline, inner.file, inner.line, inner.function)
     calls = [match for line in rest[rest.index(_STACK) :] if (match := _CALL.match(line))]
-    place = next((one for one in calls if not _FOREIGN.search(one["file"])), None)
+    place = next((one for one in calls if not FOREIGN.search(one["file"])), None)
     place = place or (calls[0] if calls else None)
     if place is None:
         return Failure(headline, message=headline)

@@ -11,18 +11,19 @@ import msgspec
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.operations.flows.feed import Wrap
-from fairlane.operations.flows.flow import Flow
+from fairlane.operations.flows.flow import MAX_CHILDREN, MAX_GATHERED, Flow
 from fairlane.operations.flows.steps import CONTINUE, STOP, Child
 from fairlane.tasks.batch import ResultReader, value_of
+from fairlane.tasks.options import group_options, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from fairlane.errors import TaskError
     from fairlane.flows.blocking import FlowRun
-    from fairlane.options import RequestOptions
     from fairlane.request import Request
     from fairlane.tasks.codec import Codec
+    from fairlane.tasks.options import RequestOptions
     from fairlane.tasks.task import Task
 
 _CHAIN, _GROUP = "chain", "group"
@@ -72,10 +73,24 @@ class _Plan:
     def begin(self, links: tuple[Link, ...]) -> None:
         """Adds the first step, one request of all these calls."""
         own = links[0].task
-        name, options = (own.name, own.options) if len(links) == 1 else (_GROUP, {})
+        name = own.name if len(links) == 1 else _GROUP
+        options = _options_of(links, {})
         on_dead = self._on_dead
         self.flow = self.flow.step(self._name(name), on_dead=on_dead, **options)
         self.links.append(links)
+
+    @staticmethod
+    def check_size(part: Link | Group, *, is_first: bool, is_last: bool) -> None:
+        """Raises InvalidArgument if a group has too many calls for its place in a chain."""
+        if not isinstance(part, Group) or (is_first and is_last):
+            return
+        most = MAX_GATHERED if is_first else MAX_CHILDREN
+        if len(part.links) > most:
+            place = "that begins a chain" if is_first else "in a chain"
+            raise InvalidArgument(
+                f"a group {place} has at most {most} calls, not {len(part.links):,}: "
+                "make several chains, or submit the group alone"
+            )
 
     def add(self, link: Link, joins: int, *, gathers: bool) -> None:
         """Adds a call that gets one result, or joins so many."""
@@ -145,6 +160,7 @@ class Chain:
         before: Link | Group | None = None
         for number, part in enumerate(self.parts, 1):
             plan.is_last = number == len(self.parts)
+            plan.check_size(part, is_first=number == 1, is_last=plan.is_last)
             if before is None:
                 plan.begin(first)
             elif isinstance(part, Link):
@@ -201,11 +217,16 @@ class Group:
     links: tuple[Link, ...]
 
     def submit(self, **options: Unpack[RequestOptions]) -> GroupRun:
-        """Submits the calls as one request with these options; see Queue.submit_request."""
+        """Submits the calls as one request; see Queue.submit_request, also for what it raises.
+
+        The request has the options of its tasks, and these, which are those of Task.with_options.
+        Raises InvalidArgument if the tasks differ in an option that is not named here.
+        """
         self.check_app()
-        app = self.links[0].task.app
+        app, named = self.links[0].task.app, group_options(dict(options))
+        chosen = _options_of(self.links, named)
         bodies = [link.body(app.codec) for link in self.links]
-        return GroupRun(app.queue.submit_request(bodies, **options), self.links, app.codec)
+        return GroupRun(app.queue.submit_request(bodies, **chosen), self.links, app.codec)
 
     def check_app(self) -> None:
         """Raises InvalidArgument unless the calls may be one request."""
@@ -215,6 +236,26 @@ class Group:
                     f"task {link.task.name} is of another app: the calls of a group are one "
                     "request, and have one app"
                 )
+
+
+def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of one request of these calls: those of their tasks, and what is named.
+
+    Raises InvalidArgument if two tasks differ in an option that is not named, because one request
+    has one value of it.
+    """
+    first = links[0].task
+    for link in links:
+        for option in {**first.options, **link.task.options}:
+            one, other = first.options.get(option), link.task.options.get(option)
+            if one != other and option not in named:
+                word = word_of(option)
+                raise InvalidArgument(
+                    f"tasks {first.name} and {link.task.name} of a group differ in {word}: a group "
+                    f"is one request, so give both the same with with_options({word}=...), or name "
+                    f"{word} in submit"
+                )
+    return {**first.options, **named}
 
 
 class GroupRun:

@@ -10,16 +10,23 @@ A call in a request that many callers share may have a fourth value: its own tra
 It is JSON, or MessagePack with the same values. The first byte shows which. A result is encoded as
 its body was. A result of None has no body. A worker gives back a body of a later version, as it
 does with a task that it lacks.
+
+A value is carried if it comes back equal and, where no annotation names its type, with its type.
+Carrier refuses any other value where it is made: at the caller, or in the worker for a result.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import marshal
+import math
+import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 import msgspec
 
-from fairlane.errors import InvalidArgument
+from fairlane.errors import InvalidArgument, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +78,7 @@ MSGPACK = Codec(
     msgspec.msgpack.Decoder(TaskBody).decode,
     b"\xc0",
 )
+_BINARY = (b"\xc4", b"\xc5", b"\xc6")  # begin a value of bytes in MessagePack
 CODECS = {codec.name: codec for codec in (JSON, MSGPACK)}
 
 
@@ -101,3 +109,156 @@ def _custom(info: Any, seen: set[int]) -> type | None:
             if (found := _custom(each, seen)) is not None:
                 return found
     return None
+
+
+class NotCarried(Exception):
+    """Raised for a value that would not come back equal; the text is the end of a sentence.
+
+    `place` is where in the value, as `.width` or `[3]`.
+    """
+
+    def __init__(self, what: str, place: str = "") -> None:
+        super().__init__(what)
+        self.place = place
+
+
+class Carrier:
+    """Encodes the values of one annotation, and refuses those that would not come back equal.
+
+    `plain` are the types whose values always do, but for floats that are not finite. A caller may
+    encode such a value itself.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self.plain = frozenset({*_plain(annotation), msgspec.Raw})
+        self._is_exact = _has_any(msgspec.inspect.type_info(annotation), set())
+        self._decoders = {name: codec.decoder(annotation) for name, codec in CODECS.items()}
+
+    def encode(self, codec: Codec, value: Any) -> bytes:
+        """Returns the encoded value. Raises NotCarried and one of UNENCODABLE."""
+        body = codec.encode(value)
+        try:
+            got = self._decoders[codec.name](body)
+        except msgspec.MsgspecError as error:
+            place, what = _in_place(str(error))
+            raise _not_finite(codec, value) or NotCarried(f"is not valid: {what}", place) from None
+        if not self._is_same(codec, body, value, got):
+            found = _difference(value, got, is_exact=self._is_exact)
+            if found is not None:
+                remedy = "annotate its type" if self._is_exact else "use a value of its annotation"
+                text = f"{found[1]}: {remedy}"
+                raise _not_finite(codec, value) or NotCarried(text, found[0])
+        return body
+
+    def decode(self, codec: Codec, body: bytes) -> Any:
+        """Returns a value. Raises msgspec.MsgspecError."""
+        return self._decoders[codec.name](body)
+
+    def _is_same(self, codec: Codec, body: bytes, given: Any, got: Any) -> bool:
+        """Returns True if the values are the same; False needs a closer look."""
+        try:
+            if self._is_exact:
+                # This compares the types of plain values, too, but not those of binary ones.
+                is_plain = codec is JSON or not any(mark in body for mark in _BINARY)
+                return is_plain and marshal.dumps(given, 2) == marshal.dumps(got, 2)
+            return bool(given == got)
+        except Exception:  # noqa: BLE001  a value that marshal lacks, or whose __eq__ raises
+            return False
+
+
+def _plain(annotation: Any) -> tuple[Any, ...]:
+    """Returns types whose every value comes back equal, or cannot be encoded at all."""
+    if annotation in {str, int, bool, float}:
+        return (annotation,)
+    if annotation is None or annotation is type(None):
+        return (type(None),)
+    if annotation is Any:
+        return str, int, bool, float, type(None)
+    if get_origin(annotation) in {Union, types.UnionType}:
+        return tuple(plain for part in get_args(annotation) for plain in _plain(part))
+    return ()
+
+
+def _has_any(info: Any, seen: set[int]) -> bool:
+    """Returns True if a part of an annotation allows any type."""
+    if isinstance(info, msgspec.inspect.AnyType):
+        return True
+    if not isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)) or id(info) in seen:
+        return False
+    seen.add(id(info))
+    for name in info.__struct_fields__:
+        part = getattr(info, name)
+        if any(_has_any(each, seen) for each in (part if isinstance(part, tuple) else (part,))):
+            return True
+    return False
+
+
+def _in_place(text: str) -> tuple[str, str]:
+    """Returns the place in msgspec's sentence, and the sentence without it."""
+    what, _, place = text.partition(" - at `$")
+    return place.rstrip("`"), what
+
+
+def _not_finite(codec: Codec, value: Any) -> NotCarried | None:
+    """Returns the error for a number that JSON lacks."""
+    if codec is not JSON or (found := _find_not_finite(value, "")) is None:
+        return None
+    place, number = found
+    return NotCarried(
+        f'is {number!r}, which JSON does not have: use None, or App(..., encoding="msgpack")', place
+    )
+
+
+def _find_not_finite(value: Any, place: str) -> tuple[str, float] | None:
+    if isinstance(value, float):
+        return None if math.isfinite(value) else (place, value)
+    for name, part in _parts(value):
+        if (found := _find_not_finite(part, place + name)) is not None:
+            return found
+    return None
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """Returns the places and the values in a container or an object with fields."""
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(f"[{at}]", part) for at, part in enumerate(value)]
+    if isinstance(value, msgspec.Struct):
+        return [(f".{name}", getattr(value, name)) for name in value.__struct_fields__]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f".{one.name}", getattr(value, one.name)) for one in dataclasses.fields(value)]
+    return []
+
+
+def _difference(given: Any, got: Any, *, is_exact: bool, place: str = "") -> tuple[str, str] | None:
+    """Returns the first place at which values differ, and how they do; None if they are the same.
+
+    `is_exact`: a subclass is not the same as its base class. A whole number is the same as the
+    equal float, and NaN is the same as NaN.
+    """
+    if type(given) is not type(got):
+        is_number = type(given) is int and type(got) is float
+        is_same = (is_number or not is_exact) and _is_equal(given, got)
+        return None if is_same else (place, f"is {type_of(given)} and would become {type_of(got)}")
+    if isinstance(given, dict):
+        for one, other in zip(given, got, strict=False):
+            if (found := _difference(one, other, is_exact=is_exact)) is not None:
+                return place, f"has the key {one!r:.100}, which {found[1]}"
+    parts, others = _parts(given), _parts(got)
+    if not parts or isinstance(given, (set, frozenset)) or len(parts) != len(others):
+        is_same = _is_equal(given, got) or (given != given and got != got)  # noqa: PLR0124  NaN
+        return None if is_same else (place, f"is {given!r:.100} and would become {got!r:.100}")
+    pairs = zip(parts, others, strict=True)
+    each = (
+        _difference(one, other, is_exact=is_exact, place=place + name)
+        for (name, one), (_, other) in pairs
+    )
+    return next(filter(None, each), None)
+
+
+def _is_equal(given: Any, got: Any) -> bool:
+    try:
+        return bool(given == got)
+    except Exception:  # noqa: BLE001  a class may raise anything here
+        return False

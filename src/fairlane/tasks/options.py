@@ -100,9 +100,19 @@ def task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
     return _with_rate_key(task, _checked(f"task {task}", given, _TASK))
 
 
+def word_of(option: str) -> str:
+    """Returns the word by which a program names an option of Queue.submit_request."""
+    return option.removesuffix("_s")
+
+
 def request_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
     """Returns options of one request, also its `id`; raises the same."""
     return _with_rate_key(task, _checked(f"task {task}", given, _REQUEST))
+
+
+def group_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns options of a group's request, with the same words; raises the same."""
+    return _checked("group", given, _REQUEST)
 
 
 def executor_options(given: dict[str, Any]) -> dict[str, Any]:

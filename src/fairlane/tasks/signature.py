@@ -12,7 +12,15 @@ from msgspec import UNSET, UnsetType
 
 from fairlane import settings
 from fairlane.errors import ArgumentsRefused, InvalidArgument
-from fairlane.tasks.codec import CODECS, UNENCODABLE, VERSION, Codec, unsupported
+from fairlane.tasks.codec import (
+    CODECS,
+    UNENCODABLE,
+    VERSION,
+    Carrier,
+    Codec,
+    NotCarried,
+    unsupported,
+)
 from fairlane.worker.handler.handlers import Context
 
 if TYPE_CHECKING:
@@ -52,10 +60,14 @@ class TaskSignature:
         _check_type(task, "result", self.result)
         body = _body_type(task, _struct(task, self.parameters, hints))
         self.decoders = {name: codec.decoder(body) for name, codec in CODECS.items()}
-        self._results = {name: codec.decoder(self.result) for name, codec in CODECS.items()}
+        self._carriers = {one.name: Carrier(_type_of(one, hints)) for one in self.parameters}
+        self._plain = {name: carrier.plain for name, carrier in self._carriers.items()}
+        self._result = Carrier(self.result)
+        self._plain_results = self._result.plain
         kinds = {one.kind for one in every}
         self.has_defaults = any(one.default is not one.empty for one in self.parameters)
         self.has_defaults |= bool(kinds & {_LIST, _DICT})
+        self._takes_any = _DICT in kinds
         self._is_plain = not kinds & {_POSITIONAL, _LIST, _DICT}
         self.takes_names = self._is_plain and self.context is None
 
@@ -69,16 +81,19 @@ class TaskSignature:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise ArgumentsRefused(
-                f"task {self.task}: {error}{where}{self._hint(kwargs)}"
+                f"task {self.task}: {self._misfit(error, kwargs, where)}"
             ) from None
 
-    def _hint(self, kwargs: dict[str, Any]) -> str:
+    def _misfit(self, error: TypeError, kwargs: dict[str, Any], where: str) -> str:
+        """Returns why arguments do not fit; a word that is no argument comes first."""
         names = [one.name for one in self.parameters]
-        for name in kwargs:
-            close = [] if name in names else difflib.get_close_matches(name, names, n=1)
-            if close:
-                return f"; did you mean {close[0]}?"
-        return f"; its arguments are {', '.join(names)}" if names else "; it has no arguments"
+        wrong = [] if self._takes_any else [name for name in kwargs if name not in names]
+        what = f"got an unexpected keyword argument {wrong[0]!r}" if wrong else str(error)
+        close = difflib.get_close_matches(wrong[0], names, n=1) if wrong else []
+        if close:
+            return f"{what}{where}; did you mean {close[0]}?"
+        listed = f"its arguments are {', '.join(names)}" if names else "it has no arguments"
+        return f"{what}{where}; {listed}"
 
     @cached_property
     def first(self) -> str | None:
@@ -91,8 +106,16 @@ class TaskSignature:
     ) -> bytes:
         """Returns the body of one sub-request; `where` names it in errors, `trace` is its own.
 
-        Raises ArgumentsRefused, which names the argument that cannot be encoded.
+        Raises ArgumentsRefused, which names the argument that cannot be encoded, or that would not
+        arrive equal.
         """
+        given = arguments
+        for name, value in given.items():
+            kind = type(value)
+            # Infinity and NaN differ from zero when they are subtracted from themselves.
+            if kind not in self._plain[name] or (kind is float and value - value != 0.0):
+                arguments = dict(given) if arguments is given else arguments
+                arguments[name] = self._pack(codec, name, value, where)
         try:
             parts = (VERSION, self.task, arguments)
             body = codec.encode((*parts, trace) if trace else parts)
@@ -107,8 +130,18 @@ class TaskSignature:
 
     def encode_shared(self, codec: Codec, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments that all sub-requests share, each encoded once."""
-        self.encode(codec, arguments)
-        return {name: msgspec.Raw(codec.encode(value)) for name, value in arguments.items()}
+        return {name: self._pack(codec, name, value, "") for name, value in arguments.items()}
+
+    def _pack(self, codec: Codec, name: str, value: Any, where: str) -> msgspec.Raw:
+        """Returns an encoded argument. Raises ArgumentsRefused."""
+        try:
+            return msgspec.Raw(self._carriers[name].encode(codec, value))
+        except NotCarried as error:
+            raise ArgumentsRefused(
+                f"task {self.task}: argument {name}{error.place}{where} {error}"
+            ) from None
+        except UNENCODABLE as error:
+            raise self._unencodable(codec, {name: value}, where, error) from None
 
     def _unencodable(
         self, codec: Codec, arguments: dict[str, Any], where: str, error: Exception
@@ -120,9 +153,17 @@ class TaskSignature:
 
     def decode_result(self, codec: Codec, body: bytes | None) -> Any:
         """Returns a result as the return annotation describes it. Raises msgspec.MsgspecError."""
-        return self._results[codec.name](codec.none if body is None else body)
+        return self._result.decode(codec, codec.none if body is None else body)
 
     # In the worker.
+
+    def encode_result(self, codec: Codec, value: Any) -> bytes | None:
+        """Returns a result's bytes. Raises NotCarried and one of UNENCODABLE."""
+        kind = type(value)
+        if kind in self._plain_results and not (kind is float and value - value != 0.0):
+            return None if value is None else codec.encode(value)
+        body = self._result.encode(codec, value)
+        return None if value is None else body
 
     def place(
         self, given: dict[str, Any], context: Context
@@ -161,17 +202,21 @@ def _check_type(task: str, what: str, annotation: Any) -> None:
         )
 
 
+def _type_of(parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
+    """Returns the type of what a parameter is bound to."""
+    annotation = hints.get(parameter.name, Any)
+    if parameter.kind is _LIST:
+        return _ITEMS[annotation, ...]
+    return _NAMED[str, annotation] if parameter.kind is _DICT else annotation
+
+
 def _struct(
     task: str, parameters: list[inspect.Parameter], hints: dict[str, Any]
 ) -> type[msgspec.Struct]:
     """Returns the type that the arguments of one call are decoded to."""
     fields: list[Any] = []
     for one in parameters:
-        annotation = hints.get(one.name, Any)
-        if one.kind is _LIST:
-            annotation = _ITEMS[annotation, ...]
-        elif one.kind is _DICT:
-            annotation = _NAMED[str, annotation]
+        annotation = _type_of(one, hints)
         if one.default is not one.empty or one.kind in {_LIST, _DICT}:
             fields.append((one.name, Union[annotation, UnsetType], UNSET))  # noqa: UP007
         else:

@@ -302,7 +302,7 @@ def test_a_wish_includes_its_cause(run: Run, error: Exception):
     (verdict,) = run(handler, slice_of(b"x")).verdicts
     first, _, rest = verdict.error.partition("\n")
     assert first == "not possible"
-    assert rest.startswith("Traceback (most recent call last):\n")
+    assert rest.startswith("Its cause:\nTraceback (most recent call last):\n")
     assert rest.endswith("ValueError: bad x\n")
 
 

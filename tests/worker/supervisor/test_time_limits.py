@@ -292,3 +292,17 @@ def test_a_process_that_has_no_file_for_its_stacks_is_watched_all_the_same():
     stack_dump.prepare(-1)
     stack_dump.close(-1)
     assert stack_dump.read(-1) == ""
+
+
+def test_a_crash_in_a_task_is_placed_in_the_users_file():
+    """The package's own frames between the runner and the task are left out."""
+    package = stack_dump._PACKAGE.removeprefix('File "')
+    text = (
+        "Fatal Python error: Segmentation fault\n\n"
+        "Current thread 0x0000000000000001 (most recent call first):\n"
+        '  File "/app/mine.py", line 60 in deep\n'
+        '  File "/app/mine.py", line 70 in resize\n'
+        f'  File "{package}tasks/worker/calls.py", line 120 in bare\n'
+        f"  {stack_dump._RUNNER}, line 9 in run\n"
+    )
+    assert stack_dump.own_frame(stack_dump.crash_of(text)) == "mine.py:60 deep"

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from fairlane import settings
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.tasks.app import App, merged_tasks
-from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec
+from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec, NotCarried
 from fairlane.tasks.hooks import Hooks, ProcessLoop, TaskCall
 from fairlane.worker.handler.errors import GiveBack, Reject
 from fairlane.worker.handler.handlers import Context, Lifespan
@@ -107,7 +107,7 @@ class Calls:
         def bare(body: bytes) -> bytes | None:
             callee, codec, arguments = decoded(body)
             value = callee.function(**arguments)
-            return None if value is None else _encoded(callee, codec, value)
+            return _encoded(callee, codec, value)
 
         decoded = self._decoded
         is_bare = all(one.is_bare for one in self._tasks.values())
@@ -324,16 +324,19 @@ def _parts_of(body: bytes) -> TaskBody | None:
 
 def _encoded(callee: _Callee, codec: Codec, value: Any) -> bytes | None:
     """Returns a result's bytes. Raises Reject if it cannot be encoded."""
-    if value is None:
-        return None
     try:
-        body = codec.encode(value)
+        body = callee.signature.encode_result(codec, value)
+    except NotCarried as error:
+        what = "None" if value is None else type_of(value)
+        raise Reject(
+            f"task {callee.signature.task} returned {what}: its result{error.place} {error}"
+        ) from None
     except UNENCODABLE as error:
         raise Reject(
             f"task {callee.signature.task} returned {type_of(value)}, "
             f"which cannot be encoded: {error}"
         ) from None
-    if len(body) > settings.MAX_BODY:
+    if body is not None and len(body) > settings.MAX_BODY:
         raise Reject(
             f"task {callee.signature.task} returned {type_of(value)} of {len(body):,} bytes: "
             f"the most is {settings.MAX_BODY:,}: store it and return its path or key"

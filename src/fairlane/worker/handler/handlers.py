@@ -17,8 +17,10 @@ import traceback
 import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from fairlane.common.fingerprint import FOREIGN
 from fairlane.common.terminal import as_json
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
 from fairlane.worker import termination
@@ -273,7 +275,7 @@ def load_object(what: str, name: str, wanted: str) -> Any:
     for part in path.split("."):
         if not hasattr(found, part):
             close = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = _hidden(module_name) or (f"; did you mean {close[0]}?" if close else "")
             raise HandlerNotFound(
                 f"{what} {name!r} cannot be imported: {module_name} has no {path}{hint}"
             )
@@ -306,13 +308,32 @@ def _searched(module_name: str, error: BaseException) -> str:
     return f": it is neither in the current folder, {here}, nor elsewhere on Python's path"
 
 
+def _hidden(module_name: str) -> str:
+    """Returns that another module was imported in place of the user's file; "" if none was."""
+    file = Path(*module_name.split(".")).with_suffix(".py")
+    loaded = getattr(sys.modules.get(module_name), "__file__", None)
+    if not file.is_file() or (loaded is not None and Path(loaded).resolve() == file.resolve()):
+        return ""
+    other = f" ({loaded})" if loaded else ""
+    return (
+        f": your file {file} is hidden by another module {module_name}{other}, which Python found "
+        "first: rename your file"
+    )
+
+
 def _place(error: BaseException) -> str:
-    """Returns the file and line that raised an error of an import; "" if no module did.
+    """Returns the user's file and line at which an import failed; "" if no module did.
 
     A SyntaxError names its own.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    frame = frames[-1] if frames else None
+    ours = str(Path(__file__).parents[2])
+    own = [
+        one
+        for one in frames
+        if not FOREIGN.search(one.filename) and not one.filename.startswith(ours)
+    ]
+    frame = own[-1] if own else frames[-1] if frames else None
     if frame is None or isinstance(error, SyntaxError) or frame.filename == importlib.__file__:
         return ""
     return f" ({frame.filename}:{frame.lineno})"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common.backoff import retry_delay_ms
+from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
 from fairlane.errors import type_of
 from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
@@ -285,12 +286,13 @@ def _encoded(text: str) -> bytes:
 
 
 def _reason_of(error: Retry | Reject) -> str:
-    """Returns the error's reason, and the exception it was raised from."""
+    """Returns the error's reason, and the exception that it was raised from, or while handling."""
     try:
         text = str(error)
     except BaseException:  # noqa: BLE001  a subclass may raise anything
         text = type(error).__name__
-    return text if error.__cause__ is None else f"{text}\n{_text_of(error.__cause__)}"
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return text if cause is None else f"{text}\n{CAUSE}\n{_text_of(cause)}"
 
 
 def _pause_of(error: Retry) -> float | None:

@@ -23,6 +23,7 @@ _LINES = 30  # of one stack
 _CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
 _NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
+_PACKAGE = f'File "{Path(__file__).parents[2]}{os.sep}'
 _RUNNER = f'File "{Path(__file__).parents[1] / "handler" / "runner.py"}"'
 
 
@@ -103,6 +104,8 @@ def stack_of(text: str, thread: int) -> list[str]:
         if begins:
             is_ours = int(begins[1], 16) == thread
         elif is_ours and (_RUNNER in line or line == _CUT):
+            while lines and _PACKAGE in lines[-1]:  # it called the task, and is not the user's code
+                lines.pop()
             return lines[:_LINES]
         elif is_ours and line.startswith("  "):
             lines.append(line)
