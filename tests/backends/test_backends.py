@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,7 @@ def test_where_less_is_enough_not_everything_runs():
         ("scripts/test_x.py", ["cluster1"]),
         ("spark/scripts/test_x.py", ["cluster1"]),
         ("scripts/creation/test_submit.py", ["single", "cluster1"]),
+        ("scripts/change/test_rates.py", ["single", "cluster1"]),
         ("operations/submit/test_x.py", ["single", "cluster1"]),
         ("drivers/wire/test_x.py", ["single", "cluster1"]),
     ],
@@ -70,6 +72,18 @@ def test_no_kind_that_others_name_is_the_other_kind():
 
 def test_whatever_runs_on_both_kinds_is_there():
     assert [name for name in backends.ON_BOTH_KINDS if not (TESTS / name).exists()] == []
+
+
+def test_scripts_of_a_server_with_all_keys_run_on_one_in_make_test():
+    """They skip a cluster, so such a file must be among those on both kinds."""
+    needing = [
+        str(path.relative_to(TESTS))
+        for name in backends.SCRIPTS
+        for path in (TESTS / name).rglob("test_*.py")
+        if re.search(r"\bone: Lane\b|no server of a cluster has all keys", path.read_text())
+    ]
+    assert len(needing) > 2
+    assert [file for file in needing if backends.is_other_kind("single", TESTS / file)] == []
 
 
 def report(kind: str | None, reason: str = "") -> Any:

@@ -82,10 +82,30 @@ def test_a_server_that_is_not_there_yet_is_waited_for(
     thread = threading.Thread(target=ask)
     thread.start()
     assert has_failed.wait(SOON_S)
-    with contextlib.closing(FakeServer(port=port)) as server:
-        server.slots = [(LAST, server)] if scheme == "redis+cluster" else None
+    with contextlib.closing(FakeServer(port=port, is_cluster=scheme == "redis+cluster")):
         thread.join(SOON_S)
     assert got == [1]
+
+
+@both
+def test_a_node_that_serves_no_slot_yet_is_waited_for(
+    kind: str, monkeypatch: pytest.MonkeyPatch, act: Callable[..., Actor]
+):
+    """It listens and answers, but its cluster is not made yet: CLUSTER SLOTS is empty."""
+    with contextlib.closing(FakeServer(is_cluster=True)) as server:
+        server.slots = []
+        failures: list[str] = []
+        pause = FirstContact.pause
+
+        def noted(self: FirstContact, error: Exception) -> float | None:
+            failures.append(str(error))
+            if len(failures) == 2:
+                server.slots = [(LAST, server)]
+            return pause(self, error)
+
+        monkeypatch.setattr(FirstContact, "pause", noted)
+        assert act(kind, server, patience_s=LONG_S).run(once(Command(b"GET", b"a"))) == 1
+        assert len(failures) >= 2
 
 
 @both

@@ -147,6 +147,8 @@ class ServerSet(Topology[C]):
             self.lines_at(node).give(line)
             if slots.nodes:
                 return self._learn(slots)
+            # It starts, or its cluster is being made: the same call may succeed a moment later.
+            failure = redis.ConnectionError(f"{node[0]}:{node[1]} serves no slot of a cluster yet")
         raise failure
 
     async def close(self) -> None:

@@ -187,7 +187,7 @@ def test_an_interval_of_months_is_refused_by_its_column_and_type(given: dict[str
 
 @pytest.mark.parametrize("body_format", ["json", "arrow"])
 def test_a_calendar_interval_is_refused_in_a_body(body_format: str):
-    """No program reads it back; beside a body it is no matter."""
+    """No program reads it back. Beside a body it is allowed."""
     kind = ArrayType(CalendarIntervalType())
     schema = StructType().add("body", StringType()).add("pause", kind)
     with pytest.raises(InvalidArgument, match=r'"pause" holds interval.*to string'):

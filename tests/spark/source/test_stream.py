@@ -324,7 +324,7 @@ def test_a_query_holds_what_it_has_not_read(
     monkeypatch.setattr(settings, "LOG_ENTRIES", 1)
     ended(world, *names(5))
     start, end = batch_of(reader(redis_url, maxOffsetsPerTrigger=2))
-    marks = redis_client.hgetall(keys.log_readers("req"))
+    marks: Any = redis_client.hgetall(keys.log_readers("req"))
     (name,) = marks
     assert name.decode() == start["reader"] == end["reader"]
     redis_client.config_set("stream-node-max-entries", 1)

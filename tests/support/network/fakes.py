@@ -43,16 +43,26 @@ class FakeServer:
     """Listens at 127.0.0.1, with a thread for each connection; `say` answers a command.
 
     If `say` raises an error, the connection is cut. A driver's first commands are answered here,
-    as are those about slots: `slots` has pairs of the last slot and the server, in order.
+    as are those about slots: `slots` has pairs of the last slot and the server, in order. With
+    `is_cluster` it has all slots from its first answer on.
     """
 
-    def __init__(self, say: Answer = lambda _: 1, version: str = "7.0.15", port: int = 0) -> None:
+    def __init__(
+        self,
+        say: Answer = lambda _: 1,
+        version: str = "7.0.15",
+        port: int = 0,
+        *,
+        is_cluster: bool = False,
+    ) -> None:
         self.say = say
         self.version = version
         self.received: list[list[bytes]] = []
         self.connections = 0
         self.delay_s = 0.0  # before each answer
         self.slots: list[tuple[int, FakeServer]] | None = None  # None = no cluster
+        if is_cluster:
+            self.slots = [(16_383, self)]
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self._lines: list[socket.socket] = []

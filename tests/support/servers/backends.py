@@ -36,8 +36,11 @@ SCRIPTS = ("scripts", "spark/scripts")
 EVERYTHING = (*SCRIPTS, *OPERATIONS, "worker", "cli")
 # Their subject differs by kind: the way to the server, or scripts of a server with all keys.
 ON_BOTH_KINDS = (
-    *("drivers", "operations/create", "operations/submit", "scripts/lease/test_exchange.py"),
-    *("scripts/creation/test_submit.py", "package/test_aio.py", "backends/test_support.py"),
+    *("drivers", "operations/create", "operations/submit", "operations/lease/test_rates.py"),
+    *("scripts/lease/test_exchange.py", "scripts/lease/test_exchange_rates.py"),
+    *("scripts/creation/test_submit.py", "scripts/creation/test_distinct.py"),
+    "scripts/dispatch/test_place.py",
+    *("scripts/change/test_rates.py", "package/test_aio.py", "backends/test_support.py"),
 )
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
 FOLDERS = {
