@@ -23,8 +23,8 @@ end
 local seconds = math.floor(now_ms(now) / 1000)
 local done, timed_out = 0, 0
 for i = 0, #ARGV - wanted do
-  local id, record, is_finished = ARGV[wanted + i], KEYS[records + i], i < ended
-  local began, deadline, counted = unpack(redis.call("HMGET", record, "timestamp", "deadline", "settled"))
+  local id, is_finished = ARGV[wanted + i], i < ended
+  local began, deadline, counted = unpack(redis.call("HMGET", KEYS[records + i], "timestamp", "deadline", "settled"))
   local took = seconds - (tonumber(began) or seconds)
   if is_finished then
     is_finished = redis.call("LINDEX", finished, -1) == id  -- else another process has taken it
@@ -36,7 +36,7 @@ for i = 0, #ARGV - wanted do
   local is_over = i >= ended and seconds >= (tonumber(deadline) or 0)  -- also without a record
   if (is_finished or is_over) and not counted and redis.call("SADD", settled, id) == 1 then
     if began then
-      redis.call("HSET", record, "settled", seconds)
+      redis.call("HSET", KEYS[records + i], "settled", seconds)
     end
     if is_finished then
       done = done + 1
