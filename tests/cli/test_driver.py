@@ -76,6 +76,7 @@ def test_the_wait_for_the_first_contact_ends_with_the_patience(capfd: pytest.Cap
     url = f"redis://127.0.0.1:{free_ports(1)[0]}"
     with closing(CommandDriver(url)) as driver:
         driver.patience_s = 0.3
-        with pytest.raises(RedisUnreachable):
+        with pytest.raises(RedisUnreachable) as ended:
             driver.meet()
+    assert ended.value.exit_code == 5
     assert capfd.readouterr().err.count("does not answer: trying for up to 0.3 s") == 1
