@@ -13,7 +13,7 @@ from fairlane.errors import RedisUnreachable
 from fairlane.queue import Queue
 from tests.cli.program import Program, finish, next_message, settle
 from tests.support.servers.restart import AOF, killed_and_started_again
-from tests.support.servers.server_process import run_server
+from tests.support.servers.server_process import free_ports, run_server
 
 
 @pytest.mark.server
@@ -55,3 +55,28 @@ def test_an_outage_that_lasts_names_the_command_that_resumes(
     assert capfd.readouterr().err == (
         f"fairlane: Redis at {server.url} does not answer: trying for up to 0.3 s\n"
     )
+
+
+@pytest.mark.parametrize("word", ["worker", "worker --app mine:app", "serve"])
+def test_a_program_that_works_for_long_says_immediately_that_it_waits_for_redis(
+    word: str, alone: Program
+):
+    """It and its Redis may be started together."""
+    url = f"redis://127.0.0.1:{free_ports(1)[0]}"
+    alone.env["FAIRLANE_REDIS"] = url
+    alone.file(b"from fairlane import App\napp = App('a')\n@app.task\ndef f(): ...\n", "mine.py")
+    with alone.start(*word.split()) as process:
+        line = process.stderr.readline().decode()  # type: ignore[union-attr]
+        assert line.startswith(f"fairlane: Redis at {url}")
+        assert line.endswith(" does not answer: trying for up to 30 s\n")
+        process.kill()
+
+
+def test_the_wait_for_the_first_contact_ends_with_the_patience(capfd: pytest.CaptureFixture):
+    url = f"redis://127.0.0.1:{free_ports(1)[0]}"
+    with closing(CommandDriver(url)) as driver:
+        driver.patience_s = 0.3
+        with pytest.raises(RedisUnreachable) as ended:
+            driver.meet()
+    assert ended.value.exit_code == 5
+    assert capfd.readouterr().err.count("does not answer: trying for up to 0.3 s") == 1

@@ -178,9 +178,10 @@ class FirstContact:
     """Decides, without I/O, how long a driver tries to reach its servers for the first time.
 
     A call of a worker or of the API waits `patience_s` for a Redis that starts, loads or refuses
-    connections, as a later call does. A command that reports makes one try with patience 0, because
-    a person waits and the address may be wrong. No driver waits after a mistake: a wrong password, a
-    host name without an address, a server that is no cluster.
+    connections, as a later call does. So do programs that work for long: `rq-worker`
+    and `fairlane serve`. Any other command makes one try with patience 0, because a person
+    waits and the address may be wrong. No driver waits after a mistake: a wrong password, a host
+    name without an address, a server that is no cluster.
     """
 
     def __init__(self, driver: Driver[Any], patience_s: float) -> None:

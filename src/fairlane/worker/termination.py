@@ -51,11 +51,11 @@ def noting_exit_hooks() -> Iterator[None]:
         _imported.append((function, args, kwargs))
         return register(function, *args, **kwargs)
 
-    atexit.register = note  # type: ignore[assignment]
+    atexit.register = note
     try:
         yield
     finally:
-        atexit.register = register  # type: ignore[assignment]
+        atexit.register = register
 
 
 def begin_process() -> None:

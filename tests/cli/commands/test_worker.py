@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import NO_SERVER, ON_EVERY_KIND, Program, finish, next_message
+from tests.cli.program import ON_EVERY_KIND, Program, finish, next_message
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
@@ -138,10 +138,6 @@ def test_a_port_that_is_taken(program: Program):
         port = taken.getsockname()[1]
         words = ("--id", f"127.0.0.1:{port}", "--handler", "mine:shout")
         program("worker", *words).refused(2, f"port {port}", "is taken")
-
-
-def test_a_worker_without_redis(alone: Program):
-    alone("worker", "--redis", NO_SERVER).refused(5, "does not answer")
 
 
 def test_log_lines_of_a_handler_show_their_time_level_and_name(program: Program):

@@ -79,7 +79,8 @@ def test_the_only_unit_stores_what_it_has_done_before_a_slow_call(
 ):
     workers.start(handler, **options)
     request = begin(queue, folder)
-    wait_done(request, BEFORE)
+    wait_until(lambda: request.progress().done >= BEFORE, SOON_S, why="they are stored")
+    wait_until(lambda: 1 in owed(request), SOON_S, why="a lease has the slow call alone")
     folder.open_gate()
     check_all(request)
 

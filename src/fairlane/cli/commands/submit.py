@@ -125,14 +125,14 @@ def command(
         if form == "requests":
             from fairlane.cli.submission.many_requests import submit_each
 
-            return submit_each(wish, source, lambda: open_queue(redis, queue, waits=True))
+            return submit_each(wish, source, lambda: open_queue(redis, queue))
         if source.is_file:
             with shown(wish, source, source.name, "checking") as look:
                 source.check(look)
         from fairlane.cli.results.atomic_file import open_results
 
         out = opened.enter_context(open_results(wish.out))
-        here = opened.enter_context(open_queue(redis, queue, waits=True))
+        here = opened.enter_context(open_queue(redis, queue))
         request = opened.enter_context(_placed(wish, queues, here))
         policy = wish.policy.in_queue(request.queue.name)
         return _submit_one(replace(wish, policy=policy), source, request, out)
