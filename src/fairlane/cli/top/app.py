@@ -217,7 +217,7 @@ class Top(App[None]):
         columns = view.WORKERS if self._shows_workers else view.REQUESTS
         for one in rows:
             if printable(one.id) == name:
-                self.push_screen(Note(view.details(columns, one, self._name)))
+                self.push_screen(Note(view.details(columns, one, self._name or "")))
                 return
 
     def action_turn(self) -> None:

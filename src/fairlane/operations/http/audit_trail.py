@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.operations.find.cursor import invalid_cursor
@@ -181,9 +181,10 @@ def _now_ms() -> int:
 
 
 def _entry(found: dict[str, str]) -> AuditEntry:
-    numbers = {name: int(text) for name in _NUMBERS if (text := found.get(name, "")).isdecimal()}
-    texts = {name: found.get(name, "") for name in _NAMES if name not in _NUMBERS}
-    return AuditEntry(**texts, **numbers)
+    values: dict[str, Any] = {name: found.get(name, "") for name in _NAMES}
+    for name in _NUMBERS:
+        values[name] = int(values[name]) if values[name].isdecimal() else 0
+    return AuditEntry(**values)
 
 
 _NAMES = tuple(field.name for field in fields(AuditEntry))
