@@ -161,7 +161,7 @@ ANNOTATIONS: list[Any] = [
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns True for values that a program cannot tell apart, but for a number's type."""
+    """Returns True for equal values of one type; a whole number may be a float."""
     if type(one) is not type(other):
         return type(one) is int and type(other) is float and one == other
     if isinstance(one, dict):
