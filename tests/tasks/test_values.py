@@ -161,7 +161,7 @@ ANNOTATIONS: list[Any] = [
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns True for values that a program cannot tell apart, but for a number's type."""
+    """Returns True for equal values of one type; a whole number may be a float."""
     if type(one) is not type(other):
         return type(one) is int and type(other) is float and one == other
     if isinstance(one, dict):
@@ -263,9 +263,9 @@ def test_every_way_to_call_a_task_refuses_the_value(monkeypatch: pytest.MonkeyPa
             lambda: scale.map([1.0, NAN]),
             lambda: scale.map([1.0], also=(1,)),
             lambda: scale.starmap([(1.0, b"x")]),
-            lambda: asyncio.run(scale.asubmit(NAN)),  # type: ignore[arg-type]
-            lambda: asyncio.run(scale.amap([NAN])),  # type: ignore[arg-type]
-            lambda: asyncio.run(scale.astarmap([(NAN,)])),  # type: ignore[arg-type]
+            lambda: asyncio.run(scale.asubmit(NAN)),
+            lambda: asyncio.run(scale.amap([NAN])),
+            lambda: asyncio.run(scale.astarmap([(NAN,)])),
             lambda: group(scale.s(1.0), scale.s(NAN)).submit(),
             lambda: chain(scale.s(NAN), scale.s()).submit(),
             lambda: chain(scale.s(1.0), scale.s(also=(1,))).submit(),

@@ -18,7 +18,6 @@ Carrier refuses any other value where it is made: at the caller, or in the worke
 from __future__ import annotations
 
 import dataclasses
-import marshal
 import math
 import types
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ import msgspec
 from fairlane.errors import InvalidArgument, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 VERSION = 1
 # What msgspec raises for a value that it cannot encode: an unsupported type, a number that is out
@@ -78,7 +77,7 @@ MSGPACK = Codec(
     msgspec.msgpack.Decoder(TaskBody).decode,
     b"\xc0",
 )
-_BINARY = (b"\xc4", b"\xc5", b"\xc6")  # begin a value of bytes in MessagePack
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 CODECS = {codec.name: codec for codec in (JSON, MSGPACK)}
 
 
@@ -142,7 +141,7 @@ class Carrier:
         except msgspec.MsgspecError as error:
             place, what = _in_place(str(error))
             raise _not_finite(codec, value) or NotCarried(f"is not valid: {what}", place) from None
-        if not self._is_same(codec, body, value, got):
+        if not self._is_same(value, got):
             found = _difference(value, got, is_exact=self._is_exact)
             if found is not None:
                 remedy = "annotate its type" if self._is_exact else "use a value of its annotation"
@@ -154,16 +153,23 @@ class Carrier:
         """Returns a value. Raises msgspec.MsgspecError."""
         return self._decoders[codec.name](body)
 
-    def _is_same(self, codec: Codec, body: bytes, given: Any, got: Any) -> bool:
+    def _is_same(self, given: Any, got: Any) -> bool:
         """Returns True if the values are the same; False needs a closer look."""
         try:
-            if self._is_exact:
-                # This compares the types of plain values, too, but not those of binary ones.
-                is_plain = codec is JSON or not any(mark in body for mark in _BINARY)
-                return is_plain and marshal.dumps(given, 2) == marshal.dumps(got, 2)
-            return bool(given == got)
-        except Exception:  # noqa: BLE001  a value that marshal lacks, or whose __eq__ raises
+            return bool(given == got) and (not self._is_exact or _is_plain(given))
+        except Exception:  # noqa: BLE001  a class may raise anything here
             return False
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns True if a value has lists, dicts and scalars alone, and no subclass of them."""
+    if type(value) is dict:
+        return _SCALARS.issuperset(map(type, value)) and _are_plain(value.values())
+    return type(value) in _SCALARS or (type(value) is list and _are_plain(value))
+
+
+def _are_plain(values: Iterable[Any]) -> bool:
+    return _SCALARS.issuperset(map(type, values)) or all(map(_is_plain, values))
 
 
 def _plain(annotation: Any) -> tuple[Any, ...]:

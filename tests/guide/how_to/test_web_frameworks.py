@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import re
 import sys
 import types
@@ -22,11 +23,14 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```\w+\n(.*?)```", text, re.DOTALL)
 
 
-def test_fastapis_example_answers_for_a_failed_call_and_for_what_is_no_id():
+def test_fastapis_example_answers_for_a_failed_call_and_for_what_is_no_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     fastapi = pytest.importorskip("fastapi")
-    names: dict[str, Any] = {"__name__": "service"}
-    exec(compile(blocks("fastapi.md")[0], "service.py", "exec", dont_inherit=True), names)
-    tasks, resize = names["tasks"], names["resize"]
+    (tmp_path / "its_service.py").write_text(blocks("fastapi.md")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    names = vars(importlib.import_module("its_service"))
+    tasks = names["tasks"]
 
     def broken(path: str, width: int = 200) -> list[int]:
         if path == "bad":
@@ -55,7 +59,7 @@ def test_fastapis_example_answers_for_a_failed_call_and_for_what_is_no_id():
 
 
 def test_djangos_middleware_closes_connections_after_a_call_that_failed(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     closed: list[str] = []
     database: Any = types.ModuleType("django.db")
@@ -63,8 +67,9 @@ def test_djangos_middleware_closes_connections_after_a_call_that_failed(
     monkeypatch.setitem(sys.modules, "django", types.ModuleType("django"))
     monkeypatch.setitem(sys.modules, "django.db", database)
     (source,) = [block for block in blocks("django.md") if "@app.middleware" in block]
-    names: dict[str, Any] = {}
-    exec(source[source.index("def connections") :], names)
+    (tmp_path / "its_middleware.py").write_text(source[source.index("def connections") :])
+    monkeypatch.syspath_prepend(tmp_path)
+    names = vars(importlib.import_module("its_middleware"))
     with pytest.raises(ValueError, match="no"), contextlib.contextmanager(names["connections"])(0):
         raise ValueError("no")
     assert closed == ["closed", "closed"]

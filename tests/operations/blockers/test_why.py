@@ -299,14 +299,16 @@ def test_more_urgent_requests_at_work_go_first_although_they_have_no_token(
     request = queue.submit_request([b"x"])
     found = request.why()
     assert only(found).text == (
-        "no token is ahead of it; all 1 unit of the workers are busy, 1 more urgent request at "
+        "no token is ahead of it; the only unit of the workers is busy, 1 more urgent request at "
         "work with 1 permit"
     )
     assert found.lane_place == LanePlace({}, 0, urgent=1, urgent_held=1)
     starts_ms = found.estimate.starts_ms or 0
     assert 10_000 <= starts_ms - found.now_ms <= 10_500
     urgent.set_priority(9)
-    assert only(request.why()).text == "no token is ahead of it; all 1 unit of the workers are busy"
+    assert (
+        only(request.why()).text == "no token is ahead of it; the only unit of the workers is busy"
+    )
 
 
 def test_a_token_in_no_lane_is_named(served: Queue, redis_client: redis.Redis):

@@ -237,7 +237,9 @@ def _busy(place: LanePlace, capacity: Capacity) -> str:
     """Returns what the workers do instead."""
     if not capacity.are_busy:
         return ": the next free worker takes it" if not place.ahead else ""
-    units = f"; all {plural(capacity.units, 'unit')} of the workers are busy"
+    units = "; the only unit of the workers is busy"
+    if capacity.units > 1:
+        units = f"; all {capacity.units:,} units of the workers are busy"
     if not place.urgent:
         return units
     requests = plural(place.urgent, "more urgent request")
