@@ -195,7 +195,7 @@ def _read_rate(queue: str, given: dict[str, Any]) -> None:
     given["rates"] = (rate,)
 
 
-def _names(option: str, names: str | Iterable[str]) -> tuple[str, ...]:
+def _names(option: str, names: object) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
     if isinstance(names, bytes) or not isinstance(names, Iterable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -184,7 +184,9 @@ def test_a_body_with_another_type_is_named_with_the_argument():
         ({"path": "a", "height": 1}, "arguments: unknown argument `height`"),
     ]
     for arguments, reason in wrong:
-        for unknown, error in (("wait", GiveBack), ("dead", Reject)):
+        modes: tuple[tuple[Literal["wait", "dead"], type[Exception]], ...]
+        modes = (("wait", GiveBack), ("dead", Reject))
+        for unknown, error in modes:
             app.unknown_tasks = unknown
             with pytest.raises(error, match="task resize cannot take its arguments: ") as refused:
                 call(app, body_of(app, "resize", **arguments))

@@ -217,8 +217,8 @@ def _await(url: str, queue: str, request_id: str, timeout_s: float | None) -> Pr
         except WaitTimeout:
             request.cancel(_NO_READER)
             raise WaitTimeout(
-                f"request {request_id} had not ended after {exact(timeout_s)} s and was cancelled: "
-                "no other query could match its results to rows"
+                f"request {request_id} had not ended after {exact(timeout_s or 0)} s and was "
+                "cancelled: no other query could match its results to rows"
             ) from None
         except BaseException:
             with contextlib.suppress(FairlaneError):

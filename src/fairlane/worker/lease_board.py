@@ -456,7 +456,7 @@ class LeaseBoard:
             self.worker.is_asleep = False
             return False
         self.worker.is_asleep = True
-        return max(self.batches) <= 0  # one may have begun before it saw that
+        return bool(max(self.batches) <= 0)  # one may have begun before it saw that
 
     def long_batches(self, since: float) -> dict[int, float]:
         """Returns the units whose batch runs since before that time, and when it began."""

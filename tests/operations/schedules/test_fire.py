@@ -415,10 +415,12 @@ def die_before_the_move(ticking: Ticking) -> None:
     """Fires as a leader that ends after the submission."""
     operation = at(ticking.now, fire("req"))
     step = next(operation)
-    while getattr(step.steps[0] if isinstance(step, Batch) else step, "script", None) is None or (
-        (step.steps[0] if isinstance(step, Batch) else step).script.name != "move_tick"
-    ):
+    while not is_move(step.steps[0] if isinstance(step, Batch) else step):
         step = operation.send(ticking.driver.run(once(step)))
+
+
+def is_move(step: object) -> bool:
+    return isinstance(step, Call) and step.script.name == "move_tick"
 
 
 def end_of(ticking: Ticking, request_id: str, how: str) -> None:

@@ -31,7 +31,15 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     generator = Path(sys.executable).parent / "openapi-python-client"
     config = tmp_path / "config.yml"
     config.write_text("post_hooks: []\n")
-    words = ["generate", "--path", document, "--meta", "none", "--output-path", tmp_path / NAME]
+    words = [
+        "generate",
+        "--path",
+        str(document),
+        "--meta",
+        "none",
+        "--output-path",
+        f"{tmp_path / NAME}",
+    ]
     made = subprocess.run(
         [generator, *words, "--config", config], capture_output=True, timeout=END_S, check=False
     )

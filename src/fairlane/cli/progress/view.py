@@ -162,7 +162,7 @@ class _Watching:
             from fairlane.errors import WaitTimeout
 
             raise WaitTimeout(
-                f"request {self._id} had not ended after {exact(self._timeout)} s; "
+                f"request {self._id} had not ended after {exact(self._timeout or 0)} s; "
                 f"Redis has not answered for {away_s:.0f} s"
             )
         return min(pause, self._left())
