@@ -66,16 +66,16 @@ ROLES = {
         "submits, waits, reads results, cancels",
         (
             *("submit", "wait", "results", "cancel", "status", "why", "list", "completions"),
-            "flow",
+            *("flow", "schedule add", "schedule list"),
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel"
-            " change_shared confirm discard drop_active enqueue insert_tokens intend pin_manifest"
-            " place report_backlog reschedule_active retire seal stage submit unstage"
+            " change_shared confirm discard drop_active due_schedules enqueue insert_tokens intend"
+            " pin_manifest place put_schedule report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
+            "exists get hexists hget hgetall hincrby hlen hmget hscan llen lrange lrem pexpire sadd set"
             " scan sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd"
             " zcard zcount zrange zrangebylex zremrangebyscore zscan zscore"
         )
