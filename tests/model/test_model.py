@@ -152,7 +152,10 @@ GUARDS = {
     ),
     "a pause has no end": Guard("lib/dispatch/lead.lua", "ends > now and ends or 0", "ends", PAUSE),
     "a resumed queue is paused": Guard(
-        "dispatch/pause_queue.lua", 'redis.call("HDEL", conf, "paused_until")', "", PAUSE
+        "dispatch/pause_queue.lua",
+        'redis.call("HDEL", conf, "paused_until", "paused_ms")',
+        "",
+        PAUSE,
     ),
     "a bucket gives one too many": Guard(
         "lib/rates/bucket.lua",

@@ -66,6 +66,7 @@ PARTS = {
     "dead list": ("cli.commands.dead", "list_"),
     "flow list": ("cli.commands.flow", "list_"),
     "flow show": ("cli.commands.flow", "show"),
+    "schedule add": ("cli.commands.schedule", "add"),
     "schedule list": ("cli.commands.schedule", "list_"),
     "scripts load": ("cli.commands.scripts", "load"),
 }

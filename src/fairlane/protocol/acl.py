@@ -68,18 +68,19 @@ ROLES = {
         "submits, waits, reads results, cancels",
         (
             *("submit", "wait", "results", "cancel", "status", "why", "list", "completions"),
-            "flow",
+            *("flow", "schedule add", "schedule list"),
             *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
         ),
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel"
-            " change_shared confirm discard drop_active enqueue insert_tokens intend pin_manifest"
-            " place read_heads report_backlog reschedule_active retire seal stage submit unstage"
+            " change_shared confirm discard drop_active due_schedules enqueue insert_tokens intend"
+            " pin_manifest place put_schedule read_heads report_backlog reschedule_active retire"
+            " seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hincrby hlen hmget hset llen lrange lrem pexpire sadd"
-            " scan set sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange"
-            " zadd zcard zcount zrange zrangebylex zremrangebyscore zscan zscore"
+            "exists get hexists hget hgetall hincrby hlen hmget hscan hset llen lrange lrem pexpire"
+            " sadd scan set sismember srem sscan time unlink xinfo|stream xlen xrange xread"
+            " xrevrange zadd zcard zcount zrange zrangebylex zremrangebyscore zscan zscore"
         )
         | CALL
         | CONFIRM

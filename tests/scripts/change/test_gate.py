@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -309,3 +309,72 @@ def test_a_gate_that_cannot_be_read_is_an_error_and_not_an_open_gate(lane: Lane)
     lane.client.hset(lane.names[2], "gate", "x")
     with pytest.raises(Exception, match="the gate of"):
         lane.call("pause", lane.names)
+
+
+# ------------------------------------------------------------------ the clock goes back
+
+
+def look(lane: Lane) -> Any:
+    """Reaps as a leader if a glance reports that there is something to do."""
+    word, ms, *_ = lane.request("glance", queue="", grace="")
+    assert word == b"ok"
+    return lane.reap() if ms == 1 else None
+
+
+def test_a_gate_that_opens_later_than_it_may_waits_once_more(lane: Lane):
+    lane.later(2 * HOUR)
+    lane.start(3, extras="delay=5000")
+    assert look(lane) is None
+    lane.later(-2 * HOUR)
+    (token,) = toks(look(lane)[2])
+    assert (token.delay, lane.number("opens")) == (5_000, lane.now + 5_000)
+    assert look(lane) is None, "this is done once"
+    lane.later(5_000)
+    lane.take(token)
+
+
+def test_a_request_that_starts_at_a_time_of_the_calendar_still_does(lane: Lane):
+    start = lane.now + 3 * HOUR
+    lane.later(2 * HOUR)
+    lane.start(3, extras=f"start={start}")
+    lane.later(-2 * HOUR)
+    assert look(lane) is None
+    assert lane.number("opens") == start
+
+
+def test_a_gate_that_its_rate_closed_is_open_after_the_wait(lane: Lane):
+    lane.later(2 * HOUR)
+    (token,) = lane.start(9, limit=1, extras="rates=1 = 100000 1 1")
+    lane.acquire(token, allowance=0, wait=700)
+    lane.later(-2 * HOUR)
+    (token,) = toks(look(lane)[2])
+    assert token.delay == 700
+
+
+def test_a_hold_is_as_long_as_it_was_asked_for(lane: Lane):
+    lane.later(2 * HOUR)
+    lane.start(3)
+    lane.request("hold", ms=90_000)
+    lane.later(-2 * HOUR)
+    lane.request("hold", ms=60_000)
+    look(lane)
+    assert lane.number("opens") == lane.now + 90_000
+
+
+def test_a_retry_that_is_due_later_than_it_may_be_is_due_now(lane: Lane):
+    lane.later(2 * HOUR)
+    held = lane.take(lane.start(1, backoff_min=1_000, backoff_max=10_000)[0])
+    lane.complete(held, others=[(held.ids[0], "retry", 10_000)])
+    assert look(lane) is None
+    lane.later(-2 * HOUR)
+    (token,) = toks(look(lane)[2])
+    assert token.delay == 0
+    assert lane.take(token).ids == held.ids
+
+
+def test_a_pause_that_a_handler_asked_for_may_be_longer_than_the_backoff(lane: Lane):
+    held = lane.take(lane.start(1, backoff_min=1_000, backoff_max=10_000)[0])
+    lane.complete(held, others=[(held.ids[0], "retry", HOUR)])
+    assert look(lane) is None
+    lane.later(-2 * HOUR)
+    assert toks(look(lane)[2])[0].delay == 0

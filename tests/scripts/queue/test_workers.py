@@ -247,6 +247,34 @@ def test_a_lock_that_ends_later_than_it_can_is_free(lane: Lane):
     assert beat(lane, "w:1")[1] == 1
 
 
+def test_a_check_that_lies_too_far_ahead_is_due_after_the_clock_went_back(lane: Lane):
+    register(lane, "w:1")
+    active = keys.active("req")
+    lane.client.zadd(active, {"r9": lane.now + 60_000})
+    assert beat(lane)[3] == lane.now + 60_000
+    lane.client.zadd(active, {"r9": lane.now + 2 * 3_600_000})
+    assert beat(lane)[3] == lane.now
+    lane.client.delete(active)
+
+
+def test_a_pause_is_as_long_as_it_was_asked_for_whatever_the_clock_does(lane: Lane):
+    register(lane, "w:1")
+    lane.later(7_200_000)
+    lane.call("pause_queue", (CONF,), period=60_000, longest=10**15)
+    lane.later(-7_200_000)
+    assert beat(lane)[10] == lane.now + 60_000
+    lane.later(1_000)
+    assert beat(lane)[10] == lane.now + 59_000
+
+
+def test_a_tick_that_was_set_before_the_clock_went_back_is_due(lane: Lane):
+    register(lane, "w:1")
+    lane.client.zadd(keys.schedules("req")[1], {"s": lane.now + 9_000_000})
+    assert beat(lane)[9] == lane.now + 9_000_000
+    lane.client.hset(FIRING, ":ticked", lane.now + 7_200_000)
+    assert beat(lane)[9] == lane.now
+
+
 def test_the_leader_brings_beats_that_lie_ahead_back_to_now(lane: Lane):
     """The clock went back just after a worker died: its heartbeat is late like any other."""
     for name in ("w:1", "w:2", "w:3"):
