@@ -118,12 +118,13 @@ def test_no_right_reaches_an_object_of_another_queue(
                 assert answered.status == (404 if may else 403), (method, path, scope, answered)
         for name in ("foreign", "ended"):
             for scope in ("submit", "admin"):
-                for given in (
+                ways: tuple[dict[str, Any], ...] = (
                     *({"on_duplicate": how, "delay": "1s"} for how in ON_DUPLICATE),
                     {"on_duplicate": "keep", "window_s": 0},
                     {},
-                ):
-                    new = {"bodies": ["mine"], "id": name, **given}
+                )
+                for options in ways:
+                    new = {"bodies": ["mine"], "id": name, **options}
                     answered = callers[scope]("POST", "/v1/requests", new)
                     assert answered.status == 409, (new, answered)
                     assert "is in queue other" in answered.json["detail"]
@@ -224,8 +225,8 @@ def test_a_token_takes_no_tick_of_a_schedule(callers: dict[str, Caller], redis_u
         assert callers["operate"]("POST", "/v1/requests", new).status == 403  # not its scope
     plain = {"bodies": ["mine"], "id": "shop:nightly:2026", "delay": "10m"}
     assert callers["submit"]("POST", "/v1/requests", plain).status == 201
-    with Queue.from_url(redis_url) as queue:
-        queue.request("shop:nightly:2026").cancel()
+    with Queue.from_url(redis_url) as opened:
+        opened.request("shop:nightly:2026").cancel()
 
 
 def test_a_sign_in_is_in_the_audit_trail(program: Program):
