@@ -79,7 +79,7 @@ async def running(door: Door) -> AsyncIterator[Running]:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110  nothing announces it
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)
 
 
 def test_silent_connections_leave_room_for_calls(serving: Serving):
