@@ -25,7 +25,7 @@ _GONE = 410  # the receiver wants no more events
 _SLOW_DOWN = {429, 503}
 _LONGEST_AFTER_S = 3_600
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# The registries of special addresses (IANA): what Python knows of them depends on its version.
+# The registries of special addresses (IANA): what Python has of them depends on its version.
 _SPECIAL4 = [
     ipaddress.IPv4Network(text)
     for text in (
