@@ -84,7 +84,11 @@ def test_two_queues_are_served_by_one_program(program: Program, apps: dict[str, 
 def test_the_log_of_a_failure_names_the_task(
     encoding: Literal["json", "msgpack"], program: Program, redis_url: str
 ):
-    program.file(APPS, "mine.py")
+    strict = APPS.replace(
+        b'App("images"), App("images"),', b'App("images", unknown_tasks="dead"), 0,'
+    )
+    strict = strict.replace(b"@more.task", b"@images.task")
+    program.file(strict, "mine.py")
     app = App("images", redis_url, encoding=encoding)
     request = app.task(name="resize")(lambda n: n).submit("not a number").request
     ended = program("worker", "--app", "mine:images", "--until-idle", "--log-format", "json")

@@ -266,12 +266,16 @@ async def hold_999_async(body: bytes) -> bytes:
 
 
 def deaf_999(body: bytes) -> bytes:
-    """Returns the body; for 999 it first keeps the interpreter lock for seconds, in C."""
+    """Returns the body; for 999 it first keeps the interpreter lock, in C, until the test lets go.
+
+    PyDLL does not release the lock during the call, which waits for a writer of the pipe.
+    """
     if body == b"999":
         folder = Folder.of_handler()
+        pipe = folder.path / "lock"
+        os.mkfifo(pipe)
         folder.note("began")
-        ctypes.PyDLL(None).poll(None, 0, 4_000)
-        folder.note("ended")
+        os.close(ctypes.PyDLL(None).open(bytes(pipe), os.O_RDONLY))
     return body
 
 

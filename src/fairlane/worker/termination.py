@@ -14,6 +14,8 @@ import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fairlane.common.text import exact
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -81,7 +83,7 @@ def run_exit_hooks() -> None:
     thread.start()
     thread.join(_HOOKS_S)
     if thread.is_alive():
-        line = f"fairlane: exit hooks took more than {_HOOKS_S:g} s: they are cut off"
+        line = f"fairlane: exit hooks took more than {exact(_HOOKS_S)} s: they are cut off"
         with suppress(Exception):
             sys.stderr.write(line + "\n")
 

@@ -34,7 +34,7 @@ def test_without_arguments_every_role_is_printed(alone: Program):
     assert ended.code == 0
     assert [*users_in(ended.out)] == [f"fairlane-{role}" for role in acl.ROLES]
     assert (
-        "no password for producer, worker, maintenance, monitor, lists, topics, deployer"
+        "no password for producer, worker, maintenance, monitor, lists, topics, server, deployer"
         in ended.err
     )
     assert "the user default stays as it is" in ended.err
@@ -68,7 +68,7 @@ def test_passwords_come_from_a_file_and_leave_as_hashes(alone: Program):
     assert found["fairlane-worker"][1] == digest(b"a=b#c")
     assert found["fairlane-monitor"][1] == PLACEHOLDER
     assert "secret" not in ended.out.decode() + ended.err
-    assert "no password for maintenance, monitor, lists, topics, deployer" in ended.err
+    assert "no password for maintenance, monitor, lists, topics, server, deployer" in ended.err
 
 
 def test_passwords_come_from_the_environment(alone: Program):

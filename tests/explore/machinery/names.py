@@ -42,7 +42,7 @@ def scored(call: Call) -> list[Arg]:
     ):  # rows of a request, the score that was seen, and the next
         args[1::3] = [_marked(score) for score in args[1::3]]
     if call.script.name == "move_tick":  # each tick is another one, whether it has passed or not
-        args[2:4] = [_distinct(tick) for tick in args[2:4]]
+        args[3:5] = [_distinct(tick) for tick in args[3:5]]
     return args
 
 

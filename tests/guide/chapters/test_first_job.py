@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PAGE = GUIDE / "01-first-job.md"
 # Words of other queues that mean something else here or nothing (CONTRIBUTING.md).
-OTHER_WORDS = re.compile(r"\b(?:jobs?|tasks?|items?|payloads?|locks?)\b", re.IGNORECASE)
+OTHER_WORDS = re.compile(r"\b(?:jobs?|tasks?|items?|payloads?)\b", re.IGNORECASE)
 
 
 @pytest.mark.slow

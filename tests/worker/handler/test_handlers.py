@@ -208,7 +208,7 @@ def test_a_generator_function_is_refused(handler: typing.Callable[..., Any]):
 
 def test_what_is_no_function_is_refused():
     """The error names its type."""
-    with pytest.raises(HandlerNotFound, match="'text' is a str, not something to call"):
+    with pytest.raises(HandlerNotFound, match="'text' is a text: import the function and pass it"):
         shape_of("text")  # type: ignore[arg-type]
 
 

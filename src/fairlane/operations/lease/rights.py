@@ -25,7 +25,7 @@ _NO_REQUEST = "?"  # no request has this id
 _DRIVERS_OWN = acl.CONNECTION | acl.CALL  # they are used before anything else is
 # The arguments behind the key. It holds an empty string: no number, and the wrong type for most.
 _BEHIND: dict[str, tuple[Arg, ...]] = {
-    **dict.fromkeys(("brpop", "decrby", "incrby", "pexpire", "xpending"), (b"x",)),
+    **dict.fromkeys(("brpop", "decrby", "getbit", "incrby", "pexpire", "xpending"), (b"x",)),
     **dict.fromkeys(
         ("hdel", "hexists", "hget", "hmget", "lpos", "lpush", "rpush", "sadd", "smismember"),
         (b"x",),
@@ -37,6 +37,7 @@ _BEHIND: dict[str, tuple[Arg, ...]] = {
     **dict.fromkeys(("xrange", "zcount", "zrange", "zrangebyscore"), (b"0", b"0")),
     **dict.fromkeys(("xack", "xgroup|create", "xgroup|delconsumer"), (b"x", b"0")),
     "set": (b"x", b"PX", b"x"),
+    "setbit": (b"0", b"x"),
     "xadd": (b"0-1", b"x", b"x"),
     "xclaim": (b"x", b"x", b"0", b"0-0"),
 }

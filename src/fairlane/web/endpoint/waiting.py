@@ -203,7 +203,8 @@ def _look_at_each(asked: dict[str, bytes]) -> Operation[list[tuple[str, Entries]
     ]
     replies = yield Batch(looks, lenient=True)
     return [
-        (one, reply[0][1])
+        (one, entries)
         for one, reply in zip(asked, replies, strict=True)
-        if reply and not isinstance(reply, FairlaneError)
+        if not isinstance(reply, FairlaneError)
+        for _, entries in reply or ()
     ]
