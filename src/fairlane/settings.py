@@ -135,7 +135,7 @@ PRIMARIES_S = 5.0  # how often the leader reads the primaries of a cluster: one 
 # How long a step of a flow may stay open while no worker serves its queue. A leader gives up a step
 # whose source is not there after UNFED_OPEN_MS: its producer died, or is slow to begin.
 FED_OPEN_MS = 31 * 24 * 3_600_000
-UNFED_OPEN_MS = 24 * 3_600_000
+UNFED_OPEN_MS = OPEN_MS
 FED_RETAIN_MS = (
     4 * 24 * 3_600_000
 )  # results that another step reads: a long weekend without workers

@@ -73,9 +73,9 @@ ROLES = {
         ),
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel"
-            " change_shared confirm discard drop_active due_schedules enqueue insert_tokens intend"
-            " pin_manifest place put_schedule read_heads report_backlog reschedule_active retire"
-            " seal stage submit unstage"
+            " change_shared confirm discard drop_active due_schedules enqueue hand_over"
+            " insert_tokens intend pin_manifest place put_schedule read_heads report_backlog"
+            " reschedule_active retire seal stage submit unstage"
         ),
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget hscan hset llen lrange lrem pexpire"
@@ -117,8 +117,8 @@ ROLES = {
         _words(
             "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
             " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
-            " expire_leftovers expire_workers glance insert_tokens intend list_dead move_tick"
-            " pause pause_queue place put_schedule rate_queue reap refit report_backlog"
+            " expire_leftovers expire_workers glance hand_over insert_tokens intend list_dead"
+            " move_tick pause pause_queue place put_schedule rate_queue reap refit report_backlog"
             " requeue_dead reschedule_active restore_active resume retire seal set_deadline"
             " set_limit set_max_waiting set_priority set_rate set_shards set_share submit"
         ),

@@ -364,6 +364,32 @@ def test_a_request_left_open_is_reported(lane: Lane, ago: int, is_reported: bool
     assert ("open" in examined(lane)) is is_reported
 
 
+@pytest.mark.parametrize(
+    ("ago", "handed", "is_there", "is_reported"),
+    [
+        (HOUR // 2, "", False, True),
+        (MINUTE, "", False, False),
+        (2 * MINUTE, "0-0", False, True),
+        (HOUR // 2, "0-0", True, False),
+    ],
+    ids=["never submitted", "perhaps not yet", "lost", "slow"],
+)
+def test_a_step_of_a_flow_that_gets_nothing_is_reported(
+    lane: Lane, ago: int, handed: str, is_there: bool, is_reported: bool
+):
+    lane.later(-ago)
+    lane.start(1, open_ms=24 * HOUR)
+    feed = "done r0 continue - 1"
+    lane.client.hset(lane.names[2], mapping={"feed": feed, "handed": handed})
+    if is_there:
+        lane.client.hset(keys.request_hash("r0"), mapping={"state": "1|active"})
+    checks = examined(lane)
+    assert "open" not in checks
+    assert ("unfed" in checks) is is_reported
+    if is_reported:
+        assert checks["unfed"].what == "gets nothing: request r0 is not there"
+
+
 @pytest.mark.parametrize("is_held", [True, False])
 def test_requests_of_which_nothing_is_done_are_reported(lane: Lane, is_held: bool):
     lane.later(-HOUR)

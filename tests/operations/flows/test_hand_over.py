@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import settings
 from fairlane.errors import RequestEnded
 from fairlane.operations.control.completion import parse_results
+from fairlane.operations.flows import hand_over as hand_overs
 from fairlane.operations.flows.flow import Flow
 from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.flows.runs import flow_state
@@ -180,23 +180,51 @@ def test_a_flow_without_sub_requests_ends(plain: Any):
     assert counts(plain) == [("check", "done", 0, 0, 0), ("notify", "done", 0, 0, 0)]
 
 
-def test_a_step_whose_producer_died_before_the_first_one_gets_nothing(plain: Any, queue: Queue):
+def begin_only(plain: Any) -> None:
+    """Submits a flow as a producer that dies before it sends the first step."""
     start(plain, TWO_STEPS)
     plain.client.delete(*keys.request_keys(FIRST))
+    plain.client.hdel(keys.request_hash(SECOND), "handed")
+
+
+def test_a_step_whose_producer_died_before_the_first_one_gets_nothing(plain: Any, queue: Queue):
+    begin_only(plain)
     before = plain.client.hgetall(keys.request_hash(SECOND))
     assert plain.run(hand_over(SECOND)) == (0, False)
     assert plain.client.hgetall(keys.request_hash(SECOND)) == before
 
 
-def test_a_step_whose_flow_was_never_submitted_is_given_up_after_a_day(
+def test_a_step_whose_flow_was_never_submitted_is_given_up_after_an_hour(
     plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    start(plain, TWO_STEPS)
-    plain.client.delete(*keys.request_keys(FIRST))
-    monkeypatch.setattr(settings, "UNFED_OPEN_MS", -1)
+    begin_only(plain)
+    born = queue.request(SECOND).progress().submitted_ms
+    monkeypatch.setattr(hand_overs, "time_ms", lambda _: born + 3_590_000)
+    plain.run(hand_over(SECOND))
+    assert int(plain.client.hget(keys.request_hash(SECOND), "open_until")) > born + DAY_MS
+    monkeypatch.setattr(hand_overs, "time_ms", lambda _: born + 3_610_000)
     plain.run(hand_over(SECOND))
     plain.client.zadd(keys.active("req"), {SECOND: 1.5})
     wait_until(lambda: _looked(plain) and queue.request(SECOND).state() == "cancelled", 5.0)
+
+
+def test_a_first_step_that_is_lost_before_any_look_cancels_the_others(plain: Any, queue: Queue):
+    start(plain, TWO_STEPS)
+    plain.client.delete(*keys.request_keys(FIRST))
+    assert plain.run(hand_over(SECOND)).is_over
+    progress = queue.request(SECOND).progress()
+    reason = "flow: request r.1 is gone before all of it was handed over"
+    assert (progress.state, progress.reason) == ("cancelled", reason)
+
+
+def test_nothing_of_what_a_cancelled_step_was_fed_with_stays(plain: Any, queue: Queue):
+    start(plain, TWO_STEPS)
+    work(plain, "")
+    assert plain.run(hand_over(SECOND)).bodies == 1
+    queue.request(FIRST).cancel("enough")
+    plain.run(hand_over(SECOND))
+    assert queue.request(SECOND).state() == "cancelled"
+    assert not plain.client.exists(keys.fed(SECOND))
 
 
 @pytest.mark.parametrize("end", ["abandoned", "cancelled", "gone"])
@@ -368,16 +396,4 @@ def test_a_step_whose_results_are_missing_cancels_the_flow_with_the_reason(
     assert plain.run(hand_over(SECOND)).is_over
     progress = queue.request(SECOND).progress()
     reason = "flow: results of request r.1 are missing: 0 of 4 could be handed over"
-    assert (progress.state, progress.reason) == ("cancelled", reason)
-
-
-def test_a_first_step_that_is_lost_before_it_had_results_cancels_the_others(
-    plain: Any, queue: Queue
-):
-    start(plain, TWO_STEPS)
-    plain.run(hand_over(SECOND))  # finds it
-    plain.client.delete(*keys.request_keys(FIRST))
-    assert plain.run(hand_over(SECOND)).is_over
-    progress = queue.request(SECOND).progress()
-    reason = "flow: request r.1 is gone before all of it was handed over"
     assert (progress.state, progress.reason) == ("cancelled", reason)

@@ -467,6 +467,44 @@ def test_a_tick_that_a_leader_began_with_and_never_submitted_is_submitted(tickin
     assert ticking.fire().requests == 1
 
 
+@pytest.mark.parametrize("others", [0, 100])
+def test_a_full_queue_forgets_no_tick_that_a_dead_leader_submitted(ticking: Ticking, others: int):
+    """Other schedules, which are due earlier, may be the ones that find no room."""
+    ticking.put(cron="0 3,4 * * *", missed="all")
+    ticking.now = ms("2026-11-24T03:00:01+01:00")
+    die_before_the_move(ticking)
+    (made,) = ticking.requests()
+    end_of(ticking, made, "cancelled")
+    ticking.driver.run(admission.set_max_waiting("req", 1))
+    Queue(ticking.driver).submit_request([b"there before"], id="r1")
+    for number in range(others):
+        ticking.put(f"o{number}")
+        ticking.client.zadd(TICKS, {f"o{number}": ticking.now - DAY})
+    ticking.now += HOUR
+    assert ticking.fire(max(0, others - 50)).is_full
+    Queue(ticking.driver).request("r1").cancel()
+    ticking.driver.run(admission.set_max_waiting("req", 0))
+    for _ in range(3):
+        ticking.fire()
+    mine = [name for name in ticking.requests() if name.startswith("req:s:")]
+    assert mine == ["req:s:20261124T030000Z"]
+
+
+def test_a_full_queue_forgets_no_tick_that_had_room(ticking: Ticking):
+    """Of two ticks of a schedule, the first one had room."""
+    ticking.driver.run(admission.set_max_waiting("req", 1))
+    ticking.put(cron="0 3,4 * * *", missed="all")
+    ticking.now = ms("2026-11-24T04:00:01+01:00")
+    fired = ticking.fire()
+    assert (fired.requests, fired.is_full) == (1, True)
+    (made,) = ticking.requests()
+    end_of(ticking, made, "cancelled")
+    ticking.driver.run(admission.set_max_waiting("req", 0))
+    ticking.now += HOUR
+    ticking.fire()
+    assert ticking.requests() == ["req:s:20261124T030000Z"]
+
+
 def test_nothing_is_left_of_a_tick_that_was_submitted(ticking: Ticking):
     ticking.put()
     ticking.now += DAY

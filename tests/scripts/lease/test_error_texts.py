@@ -122,6 +122,14 @@ def test_the_errors_live_as_long_as_the_results(lane: Lane):
     )
 
 
+def test_a_text_that_a_refused_call_left_expires_although_none_is_dead(lane: Lane):
+    held = lane.begin(100, limit=1, count=100)  # so many are in a stream
+    lane.client.hset(lane.names[9], mapping={"bytes": 3, "left": "why"})
+    assert lane.complete(held)[0] == b"ended"
+    assert lane.check() == []
+    assert lane.client.pttl(lane.names[9]) > 0
+
+
 def test_without_a_retention_the_errors_go_with_the_end(lane: Lane):
     held = lane.begin(1, limit=1, retain_ms=0)
     assert bury(lane, held, ["why"])[0] == b"ended"

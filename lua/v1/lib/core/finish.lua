@@ -63,9 +63,7 @@ local function finish(state, now)
     redis.call("PEXPIRE", results, string.format("%d", state.retain_ms))
     if not was_few then
       redis.call("PEXPIRE", dead, string.format("%d", state.retain_ms))
-    end
-    if state.dead > 0 then
-      redis.call("PEXPIRE", errors, string.format("%d", state.retain_ms))
+      redis.call("PEXPIRE", errors, string.format("%d", state.retain_ms))  -- dead or not: a refused call may leave one
     end
   else
     redis.call("UNLINK", results, dead, errors)

@@ -32,7 +32,7 @@ GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner
 _LONG_MS = 600_000  # so long without progress
 FIELDS = (
     *("state", "queue", "born", "ended", "open", "last_ms", "fresh", "failure"),
-    *("opens", "after", "feed"),
+    *("opens", "after", "feed", "handed"),
 )
 
 
@@ -162,7 +162,7 @@ def idle(page: Page) -> Operation[list[Finding]]:
     The diagnosis of `fairlane why` says what holds up each of them. What is delayed, or waits for
     others, is no finding; a queue without workers is one of `queue_checks.py`.
     """
-    found = _unfed(page)
+    found = _left_open(page)
     before = page.now - _LONG_MS
     old = [row for row in page.live if row.state == "active" and row.number("born") < before]
     asked = [Command(b"XRANGE", keys.results(row.id), before, b"+", b"COUNT", 1) for row in old]
@@ -216,14 +216,36 @@ def _explained(queue: str, names: Sequence[str]) -> Operation[list[tuple[str, li
     return found
 
 
-def _unfed(page: Page) -> list[Finding]:
+def _left_open(page: Page) -> list[Finding]:
     what = f"is open, and no chunk has come for {format_duration(_LONG_MS)}"
     remedy = "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
     return [
         Finding("open", WARN, what, remedy, row.id)
         for row in page.live
         if row.values["open"] == "1"
+        and not row.values["feed"]  # such a request is one of `unfed`
         and page.now - max(row.number("last_ms"), row.number("born")) > _LONG_MS
+    ]
+
+
+def unfed(page: Page) -> Operation[list[Finding]]:
+    """Finds steps of flows that get nothing, because a step before them is gone or never came."""
+    fed = {
+        row.id: [life.id for life in waiting_lives(row.state, "", "", row.values["feed"])]
+        for row in page.live
+        if row.values["open"] == "1"
+        and row.values["feed"]
+        # Without a cursor the producer has perhaps not sent the first step yet.
+        and page.now - row.number("born") > (GRACE_MS if row.values["handed"] else _LONG_MS)
+    }
+    sources = sorted({name for names in fed.values() for name in names})
+    asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in sources]
+    states = dict(zip(sources, (yield from run_all(asked)), strict=True))
+    remedy = "submit the same flow again, or fairlane cancel ID; after an hour it is cancelled"
+    return [
+        Finding("unfed", WARN, f"gets nothing: request {names[0]} is not there", remedy, step)
+        for step, those in fed.items()
+        if (names := [name for name in those if states[name] in {None, b"abandoned"}])
     ]
 
 
@@ -245,4 +267,4 @@ def _is_given_back(note: str) -> bool:
 
 
 REBUILD = (forgotten, unlogged)  # what the dispatch slot must have
-REQUEST = (*REBUILD, unsound, overdue, circles, idle, given_back)
+REQUEST = (*REBUILD, unsound, overdue, circles, idle, unfed, given_back)

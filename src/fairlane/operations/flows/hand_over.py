@@ -54,8 +54,8 @@ def hand_over(request_id: str) -> Operation[HandedOver]:
     """Adds to a step's request what the earlier steps have finished; seals it after the last.
 
     The steps of the flow are cancelled if an earlier step was cancelled, has dead sub-requests and
-    stops the flow, or vanished after a hand-over had found it. If none has found it, because its
-    producer died before, the request is given up after a day.
+    stops the flow, or vanished after it was seen. If none was seen, because the producer of the
+    flow died before, the request is given up after an hour.
     """
     found = dict(zip(_FIELDS, (yield from read(request_id, *_FIELDS)), strict=True))
     feed = Feed.parse(found["feed"])
@@ -79,6 +79,21 @@ def hand_over(request_id: str) -> Operation[HandedOver]:
     except RequestNotFound:  # a source is gone meanwhile
         return HandedOver(hand.count)
     return HandedOver(hand.count, hand.is_over)
+
+
+def begin_feed(request_id: str) -> Operation[None]:
+    """Gives a step its first cursor, which says that the steps before it are there.
+
+    If it has one, nothing changes.
+    """
+    queue, text = yield from read(request_id, "queue", "feed")
+    feed = Feed.parse(text)
+    if feed is not None:
+        first = ",".join([BEFORE_ALL] * len(feed.sources))
+        names = (*keys.request_keys(request_id), keys.fed(request_id))
+        open_ms = settings.FED_OPEN_MS
+        call = library().hand_over(names, since=first, upto=first, open_ms=open_ms, bodies=[])
+        yield from _run(queue, request_id, call)
 
 
 def look_after_and_feed(queue: str) -> Operation[None]:
@@ -107,7 +122,7 @@ def cancel_flow(run: str, count: int, reason: str) -> Operation[None]:
         if feed is None or feed.kind != DEAD:
             with suppress(RequestNotFound):
                 yield from change.cancel(one, reason)
-            if feed is not None and feed.kind in JOINING:
+            if feed is not None:
                 yield Command(b"UNLINK", keys.of_flow(one), keys.fed(one))
 
 
@@ -164,7 +179,7 @@ class _Hand:
         yield from self._move(self._hand_over_call(self.cursor, [], settings.FED_OPEN_MS), [])
 
     def give_up(self, born: int) -> Operation[None]:
-        """Lets the next check cancel a step whose flow was never submitted, after a day."""
+        """Lets the next check cancel a step whose flow was never submitted, after an hour."""
         now = time_ms((yield Command(b"TIME")))
         if now > born + settings.UNFED_OPEN_MS:
             yield from self._move(self._hand_over_call(self.cursor, [], 0), [])

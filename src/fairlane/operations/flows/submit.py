@@ -1,7 +1,8 @@
 """Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
 
-So a reader of the first step finds the others. If the producer dies before, nothing feeds the open
-ones, and a leader gives them up after a day.
+So a reader of the first step finds the others. At the end the producer gives each of them a cursor:
+if a step that feeds it vanishes from then on, a leader stops the flow at its next look. If the
+producer dies before, nothing feeds the open ones, and a leader gives them up after an hour.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fairlane.errors import FairlaneError, RedisUnreachable, RequestEnded
 from fairlane.operations.batching import run_all
 from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.flows.feed import run_of
-from fairlane.operations.flows.hand_over import STOPPED, cancel_flow
+from fairlane.operations.flows.hand_over import STOPPED, begin_feed, cancel_flow
 from fairlane.operations.lease.tokens import reschedule_active
 from fairlane.operations.submit.open_request import Submission, open_request
 from fairlane.operations.submit.stream import submit
@@ -54,6 +55,7 @@ def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operat
         raise
     yield from _check_begun(first, later)
     for step in later:
+        yield from begin_feed(step.id)
         yield from _look_soon(step)
     return total
 

@@ -96,7 +96,7 @@ def fire(queue: str, skip: int = 0) -> Operation[Fired]:
         if fired.is_full:
             for move in group:
                 fired.waiting.setdefault(move.name, QueueFull("no room"))
-            yield from call_each([_give_up(queue, move) for move in group])
+            yield from call_each(_give_up(queue, group))
             continue
         yield from _fire_group(queue, group, fired)
     return fired
@@ -191,15 +191,14 @@ def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
             new.append(NewRequest(made, move.policy, digest, move.definition.bodies))
             owners.append(move)
     errors = (yield from _submit(new)) if new else []
-    clean = set[str]()
+    submitted = set[str]()
     for move, error in zip(owners, errors, strict=True):
         if error is None or isinstance(error, (RequestExists, RequestEnded)):
             fired.requests += error is None  # else the tick has its request already
+            submitted.add(move.name)
             continue
         fired.waiting.setdefault(move.name, error)
-        if isinstance(error, (QueueFull, RedisFull)):
-            fired.is_full = True
-            clean.add(move.name)
+        fired.is_full |= isinstance(error, (QueueFull, RedisFull))
     calls = [
         move_tick(queue, move.name, move.raw, move.expected, move.next)
         for move in group
@@ -207,12 +206,25 @@ def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
     ]
     for reply in (yield from call_each(calls)):  # what fails here is repeated by the next pass
         fired.has_moved |= not isinstance(reply, FairlaneError) and not reply.is_moved
-    yield from call_each([_give_up(queue, move) for move in group if move.name in clean])
+    refused = {
+        move.name
+        for move, error in zip(owners, errors, strict=True)
+        if isinstance(error, (QueueFull, RedisFull))
+    }
+    clean = [move for move in group if move.name in refused - submitted]
+    yield from call_each(_give_up(queue, clean))
 
 
-def _give_up(queue: str, move: Move) -> Call:
-    """Returns the call that removes the note of a move that found no room."""
-    return move_tick(queue, move.name, move.raw, move.expected, move.expected)
+def _give_up(queue: str, moves: Sequence[Move]) -> list[Call]:
+    """Returns the calls that remove the notes of moves of which nothing was submitted.
+
+    If another leader has begun with a move, it may have submitted a part: then the note stays.
+    """
+    return [
+        move_tick(queue, move.name, move.raw, move.expected, move.expected)
+        for move in moves
+        if not move.began
+    ]
 
 
 def _submitted_before(queue: str, begun: Sequence[Move], fired: Fired) -> Operation[set[str]]:
