@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from fairlane.operations.maintenance import registry
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import redis
 
     from fairlane.queue import Queue
 
 STARTED = "1700000000000"
+_EVERY_S = 1.0
 HOLDS = "3 leases; mine#0 4 30/100"
 
 
@@ -21,6 +26,25 @@ def beat(queue: Queue, name: str, holds: str = HOLDS) -> None:
     place = "machine 4711-boot net:[1]"
     queue.driver.run(registry.register_worker(queue.name, name, place, 17, STARTED))
     queue.driver.run(registry.heartbeat(queue.name, name, STARTED, holds))
+
+
+@contextlib.contextmanager
+def beating(queue: Queue, name: str, holds: str = HOLDS) -> Iterator[None]:
+    """Registers a worker that sends heartbeats until the block ends, however long that takes."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(_EVERY_S):
+            beat(queue, name, holds)
+
+    beat(queue, name, holds)
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def make_older(client: redis.Redis, queue: Queue, name: str, by_ms: int) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 
 from fairlane import Flow, Queue
 from fairlane.errors import RequestExists
+from fairlane.operations.http.audit_trail import AuditEntry
 from fairlane.operations.http.webhooks import add_webhook
 from fairlane.operations.schedules.schedule import request_id
 from fairlane.options import ON_DUPLICATE
 from fairlane.web.access.tokens import SCOPES, all_scopes
 from fairlane.web.app import DESCRIBED
+from fairlane.web.endpoint import trail
+from fairlane.web.endpoint.trail import Tally
 from tests.cli.program import END_S
 from tests.web.serving import Serving
 
@@ -244,3 +248,26 @@ def test_a_sign_in_is_in_the_audit_trail(program: Program):
     }
     key = token.split("_")[1]
     assert found == {("", "", 401, "127.0.0.1"), ("night-watch", key, 204, "127.0.0.1")}
+
+
+def test_callers_without_a_token_do_not_keep_a_sign_in_out_of_the_trail(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    written: list[tuple[str, str]] = []
+
+    async def write(_: Tally, entry: AuditEntry, part: str, count: int) -> None:
+        del part, count
+        written.append((entry.token, entry.address))
+
+    monkeypatch.setattr(trail, "_TALLIES_MOST", 3)
+    monkeypatch.setattr(Tally, "_write", write)
+
+    async def run() -> None:
+        tally = Tally(cast("Any", None))
+        for token in ("", "one"):
+            for number in range(5):
+                entry = AuditEntry("", "POST /x", token=token, address=f"192.0.2.{number}")
+                await tally._note(entry, "access", 1)
+
+    asyncio.run(run())
+    assert written == [(token, f"192.0.2.{n}") for token in ("", "one") for n in range(3)]

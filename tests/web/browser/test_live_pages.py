@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.queue import Queue
 from tests.cli.program import Program
-from tests.support.processes.beats import beat, make_older
+from tests.support.processes.beats import beat, beating, make_older
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 from tests.web.browser.browser import WAIT_S
@@ -66,8 +66,8 @@ def test_fairness_is_by_tenant_or_by_request(browser: Browser, busy: Serving):
 def test_a_late_worker_is_marked_in_words(
     browser: Browser, serving: Serving, redis_client: redis.Redis, redis_url: str
 ):
-    with Queue.from_url(redis_url) as queue:
-        beat(queue, "w:1", "3 leases; 4 units 12.500/s; fairlane 9.8.7")
+    holds = "3 leases; 4 units 12.500/s; fairlane 9.8.7"
+    with Queue.from_url(redis_url) as queue, beating(queue, "w:1", holds):
         beat(queue, "w:2")
         make_older(redis_client, queue, "w:2", 60_000)
         browser.open("#/workers")

@@ -209,7 +209,12 @@ def test_a_session_ends_with_the_sign_out(program: Program, token: str):
             while (event := next_event(reader))["event"] == "live":
                 pass
             assert json.loads(event["data"])["status"] == 401
-        assert guarded.curl("-H", PAGE, "-H", f"Cookie: {second}", "/v1/me").status == 200
+        still = ("-H", PAGE, "-H", f"Cookie: {second}")
+        assert guarded.curl(*still, "/v1/me").status == 200
+        trail = guarded.curl(*still, "/v1/audit").json["entries"]
+        assert ("night", "DELETE /dashboard/session") in [
+            (one["who"], one["action"]) for one in trail
+        ]
 
 
 def test_sessions_are_bounded_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -51,13 +51,18 @@ async def sign_in(site: Site, request: Request) -> Response:
     session = site.sessions.begin(token, clock.mono_s())
     cookie.keep(response, request, site.queue.name, session)
     request.state.caller = Caller.of(token)
-    await site.tally.signed_in(request, f"POST {PATH}")
+    await site.tally.signed(request, f"POST {PATH}")
     return response
 
 
 async def sign_out(site: Site, request: Request) -> Response:
     """Ends the session, and deletes its cookie."""
-    site.sessions.end(cookie.session_of(request, site.queue.name))
+    session = cookie.session_of(request, site.queue.name)
+    token = site.sessions.find(session, clock.mono_s())
+    site.sessions.end(session)
+    if token is not None:
+        request.state.caller = Caller.of(token)
+        await site.tally.signed(request, f"DELETE {PATH}")
     response = Response(status_code=204)
     cookie.forget(response, request, site.queue.name)
     return response

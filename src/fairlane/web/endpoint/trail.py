@@ -37,7 +37,7 @@ GONE = 499  # the caller closed the connection; nothing reads this
 REFUSED = {401, 403}  # statuses of calls that are not admitted
 LOOK_S = 2.0  # between two looks at the tokens
 TALLY_S = 60.0  # equal calls of so long are one entry
-_TALLIES_MOST = 1_000
+_TALLIES_MOST = 1_000  # of one token, and of all callers without one
 _log = logging.getLogger(__name__)
 
 
@@ -127,7 +127,7 @@ class Tally:
             entry = entry_of(request, action)
             await self._note(replace(entry, status=200), TAKES, count)
 
-    async def signed_in(self, request: Request, action: str) -> None:
+    async def signed(self, request: Request, action: str) -> None:
         """Notes that a person signed in or out; the caller is that of the token."""
         await self._note(replace(entry_of(request, action), status=204), ACCESS, 1)
 
@@ -143,12 +143,18 @@ class Tally:
         if now_s < until_s:
             self._open[key] = (until_s, more + count)
             return
-        if key not in self._open and len(self._open) >= _TALLIES_MOST:
+        if key not in self._open and self._is_full(entry.token):
             await self.flush(now_s)
-            if len(self._open) >= _TALLIES_MOST:  # callers from too many addresses
+            if self._is_full(entry.token):  # calls from too many addresses
                 return
         self._open[key] = (now_s + TALLY_S, 0)
         await self._write(entry, part, more + count)
+
+    def _is_full(self, token: str) -> bool:
+        """Returns True if no more calls of this token are counted; "" = of callers without one."""
+        if len(self._open) < _TALLIES_MOST:
+            return False
+        return sum(entry.token == token for entry, _ in self._open) >= _TALLIES_MOST
 
     async def flush(self, now_s: float | None = None) -> None:
         """Writes what was counted; with a time only that of minutes that are over."""
