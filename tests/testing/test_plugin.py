@@ -47,3 +47,29 @@ def test_a_missing_or_wrong_setting_is_one_sentence(tmp_path: Path):
         assert code == 1, said
         assert why in said
         assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_test_without_the_fixture_does_not_write_to_the_users_own_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Unless it is marked so."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("FAIRLANE_HOME", str(home))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfairlane_app = mine:app\npythonpath = .\n")
+    (tmp_path / "mine.py").write_text(
+        'from fairlane import App\n\napp = App("mine")\n\n\n@app.task\ndef one() -> int:\n'
+        "    return 1\n"
+    )
+    (tmp_path / "test_mine.py").write_text(
+        "import pytest\nimport fairlane.embedded\nfrom mine import one\n\n\n"
+        "def test_forgets():\n    one.submit()\n\n\n"
+        "def test_has_it(fairlane_app):\n    one.submit()\n\n\n"
+        "@pytest.mark.fairlane_embedded\ndef test_asks():\n"
+        '    assert fairlane.embedded.ensure.__module__ == "fairlane.embedded.server"\n'
+    )
+    code, said = run_pytest(tmp_path)
+    assert code == 1, said
+    assert "this test would use your own embedded server: give it the fixture fairlane_app" in said
+    assert "1 failed, 2 passed" in said
+    assert not home.exists()

@@ -102,3 +102,24 @@ def test_another_process_begins_an_empty_journal(page: mmap.mmap, journal: Journ
 def test_many_units_have_small_journals():
     """So that all of them fit into memory."""
     assert [Journal.half_of(units) for units in (1, 1000, 256_000)] == [256 << 10, 256 << 10, HALF]
+
+
+def test_a_half_that_is_used_again_while_it_is_copied_is_left_out():
+    """Else the reader would see the beginning of one batch and the end of another."""
+
+    class Page(mmap.mmap):
+        """A page whose writer goes on as soon as a reader has copied a half."""
+
+        def __getitem__(self, part: slice) -> bytes:  # type: ignore[override]
+            text = super().__getitem__(part)
+            if len(text) == HALF and text.startswith(b"B1 "):
+                for version in (4, 6):
+                    journal.begin()
+                    journal.lease(1, version, [b"8-0"])
+            return text
+
+    journal = Journal(Page(-1, 2 * HALF), 0, HALF)
+    journal.begin()
+    journal.lease(1, 2, [b"7-0", b"7-1"])
+    assert (1, 2) not in journal.read()
+    assert sorted(journal.read()) == [(1, 4), (1, 6)]

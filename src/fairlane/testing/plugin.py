@@ -4,12 +4,13 @@
     [tool.pytest.ini_options]
     fairlane_app = ["images:app"]
 
-The fixture `fairlane_app` is the first of these apps; all of them use the test's Redis.
+The fixture `fairlane_app` is the first of these apps; all of them use the test's Redis. In a test
+without it no app reaches this user's embedded server, unless the test is marked fairlane_embedded.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fairlane.tasks.app import App
 
 _INI = "fairlane_app"
+_MARK = "fairlane_embedded"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,12 +29,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(_INI, "the apps under test, each as module:app", type="args", default=[])
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Adds the mark `fairlane_embedded`."""
+    config.addinivalue_line("markers", f"{_MARK}: the test may use this user's embedded server")
+
+
+@pytest.fixture(autouse=True)
+def _no_embedded_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps a test that forgot the fixture `fairlane_app` from writing to the user's queues."""
+    if not request.config.getini(_INI) or request.node.get_closest_marker(_MARK):
+        return
+    import fairlane.embedded
+
+    monkeypatch.setattr(fairlane.embedded, "ensure", _refuse)
+
+
+def _refuse() -> NoReturn:
+    from fairlane.errors import InvalidArgument
+
+    raise InvalidArgument(
+        "this test would use your own embedded server: give it the fixture fairlane_app, or mark "
+        f"it with pytest.mark.{_MARK} if that is meant"
+    )
+
+
 @pytest.fixture(scope="session")
 def fairlane_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Starts an embedded server for this test run, never a shared one, and returns its URL."""
     from pathlib import Path
 
-    from fairlane.embedded import ensure, stop
+    from fairlane.embedded.server import ensure, stop
 
     home = Path(tmp_path_factory.mktemp("fairlane"))
     yield ensure(home)

@@ -7,6 +7,7 @@ A journal has two halves. A batch of leases is written to one of them, and the b
 in the other, because that may be settled while the next one is handled. Each entry is one byte that
 names its kind, a line whose last word is a length, and so many bytes. The byte is written last, and
 a half is filled with zeros before it is used again. So a reader never takes a half-written entry.
+A reader leaves out a half whose first line has changed while it was copied.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Journal:
         self._number += 1
         which = self._number & 1
         start = self._start + which * self._half
+        self._page[start] = 0  # first: a reader sees that the half has changed, see read
         self._page[start : self._ends[which]] = _ZEROS[: self._ends[which] - start]
         self._at, self._end = start, start + self._half - 1
         self.is_full = False
@@ -128,10 +130,16 @@ class Journal:
         for start in self._ends:  # nothing is written by this process
             self._page[start : start + self._half] = _ZEROS[: self._half]
 
+    def _copy(self, start: int) -> bytes:
+        """Returns what a half has; nothing if it began to be used again meanwhile."""
+        text = self._page[start : start + self._half]
+        head = text[: text.find(b"\n") + 1]
+        return text if head and self._page[start : start + len(head)] == head else b""
+
     def read(self) -> dict[tuple[int, int], Worked]:
         """Returns the leases of the last two batches, by unit and version."""
         starts = (self._start, self._start + self._half)
-        halves = [_read_half(self._page[start : start + self._half]) for start in starts]
+        halves = [_read_half(text) for start in starts if (text := self._copy(start))]
         return {
             (worked.unit, worked.version): worked
             for _, leases in sorted(halves, key=lambda half: half[0])

@@ -147,7 +147,7 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     again = ended.id
     assert ended.err == (
         f"fairlane: 2 sub-requests will run again in the new request {again}, as request mine has "
-        "ended: its sub-requests 0 to 1 have index 0, 2 in request mine\n"
+        "ended: its sub-requests 0 to 1 were 0, 2 of request mine\n"
     )
     assert "parent    mine\n" in program("status", again).out.decode()
     assert settle(redis_url, lambda _, body: body) == [b"1", b"other"]
@@ -230,9 +230,8 @@ def test_more_than_twenty_requeued_are_not_all_named(dead: Callable, program: Pr
     dead(b"other\n" * 23)
     ended = program("dead", "requeue", "mine", "--all")
     assert ended.err.endswith(
-        f"its sub-requests 0 to 22 have index {', '.join(map(str, range(20)))} and 3 more "
-        "in request mine, in the order of its dead lines of "
-        "fairlane results mine --order done --json\n"
+        f"its sub-requests 0 to 22 were {', '.join(map(str, range(20)))} and 3 more of request "
+        "mine; fairlane results mine --order done --json lists the dead in the same order\n"
     )
 
 

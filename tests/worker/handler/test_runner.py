@@ -9,6 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.worker import Context, batch_handler
+from fairlane.worker.handler import outcome as outcome_module
 from fairlane.worker.handler import runner as runner_module
 from tests.worker.parts import (
     OP,
@@ -229,6 +230,23 @@ def test_a_stop_or_a_drain_ends_the_slice_after_the_call(run: Run, *, is_drain: 
 
     outcome = run(handler, slice_of(b"0", b"1", b"2", b"3"), record=record)
     assert (indexes(outcome.ids), outcome.position, outcome.is_over) == ([0, 1], 2, True)
+
+
+def test_a_split_ends_the_slice_even_if_it_is_time_to_settle(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """The supervisor gives the rest back, so the unit must not go on with it."""
+    monkeypatch.setattr(outcome_module, "_FLUSH_NS", -1)
+    record = held_record()
+    held = record.held()
+    assert held is not None
+
+    def handler(body: bytes) -> bytes:
+        record.split(held)
+        return body
+
+    outcome = run(handler, slice_of(b"0", b"1", b"2"), record=record)
+    assert (indexes(outcome.ids), outcome.position, outcome.is_over) == ([0], 1, True)
 
 
 def test_a_stop_of_an_earlier_lease_changes_nothing(run: Run):

@@ -304,12 +304,12 @@ def _will_run(request_id: str, run_by: str, count: int, indexes: list[int] | Non
     if run_by == request_id:
         return f"{again} request {run_by}" + (f": {named}" if named else "")
     again = f"{again} the new request {run_by}, as request {request_id} has ended"
-    order = f"in the order of its dead lines of fairlane results {request_id} --order done --json"
-    if not named:
-        return f"{again}, {order}"
-    own = f"sub-requests 0 to {count - 1} have" if count > 1 else "sub-request 0 has"
-    more = f", {order}" if count > NAMED else ""
-    return f"{again}: its {own} {named} in request {request_id}{more}"
+    same = f"fairlane results {request_id} --order done --json lists the dead in the same order"
+    if not indexes:
+        return f"{again}; {same}"
+    own = f"sub-requests 0 to {count - 1:,} were" if count > 1 else "sub-request 0 was"
+    more = f"; {same}" if count > NAMED else ""
+    return f"{again}: its {own} {_first_of(indexes)} of request {request_id}{more}"
 
 
 def _first_of(indexes: list[int]) -> str:

@@ -140,7 +140,7 @@ class Runner:
                     termination.after_call(None)
                 now = perf_counter_ns()
                 tally.add(entry, result, now - before)
-            if tally.is_time(now) or (self.record.attention and self._must_stop(tally)):
+            if (self.record.attention and self._must_stop(tally)) or tally.is_time(now):
                 break
         if limit_s:
             self.record.rest()
@@ -177,7 +177,7 @@ class Runner:
                 self._end_call()
                 now = perf_counter_ns()
                 tally.add(entry, result, now - before)
-            if tally.is_time(now) or (self.record.attention and self._must_stop(tally)):
+            if (self.record.attention and self._must_stop(tally)) or tally.is_time(now):
                 break
         return tally.outcome(now)
 
