@@ -114,12 +114,12 @@ def test_a_half_that_is_used_again_while_it_is_copied_is_left_out():
             text = super().__getitem__(part)
             if len(text) == HALF and text.startswith(b"B1 "):
                 for version in (4, 6):
-                    journal.begin()
-                    journal.lease(1, version, [b"8-0"])
+                    written.begin()
+                    written.lease(1, version, [b"8-0"])
             return text
 
-    journal = Journal(Page(-1, 2 * HALF), 0, HALF)
-    journal.begin()
-    journal.lease(1, 2, [b"7-0", b"7-1"])
-    assert (1, 2) not in journal.read()
-    assert sorted(journal.read()) == [(1, 4), (1, 6)]
+    written = Journal(Page(-1, 2 * HALF), 0, HALF)
+    written.begin()
+    written.lease(1, 2, [b"7-0", b"7-1"])
+    assert (1, 2) not in written.read()
+    assert sorted(written.read()) == [(1, 4), (1, 6)]

@@ -57,9 +57,9 @@ def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
     queue: Queue, workers: Workers, folder: Folder
 ):
     """The leader stops the request at its next check, which is due at the deadline."""
+    workers.start("until_cancelled")
     request = queue.submit_request([b"never"], limit=1, deadline_s=3)
     ends_at = time.monotonic() + 3
-    workers.start("until_cancelled")
     folder.wait_noted("began")
     folder.wait_noted("cancelled")
     assert time.monotonic() - ends_at < SOON_S + 1  # the leader checks about once a second

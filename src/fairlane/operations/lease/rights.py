@@ -32,7 +32,9 @@ _BEHIND: dict[str, tuple[Arg, ...]] = {
     ),
     **dict.fromkeys(("srem", "zrem"), (b"x",)),
     **dict.fromkeys(("hscan", "xdel", "zmscore", "zscan", "zscore"), (b"0",)),
-    **dict.fromkeys(("getrange", "hincrby", "hset", "lrange", "zadd", "zrevrangebyscore"), (b"0", b"0")),
+    **dict.fromkeys(
+        ("getrange", "hincrby", "hset", "lrange", "zadd", "zrevrangebyscore"), (b"0", b"0")
+    ),
     "zrangebylex": (b"-", b"+"),
     **dict.fromkeys(("xrange", "zcount", "zrange", "zrangebyscore"), (b"0", b"0")),
     **dict.fromkeys(("xack", "xgroup|create", "xgroup|delconsumer"), (b"x", b"0")),
