@@ -33,7 +33,8 @@ def results_of(redis_url: str) -> Read:
         wanted = arrow_of(SCHEMAS["results"])
         with closing(SyncDriver(redis_url)) as driver:
             for group in _groups(parts):
-                pages = _whole(driver, group) if len(group) > 1 else _one(driver, *group)
+                is_small = group[0]["count"] <= SMALL
+                pages = _whole(driver, group) if is_small else _one(driver, *group)
                 for page in pages:
                     yield batch_of(page, wanted)
 
