@@ -134,8 +134,8 @@ def test_the_explorer_sees_a_guard_taken_out(
         ),
         (
             "lib/rates/bucket.lua",
-            "tat + granted * step, line)",
-            "tat, line)",
+            "tat + granted * step, line, held)",
+            "tat, line, held)",
             "a queue's rate, in line",
         ),
         ("dispatch/pause_queue.lua", "if period == 0 then", "if true then", "a queue rests twice"),

@@ -128,6 +128,7 @@ def test_an_upload_that_the_end_of_the_server_breaks_is_withdrawn(program: Progr
         assert found.startswith(b"HTTP/1.1 503 ")
         assert b"the server stops" in found
         assert b"application/problem+json" in found
+        assert serving.running.process.wait(60) == 0  # a second signal would cut its end short
         assert [one.id for one in queue.list_requests(limit=10).requests] == []
 
 
