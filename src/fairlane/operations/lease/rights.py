@@ -40,7 +40,7 @@ _BEHIND: dict[str, tuple[Arg, ...]] = {
     **dict.fromkeys(("xack", "xgroup|create", "xgroup|delconsumer"), (b"x", b"0")),
     "set": (b"x", b"PX", b"x"),
     "setbit": (b"0", b"x"),
-    "xtrim": (b"MAXLEN", b"0"),
+    "xtrim": ("MAXLEN", b"0"),
     "xadd": (b"0-1", b"x", b"x"),
     "xclaim": (b"x", b"x", b"0", b"0-0"),
 }
