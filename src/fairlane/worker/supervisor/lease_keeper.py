@@ -163,28 +163,21 @@ class LeaseKeeper:
                 for held in some
             ])  # fmt: skip
 
-    def settle(self, all_held: list[Held], calls: list[Call]) -> bool:
-        """Sends calls that settle parts of leases; the units send the same again later.
-
-        Returns False if Redis did not answer one of them.
-        """
-        is_done = True
+    def settle(self, all_held: list[Held], calls: list[Call]) -> None:
+        """Sends calls that settle parts of leases; the units send the same again later."""
         for start in range(0, len(all_held), AT_MOST):
             some = slice(start, start + AT_MOST)
             try:
                 replies = self._driver.run(send_all(calls[some]))
             except FairlaneError as error:
                 self._warn(all_held[some], error)
-                is_done = False
                 continue
             for held, call, raw in zip(all_held[some], calls[some], replies, strict=True):
                 if isinstance(raw, FairlaneError):
                     self._warn([held], raw)
-                    is_done = False
                     continue
                 reply = call.reply(raw)
                 self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
-        return is_done
 
     def note_unsettled(self, *, is_away: bool) -> None:
         """Notes what a draining worker holds and cannot settle, because Redis is unreachable."""

@@ -62,8 +62,8 @@ class StalledLeases:
         """Marks what is beside a slow call, and takes it back at the next look."""
         for unit, began in self._slow().items():
             if self._marked.get(unit) == began:
-                if self._relieve(unit):
-                    self._relieved[unit] = began
+                self._relieved[unit] = began
+                self._relieve(unit)
             else:
                 self._marked[unit] = began
                 self._mark(unit)
@@ -78,11 +78,8 @@ class StalledLeases:
             elif held.has_its_turn and held.count > 1 and self._splits:
                 record.split(held)
 
-    def _relieve(self, unit: int) -> bool:
-        """Settles what is done beside the call of a unit, and gives back what has not begun.
-
-        Returns False if Redis did not answer: the next look tries again, and Redis counts once.
-        """
+    def _relieve(self, unit: int) -> None:
+        """Settles what is done beside the call of a unit, and gives back what has not begun."""
         records = self._board.of_unit(unit)
         # The turns are read before the journal: a lease's last outcome is noted before its end.
         all_held = [held for record in records if (held := record.held())]
@@ -97,7 +94,7 @@ class StalledLeases:
             if call is not None:
                 settled.append(held)
                 calls.append(call)
-        return self._keeper.settle(settled, calls)
+        self._keeper.settle(settled, calls)
 
     def _call(self, held: Held, worked: Worked) -> Call | None:
         """Returns the call that settles the outcomes of a lease; None if it holds nothing up.
