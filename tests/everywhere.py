@@ -52,12 +52,7 @@ def tests_on(kinds: list[str], env: Mapping[str, str]) -> int:
     ]
     words += [str(ROOT / "tests" / folder) for folder in backends.EVERYTHING]
     env = {**env, backends.VARIABLE: ",".join(kinds)}
-    code = subprocess.run(words, cwd=ROOT, env=env, check=False).returncode
-    if code == 1:  # thousands of real processes on a busy machine: a real fault fails alone, too
-        say("what failed, once more and by itself:")
-        words += ["--last-failed", "--numprocesses", "1"]
-        code = subprocess.run(words, cwd=ROOT, env=env, check=False).returncode
-    return code
+    return subprocess.run(words, cwd=ROOT, env=env, check=False).returncode
 
 
 @contextlib.contextmanager
