@@ -113,7 +113,7 @@ class QueueMachine(Operations, Pull):
     @step(n=which, size=sizes, chunk=st.sampled_from((1, 1, 1, 0, -1, 2)), other=st.booleans())
     def append(self, n: int, size: int, chunk: int, other: bool) -> None:
         """Appends the next chunk, a stored one, or one after a gap; the same or other content."""
-        name = self.among(n, lambda request: request.is_open)
+        name = self.among(n, lambda request: request.is_open and not request.options.feeds)
         request = self.book.requests.get(name)
         number = request.chunks + chunk if request else 2
         chain = request.chain if request and not chunk else f"c{number}"
