@@ -42,7 +42,7 @@ def test_a_request_is_worked_off_in_a_container(container: containers.Container)
         request = queue.submit_request(bodies, limit=2)
         Worker(queue, shout, processes=2).run(until_idle=True)
         results = [(result.body or b"").decode() for result in request.results()]
-        assert request.wait(timeout=10) == "done"
+        assert request.wait(timeout=60) == "done"
     assert results == [body.upper() for body in bodies]
     with contextlib.closing(container.client()) as client:
         check_world(client)

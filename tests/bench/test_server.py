@@ -31,7 +31,7 @@ def test_the_named_server_program_is_measured(monkeypatch: pytest.MonkeyPatch):
 def test_a_program_that_is_no_server_is_refused():
     command = [sys.executable, "-m", "bench", "--server", sys.executable]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 2
     assert f"{sys.executable} is no server of Redis 7.0, Valkey 7.2 or newer" in done.stderr

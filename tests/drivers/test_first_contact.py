@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.operations.actor import Actor
 
 LONG_S = 60.0  # a mistake that was repeated would be seen
-SOON_S = 20.0
+SOON_S = 60.0
 LOADING = "LOADING Redis is loading the dataset in memory"
 
 

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONGEST_S = 0.025  # of the pauses that grow
+PATIENCE_S = (
+    60.0  # what takes a tenth of a second may take a hundred times as long on a busy machine
+)
 
 
 def wait_until(
-    predicate: Callable[[], T], timeout: float = 10.0, *, every: float = 0.005, why: str = ""
+    predicate: Callable[[], T], timeout: float = PATIENCE_S, *, every: float = 0.005, why: str = ""
 ) -> T:
     """Returns the predicate's first true answer; raises AssertionError after the timeout.
 

@@ -93,7 +93,7 @@ def worker(app: App, program: Program) -> Iterator[Callable[[], None]]:
     """A worker of CODE; calling it opens the gate of `slow`."""
     program.file(CODE, "thecode.py")
     running = program.run("worker", "--app", "thecode:app", "--concurrency", "4")
-    wait_until(lambda: app.queue.status()["workers"], 20)
+    wait_until(lambda: app.queue.status()["workers"], 60)
     yield (program.folder / "go").touch
     (program.folder / "go").touch()
     running.process.send_signal(signal.SIGTERM)
@@ -197,9 +197,9 @@ def test_a_shutdown_lets_the_calls_end_that_a_worker_has_begun(
 ):
     executor = Executor(app, limit=1)
     futures = [executor.submit(tasks["slow"], n) for n in range(3)]
-    wait_until((program.folder / "running-0").exists, 20)
+    wait_until((program.folder / "running-0").exists, 60)
     executor.shutdown(wait=False, cancel_futures=True)
-    wait_until(lambda: app.queue.status()["requests"][0].state == "paused", 20)
+    wait_until(lambda: app.queue.status()["requests"][0].state == "paused", 60)
     worker()
     executor.shutdown()
     assert [future.cancelled() for future in futures] == [False, True, True]

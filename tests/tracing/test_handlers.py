@@ -15,6 +15,7 @@ from fairlane.worker import Reject, Retry, batch_handler
 from fairlane.worker.handler.errors import GiveBack
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
+from fairlane.worker.handler.spans import traced
 from tests.tasks.parts import body_of
 from tests.worker.parts import SUBMITTED_MS, TAKEN_MS, record_of_its_own, slice_of
 
@@ -138,6 +139,25 @@ def test_a_late_async_call_has_the_outcome_timeout(spans: Callable[[], list[Any]
     assert outcome.timeouts == 1
     (span,) = spans()
     assert span.attributes["fairlane.outcome"] == span.attributes["error.type"] == "timeout"
+
+
+def test_the_time_of_an_async_call_begins_before_its_first_step(
+    spans: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+):
+    """The timer of its limit starts then, too; on a busy machine the first step comes later."""
+
+    async def handler(_: bytes) -> None:
+        raise asyncio.CancelledError
+
+    taken = slice_of(b"a")
+    times = [1.0]
+    monkeypatch.setattr("fairlane.worker.handler.spans.perf_counter", lambda: times[-1])
+    called = traced(shape_of(handler), "req", taken, taken.entries, 2.0)(b"a")
+    times.append(9.0)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(called)
+    (span,) = spans()
+    assert span.attributes["fairlane.outcome"] == "timeout"
 
 
 def test_a_late_sync_call_has_the_outcome_timeout(

@@ -81,7 +81,7 @@ def look(port: HealthPort, selector: selectors.BaseSelector) -> None:
 
 def connect(port: HealthPort, request: bytes = b"") -> socket.socket:
     """Connects a client that has sent this."""
-    client = socket.create_connection(split_id(port.address), timeout=5)
+    client = socket.create_connection(split_id(port.address), timeout=60)
     client.sendall(request)
     return client
 
@@ -292,7 +292,7 @@ def test_a_closed_port_refuses(port: HealthPort):
     """So others detect that the worker is dead."""
     port.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(split_id(port.address), timeout=5)
+        socket.create_connection(split_id(port.address), timeout=60)
 
 
 @pytest.mark.parametrize("worker", ["0.0.0.0:7101", "[::]:7101", "0:7101", "::0:7101"])
@@ -312,7 +312,7 @@ def test_a_port_of_an_ipv6_address_answers(report: dict[str, Any]):
         port.watch(selector)
         host, number = split_id(port.address)
         assert host == "::1"
-        with socket.create_connection((host, number), timeout=5) as client:
+        with socket.create_connection((host, number), timeout=60) as client:
             client.sendall(b"GET /healthz\r\n")
             assert json.loads(read(port, selector, client).partition(b"\r\n\r\n")[2]) == REPORT
 
@@ -331,8 +331,8 @@ def test_a_worker_answers_while_many_connections_send_nothing(queue: Queue, work
     address = split_id(worker.id)
     with contextlib.ExitStack() as stack:
         for _ in range(300):
-            stack.enter_context(socket.create_connection(address, timeout=10))
-        with urlopen(f"http://{worker.id}/healthz", timeout=2) as answer:
+            stack.enter_context(socket.create_connection(address, timeout=60))
+        with urlopen(f"http://{worker.id}/healthz", timeout=60) as answer:
             assert json.load(answer)["healthy"] is True
 
 

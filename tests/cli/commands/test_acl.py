@@ -160,6 +160,6 @@ def spoken(port: int, line: str) -> bytes:
     words = [word.encode() for word in shlex.split(line, comments=False)]
     sent = b"*%d\r\n" % len(words)
     sent += b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as caller:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as caller:
         caller.sendall(sent)
         return caller.recv(4096)

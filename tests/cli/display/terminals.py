@@ -26,7 +26,7 @@ class OnTerminal:
 
     def wait_for(self, text: str) -> None:
         """Reads until this text was drawn."""
-        wait_until(lambda: text.encode() in self._read(), 30, why=f"{text} is drawn")
+        wait_until(lambda: text.encode() in self._read(), 60, why=f"{text} is drawn")
 
     def _read(self) -> bytes:
         """Returns all that was drawn so far."""

@@ -236,7 +236,7 @@ def test_fanouts_and_consumers_that_are_killed_lose_and_double_nothing(
     for at in range(0, len(sent), 1_000):
         seen = lists.llen("seen:a")
         lists.lpush("q:in", *sent[at : at + 1_000])
-        wait_until(partial(has_more, lists, "seen:a", seen + 100), 30)
+        wait_until(partial(has_more, lists, "seen:a", seen + 100), 60)
         running.pop(0).kill()
         running.append(crew.fairlane("fanout", *LISTS, *tracking))
         name = "ab"[at // 1_000 % 2]
@@ -269,7 +269,7 @@ def test_a_fanout_outlasts_a_restart_of_redis(crew: Crew, lists: Any):
         lists.lpush("q:in", number)
         lists.script_flush()
         lists.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        wait_until(partial(has_more, lists, "q:b", number), 20)
+        wait_until(partial(has_more, lists, "q:b", number), 60)
     assert fanout.poll() is None
     expected = [b"%d" % number for number in reversed(range(20))]
     assert lists.lrange("q:a", 0, -1) == lists.lrange("q:b", 0, -1) == expected

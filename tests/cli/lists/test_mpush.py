@@ -182,7 +182,7 @@ def test_a_done_message_and_one_that_is_not_done_in_time(crew: Crew, program: Pr
     lists.lpush(IN, "1", "2")
     wait_until(lambda: lists.llen("demo:mpush:message:ids") == 2)
     lists.lpush("demo:mpush:message:done", lists.hget("demo:mpush:message:xid:1", "id"))
-    wait_until(partial(lists.exists, "demo:mpush:metrics:timeout"), 20)
+    wait_until(partial(lists.exists, "demo:mpush:metrics:timeout"), 60)
     assert lists.hget("demo:mpush:metrics:done", "count") == b"1"
     assert set(lists.hkeys("demo:mpush:metrics:done")) == {b"count", b"sum", b"max"}
     assert lists.hget("demo:mpush:metrics:timeout", "count") == b"1"

@@ -300,7 +300,7 @@ def test_readers_that_are_killed_lose_nothing(program: Program, topic: Topic, tm
             wait_until(partial(is_read, topic, min(len(sent), 400 * number)), 30)
             reader.kill()
     with path.open("ab") as out, program.start(*read, stdout=out) as reader:
-        wait_until(lambda: topic.overview().subscribers[0].lag == 0, 30)
+        wait_until(lambda: topic.overview().subscribers[0].lag == 0, 60)
         reader.terminate()
     found = Counter(path.read_bytes().split())
     assert set(found) >= set(sent)
@@ -321,7 +321,7 @@ def test_publishers_that_are_killed_publish_each_chunk_whole_or_not_at_all(
         for _ in range(3):
             before = topic.overview().published
             publisher = crew.fairlane("topic", "publish", "news", lines)
-            wait_until(partial(has_published, topic, before), 30)
+            wait_until(partial(has_published, topic, before), 60)
             publisher.kill()
             publisher.wait(10)
             assert (topic.overview().published - before) % 1_000 == 0

@@ -201,7 +201,7 @@ def test_a_script_waits_until_its_slot_has_arrived(kind: str, cluster: Cluster, 
     cluster.finish_move(slot)
     caller.join(20)
     assert got == [True]
-    assert queue.request("r1").wait(timeout=10) == "cancelled"
+    assert queue.request("r1").wait(timeout=60) == "cancelled"
 
 
 def test_a_queue_lives_through_the_move_of_its_slots(cluster: Cluster, driver: SyncDriver):
@@ -217,7 +217,7 @@ def test_a_queue_lives_through_the_move_of_its_slots(cluster: Cluster, driver: S
     while work_off(driver):
         pass
     for request in (*requests, queue.request("more")):
-        assert request.wait(timeout=10) == "done"
+        assert request.wait(timeout=60) == "done"
 
 
 @both

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation
 
-UP_S = 20.0
+UP_S = 60.0
 
 
 # ------------------------------------------------------------------ Sentinel
@@ -60,7 +60,7 @@ def test_a_queue_behind_a_sentinel_takes_requests():
         assert request.progress().total == 2
         trio.demote_the_master()
         assert request.cancel()
-        assert request.wait(timeout=10) == "cancelled"
+        assert request.wait(timeout=60) == "cancelled"
 
 
 @both
@@ -179,7 +179,7 @@ def test_connections_do_not_run_out(redis_url: str, redis_client: redis.Redis):
     with Queue.from_url(redis_url, patience_s=0) as queue:
         request = queue.submit_request([])
         for _ in range(300):
-            assert request.wait(timeout=10) == "done"
+            assert request.wait(timeout=60) == "done"
         connected = redis_client.info("clients")["connected_clients"]
         assert connected < 20
 

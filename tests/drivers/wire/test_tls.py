@@ -56,13 +56,13 @@ def go_through(url: str) -> None:
     with Queue.from_url(url, patience_s=5) as queue:
         requests = [queue.submit_request([b"1", b"2"]) for _ in range(5)]
         assert len(work_off(queue.driver)) == 10
-        assert {request.wait(timeout=10) for request in requests} == {"done"}
+        assert {request.wait(timeout=60) for request in requests} == {"done"}
 
     async def main() -> str:
         async with aio.Queue.from_url(url, patience_s=5) as queue:
             request = await queue.submit_request([b"1"])
             await request.cancel()
-            return await request.wait(timeout=10)
+            return await request.wait(timeout=60)
 
     assert asyncio.run(main()) == "cancelled"
 

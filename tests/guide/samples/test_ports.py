@@ -58,7 +58,7 @@ def test_the_example_of_celery(redis_url: str):
     port = load("celery_add", redis_url)
     call = port.add.submit(4, 4)
     assert run_tasks(port.app) == 1
-    assert call.result(timeout=10) == 8
+    assert call.result(timeout=60) == 8
 
 
 @ON_ONE_KIND
@@ -66,7 +66,7 @@ def test_the_example_of_rq(redis_url: str, page_url: str):
     port = load("rq_count_words", redis_url)
     call = port.count_words_at_url.submit(page_url)
     assert run_tasks(port.app) == 1
-    assert call.result(timeout=10) == 4
+    assert call.result(timeout=60) == 4
 
 
 @ON_ONE_KIND
@@ -79,7 +79,7 @@ def test_the_example_of_docket(redis_url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(port.asyncio, "sleep", sleep)
     call = port.long_task.submit()
     assert run_tasks(port.app) == 1
-    assert (call.wait(timeout=10), steps) == ("done", [1] * 100)
+    assert (call.wait(timeout=60), steps) == ("done", [1] * 100)
 
 
 @ON_ONE_KIND

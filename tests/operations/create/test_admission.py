@@ -175,7 +175,7 @@ def test_a_stream_waits_while_workers_catch_up(queue: Queue, redis_url: str):
 
     try:
         queue.submit_request(bodies(), id="r1", max_wait_s=30)
-        wait_until(lambda: queue.request("r1").state() == "done", 20)
+        wait_until(lambda: queue.request("r1").state() == "done", 60)
     finally:
         over.set()
         worker.join()

@@ -282,7 +282,7 @@ def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
     with Queue.from_url(mortal.primary.url, patience_s=0) as queue:
         producer = threading.Thread(target=go_on, args=(queue,))
         producer.start()
-        wait_until(lambda: len(submitted) > 60, 30, why="60 requests are submitted")
+        wait_until(lambda: len(submitted) > 60, 60, why="60 requests are submitted")
         mortal.fail_over()
         producer.join(30)
     with Queue.from_url(mortal.replica.url) as queue:
@@ -290,7 +290,7 @@ def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
         for name in submitted:
             assert queue.request(name).progress().total == 20
             assert broken(queue, name) == []
-        wait_until(lambda: drained(queue, submitted), 20, why="every request is done")
+        wait_until(lambda: drained(queue, submitted), 60, why="every request is done")
 
 
 def drained(queue: Queue, names: list[str]) -> bool:

@@ -51,7 +51,7 @@ def initial(body: bytes) -> bytes:
 
 
 def bodies_of(request: Request) -> list[bytes | None]:
-    return [result.body for result in request.results(timeout=10)]
+    return [result.body for result in request.results(timeout=60)]
 
 
 def counts(request: Request) -> tuple[int, int]:

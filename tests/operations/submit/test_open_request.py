@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def bodies_of(request: Request) -> list[bytes | None]:
-    return [result.body for result in request.results(timeout=10)]
+    return [result.body for result in request.results(timeout=60)]
 
 
 def test_workers_have_the_first_sub_requests_before_the_last_is_added(queue: Queue):
@@ -40,7 +40,7 @@ def test_workers_have_the_first_sub_requests_before_the_last_is_added(queue: Que
         assert request.state() == "active"
         assert [request.add("a"), request.add(b"b")] == [0, 1]
         work_off(queue.driver)
-        assert next(request.results(timeout=5)).body == b"done a"
+        assert next(request.results(timeout=60)).body == b"done a"
         assert request.add_many(f"{n}" for n in range(2_500)) == request.added == 2_502
         assert request.progress().is_open
     assert not request.progress().is_open

@@ -124,7 +124,7 @@ def test_all_partitions_come_in_their_order_and_the_request_is_sealed(
 def test_committed_rows_are_worked_off_once(writer: Writer, queue: Queue):
     writer.commit(writer.stage("r1", PARTITIONS))
     assert work_off(queue.driver) == EXPECTED
-    assert queue.request("r1").wait(timeout=10) == "done"
+    assert queue.request("r1").wait(timeout=60) == "done"
     assert [one.index for one in queue.request("r1").results()] == [*range(11)]
 
 

@@ -29,4 +29,4 @@ def test_rows_come_in_and_are_worked_off(
 ):
     write(numbers(spark, 3000), redis_url, request="r1", **options)
     assert sorted(work_off(driver)) == sorted(rows(3000))
-    assert Queue(driver).request("r1").wait(timeout=10) == "done"
+    assert Queue(driver).request("r1").wait(timeout=60) == "done"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairlane.request import Request
 
 FOLDER = "FAIRLANE_TEST_FOLDER"  # where a handler finds its notes and gates
-END_S = 20.0
+END_S = 60.0
 
 
 class Folder:

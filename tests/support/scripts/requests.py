@@ -493,13 +493,13 @@ def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[b
         get = getattr(ear, "get_sharded_message", ear.get_message)
         get = get if sharded else ear.get_message
         (ear.ssubscribe if sharded else ear.subscribe)(channel)
-        assert (get(timeout=10) or {})["type"].endswith("subscribe")
+        assert (get(timeout=60) or {})["type"].endswith("subscribe")
 
         def received() -> list[bytes]:
             publish(client, channel, "the end")
             found: list[bytes] = []
             while True:
-                message = get(timeout=10)
+                message = get(timeout=60)
                 assert message is not None
                 if message["data"] == b"the end":
                     return found

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tests.support.security import Security
 
-OK_S = 30.0
+OK_S = 60.0
 ANSWER_S = 10.0
 MIGRATE_MS = 5_000
 BATCH = 100

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import redis
 
-UP_S = 20.0
+UP_S = 60.0
 
 
 @dataclass(frozen=True)

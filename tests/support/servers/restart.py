@@ -12,7 +12,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UP_S = 20.0
+UP_S = 60.0
 AOF = ("--appendonly", "yes", "--appendfsync")
 
 

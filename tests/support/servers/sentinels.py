@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.security import Security
 
 NAME = "mymaster"
-UP_S = 20.0
+UP_S = 60.0
 FAILOVER_S = 60.0  # a failover that got no votes is tried again after twice its own time-out
 
 

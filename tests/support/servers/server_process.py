@@ -44,7 +44,7 @@ BUS_OFFSET = 10_000
 # server is still free when the server comes back.
 PORTS = range(11_000, 22_000)
 TRIES = 5
-READY_S = 20.0
+READY_S = 60.0
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None

@@ -77,7 +77,7 @@ async def running(door: Door) -> AsyncIterator[Running]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  nothing announces it
             await asyncio.sleep(0)
 
@@ -208,7 +208,7 @@ def test_a_call_whose_end_is_not_clear_ends_its_connection(serving: Serving, hea
     version = "1.1" if "Length" in head else "1.0"
     host, port = serving.url.removeprefix("http://").split(":")
     second = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=20) as line:
+    with socket.create_connection((host, int(port)), timeout=60) as line:
         line.sendall(
             f"POST /messages HTTP/{version}\r\nHost: localhost\r\n{head}\r\n\r\n0\r\n\r\n"
             f"{second}".encode()

@@ -286,7 +286,7 @@ async def test_a_bug_ends_no_delivery_and_is_logged(
     monkeypatch.setattr(settings, "POLL_S", 0.0)
     async with aio.Queue.from_url(redis_url) as queue:
         work = asyncio.create_task(Deliverer(queue).run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await third.wait()
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

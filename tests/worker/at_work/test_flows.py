@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.processes.workers import Workers
 
 THREE_STEPS = Flow("access").step("one", limit=4).step("two", limit=4).step("three", limit=4)
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 def start(queue: Queue, flow: Flow, count: int) -> None:

@@ -81,7 +81,7 @@ def test_a_worker_takes_back_and_does_what_a_killed_program_had(
     first.kill()
     first.wait(10)
     workers.start("echo")
-    assert request.wait(timeout=30) == "done"
+    assert request.wait(timeout=60) == "done"
     check_settled_once(request)
     assert [one.body for one in request.results()] == numbered(12)
 
@@ -105,13 +105,13 @@ def test_programs_and_workers_share_requests_and_each_sub_request_counts_once(
     threads = [threading.Thread(target=drain) for _ in range(2)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: requests[0].progress().done > 10, timeout=30, why="some are done")
+    wait_until(lambda: requests[0].progress().done > 10, 60, why="some are done")
     killed.kill()
     workers.start("echo")
     for thread in threads:
         thread.join()
     for request in requests:
-        assert request.wait(timeout=30) == "done"
+        assert request.wait(timeout=60) == "done"
         check_settled_once(request)
 
 
@@ -139,8 +139,8 @@ def test_a_worker_and_a_program_together_keep_the_limit(queue: Queue, workers: W
     taken = take_one(queue, visible_for=HOUR)
     workers.start("echo")
     other = queue.post("b")
-    assert other.wait(timeout=20) == "done"
+    assert other.wait(timeout=60) == "done"
     assert (request.progress().done, held(request)) == (0, 1)
     taken.done()
-    assert request.wait(timeout=20) == "done"
+    assert request.wait(timeout=60) == "done"
     check_settled_once(request)

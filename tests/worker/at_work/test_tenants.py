@@ -75,9 +75,9 @@ def test_a_paused_request_leaves_its_turns_to_others(queue: Queue, workers: Work
     submit_all(queue, "acme", 2, 5)
     queue.request("acme-0").pause()
     worker = workers.start("echo")
-    assert queue.request("acme-1").wait(timeout=20) == "done"
+    assert queue.request("acme-1").wait(timeout=60) == "done"
     queue.request("acme-0").resume()
-    assert queue.request("acme-0").wait(timeout=20) == "done"
+    assert queue.request("acme-0").wait(timeout=60) == "done"
     worker.stop()
 
 

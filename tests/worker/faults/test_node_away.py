@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.processes.workers import Workers
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
-SOON_S = 40.0
+SOON_S = 60.0
 # With `everysec` a write waits for a running fsync, after its reply: kill -9 then loses it.
 OPTIONS = ("--cluster-require-full-coverage", "no", "--appendfsync", "always")
 

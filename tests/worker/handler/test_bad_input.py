@@ -418,7 +418,7 @@ def test_a_body_that_kills_whole_workers_kills_no_more_than_its_attempts(
         worker.hurt = True
         killed.append(worker.process.wait(20))
     last = workers.start("kill_parent")
-    assert request.wait(timeout=20) == "done"
+    assert request.wait(timeout=60) == "done"
     assert killed == [-signal.SIGKILL] * 2
     (result,) = request.results()
     assert (result.status, result.attempt) == ("dead", 2)

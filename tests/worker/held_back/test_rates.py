@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from tests.support.processes.workers import Folder, Workers
 
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 def starts(folder: Folder) -> list[float]:

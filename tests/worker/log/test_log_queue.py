@@ -287,15 +287,15 @@ def fill(noisy: Noisy, queue: Queue, folder: Folder, client: Any) -> Any:
     """Submits a request whose handler fills the pipe, while the supervisor logs three deaths."""
     filling = queue.submit_request([b"fill"], lease_s=1)
     folder.wait_noted("fill")
-    wait_until(noisy.is_full, 20, why="the pipe is full")
+    wait_until(noisy.is_full, 60, why="the pipe is full")
     dying = queue.submit_request([b"die"], attempts=4, backoff_s=(0.01, 0.02))
     folder.open_gate("full")
-    assert dying.wait(timeout=20) == "done"
+    assert dying.wait(timeout=60) == "done"
     leases = keys.leases(filling.id)
     ((permit, first),) = client.zrange(leases, 0, -1, withscores=True)
-    wait_until(lambda: client.zscore(leases, permit) > first + 2_000, 20, why="it is extended")
+    wait_until(lambda: client.zscore(leases, permit) > first + 2_000, 60, why="it is extended")
     folder.open_gate()
-    assert filling.wait(timeout=20) == "done"
+    assert filling.wait(timeout=60) == "done"
     assert folder.noted("fill") == [["1"]], "it ran once"
 
 

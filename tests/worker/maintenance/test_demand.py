@@ -100,7 +100,7 @@ def test_the_metrics_of_a_worker_have_the_demand_of_its_queue(queue: Queue, work
     ready.wait(20)
 
     def metrics() -> list[str]:
-        with urlopen(f"http://{worker.id}/metrics", timeout=2) as answer:
+        with urlopen(f"http://{worker.id}/metrics", timeout=60) as answer:
             lines: list[str] = answer.read().decode().splitlines()
             return lines
 

@@ -60,7 +60,7 @@ class SlowDriver:
         name = operation.__qualname__
         operation.close()
         self.began.append(name)
-        assert self.may_end.acquire(timeout=20)
+        assert self.may_end.acquire(timeout=60)
         answer = self.answers.get(name, 0)
         if isinstance(answer, Exception):
             raise answer

@@ -151,7 +151,7 @@ def test_a_worker_whose_registry_is_gone_registers_anew(
     redis_client.delete(keys.worker("req", worker.id), keys.workers("req"))
     wait_until(lambda: queue.status()["workers"] == [worker.id], why="it is there again")
     request = queue.submit_request(numbers(3))
-    assert request.wait(timeout=10) == "done"
+    assert request.wait(timeout=60) == "done"
 
 
 # ------------------------------------------------------------------ its id

@@ -116,7 +116,7 @@ def test_what_an_async_start_sets_reaches_each_call(queue: Queue, concurrency: i
 
     runs = [task.submit() for task in app.tasks.values()]
     Worker(queue, Calls([app]).handler(), concurrency=concurrency).run(until_idle=True)
-    assert {run.result(timeout=10) for run in runs} == {"set"}
+    assert {run.result(timeout=60) for run in runs} == {"set"}
 
 
 def test_threads_and_exit_hooks_of_an_imported_module_are_noted(

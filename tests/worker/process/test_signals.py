@@ -59,7 +59,7 @@ def test_a_worker_whose_terminal_closes_finishes_what_it_holds(
     os.kill(pid, signal.SIGHUP)
     wait_until(lambda: "drains" in worker.said(), why="it drains")
     folder.open_gate()
-    assert request.wait(timeout=10) == "done"
+    assert request.wait(timeout=60) == "done"
     assert worker.wait() == 0
 
 
@@ -81,4 +81,4 @@ def test_a_worker_that_a_terminal_stops_stops_its_processes_too(
     worker.send(signal.SIGCONT)
     wait_until(lambda: "T" not in {state(worker.pid), state(pid)}, why="both go on")
     folder.open_gate()
-    assert request.wait(timeout=10) == "done"
+    assert request.wait(timeout=60) == "done"

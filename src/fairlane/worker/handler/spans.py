@@ -11,7 +11,7 @@ from fairlane.tracing import tracer as tracing
 from fairlane.worker.handler.errors import GiveBack, Reject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from opentelemetry.trace import Tracer
 
@@ -48,17 +48,23 @@ class _Calls:
 
     def call(self, *args: Any) -> Any:
         """Calls a sync handler."""
-        with self._span(next(self._calls)):
+        with self._span(perf_counter()):
             return self._shape.call(*args)
 
-    async def acall(self, *args: Any) -> Any:
-        """Calls an async handler."""
-        with self._span(next(self._calls)):
+    def acall(self, *args: Any) -> Coroutine[Any, Any, Any]:
+        """Calls an async handler.
+
+        Its time begins here: the timer of its limit starts before the call's first step.
+        """
+        return self._acall(perf_counter(), args)
+
+    async def _acall(self, began: float, args: tuple[Any, ...]) -> Any:
+        with self._span(began):
             return await self._shape.call(*args)
 
     @contextlib.contextmanager
-    def _span(self, entries: Sequence[Entry]) -> Iterator[None]:
-        began = perf_counter()
+    def _span(self, began: float) -> Iterator[None]:
+        entries = next(self._calls)
         with self._begin(entries) as span:
             try:
                 yield
