@@ -244,18 +244,18 @@ def test_the_summary_has_the_last_priority(lane: Lane):
 # ------------------------------------------------------------------ all of them
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_changed_while_it_runs_it_ends(lane: Lane, seed: int):
     """`check` follows every step; at the end everything is counted once."""
     dice = random.Random(seed)
-    tokens: list[Tok] = lane.start(40, limit=3)
+    tokens: list[Tok] = lane.start(15, limit=3)
     held: list[Held] = []
     while lane.hash()["state"] not in {"done", "cancelled"}:
         reply = _something(lane, dice, tokens, held)
         if reply and isinstance(reply[-1], list) and reply[0] == b"ok":
             tokens += toks(reply[-1])
         assert lane.client.zcard("lease:{r1}") == len(held)
-    assert [lane.number(name) for name in ("done", "dead", "cancelled")] == [40, 0, 0]
+    assert [lane.number(name) for name in ("done", "dead", "cancelled")] == [15, 0, 0]
 
 
 def _something(lane: Lane, dice: random.Random, tokens: list[Tok], held: list[Held]) -> list[Any]:
