@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-# Plugins that come with packages of our own tests; each takes seconds to import.
-OTHERS = [
-    word for name in ("valkey", "schemathesis", "hypothesispytest") for word in ("-p", f"no:{name}")
-]
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "testing"
+# The plugins that come with packages of our own tests; each takes seconds to import.
+_SETTINGS = tomllib.loads((SAMPLE.parents[1] / "pyproject.toml").read_text())["tool"]["pytest"]
+OTHERS = re.findall(r"-p|no:\w+", _SETTINGS["ini_options"]["addopts"])
 TEST = "def test_it(fairlane_app):\n    pass\n"
 
 
