@@ -79,7 +79,7 @@ class App:
     connects before the first submission. `encoding` is "json" or "msgpack". `unknown_tasks` is what
     workers of this app do with a call that they cannot make, because they lack its task or its
     arguments do not fit: "wait" gives the sub-request back uncharged, until another worker can make
-    the call, and "dead" makes it dead. Raises InvalidArgument.
+    the call, for three days at most, and "dead" makes it dead. Raises InvalidArgument.
     """
 
     fairlane_remedy = "run fairlane.run_workers([app]), or rq-worker --app MODULE:APP"
