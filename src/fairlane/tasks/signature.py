@@ -113,9 +113,13 @@ class TaskSignature:
         for name, value in given.items():
             kind = type(value)
             # Infinity and NaN differ from zero when they are subtracted from themselves.
-            if kind not in self._plain[name] or (kind is float and value - value != 0.0):
-                arguments = dict(given) if arguments is given else arguments
-                arguments[name] = self._pack(codec, name, value, where)
+            if kind in self._plain[name]:
+                if kind is not float or value - value == 0.0:
+                    continue
+            elif self._carriers[name].is_native(value):
+                continue
+            arguments = dict(given) if arguments is given else arguments
+            arguments[name] = self._pack(codec, name, value, where)
         try:
             parts = (VERSION, self.task, arguments)
             body = codec.encode((*parts, trace) if trace else parts)
@@ -162,6 +166,8 @@ class TaskSignature:
         kind = type(value)
         if kind in self._plain_results and not (kind is float and value - value != 0.0):
             return None if value is None else codec.encode(value)
+        if self._result.is_native(value):
+            return codec.encode(value)
         body = self._result.encode(codec, value)
         return None if value is None else body
 
