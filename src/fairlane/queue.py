@@ -100,8 +100,9 @@ class Queue:
         `options` are those of RequestOptions: priority, limit, attempts, backoff_s, lease_s,
         retain_s, deadline_s, time_limit_s, durable. If the caller passes an `id`, the call is
         idempotent until the results of that request expire. A chunk for which there is no room (a
-        full Redis, or the queue's bound) waits up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded, RedisError, and
-        TypeError for a wrong option. An error of `bodies` cancels the request and is raised again.
+        full Redis, or the queue's bound) waits up to `max_wait_s`. Raises InvalidArgument,
+        RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
+        `bodies` cancels the request and is raised again.
         """
         return self._submit(chunks(bodies), id, max_wait_s, **options)
 

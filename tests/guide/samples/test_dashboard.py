@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import runpy
+from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
-
-import pytest
 
 from fairlane import Reject
 from tests.guide.blocks import ROOT
+
+if TYPE_CHECKING:
+    import pytest
 
 FOLDER = ROOT / "samples" / "dashboard"
 MEANT = {"port of warehouse", "the order has no postal", "price is negative"}
