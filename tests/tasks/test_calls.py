@@ -58,7 +58,7 @@ def test_a_result_is_encoded_and_none_has_no_body(app: App):
     ("n", "reason"),
     [
         (2, "task run returned an object, which cannot be encoded: Encoding objects of type"),
-        (3, "task run returned a list, which cannot be encoded: maximum recursion depth"),
+        (3, "task run returned a list, which cannot be encoded: it contains itself"),
         (4, "task run returned a str of 1,048,578 bytes: the most is 1,048,576"),
     ],
     ids=["type", "recursion", "large"],

@@ -112,6 +112,15 @@ def _custom(info: Any, seen: set[int]) -> type | None:
     return None
 
 
+def why_not(error: Exception) -> str:
+    """Returns why a value cannot be encoded, for one of UNENCODABLE."""
+    if isinstance(error, RecursionError):
+        return "it contains itself, or too many levels"
+    if isinstance(error, UnicodeEncodeError):
+        return f"its text has {error.object[error.start : error.end]!r}, which UTF-8 does not have"
+    return str(error)
+
+
 class NotCarried(Exception):
     """Raised for a value that would not come back equal; the text is the end of a sentence.
 

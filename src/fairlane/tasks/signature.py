@@ -20,6 +20,7 @@ from fairlane.tasks.codec import (
     Codec,
     NotCarried,
     unsupported,
+    why_not,
 )
 from fairlane.worker.handler.handlers import Context
 
@@ -152,7 +153,7 @@ class TaskSignature:
     ) -> ArgumentsRefused:
         name = next((name for name, value in arguments.items() if not _is_fit(codec, value)), "")
         return ArgumentsRefused(
-            f"task {self.task}: argument {name}{where} cannot be encoded: {error}"
+            f"task {self.task}: argument {name}{where} cannot be encoded: {why_not(error)}"
         )
 
     def decode_result(self, codec: Codec, body: bytes | None) -> Any:

@@ -9,6 +9,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.options import policy_of
+from fairlane.tasks.app import App, check_apps
 from fairlane.tasks.executor.call_stream import CallFuture, CallStream, OneCall
 from fairlane.tasks.options import TaskOptions, executor_options
 from fairlane.tasks.task import Task
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-    from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature
 
 P = ParamSpec("P")
@@ -41,6 +41,7 @@ class Executor(concurrent.futures.Executor):
     def __init__(
         self, app: App, max_workers: int | None = None, **options: Unpack[TaskOptions]
     ) -> None:
+        check_apps("executor", [app])
         self.app = app
         given = dict(options)
         if max_workers is not None:

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from fairlane import settings
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.tasks.app import App, merged_tasks
-from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec, NotCarried
+from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec, NotCarried, why_not
 from fairlane.tasks.hooks import Hooks, ProcessLoop, TaskCall
 from fairlane.worker.handler.errors import GiveBack, Reject
 from fairlane.worker.handler.handlers import Context, Lifespan
@@ -337,7 +337,7 @@ def _encoded(callee: _Callee, codec: Codec, value: Any) -> bytes | None:
     except UNENCODABLE as error:
         raise Reject(
             f"task {callee.signature.task} returned {type_of(value)}, "
-            f"which cannot be encoded: {error}"
+            f"which cannot be encoded: {why_not(error)}"
         ) from None
     if body is not None and len(body) > settings.MAX_BODY:
         raise Reject(
