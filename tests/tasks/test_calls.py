@@ -108,7 +108,7 @@ def test_a_call_that_no_worker_can_make_is_dead_after_three_days(
     monkeypatch.setattr(clock, "mono_s", lambda: now)
     monkeypatch.setattr(outcome, "_given_back", GivenBack())
     found: list[tuple[str, str]] = []
-    entry = (b"5-0", [b"body", body_of(app, "run", n=1, width=2)])
+    entry = (b"5-0", (b"body", body_of(app, "run", n=1, width=2)))
     for now in (*range(0, 3 * 86_400, 1_800), 3 * 86_400):  # noqa: B007  read by the clock
         with pytest.raises(GiveBack) as raised:
             call(app, entry[1][1])

@@ -18,7 +18,6 @@ Carrier refuses any other value where it is made: at the caller, or in the worke
 from __future__ import annotations
 
 import dataclasses
-import marshal
 import math
 import types
 from dataclasses import dataclass
@@ -79,7 +78,8 @@ MSGPACK = Codec(
     b"\xc0",
 )
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
-_NATIVE, _NAMES = frozenset({str, int, bool, type(None)}), {str}
+_NATIVE, _NAMES = frozenset({str, int, bool, type(None)}), frozenset({str})
+_DEEPEST = 20  # levels of a value that are looked at before it is compared with its copy
 CODECS = {codec.name: codec for codec in (JSON, MSGPACK)}
 
 
@@ -154,7 +154,7 @@ class Carrier:
         except msgspec.MsgspecError as error:
             place, what = _in_place(str(error))
             raise _not_finite(codec, value) or NotCarried(f"is not valid: {what}", place) from None
-        if not self._is_same(codec, value, got):
+        if not self._is_same(value, got):
             found = _difference(value, got, is_exact=self._is_exact)
             if found is not None:
                 remedy = "annotate its type" if self._is_exact else "use a value of its annotation"
@@ -166,11 +166,9 @@ class Carrier:
         """Returns a value. Raises msgspec.MsgspecError."""
         return self._decoders[codec.name](body)
 
-    def _is_same(self, codec: Codec, given: Any, got: Any) -> bool:
+    def _is_same(self, given: Any, got: Any) -> bool:
         """Returns True if the values are the same; False needs a closer look."""
         try:
-            if self._is_exact and codec is JSON:  # it has no bytes, which marshal takes for others
-                return marshal.dumps(given, 0) == marshal.dumps(got, 0)
             return bool(given == got) and (not self._is_exact or _is_plain(given))
         except Exception:  # noqa: BLE001  a class may raise anything here
             return False
@@ -205,7 +203,10 @@ def _native(annotation: Any) -> Callable[[Any], bool]:
 
     It may miss some: then they are compared.
     """
-    kind, parts = get_origin(annotation), get_args(annotation)
+    kind, parts = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is Any or (kind in {list, dict} and parts in {(), (Any,), (str, Any)}):
+        wanted = frozenset({list, dict}) if kind is Any else frozenset({kind})
+        return lambda value: type(value) in wanted and _is_native(value, _DEEPEST)
     scalars = _NATIVE.intersection(_plain(parts[-1])) if kind in {list, dict} else None
     if kind is list and scalars:
         return lambda value: type(value) is list and {*map(type, value)} <= scalars
@@ -216,6 +217,28 @@ def _native(annotation: Any) -> Callable[[Any], bool]:
             and {*map(type, value.values())} <= scalars
         )
     return lambda _: False
+
+
+def _is_native(value: Any, deepest: int) -> bool:
+    """Returns True for a list or a dict of what JSON has, and no subclass of it.
+
+    It looks at `deepest` levels, because the value may contain itself.
+    """
+    values = value
+    if type(value) is dict:
+        if not _NAMES.issuperset(map(type, value)):
+            return False
+        values = value.values()
+    if _NATIVE.issuperset(map(type, values)):
+        return True
+    for one in values:
+        kind = type(one)
+        if kind is list or kind is dict:
+            if not deepest or not _is_native(one, deepest - 1):
+                return False
+        elif kind not in _NATIVE and (kind is not float or one - one != 0.0):
+            return False
+    return True
 
 
 def _has_any(info: Any, seen: set[int]) -> bool:
