@@ -22,6 +22,7 @@ from fairlane.tasks.codec import (
     unsupported,
     why_not,
 )
+from fairlane.tasks.options import RequestOptions
 from fairlane.worker.handler.handlers import Context
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class TaskSignature:
         close = difflib.get_close_matches(wrong[0], names, n=1) if wrong else []
         if close:
             return f"{what}{where}; did you mean {close[0]}?"
+        if wrong and wrong[0] in RequestOptions.__annotations__:
+            return f"{what}{where}; give it as an option: with_options({wrong[0]}=...)"
         listed = f"its arguments are {', '.join(names)}" if names else "it has no arguments"
         return f"{what}{where}; {listed}"
 
