@@ -86,6 +86,14 @@ class _Taken(NamedTuple):
     messages: list[TopicMessage]
 
 
+def check_driver(driver: object) -> None:
+    """Raises InvalidArgument for what connects to no Redis, such as a name."""
+    if not hasattr(driver, "run"):
+        raise InvalidArgument(
+            f"topic of {driver!r} is not valid: Topic.from_url('orders') opens the topic orders"
+        )
+
+
 def subscribe(topic: str, subscriber: str, start: Start) -> Operation[bool]:
     """Adds a subscriber; returns False if it was there, and keeps its place then.
 
