@@ -160,10 +160,9 @@ def test_an_archive_that_stopped_within_a_batch_goes_on(
     """It stops after each table of the second batch, and before the batch is marked as finished."""
     ended(world, 0, 3)
     calls = {"count": 0}
-    names = {"results": "write_counted", "dead": "write_counted", "requests": "write_requests"}
-    name = names.get(stop, "write_mark")
+    name = "write_mark" if stop == "mark" else "write_table"
     real = getattr(tables, name)
-    nth = {"results": 3, "dead": 4}.get(stop, 2)  # two tables a batch
+    nth = {"results": 4, "dead": 5, "requests": 6}.get(stop, 2)  # three tables a batch
 
     def stopping(*args: Any) -> Any:
         calls["count"] += 1
