@@ -21,33 +21,34 @@ def error_texts(request_id: str, names: Iterable[bytes]) -> Operation[dict[bytes
     wanted = sorted(set(names))
     if not wanted:
         return {}
-    texts = yield Command(b"HMGET", keys.errors(request_id), *wanted)
-    return _present(wanted, texts)
+    return _present(wanted, (yield Command(b"HMGET", keys.errors(request_id), *wanted)))
 
 
 def error_texts_of_many(named: Sequence[tuple[str, set[bytes]]]) -> Operation[dict[bytes, str]]:
     """Returns the texts of the names that several requests have, each (request, names).
 
-    A name is the digest of its text. So a text is read from the first request that has it.
+    A name is the digest of its text. So a text is read from the first request that has the name,
+    and from the others only if the first one has dropped the text.
     """
+    asked: set[bytes] = set()
+    first, others = [], []
+    for request_id, names in named:
+        first.append((request_id, names - asked))
+        others.append((request_id, names & asked))
+        asked |= names
+    found = yield from _texts(first)
+    missing = [(request_id, names - found.keys()) for request_id, names in others]
+    return found | (yield from _texts(missing))
+
+
+def _texts(named: Sequence[tuple[str, set[bytes]]]) -> Operation[dict[bytes, str]]:
+    questions = [(request_id, sorted(names)) for request_id, names in named if names]
+    replies = yield from run_all(
+        [Command(b"HMGET", keys.errors(request_id), *wanted) for request_id, wanted in questions]
+    )
     found: dict[bytes, str] = {}
-    left = [(request_id, names) for request_id, names in named if names]
-    while left:
-        asked: set[bytes] = set()
-        questions, later = [], []
-        for request_id, names in left:
-            if wanted := sorted(names - asked - found.keys()):
-                questions.append((request_id, wanted))
-                asked.update(wanted)
-            if again := names - set(wanted) - found.keys():
-                later.append((request_id, again))
-        replies = yield from run_all(
-            [Command(b"HMGET", keys.errors(one), *wanted) for one, wanted in questions]
-        )
-        for (_, wanted), texts in zip(questions, replies, strict=True):
-            found |= _present(wanted, texts)
-        # A request may have dropped the text that a later one still has.
-        left = [(one, names) for one, names in later if not names <= found.keys()]
+    for (_, wanted), texts in zip(questions, replies, strict=True):
+        found |= _present(wanted, texts)
     return found
 
 

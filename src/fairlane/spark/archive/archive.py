@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.utils import is_remote
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
@@ -74,6 +75,11 @@ def archive(
     before it was read. It keeps what an archive has not read for a day, up to settings.LOG_MOST
     endings.
     """
+    if is_remote():
+        raise InvalidArgument(
+            "an archive cannot be written on Spark Connect, because its server would count what is "
+            "written: run it under spark-submit, or with --master"
+        )
     register(spark, wrap_calls=False)
     if most is not None and most < 1:
         raise InvalidArgument(f"most {most} is not valid: a batch has at least one ending")
@@ -133,6 +139,7 @@ class ArchiveWriter:
         self.results, self.on_batch = results, on_batch
         self.done = Archived()
         self.error: Exception | None = None
+        self._finished: int | None = None  # the last batch that this object has seen as finished
 
     def keep(self, endings: DataFrame, batch: int) -> None:
         """Writes one batch of the log, unless it exists."""
@@ -152,10 +159,12 @@ class ArchiveWriter:
             "requests": len(ids),
         }
         if self._is_there(spark, batch, mark):
+            self._finished = batch
             self.done = replace(self.done, skipped=self.done.skipped + 1)
             return
         counts = self._write(spark, batch, rows)
         tables.write_mark(spark, self.out, batch, {**mark, **counts})
+        self._finished = batch
         done = self.done
         self.done = replace(
             done,
@@ -172,9 +181,10 @@ class ArchiveWriter:
         Raises InvalidArgument if this batch or the one before it belongs to another
         checkpoint.
         """
+        is_next = batch - 1 == self._finished
         marks = {
             number: mark_there
-            for number in (batch - 1, batch)
+            for number in ((batch,) if is_next else (batch - 1, batch))
             if (mark_there := tables.read_mark(spark, self.out, number)) is not None
         }
         if batch in marks:
@@ -184,7 +194,7 @@ class ArchiveWriter:
                     f"{_ONE}; name the right one, or a new folder"
                 )
             return True
-        if batch and batch - 1 not in marks:
+        if batch and not is_next and batch - 1 not in marks:
             raise InvalidArgument(
                 f"the checkpoint has come to batch {batch}, but {self.out} does not hold the one "
                 f"before: {_ONE}; name the right folder, or a new checkpoint"

@@ -190,12 +190,14 @@ def _small_results(driver: SyncDriver, parts: Parts) -> Iterator[Columns]:
 
 
 def _results(driver: SyncDriver, parts: Parts, entries: Entries, owners: list[int]) -> Columns:
-    named: dict[int, set[bytes]] = {}
-    for owner, entry in zip(owners, entries, strict=True):
-        if names := named_errors([entry]):
-            named.setdefault(owner, set()).update(names)
-    asked = [(parts.requests[at], names) for at, names in named.items()]
-    texts = driver.run(error_texts_of_many(asked))
+    texts = {}
+    if named_errors(entries):  # most pages have none
+        named = [
+            (parts.requests[at], names)
+            for at, entry in zip(owners, entries, strict=True)
+            if (names := named_errors([entry]))
+        ]
+        texts = driver.run(error_texts_of_many(named))
     sizes = sizes_of(entries)
     of_rows = [owner for owner, size in zip(owners, sizes, strict=True) for _ in range(size)]
     page = columns(entries, texts, owners)
