@@ -263,6 +263,29 @@ def test_a_later_request_of_an_id_is_not_archived_as_the_earlier_one(
     assert (done.requests, done.results, done.missing) == (2, 0, 73)
 
 
+def test_rows_of_an_attempt_that_stopped_are_counted_when_their_results_are_gone(
+    spark: SparkSession,
+    redis_url: str,
+    world: World,
+    tmp_path: Path,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    ended(world, 0, 2)
+
+    def stops(*_: Any) -> None:
+        raise InterruptedError("stopped")
+
+    monkeypatch.setattr(tables, "write_mark", stops)
+    with pytest.raises(Exception, match="stopped"):
+        archive(spark, redis_url, str(tmp_path))
+    monkeypatch.undo()
+    redis_client.delete(*redis_client.keys("*:{r[01]}"))
+    done = archive(spark, redis_url, str(tmp_path))
+    assert done == Archived(batches=1, requests=2, results=40, dead=4, missing=0)
+    check(spark, tmp_path, 2)
+
+
 def test_two_lives_of_an_id_in_one_batch_have_counts_of_their_own(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
 ):

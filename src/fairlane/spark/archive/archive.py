@@ -209,8 +209,10 @@ class ArchiveWriter:
         if self.results:
             counts = self._write_parts(spark, batch, "results", self._parts(endings))
             died = self._write_parts(spark, batch, "dead", self._dead_parts(endings))
-            totals["results"], totals["dead"] = _total(counts), _total(died)
-            expected = pc.sum(endings.column("settled")).as_py() or 0
+            totals["results"], totals["dead"] = (
+                tables.total(one.column("rows")) for one in (counts, died)
+            )
+            expected = tables.total(endings.column("settled"))
             totals["missing"] = max(0, expected - totals["results"])
         results, limits = tables.counts_at(endings, counts)
         limits = self._limits(endings, limits.combine_chunks())
@@ -265,8 +267,7 @@ class ArchiveWriter:
         read = results_of if table == "results" else dead_of
         rows_of = frame.mapInArrow(read(self.redis, batch, counts), tables.written(table))
         tables.write_table(rows_of, self.out, table)
-        return counted(counts.value)
-
-
-def _total(counts: pa.Table) -> int:
-    return pc.sum(counts.column("rows")).as_py() or 0
+        found = counted(counts.value)
+        if self._finished != batch - 1:  # an attempt that stopped may have written before
+            found = tables.with_earlier(found, spark, self.out, table, batch)
+        return found

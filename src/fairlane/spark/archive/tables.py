@@ -97,6 +97,29 @@ def collect(endings: DataFrame) -> pa.Table:
     return table.append_column("born", born.fill_null(0)).append_column("settled", settled)
 
 
+def with_earlier(
+    counts: pa.Table, spark: SparkSession, out: str, table: str, batch: int
+) -> pa.Table:
+    """Returns the counts of a batch with the rows that only an earlier attempt has written.
+
+    Such rows stay if none of their date are written now, because the results have left Redis.
+    """
+    frame = read_table(spark, out, table, batch)
+    if frame is None:
+        return counts
+    there = frame.groupBy("request").count().toArrow()
+    if total(there.column("count")) == total(counts.column("rows")):
+        return counts
+    at = pc.index_in(counts.column("request"), value_set=there.column("request").combine_chunks())
+    rows = there.column("count").take(at).fill_null(0)
+    return counts.set_column(counts.schema.get_field_index("rows"), "rows", rows)
+
+
+def total(column: Any) -> int:
+    """Returns the sum of a column, 0 if it is empty."""
+    return pc.sum(column).as_py() or 0
+
+
 def counts_at(endings: pa.Table, counts: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Returns the number of results and the limit of each ending, null where none was counted."""
     at = pc.index_in(_lives(endings, "id"), value_set=_lives(counts, "request").combine_chunks())

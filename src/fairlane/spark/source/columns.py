@@ -121,8 +121,10 @@ def completion_row(ending: Completion) -> tuple[Any, ...]:
     )
 
 
-_LOGGED = (b"id", b"state", b"priority", b"total", b"done", b"dead", b"cancelled", b"born")
-_LOGGED += (b"ended", b"reason")
+_LOGGED = (
+    *(b"id", b"state", b"priority", b"total", b"done", b"dead", b"cancelled"),
+    *(b"born", b"ended", b"reason"),
+)
 
 
 def ending_columns(entries: Entries) -> dict[str, Any]:
