@@ -82,6 +82,9 @@ class StillRecord:
     def take_turn(self) -> bool:
         return True
 
+    def is_revoked(self, _: bytes) -> bool:
+        return False
+
     def count(self, *_: Any, **__: Any) -> None: ...
 
 

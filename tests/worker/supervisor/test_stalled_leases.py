@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import FairlaneError, RedisFull, RedisUnreachable
-from fairlane.protocol.steps import Batch
-from fairlane.worker.lease_board import LeaseBoard
+from fairlane.protocol.steps import Batch, SingleServer
+from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from fairlane.worker.supervisor.stalled_leases import StalledLeases
 from tests.worker.parts import OP
@@ -29,16 +29,20 @@ class Server:
     def __init__(self) -> None:
         self.error: FairlaneError | None = None
         self.tried = 0
+        self.exchanges = 0
         self.calls: list[list[Any]] = []  # the arguments of each, from keep on
 
     def run(self, operation: Operation[Any]) -> Any:
         """Returns the operation's result."""
         try:
             step: Any = operation.send(None)
-            assert isinstance(step, Batch), step
             self.tried += 1
             if self.error is AWAY:
                 raise self.error
+            if isinstance(step, SingleServer):
+                self.exchanges += 1
+                step = operation.send([[], [], [], [], []])
+            assert isinstance(step, Batch), step
             operation.send([self.error or self._settle(call) for call in step.steps])
         except StopIteration as end:
             return end.value
@@ -96,6 +100,44 @@ def test_a_batch_is_relieved_once(
     assert not stalled.is_due
 
 
+def test_a_split_lease_names_the_sub_request_that_it_has_left(
+    stalled: StalledLeases, board: LeaseBoard, now: list[float]
+):
+    """So a crash names it. The next lease of the record has its own."""
+    begin_slow_call(board)
+    own = board.records[0]
+    assert (what(own), what(own, "count")) == ("sub-requests of request r1", 3)
+    for _ in range(2):
+        now[0] += 0.05
+        stalled.look()
+    assert (what(own), what(own, "count")) == ("sub-request 1 of request r1", 1)
+    own.hold("r1", "0", 8, OP, 101.0, 30.0, -3)
+    assert what(own) == "sub-requests of request r1"
+
+
+def what(record: LeaseRecord, name: str = "what") -> Any:
+    held = record.held()
+    assert held is not None
+    return getattr(held, name)
+
+
+def test_a_lease_that_began_after_the_mark_keeps_what_it_has(
+    stalled: StalledLeases, server: Server, board: LeaseBoard, now: list[float]
+):
+    """While the supervisor waited for Redis, the call ended, and the unit began another batch."""
+    begin_slow_call(board)
+    now[0] += 0.05
+    (began,) = board.long_batches(now[0]).values()
+    stalled.look()
+    for record in board.records:
+        record.release()
+    begin_slow_call(board)
+    board.batches[0] = began
+    now[0] += 0.05
+    stalled.look()
+    assert server.calls == [[b"1", b"1", b"7-0", b"0:d:1:0:5", b"one"]]
+
+
 @pytest.mark.parametrize("error", [AWAY, FULL])
 def test_a_batch_is_relieved_when_redis_is_back(
     stalled: StalledLeases, server: Server, board: LeaseBoard, now: list[float], error: Any
@@ -116,6 +158,26 @@ def test_a_batch_is_relieved_when_redis_is_back(
     assert server.calls == [GIVEN_BACK, SPLIT]
     now[0] += 10.0
     assert not stalled.is_due
+
+
+def test_an_exchange_whose_reply_is_not_read_is_repeated_until_it_is_answered(
+    stalled: StalledLeases, server: Server, board: LeaseBoard, now: list[float]
+):
+    """The event loop is blocked, so the unit may hold leases that are not on the board."""
+    begin_slow_call(board)
+    own = board.records[0]
+    own.begin_exchange(OP)
+    server.error = AWAY
+    for _ in range(3):
+        now[0] += 0.1
+        stalled.look()
+    assert own.is_revoked(OP)
+    assert server.exchanges == 0
+    server.error = None
+    for _ in range(10):
+        now[0] += 1.0
+        stalled.look()
+    assert server.exchanges == 1
 
 
 def test_a_lease_that_waits_for_long_is_given_back_when_redis_is_back(

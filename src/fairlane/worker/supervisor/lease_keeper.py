@@ -51,7 +51,7 @@ class LeaseKeeper:
         self._left: dict[tuple[int, int], Held] = {}
         self._unsettled: dict[tuple[int, int], Held] = {}
         self.cancelled: dict[tuple[int, int], float] = {}  # since when, by unit and version
-        self.unanswered = UnansweredAcquires(driver, queue, worker, started, board)
+        self.unanswered = UnansweredAcquires(driver, queue, worker, started, board, self._outage)
 
     def tick(self) -> None:
         """Extends the leases that are due, and takes back late grants. Raises no error of Redis."""

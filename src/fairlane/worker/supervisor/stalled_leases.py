@@ -96,34 +96,28 @@ class StalledLeases:
         # The turns are read before the journal: a lease's last outcome is noted before its end.
         all_held = [held for record in records if (held := record.held())]
         is_done = self._give_back([held for held in all_held if held.waits])
+        is_done &= self._keeper.unanswered.take_back_unread(records[0])
         journal = records[0].journal
         worked = journal.read() if journal is not None else {}
         settled: list[Held] = []
         calls: list[Call] = []
+        indexes: list[tuple[Held, int]] = []  # what split leases have left
         for held in all_held:
             found = worked.get((held.unit, held.version))
-            call = self._call(held, found) if found is not None and not held.waits else None
+            if found is None or held.waits:
+                continue
+            is_split = held.has_its_turn and self._board.records[held.unit].has_split(held)
+            if is_split and found.count < len(found.ids):
+                indexes.append((held, int(found.ids[found.count].partition(b"-")[2])))
+            call = _part(held, found, is_split=is_split)
             if call is not None:
                 settled.append(held)
                 calls.append(call)
-        return not self._keeper.settle(settled, calls) and is_done
-
-    def _call(self, held: Held, worked: Worked) -> Call | None:
-        """Returns the call that settles the outcomes of a lease; None if it holds nothing up.
-
-        A lease whose entries all have outcomes ends. Any other lease is still its unit's.
-        """
-        is_over = worked.count == len(worked.ids) and not held.has_its_turn
-        verdicts = worked.verdicts
-        if held.has_its_turn and self._splits:
-            late = worked.ids[worked.count + 1 :]
-            verdicts = verdicts + [Verdict(entry, "unbegun", 0, b"", "") for entry in late]
-        if not (worked.done or verdicts):
-            return None
-        return settle_part(
-            held.request_id, held.k, str(held.fence), held.op,
-            worked.done, worked.results, verdicts, keep=not is_over,
-        )  # fmt: skip
+        left = self._keeper.settle(settled, calls)
+        for held, index in indexes:
+            if held not in left:
+                self._board.records[held.unit].narrow(held, index)
+        return is_done and not left
 
     def look_at_waiting(self) -> None:
         """Gives back leases that wait for long although no batch of their unit is slow.
@@ -153,3 +147,20 @@ class StalledLeases:
         left = self._keeper.give_back(back, is_dead=False) if back else []
         self._given |= {(held.unit, held.version) for held in back if held not in left}
         return not left
+
+
+def _part(held: Held, worked: Worked, *, is_split: bool) -> Call | None:
+    """Returns the call that settles the outcomes of a lease; None if it holds nothing up.
+
+    A lease whose entries all have outcomes ends. Any other lease is still its unit's. Only of a
+    lease that is split go back those that have not begun, because its unit begins none of them.
+    """
+    is_over = worked.count == len(worked.ids) and not held.has_its_turn
+    late = worked.ids[worked.count + 1 :] if is_split else []
+    verdicts = worked.verdicts + [Verdict(entry, "unbegun", 0, b"", "") for entry in late]
+    if not (worked.done or verdicts):
+        return None
+    return settle_part(
+        held.request_id, held.k, str(held.fence), held.op,
+        worked.done, worked.results, verdicts, keep=not is_over,
+    )  # fmt: skip
