@@ -167,7 +167,8 @@ def _messages(flat: Sequence[bytes], *, is_repeat: bool) -> list[TopicMessage]:
 def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[int]:
     """Acknowledges messages: they are not delivered again. Returns how many were not before.
 
-    Raises InvalidArgument, SubscriberNotFound.
+    After a lost reply the repeat counts only what was left. Raises InvalidArgument,
+    SubscriberNotFound.
     """
     keys.check_name("subscriber", subscriber)
     wanted = list(ids)
