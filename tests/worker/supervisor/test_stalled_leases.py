@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import FairlaneError, RedisFull, RedisUnreachable
-from fairlane.protocol.steps import Batch, SingleServer
+from fairlane.protocol.steps import Batch, Call, SingleServer
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from fairlane.worker.supervisor.stalled_leases import StalledLeases
 from tests.worker.parts import OP
 
 if TYPE_CHECKING:
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Command, Operation
 
 AWAY = RedisUnreachable("Redis at h:1 does not answer")
 FULL = RedisFull("Redis has no room")
@@ -48,9 +48,10 @@ class Server:
             return end.value
         raise AssertionError("one step is expected")
 
-    def _settle(self, call: Call) -> list[Any]:
+    def _settle(self, call: Command | Call) -> list[Any]:
+        assert isinstance(call, Call)
         assert call.script.name == "complete"
-        self.calls.append([*call.args][4:])  # type: ignore[attr-defined]
+        self.calls.append([*call.args][4:])
         return SETTLED
 
 

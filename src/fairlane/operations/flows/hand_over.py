@@ -273,8 +273,8 @@ class _Hand:
             return _lack(source, count, here) if here < count or is_doubtful else ""
         for source in sources:
             if self.feed.kind == GATHER and source.total % self.feed.width:
-                count = f"{source.total:,} results, and {self.feed.width} of them make one body"
-                raise _Stop(f"{STOPPED}request {source.id} has {count}")
+                results = f"{source.total:,} results, and {self.feed.width} of them make one body"
+                raise _Stop(f"{STOPPED}request {source.id} has {results}")
             joined = here * (1 if len(sources) > 1 else self.feed.width)
             if source.total != joined:
                 return _lack(source, source.total, joined)
