@@ -37,6 +37,7 @@ GONE = 499  # the caller closed the connection; nothing reads this
 REFUSED = {401, 403}  # statuses of calls that are not admitted
 LOOK_S = 2.0  # between two looks at the tokens
 TALLY_S = 60.0  # equal calls of so long are one entry
+_END_S = 5.0  # of a server that stops, for what was counted
 _TALLIES_MOST = 1_000  # of one token, and of all callers without one
 _log = logging.getLogger(__name__)
 
@@ -158,11 +159,14 @@ class Tally:
 
     async def flush(self, now_s: float | None = None) -> None:
         """Writes what was counted; with a time only that of minutes that are over."""
-        for key, (until_s, more) in [*self._open.items()]:
-            if now_s is None or now_s >= until_s:
-                self._open.pop(key, None)
-                if more:
-                    await self._write(*key, more)
+        over = {
+            key: more
+            for key, (until_s, more) in self._open.items()
+            if now_s is None or now_s >= until_s
+        }
+        for key in over:
+            del self._open[key]
+        await asyncio.gather(*(self._write(*key, more) for key, more in over.items() if more))
 
     async def _write(self, entry: AuditEntry, part: str, count: int) -> None:
         entry = replace(entry, count=count)
@@ -185,7 +189,11 @@ async def keep_trail(site: Site) -> None:
             await site.tally.flush(clock.mono_s())
             await asyncio.sleep(LOOK_S)
     finally:
-        await site.tally.flush()
+        try:
+            async with asyncio.timeout(_END_S):
+                await site.tally.flush()
+        except TimeoutError:
+            _log.warning("calls of the last minute are not in the audit trail: no answer of Redis")
 
 
 def _texts(tokens: TokenFile) -> dict[str, str] | None:
