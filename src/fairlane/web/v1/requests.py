@@ -19,7 +19,7 @@ from fairlane.web.endpoint.reading import (
     parts,
     query,
 )
-from fairlane.web.endpoint.route import Endpoint, answer, counted_as
+from fairlane.web.endpoint.route import Endpoint, answer, caller_of, counted_as
 from fairlane.web.endpoint.submission import submit_for
 from fairlane.web.endpoint.trail import trail_of
 from fairlane.web.endpoint.upload import file_parts
@@ -78,7 +78,7 @@ async def list_requests(site: Site, call: Call) -> Response:
 async def show(site: Site, call: Call) -> Response:
     """Returns the counts and the settings of a request now."""
     _, progress = await own_request(site, call)
-    return answer(detail_of(progress))
+    return answer(detail_of(progress, shows_by="operate" in caller_of(call).scopes))
 
 
 async def cancel(site: Site, call: Call) -> Response:
