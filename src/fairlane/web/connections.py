@@ -98,6 +98,11 @@ class Door:
         self.leave(one)
         one.transport.abort()
 
+    def close(self) -> None:
+        """Ends all connections immediately."""
+        for one in [*self.connections]:
+            self.cut(one)
+
     def sweep(self) -> None:
         """Ends the connections that were idle or stuck for too long; to be called often."""
         now = clock.mono_s()
