@@ -107,8 +107,9 @@ async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[
     from fairlane.web.app import make_app
     from fairlane.web.connections import Connection, Door
 
-    # It logs each form that is none; the caller gets that as a refusal.
+    # They log each form or call that is none; the caller gets that as a refusal.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     queue = Queue(AsyncDriver(wanted.url, patience_s=PATIENCE_S), wanted.queue)
     await queue.driver.check()
     site = Site(
