@@ -99,9 +99,10 @@ class Queue:
         `bodies` may be lazy and very long: it is sent in chunks of at most 1,000 and 1 MiB.
         `options` are those of RequestOptions: priority, limit, attempts, backoff_s, lease_s,
         retain_s, deadline_s, time_limit_s, durable. If the caller passes an `id`, the call is
-        idempotent. A chunk for which there is no room (a full Redis, or the queue's bound) waits
-        up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded, RedisError, and
-        TypeError for a wrong option. An error of `bodies` cancels the request and is raised again.
+        idempotent until the results of that request expire. A chunk for which there is no room (a
+        full Redis, or the queue's bound) waits up to `max_wait_s`. Raises InvalidArgument,
+        RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
+        `bodies` cancels the request and is raised again.
         """
         return self._submit(chunks(bodies), id, max_wait_s, **options)
 
@@ -242,8 +243,9 @@ class Queue:
     ) -> FlowRun:  # fmt: skip
         """Submits a flow: `bodies` go to its first step, and each result to the next one.
 
-        With an `id` the call is idempotent. `flows.find` finds the run by its `properties`. Raises
-        what submit_request raises; a flow that is not valid raises before anything is written.
+        With an `id` the call is idempotent until the run expires. `flows.find` finds the run by its
+        `properties`. Raises what submit_request raises; a flow that is not valid raises before
+        anything is written.
         """
         run = keys.new_id() if id is None else id
         with sending(self.name) as span:

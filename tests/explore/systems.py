@@ -121,6 +121,7 @@ REQUEUE = Role("d", "requeuer")
 TAKER = Role("t", "taker", (("worker", "w:1"),))
 CRASH, LOST, COPY, FULL, AWAY = (1,), (0, 1), (0, 0, 1), (0, 0, 0, 1), (0, 0, 0, 0, 1)
 DONE = ("all done",)
+SLOWLY_DONE = ("all done", "stops")
 FAILS = ("all done", "first fails")
 BAD = ("all done", "first is bad")
 ALL = ("all done", "first fails", "first is bad", "stops", "in parts", "drains")
@@ -144,6 +145,7 @@ MIDDLE = (
     System("cancel", (producer(1), W1, CANCEL)),
     System("requeue", (producer(1), W1, REQUEUE), hows=BAD),
     System("stops", (producer(2), worker(1, 2)), hows=("all done", "stops")),
+    System("a slow call", (producer(2), worker(1, 2)), hows=SLOWLY_DONE, splits=True),
     System("in parts", (producer(2), worker(1, 2)), hows=("all done", "in parts")),
     System("a lost reply", (producer(1), W1), LOST),
     System("taken for dead", (producer(1), W1, TAKER)),
@@ -200,6 +202,7 @@ LARGE = (
     System("another share", (producer(1, tenant="a"), W1, changer(("set_share", 9)))),
     System("exchange, another share", (producer(1, tenant="a"), ON1, changer(("set_share", 9)))),
     System("a tenant, two workers", (producer(1, tenant="a"), W1, W2)),
+    System("a slow call of three", (producer(3), worker(1, 3)), hows=SLOWLY_DONE, splits=True),
     System("three workers", (producer(1), W1, W2, W3)),
     System("the last attempt", (producer(1, attempts=1), W1), CRASH, FAILS),
     System("a failing handler, a crash", (producer(1), W1), CRASH, FAILS),
@@ -519,6 +522,9 @@ BEGUN_BEFORE = (
     System("one is fed, a crash", (W1,), CRASH, **FED_SOON),
 )
 HUGE = (  # only by name: most have more than three million states
+    System("a slow call, two workers", (producer(2, limit=2), worker(1, 2), W2), splits=True),
+    System("a slow call, a lost reply", (producer(2), worker(1, 2)), LOST, splits=True),
+    System("a slow call, a crash", (producer(2), worker(1, 2)), CRASH, SLOWLY_DONE, splits=True),
     System("distinct, a worker, a lost reply", (producer(2, 1, distinct=True), W1), LOST, **ODD),
     System("a queue is paused, a late copy", (BEATS, PAUSES), COPY, **WAITS),
     System("stands in, one of two is late", (ONCE, W1), **AMONG),

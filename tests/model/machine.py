@@ -22,7 +22,7 @@ TURNS = ("1:t", "3:u", "2:t")
 sizes = st.sampled_from((5, 12, 2, 9, 1, 0))
 most = st.sampled_from((1_000, 1, 2))
 fates = st.one_of(
-    st.sampled_from(("d", "r", "rd")), st.text(alphabet="drxftn", min_size=1, max_size=4)
+    st.sampled_from(("d", "r", "rd", "du")), st.text(alphabet="drxfutn", min_size=1, max_size=4)
 )
 limits = st.integers(1, 4)
 lanes = st.sampled_from((5, 3))

@@ -87,6 +87,12 @@ GUARDS = {
         "attempt",
         ("take", "submit", "work", "settle"),
     ),
+    "what has not begun is charged": Guard(
+        "lib/lease/settle_verdicts.lua",
+        'if verdict == "unbegun" then',
+        "if false then",
+        ("take", "submit", "work", "settle"),
+    ),
     "a token is good for two": Guard(
         "lib/lease/acquire.lua", "permit.op == op and permit.g == g", "permit.g == g"
     ),

@@ -25,6 +25,7 @@ from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.flows.runs import flow_state
 from fairlane.operations.flows.shared import add_to_value, read_shared, set_value
 from fairlane.operations.flows.submit import submit_flow
+from fairlane.operations.http import audit_trail
 from fairlane.operations.lease import leases, rates, shards, stats, tokens, turns
 from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
@@ -41,6 +42,7 @@ from fairlane.operations.schedules.fire import fire
 from fairlane.operations.schedules.schedule import define
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
+from fairlane.operations.topics import publish, subscribers
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -53,6 +55,7 @@ from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unst
 from tests.support.operations.list_scenarios import balances, fans_out, forwards, places, publishes
 from tests.support.operations.lost_replies import (
     ON_SINGLE,
+    Forgetful,
     Twice,
     expire,
     heal,
@@ -621,6 +624,24 @@ def test_the_scripts_that_are_sent_once_are_these():
     found = {script.name.rpartition("/")[2] for script in library() if script.is_once}
     assert found == {"refund", "charge_turns", "add_stats"}
     assert not found & WRITES_AGAIN.keys()
+
+
+@ON_SINGLE
+def test_a_repeat_of_these_commands_reports_only_what_was_left(
+    driver: SyncDriver, redis_client: Any
+):
+    """They are no scripts. Their effect is there once, but an entry of a trail is there twice."""
+    driver.run(subscribers.subscribe("t", "a", "first"))
+    driver.run(publish.publish("t", numbered(2)))
+    found = driver.run(subscribers.fetch("t", "a", 2, 0, 0))
+    losing = Forgetful(driver, redis_client, 0)
+    assert losing.run(subscribers.acknowledge("t", "a", [one.id for one in found])) == 0
+    assert redis_client.xpending(keys.topic("t")[0], "a")["pending"] == 0
+    assert losing.run(publish.delete_topic("t")) is False
+    assert not redis_client.exists(*keys.topic("t"))
+    losing.run(audit_trail.begin("req", audit_trail.AuditEntry("me", "pause")))
+    assert redis_client.xlen(keys.audit_part("req", "local")) == 2
+    redis_client.flushall()
 
 
 @ON_SINGLE

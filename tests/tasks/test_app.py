@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from fairlane import App, ArgumentsRefused, InvalidArgument
+from fairlane import App, ArgumentsRefused, Executor, InvalidArgument
 from fairlane.tasks.app import merged_tasks
 from fairlane.tasks.worker.calls import Calls
+from fairlane.testing import eager, run_tasks
+from fairlane.topics import AsyncTopic, Topic
 
 
 def nothing() -> None: ...
@@ -126,3 +128,30 @@ def test_a_hook_that_cannot_be_called_is_refused():
         app.on_startup(3)  # type: ignore[type-var]
     with pytest.raises(InvalidArgument, match="middleware some is not valid: a generator function"):
         app.middleware(some)  # type: ignore[type-var]
+
+
+def run_eagerly(app: Any) -> None:
+    with eager(app):
+        return
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (Executor, "executor of 'images' is not valid: pass an App"),
+        (run_eagerly, "eager of 'images' is not valid: pass an App"),
+        (run_tasks, "run_tasks of 'images' is not valid: pass an App"),
+        (lambda name: Topic(name, "orders"), r"Topic.from_url\('orders'\) opens the topic orders"),
+        (lambda name: AsyncTopic(name, "x"), "topic of 'images' is not valid"),
+    ],
+    ids=["executor", "eager", "run_tasks", "topic", "async topic"],
+)
+def test_a_name_in_the_place_of_an_app_or_a_connection_is_refused(act: Any, said: str):
+    with pytest.raises(InvalidArgument, match=said):
+        act("images")
+
+
+def test_what_is_printed_of_an_app_counts_its_tasks():
+    app = App("images")
+    app.task(name="one")(lambda: 1)
+    assert repr(app) == "<App images: 1 task>"

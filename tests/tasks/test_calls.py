@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskCall
+from fairlane.common import clock
 from fairlane.tasks.worker.calls import Calls
-from fairlane.worker.handler.errors import GiveBack
+from fairlane.worker.handler import outcome
+from fairlane.worker.handler.errors import GiveBack, GivenBack
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
 from tests.tasks.parts import body_of, call, context_of
@@ -56,7 +58,7 @@ def test_a_result_is_encoded_and_none_has_no_body(app: App):
     ("n", "reason"),
     [
         (2, "task run returned an object, which cannot be encoded: Encoding objects of type"),
-        (3, "task run returned a list, which cannot be encoded: maximum recursion depth"),
+        (3, "task run returned a list, which cannot be encoded: it contains itself"),
         (4, "task run returned a str of 1,048,578 bytes: the most is 1,048,576"),
     ],
     ids=["type", "recursion", "large"],
@@ -97,6 +99,36 @@ def test_an_unknown_task_is_given_back_and_named(app: App, caplog: pytest.LogCap
     assert "queue images: no worker has had the task walk" in caplog.text
     with pytest.raises(GiveBack, match="no worker can read format 2 of the call of task run"):
         call(app, b'[2,"run",{"n":1}]')
+
+
+def test_a_call_that_no_worker_can_make_is_dead_after_three_days(
+    app: App, monkeypatch: pytest.MonkeyPatch
+):
+    now = 0.0
+    monkeypatch.setattr(clock, "mono_s", lambda: now)
+    monkeypatch.setattr(outcome, "_given_back", GivenBack())
+    found: list[tuple[str, str]] = []
+    entry = (b"5-0", (b"body", body_of(app, "run", n=1, width=2)))
+    for now in (*range(0, 3 * 86_400, 1_800), 3 * 86_400):  # noqa: B007  read by the clock
+        with pytest.raises(GiveBack) as raised:
+            call(app, entry[1][1])
+        built = outcome.OutcomeBuilder(slice_of(b""), 0, 0)
+        built.fail(entry, raised.value)
+        (verdict,) = built.outcome(0).verdicts
+        found.append((verdict.verdict, verdict.error))
+    assert {word for word, _ in found[:-1]} == {"release"}
+    word, reason = found[-1]
+    assert word == "dead"
+    assert reason == (
+        "workers gave it back for 3 days, because task run cannot take its arguments: "
+        "unknown argument `width`: submit it with arguments that it takes"
+    )
+
+
+def test_what_another_worker_had_meanwhile_counts_from_its_return():
+    given, key = GivenBack(), ("r", b"5-0")
+    assert not any(given.is_over(key, 4_000, now_s) for now_s in (0, 4_000, 7_500))
+    assert given.is_over(key, 4_000, 8_000)
 
 
 @pytest.mark.parametrize(

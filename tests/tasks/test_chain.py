@@ -124,6 +124,8 @@ def test_what_is_not_valid_is_refused_and_nothing_is_written(app: App, redis_cli
         (chain, InvalidArgument, "chain has no call"),
         (group, InvalidArgument, "group has no call"),
         (lambda: chain(fetch), InvalidArgument, "as a call: write resize"),  # type: ignore[arg-type]
+        (lambda: group([fetch.s(1)]), InvalidArgument, r"as a call: write group\(\*calls\)"),  # type: ignore[arg-type]
+        (lambda: chain(iter([])), InvalidArgument, r"as a call: write chain\(\*calls\)"),  # type: ignore[arg-type]
         (
             lambda: group(fetch.s("a"), count.s(1)).submit(),
             InvalidArgument,

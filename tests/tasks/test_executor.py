@@ -489,3 +489,28 @@ def test_a_pace_counts_what_ended_within_a_second():
         pace.add(now)
     assert (pace.count(1.1), pace.count(1.5), pace.count(2.5)) == (1 + 2, 1 + 1, 0)
     assert pace.count(9.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("attempts", 1), ("time_limit", "5s"), ("deadline", "1h"), ("rate", "5/s")],
+)
+def test_an_option_that_protects_a_task_is_not_dropped(option: str, value: Any):
+    app = App("images")
+
+    def fragile(n: int) -> int:
+        return n
+
+    task = app.task(**{option: value})(fragile)
+    said = rf"task fragile has its own {option}.* as Executor\(app, {option}=\.\.\.\)"
+    with Executor(app) as executor:
+        for act in (
+            lambda: executor.submit(task, 1),
+            lambda: executor.submit(fragile, 1),
+            lambda: executor.map(task, [1]),
+        ):
+            with pytest.raises(ArgumentsRefused, match=said):
+                act()
+    named = Executor(app, **{option: value})
+    assert named._task_of(task) is task
+    named.shutdown()

@@ -115,13 +115,18 @@ def test_a_plain_call_needs_no_worker_and_makes_a_context_of_its_own():
         ((), {}, "task resize: missing a required argument: 'path'; its arguments are path, width"),
         (("a",), {"widht": 1}, "unexpected keyword argument 'widht'; did you mean width?"),
         ((), {"pahth": "a"}, "unexpected keyword argument 'pahth'; did you mean path?"),
+        (
+            ("a",),
+            {"priority": 1},
+            "'priority'; give it as an option: with_options(priority=...)",
+        ),
         (("a", 1, 2), {}, "too many positional arguments"),
         (("a",), {"path": "b"}, "multiple values for argument 'path'"),
         ((object(),), {}, "argument path cannot be encoded: Encoding objects of type object"),
-        (("a", "\ud800"), {}, "argument width cannot be encoded: 'utf-8'"),
+        (("a", "\ud800"), {}, "argument width cannot be encoded: its text has"),
         (("a" * 2_000_000,), {}, "the arguments have 2,000,024 bytes: the most is 1,048,576"),
     ],
-    ids=["missing", "unknown", "misspelt", "many", "twice", "type", "surrogate", "large"],
+    ids=["missing", "unknown", "misspelt", "option", "many", "twice", "type", "surrogate", "large"],
 )
 def test_bad_arguments_are_refused_by_name(
     args: tuple[Any, ...], kwargs: dict[str, Any], reason: str

@@ -256,3 +256,41 @@ def test_an_app_that_is_registered_wrongly_is_placed_in_the_users_file(program: 
     program.file(b"from fairlane import App\napp = App('a')\napp.task(len)\n", "mine.py")
     ended = program("worker", "--app", "mine:app", "--until-idle")
     ended.refused(2, "mine.py:3)")
+
+
+CRASHING = b"""
+import ctypes, resource
+from fairlane import App
+app = App("images")
+
+def deep():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.string_at(0)
+
+@app.task(attempts=1)
+def crash(n: int) -> int:
+    deep()
+    return n
+
+@app.task(attempts=1)
+async def acrash(n: int) -> int:
+    deep()
+    return n
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["crash", "acrash"])
+def test_a_crash_of_a_task_is_placed_in_the_users_file(name: str, program: Program, redis_url: str):
+    program.file(CRASHING, "mine.py")
+    app = App("images", redis_url)
+    task = app.task(name=name, attempts=1)(nothing_of)
+    one = task.submit(1)
+    assert program("worker", "--app", "mine:app", "--until-idle").code == 0
+    with pytest.raises(TaskError, match=r"signal 11 \(SIGSEGV\), at mine.py:8 deep"):
+        one.result()
+    app.close()
+
+
+def nothing_of(n: int) -> int:
+    return n

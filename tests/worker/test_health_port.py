@@ -196,10 +196,62 @@ def test_another_path_is_404_with_a_hint(ask: Ask):
     assert body == b"try /healthz or /metrics\n"
 
 
-@pytest.mark.parametrize("request_", [b"\r\n", b"x", b"\xff\x00\xfe"])
+@pytest.mark.parametrize("request_", [b"\r\n", b"x\n", b"\xff\x00\xfe\n"])
 def test_what_is_no_request_gets_the_health(ask: Ask, request_: bytes):
     """A bare probe is answered, too."""
     assert json.loads(ask(request_)[1]) == REPORT
+
+
+def test_a_request_is_answered_when_its_head_is_whole(
+    port: HealthPort, selector: selectors.BaseSelector
+):
+    """Its parts come one by one; what came so far is no other path, and gets no answer."""
+    client = connect(port)
+    accept(port, selector)
+    (served,) = port._clients.values()
+    for part in (b"GET /met", b"rics HTTP/1.1\r\nHo", b"st: x\r\n", b"\r"):
+        client.sendall(part)
+        while not served.asked.endswith(part):
+            look(port, selector)
+        assert served.left == b""
+    client.sendall(b"\n")
+    reply = read(port, selector, client)
+    assert reply.startswith(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version")
+
+
+def test_a_head_that_never_ends_is_answered_when_it_is_too_long(ask: Ask):
+    """It is bounded, and only its first line counts."""
+    head = b"GET /healthz HTTP/1.1\r\nX: " + b"x" * health_port._REQUEST_MOST
+    assert ask(head[: health_port._REQUEST_MOST])[0].startswith(b"HTTP/1.0 200 OK")
+
+
+def test_head_has_no_content(ask: Ask):
+    """Its length is that of GET."""
+    head, body = ask(b"HEAD /healthz HTTP/1.1\r\n\r\n")
+    assert (b"Content-Length: " in head, body) == (True, b"")
+
+
+def test_a_caller_with_many_connections_closes_none_of_another(
+    port: HealthPort, selector: selectors.BaseSelector
+):
+    """Each address of a loopback network is a caller."""
+    with contextlib.ExitStack() as stack:
+        other = socket.socket()
+        other.bind(("127.0.0.2", 0))
+        other.connect(split_id(port.address))
+        accept(port, selector)
+        for _ in range(3 * health_port._CLIENTS_MOST):
+            stack.enter_context(connect(port))
+            look(port, selector)
+        other.sendall(b"GET /healthz\r\n")
+        assert json.loads(read(port, selector, other).partition(b"\r\n\r\n")[2]) == REPORT
+
+
+def test_a_network_of_ipv6_is_one_caller():
+    """Its owner chooses the last 64 bits."""
+    one, two = "2001:db8::1", "2001:db8::ffff:0:0:2%eth0"
+    assert health_port._group_of(one) == health_port._group_of(two)
+    assert health_port._group_of(one) != health_port._group_of("2001:db8:0:1::1")
 
 
 def test_a_request_is_answered_while_many_connections_send_none(

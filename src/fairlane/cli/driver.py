@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlane import settings
 from fairlane.cli.output import note
 from fairlane.common import clock
-from fairlane.common.text import exact
+from fairlane.drivers.driver import BACK, away
 from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.operations.find.queues import reach
 from fairlane.protocol.steps import Command, Message, NextChunk, Pause
 
 if TYPE_CHECKING:
@@ -16,12 +18,6 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation, Step, T
 
 AWAY_S = 2.0  # a shorter outage is not reported
-BACK = "Redis answers again"
-
-
-def away(place: str, patience_s: float) -> str:
-    """Returns the sentence about a Redis that does not answer."""
-    return f"Redis at {place} does not answer: trying for up to {exact(patience_s)} s"
 
 
 def each_step(operation: Operation[T], perform: Callable[[Step], Operation[Any]]) -> Operation[T]:
@@ -47,24 +43,29 @@ def each_step(operation: Operation[T], perform: Callable[[Step], Operation[Any]]
 class CommandDriver(SyncDriver):
     """Prints one line when Redis has not answered for two seconds, and one when it answers again.
 
-    A server that hangs is noticed when the first call to it times out.
+    At the first contact it prints that immediately. A server that hangs is noticed when the first
+    call to it times out.
     """
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, give_up=self._on_repeat)
+        super().__init__(url, patience_s=settings.PATIENCE_S, give_up=self._on_repeat)
         self._begun = self._since = 0.0
-        self._is_noted = self._is_first = False
+        self._is_noted = False
+        self._quiet_s = AWAY_S
 
-    def meet(self) -> None:
+    def greet(self, queue: str | None = None) -> None:
         """Connects, and waits for a Redis that is not there yet, as any later call does.
 
-        The wait is named immediately. Raises RedisUnreachable, RedisUnfit.
+        In a cluster it also waits for the primary of the queue. Raises RedisUnreachable,
+        RedisUnfit.
         """
-        self._is_first = True
+        self._quiet_s = 0.0
         try:
             self.check(self.patience_s)
+            if queue is not None and not self.servers.is_one:
+                self.run(reach(queue))
         finally:
-            self._is_first = False
+            self._quiet_s = AWAY_S
         self._answered()
 
     def run(self, operation: Operation[T], *args: Any, **options: Any) -> T:
@@ -84,7 +85,7 @@ class CommandDriver(SyncDriver):
         """Notes that a call is repeated; returns False: the driver must not give up."""
         now = clock.mono_s()
         self._since = self._since or self._begun or now
-        if not self._is_noted and (self._is_first or now - self._since >= AWAY_S):
+        if not self._is_noted and now - self._since >= self._quiet_s:
             self._is_noted = True
             note(away(self.place, self.patience_s))
         return False

@@ -34,6 +34,11 @@ def judge(progress: Progress, dead: str) -> int:
     return 1
 
 
+def so_far(now: Progress) -> str:
+    """Returns what follows the total of a request: more may come while it is open."""
+    return " so far" if now.is_open and not now.ended else ""
+
+
 def left_out_words(progress: Progress) -> str:
     """Returns how many bodies of a distinct request were repeats, "" if none."""
     if not progress.left_out:

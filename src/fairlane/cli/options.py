@@ -98,13 +98,10 @@ def timeout_option(function: F) -> F:
     return click.option("--timeout", metavar="S", help=text)(function)
 
 
-def open_queue(
-    redis: str | None, name: str | None = None, *, check: bool = True, waits: bool = False
-) -> Queue:
+def open_queue(redis: str | None, name: str | None = None, *, check: bool = True) -> Queue:
     """Returns the queue on a Redis, after a check that the server is fit. Raises RedisError.
 
-    Unless `check` is set, nothing is sent yet. `waits`: a program that works for long may be
-    started together with its Redis, so it waits for it.
+    It waits for a Redis that is not there yet. Unless `check` is set, nothing is sent yet.
     """
     from fairlane.cli.driver import CommandDriver
     from fairlane.protocol.keys import check_name
@@ -117,10 +114,8 @@ def open_queue(
         source = " (of FAIRLANE_REDIS)" if redis is None else ""
         raise InvalidArgument(f"{error}{source}") from None
     queue = Queue(driver, name)
-    if waits:
-        driver.meet()
-    elif check:
-        driver.check()
+    if check:
+        driver.greet(name)
     return queue
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from fairlane.cli.exit_status import known
+from fairlane.cli.exit_status import known, so_far
 from fairlane.cli.output import note
 from fairlane.common import clock
 from fairlane.common.text import exact
@@ -73,7 +73,7 @@ class StallNotice:
         elif missing or (self._reads and not now.ended):
             self._due = inf
             quiet = f"no result for {exact(QUIET_S)} s: " if self._reads else ""
-            counts = f"is {now.state} with {now.done:,}/{now.total:,} done"
+            counts = f"is {now.state} with {now.done:,}/{now.total:,} done{so_far(now)}"
             note(f"{quiet}request {now.id} {counts}" + (f"; {missing}" if missing else ""))
         else:
             self.put_off()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 LENGTH = 10  # hex digits of a fingerprint
@@ -115,6 +116,7 @@ def without_values(message: str) -> str:
     return message
 
 
+@lru_cache(maxsize=256)  # one failure often kills thousands
 def fingerprint_of(reason: str, text: str) -> str:
     """Returns the hash of all failures like this one: 10 hex digits."""
     failure = read_failure(text)

@@ -9,6 +9,7 @@ import redis
 
 from fairlane import settings
 from fairlane.common.backoff import connection_delays
+from fairlane.common.text import exact
 from fairlane.drivers.cluster.topology import given_up
 from fairlane.drivers.connections import ServerSet
 from fairlane.drivers.wire import error_mapping, fitness
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call, Command, Operation, T
 
 S = TypeVar("S", bound=ServerSet[Any])  # a driver's Servers
+BACK = "Redis answers again"
+
+
+def away(place: str, patience_s: float) -> str:
+    """Returns the sentence about a Redis that does not answer."""
+    return f"Redis at {place} does not answer: trying for up to {exact(patience_s)} s"
 
 
 class Driver(Generic[S]):
@@ -177,11 +184,10 @@ class Driver(Generic[S]):
 class FirstContact:
     """Decides, without I/O, how long a driver tries to reach its servers for the first time.
 
-    A call of a worker or of the API waits `patience_s` for a Redis that starts, loads or refuses
-    connections, as a later call does. So do programs that work for long: `rq-worker`
-    and `fairlane serve`. Any other command makes one try with patience 0, because a person
-    waits and the address may be wrong. No driver waits after a mistake: a wrong password, a host
-    name without an address, a server that is no cluster.
+    It waits `patience_s` for a Redis that starts, loads or refuses connections, as a later call
+    does. A worker and each command say immediately that they wait. `fairlane doctor` makes one try
+    with patience 0, because a diagnosis must not take long. No driver waits after a mistake: a
+    wrong password, a host name without an address, a server that is no cluster.
     """
 
     def __init__(self, driver: Driver[Any], patience_s: float) -> None:

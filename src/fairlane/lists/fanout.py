@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.errors import RedisError
+from fairlane.errors import RedisError, RedisUnreachable
 from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
 from fairlane.lists.slots import check_one_slot
 from fairlane.operations.lists import services
@@ -45,7 +45,7 @@ def state_of(url: str, options: FanoutOptions) -> FanoutState:
     """Returns what waits in the lists of a fan-out, and its services. Raises RedisError."""
     driver = SyncDriver(url)
     try:
-        driver.check()
+        driver.meet(log.warning)
         backlog = driver.run(read_backlog(options.route))
         found = driver.run(services.read_services(options.space)) if options.space else []
         return FanoutState(backlog, found)
@@ -82,22 +82,29 @@ class Fanout:
         self._until_idle = until_idle
         with self._loop:
             try:
-                self._begin()
-                self._loop.run(self._turn)
+                if self._begin():
+                    self._loop.run(self._turn)
             finally:
                 self._end()
         log.info("%s handed over: ends", plural(self.counts.messages, "message"))
         return self.counts
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Registers; returns False after a signal during the wait for Redis."""
         options, driver = self.options, self._driver
-        driver.check()
+        try:
+            driver.meet(log.warning)
+        except RedisUnreachable:
+            if self._loop.is_ending:
+                return False
+            raise
         names = [list_keys.raw(name) for name in self._route.names]
         space = options.space
         check_one_slot(driver, names + ([space.ids] if space else []))
         if space:
             self._register()
         log.info("fan-out from %s to %s", self._route.source, ", ".join(self._route.outs))
+        return True
 
     def _register(self) -> None:
         self._service = self._driver.run(self._registration())

@@ -40,7 +40,7 @@ def state_of(source: ListAddress, target: ListAddress | None = None) -> ForwardS
 def _ask(address: ListAddress, operation: Operation[T]) -> T:
     driver = SyncDriver(address.url)
     try:
-        driver.check()
+        driver.meet(log.warning)
         return driver.run(operation)
     finally:
         driver.close()
@@ -85,8 +85,8 @@ class Forwarder:
         """
         self._until_idle = until_idle
         try:
-            self._source.check()
-            self._target.check()
+            self._source.meet(log.warning)
+            self._target.meet(log.warning)
             self._refuse_same_list()
             log.info("forwards %s to %s", self._from.shown, self._to.shown)
             with self._loop:

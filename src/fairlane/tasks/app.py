@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -23,6 +23,7 @@ from typing import (
 )
 
 from fairlane import aio, settings
+from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.operations.schedules.schedule import DEFAULT_MISSED, Definition, Missed
 from fairlane.protocol.keys import check_name
@@ -79,10 +80,10 @@ class App:
     connects before the first submission. `encoding` is "json" or "msgpack". `unknown_tasks` is what
     workers of this app do with a call that they cannot make, because they lack its task or its
     arguments do not fit: "wait" gives the sub-request back uncharged, until another worker can make
-    the call, and "dead" makes it dead. Raises InvalidArgument.
+    the call, for three days at most, and "dead" makes it dead. Raises InvalidArgument.
     """
 
-    fairlane_remedy = "run fairlane.run_workers([app]), or rq-worker --app MODULE:APP"
+    fairlane_remedy = "run rq-worker --app MODULE:APP"
 
     def __init__(
         self,
@@ -268,7 +269,14 @@ class App:
             await found.close()
 
     def __repr__(self) -> str:
-        return f"<App {self.name}: {len(self.tasks)} tasks>"
+        return f"<App {self.name}: {plural(len(self.tasks), 'task')}>"
+
+
+def check_apps(where: str, apps: Iterable[object]) -> None:
+    """Raises InvalidArgument, which names `where`, unless all of these are apps."""
+    for app in apps:
+        if not isinstance(app, App):
+            raise InvalidArgument(f"{where} of {app!r} is not valid: pass an App")
 
 
 def merged_tasks(apps: list[App]) -> dict[str, Task[..., Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -17,7 +18,7 @@ from fairlane.tasks.batch import ResultReader, value_of
 from fairlane.tasks.options import group_options, word_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from fairlane.errors import TaskError
     from fairlane.flows.blocking import FlowRun
@@ -238,6 +239,11 @@ class Group:
                 )
 
 
+def _both(one: Task[..., Any, Any], other: Task[..., Any, Any]) -> str:
+    same = one.name == other.name
+    return f"calls of task {one.name}" if same else f"tasks {one.name} and {other.name}"
+
+
 def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of one request of these calls: those of their tasks, and what is named.
 
@@ -251,7 +257,7 @@ def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any
             if one != other and option not in named:
                 word = word_of(option)
                 raise InvalidArgument(
-                    f"tasks {first.name} and {link.task.name} of a group differ in {word}: a group "
+                    f"{_both(first, link.task)} of a group differ in {word}: a group "
                     f"is one request, so give both the same with with_options({word}=...), or name "
                     f"{word} in submit"
                 )
@@ -317,6 +323,8 @@ def _checked(kind: str, parts: tuple[object, ...]) -> tuple[Link | Group, ...]:
     found = tuple(part for part in parts if isinstance(part, (Link, Group)))
     for part in parts:
         if not isinstance(part, (Link, Group)):
+            if isinstance(part, (list, tuple, Iterator)):
+                raise InvalidArgument(f"{kind} has {type_of(part)} as a call: write {kind}(*calls)")
             raise InvalidArgument(
                 f"{kind} has {type_of(part)} as a call: write resize.s(1) for a task resize"
             )

@@ -78,6 +78,8 @@ MSGPACK = Codec(
     b"\xc0",
 )
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+_NATIVE, _NAMES = frozenset({str, int, bool, type(None)}), frozenset({str})
+_DEEPEST = 20  # levels of a value that are looked at before it is compared with its copy
 CODECS = {codec.name: codec for codec in (JSON, MSGPACK)}
 
 
@@ -110,6 +112,15 @@ def _custom(info: Any, seen: set[int]) -> type | None:
     return None
 
 
+def why_not(error: Exception) -> str:
+    """Returns why a value cannot be encoded, for one of UNENCODABLE."""
+    if isinstance(error, RecursionError):
+        return "it contains itself, or too many levels"
+    if isinstance(error, UnicodeEncodeError):
+        return f"its text has {error.object[error.start : error.end]!r}, which UTF-8 does not have"
+    return str(error)
+
+
 class NotCarried(Exception):
     """Raised for a value that would not come back equal; the text is the end of a sentence.
 
@@ -124,12 +135,14 @@ class NotCarried(Exception):
 class Carrier:
     """Encodes the values of one annotation, and refuses those that would not come back equal.
 
-    `plain` are the types whose values always do, but for floats that are not finite. A caller may
-    encode such a value itself.
+    `plain` are the types whose values always do, but for floats that are not finite, and
+    `is_native` finds lists and dicts that do. A caller may encode such a value itself, which costs
+    less.
     """
 
     def __init__(self, annotation: Any) -> None:
         self.plain = frozenset({*_plain(annotation), msgspec.Raw})
+        self.is_native = _native(annotation)
         self._is_exact = _has_any(msgspec.inspect.type_info(annotation), set())
         self._decoders = {name: codec.decoder(annotation) for name, codec in CODECS.items()}
 
@@ -183,6 +196,49 @@ def _plain(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) in {Union, types.UnionType}:
         return tuple(plain for part in get_args(annotation) for plain in _plain(part))
     return ()
+
+
+def _native(annotation: Any) -> Callable[[Any], bool]:
+    """Returns what finds the lists and dicts of an annotation whose values always come back equal.
+
+    It may miss some: then they are compared.
+    """
+    kind, parts = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is Any or (kind in {list, dict} and parts in {(), (Any,), (str, Any)}):
+        wanted = frozenset({list, dict}) if kind is Any else frozenset({kind})
+        return lambda value: type(value) in wanted and _is_native(value, _DEEPEST)
+    scalars = _NATIVE.intersection(_plain(parts[-1])) if kind in {list, dict} else None
+    if kind is list and scalars:
+        return lambda value: type(value) is list and {*map(type, value)} <= scalars
+    if kind is dict and scalars and parts[0] is str:
+        return lambda value: (
+            type(value) is dict
+            and {*map(type, value)} <= _NAMES
+            and {*map(type, value.values())} <= scalars
+        )
+    return lambda _: False
+
+
+def _is_native(value: Any, deepest: int) -> bool:
+    """Returns True for a list or a dict of what JSON has, and no subclass of it.
+
+    It looks at `deepest` levels, because the value may contain itself.
+    """
+    values = value
+    if type(value) is dict:
+        if not _NAMES.issuperset(map(type, value)):
+            return False
+        values = value.values()
+    if _NATIVE.issuperset(map(type, values)):
+        return True
+    for one in values:
+        kind = type(one)
+        if kind is list or kind is dict:
+            if not deepest or not _is_native(one, deepest - 1):
+                return False
+        elif kind not in _NATIVE and (kind is not float or one - one != 0.0):
+            return False
+    return True
 
 
 def _has_any(info: Any, seen: set[int]) -> bool:

@@ -20,7 +20,9 @@ from fairlane.tasks.codec import (
     Codec,
     NotCarried,
     unsupported,
+    why_not,
 )
+from fairlane.tasks.options import RequestOptions
 from fairlane.worker.handler.handlers import Context
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class TaskSignature:
         close = difflib.get_close_matches(wrong[0], names, n=1) if wrong else []
         if close:
             return f"{what}{where}; did you mean {close[0]}?"
+        if wrong and wrong[0] in RequestOptions.__annotations__:
+            return f"{what}{where}; give it as an option: with_options({wrong[0]}=...)"
         listed = f"its arguments are {', '.join(names)}" if names else "it has no arguments"
         return f"{what}{where}; {listed}"
 
@@ -113,9 +117,13 @@ class TaskSignature:
         for name, value in given.items():
             kind = type(value)
             # Infinity and NaN differ from zero when they are subtracted from themselves.
-            if kind not in self._plain[name] or (kind is float and value - value != 0.0):
-                arguments = dict(given) if arguments is given else arguments
-                arguments[name] = self._pack(codec, name, value, where)
+            if kind in self._plain[name]:
+                if kind is not float or value - value == 0.0:
+                    continue
+            elif self._carriers[name].is_native(value):
+                continue
+            arguments = dict(given) if arguments is given else arguments
+            arguments[name] = self._pack(codec, name, value, where)
         try:
             parts = (VERSION, self.task, arguments)
             body = codec.encode((*parts, trace) if trace else parts)
@@ -148,7 +156,7 @@ class TaskSignature:
     ) -> ArgumentsRefused:
         name = next((name for name, value in arguments.items() if not _is_fit(codec, value)), "")
         return ArgumentsRefused(
-            f"task {self.task}: argument {name}{where} cannot be encoded: {error}"
+            f"task {self.task}: argument {name}{where} cannot be encoded: {why_not(error)}"
         )
 
     def decode_result(self, codec: Codec, body: bytes | None) -> Any:
@@ -162,6 +170,8 @@ class TaskSignature:
         kind = type(value)
         if kind in self._plain_results and not (kind is float and value - value != 0.0):
             return None if value is None else codec.encode(value)
+        if self._result.is_native(value):
+            return codec.encode(value)
         body = self._result.encode(codec, value)
         return None if value is None else body
 

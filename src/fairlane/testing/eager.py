@@ -12,7 +12,7 @@ from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.model import DeadSubRequest, Entry, Progress, Result, Slice
 from fairlane.options import policy_of
 from fairlane.protocol import keys
-from fairlane.tasks.app import StandIn
+from fairlane.tasks.app import StandIn, check_apps
 from fairlane.tasks.worker.calls import Calls
 from fairlane.testing.watched import WatchedHandler
 from fairlane.worker.handler.runner import Runner
@@ -39,6 +39,7 @@ def eager(*apps: App) -> Iterator[None]:
     """
     if not apps:
         raise InvalidArgument("no app is named: eager needs one")
+    check_apps("eager", apps)
     queues = [EagerQueue(app) for app in apps]
     before = [app.stand_in for app in apps]
     for app, queue in zip(apps, queues, strict=True):

@@ -13,6 +13,7 @@ from fairlane.operations.lease import tokens
 from fairlane.operations.maintenance.registry import look_after, promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
+from fairlane.tasks.app import check_apps
 from fairlane.tasks.worker.calls import Calls
 from fairlane.testing.moved_clock import MovedClock
 from fairlane.testing.watched import WatchedHandler
@@ -48,6 +49,7 @@ def run_tasks(*apps: App, skip: float | str = 0.0, raises: bool = False) -> int:
     """
     if not apps:
         raise InvalidArgument("no app is named: run_tasks needs one")
+    check_apps("run_tasks", apps)
     moved_s = settings.duration_ms(skip) / 1000 if isinstance(skip, str) else skip
     if isinstance(moved_s, bool) or not isinstance(moved_s, (int, float)) or not moved_s >= 0:
         raise InvalidArgument(

@@ -8,6 +8,7 @@ from fairlane import settings
 from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.operations.topics import publish, subscribers
+from fairlane.operations.topics.subscribers import check_driver
 from fairlane.protocol import keys
 from fairlane.redis_url import resolve_url
 
@@ -21,6 +22,7 @@ class AsyncTopic:
     """A named topic for one event loop; see Topic."""
 
     def __init__(self, driver: AsyncDriver, name: str) -> None:
+        check_driver(driver)
         self.name = keys.check_name("topic", name)
         self.driver = driver
 

@@ -8,6 +8,7 @@ from fairlane import settings
 from fairlane.common.chunking import Body, chunks
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.operations.topics import publish, subscribers
+from fairlane.operations.topics.subscribers import check_driver
 from fairlane.protocol import keys
 from fairlane.redis_url import resolve_url
 
@@ -30,6 +31,7 @@ class Topic:
     """
 
     def __init__(self, driver: SyncDriver, name: str) -> None:
+        check_driver(driver)
         self.name = keys.check_name("topic", name)
         self.driver = driver
 

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from fairlane.web import health, watch, wonderq
 from fairlane.web.dashboard import files, sign_in
-from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
+from fairlane.web.endpoint.problem import SAFE_HEADERS, Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.route import Endpoint, routes_of
 from fairlane.web.endpoint.trail import keep_trail
 from fairlane.web.openapi.page import endpoints_for
@@ -45,14 +45,6 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *scrape.ENDPOINTS,
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)
-_SAFE = {
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
 _TWO_LENGTHS = "the content has a Content-Length and a Transfer-Encoding: send one of them"
 _UNKNOWN = {404: "there is no such path: /docs lists all of them"}
 
@@ -101,7 +93,7 @@ class _SafeHeaders:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _SAFE.items():
+                for name, value in SAFE_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 

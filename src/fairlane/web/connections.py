@@ -11,10 +11,12 @@ import contextlib
 import resource
 from typing import TYPE_CHECKING, Any
 
+import h11
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairlane.common import clock
-from fairlane.web.endpoint.problem import Refusal, as_problem
+from fairlane.web.endpoint.problem import MEDIA, SAFE_HEADERS, Refusal, as_problem
 
 if TYPE_CHECKING:
     import asyncio
@@ -98,6 +100,11 @@ class Door:
         self.leave(one)
         one.transport.abort()
 
+    def close(self) -> None:
+        """Ends all connections immediately."""
+        for one in [*self.connections]:
+            self.cut(one)
+
     def sweep(self) -> None:
         """Ends the connections that were idle or stuck for too long; to be called often."""
         now = clock.mono_s()
@@ -157,6 +164,20 @@ class Connection(H11Protocol):
         super().on_response_complete()
         self._note()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no HTTP, unless an answer has begun: then the connection just ends."""
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            content = msgspec.json.encode(Refusal(400, msg).problem)
+            headers = {**SAFE_HEADERS, "Content-Type": MEDIA, "Connection": "close"}
+            named = [(name.lower().encode(), text.encode()) for name, text in headers.items()]
+            for event in (
+                h11.Response(status_code=400, headers=named, reason=b"Bad Request"),
+                h11.Data(data=content),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
     def _admit(self) -> None:
         """Chooses what the next call of this connection gets."""
         self.app = self._health if self._door.is_full else self._whole
@@ -182,6 +203,7 @@ def _only_health(app: Any) -> Any:
             await app(scope, receive, send)
             return
         again = {"Retry-After": "1", "Connection": "close"}
+        again |= SAFE_HEADERS
         refusal = Refusal(503, "too many calls are going on: try again later", again)
         await as_problem(refusal)(scope, receive, send)
 

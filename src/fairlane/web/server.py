@@ -7,6 +7,7 @@ import contextlib
 import functools
 import ipaddress
 import logging
+import os
 import signal
 import socket
 from dataclasses import dataclass, field
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 DRAIN_S = 10  # calls may take so long after a signal; then they get 503
 _END_S = 5  # and then so long until their callers have it
+_HASTE_S = 1  # the same after a second signal
 PATIENCE_S = 10.0  # of a call while Redis does not answer; then its caller gets 503
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKLOG = 256
 _SWEEP_S = 1.0
 
@@ -94,6 +97,8 @@ def serve(wanted: Serving, on_start: Callable[[str], None]) -> None:
     address = f"http://{shown}:{listening.getsockname()[1]}"
     with listening:
         asyncio.run(_serve(wanted, listening, lambda: on_start(address)))
+    for number in _SIGNALS:  # the process ends
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[], None]) -> None:
@@ -102,8 +107,9 @@ async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[
     from fairlane.web.app import make_app
     from fairlane.web.connections import Connection, Door
 
-    # It logs each form that is none; the caller gets that as a refusal.
+    # They log each form or call that is none; the caller gets that as a refusal.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     queue = Queue(AsyncDriver(wanted.url, patience_s=PATIENCE_S), wanted.queue)
     await queue.driver.check()
     site = Site(
@@ -114,12 +120,12 @@ async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[
     protocol: Any = functools.partial(Connection, door)
     config = uvicorn.Config(
         make_app(site), log_config=None, access_log=False, server_header=False, lifespan="on",
-        timeout_graceful_shutdown=DRAIN_S + _END_S, ws="none", proxy_headers=False, http=protocol,
-        loop="asyncio", backlog=_BACKLOG,
+        timeout_graceful_shutdown=DRAIN_S + 2 * _END_S, ws="none", proxy_headers=False,
+        http=protocol, loop="asyncio", backlog=_BACKLOG,
     )  # fmt: skip
     server = uvicorn.Server(config)
     sweeping = asyncio.create_task(_sweep(door))
-    with _ends_on_signals(server, site):
+    with _ends_on_signals(server, site, door):
         on_start()
         await server._serve(sockets=[listening])  # noqa: SLF001  serve() also sends the signal on
     sweeping.cancel()
@@ -132,21 +138,29 @@ async def _sweep(door: Door) -> None:
 
 
 @contextlib.contextmanager
-def _ends_on_signals(server: uvicorn.Server, site: Site) -> Iterator[None]:
-    """Lets a signal end the streams, and then the server; a second one does not wait for calls."""
-    loop = asyncio.get_running_loop()
+def _ends_on_signals(server: uvicorn.Server, site: Site, door: Door) -> Iterator[None]:
+    """Lets a signal end the streams, and then the server; a second one does not wait for calls.
 
-    def end() -> None:
-        server.force_exit = server.should_exit
+    In both cases each call that goes on gets a refusal. A signal after the block ends the process.
+    """
+    loop = asyncio.get_running_loop()
+    is_over = False
+
+    def end(drain_s: float, end_s: float) -> None:
         server.should_exit = True
         site.stopping.set()
-        loop.call_later(DRAIN_S, site.end_calls)
+        loop.call_later(drain_s, site.end_calls)
+        loop.call_later(drain_s + end_s, door.close)
 
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, end)
+    def on_signal(*_: object) -> None:
+        if is_over:
+            os._exit(0)
+        times = (0, _HASTE_S) if site.stopping.is_set() else (DRAIN_S, _END_S)
+        loop.call_soon_threadsafe(end, *times)
+
+    for number in _SIGNALS:
+        signal.signal(number, on_signal)
     try:
         yield
     finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+        is_over = True

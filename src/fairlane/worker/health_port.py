@@ -8,6 +8,7 @@ import json
 import re
 import selectors
 import socket
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 _CLIENT_S = 1.0  # a connection's time, from its first moment to the end of its answer
 _CLIENTS_MOST = 64  # connections that are open, and as many that wait to be accepted
-_REQUEST_MOST = 1 << 16  # bytes of a request that are read
+_REQUEST_MOST = 1 << 13  # bytes of a request that are read
+_HEAD_END = b"\r\n\r\n"
 _LAST_PORT = 65_535
 _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\]:(.*)")
 
@@ -77,15 +79,17 @@ class _Client:
     """One connection. `left` is the rest of its answer; empty until it has sent a request."""
 
     socket: socket.socket
+    group: bytes  # what counts as one caller
     until: float  # in seconds of clock.mono_s
+    asked: bytes = b""
     left: bytes = b""
 
 
 class HealthPort:
     """Answers GET /healthz and /metrics on the worker's own address.
 
-    No client delays the worker. A connection that sends no request is closed after a second, or
-    earlier if many newer ones come.
+    No client delays the worker. A connection that sends no request is closed after a second. If
+    there are too many connections, the caller that has most of them loses its oldest one.
     """
 
     def __init__(
@@ -137,16 +141,22 @@ class HealthPort:
         """Accepts connections, a bounded number, and answers requests that have arrived already."""
         for _ in range(_CLIENTS_MOST):
             try:
-                made, _ = self.socket.accept()
+                made, (address, *_) = self.socket.accept()
             except OSError:
                 return
             if len(self._clients) >= _CLIENTS_MOST:
-                self._drop(next(iter(self._clients.values())))
+                self._make_room()
             made.setblocking(False)
-            client = _Client(made, clock.mono_s() + _CLIENT_S)
+            client = _Client(made, _group_of(address), clock.mono_s() + _CLIENT_S)
             self._clients[made.fileno()] = client
             self._selector.register(made, selectors.EVENT_READ, partial(self._serve, client))
             self._serve(client)
+
+    def _make_room(self) -> None:
+        """Closes the oldest connection of the caller that has most of them."""
+        groups = Counter(one.group for one in self._clients.values())
+        ((most, _),) = groups.most_common(1)
+        self._drop(next(one for one in self._clients.values() if one.group == most))
 
     def _serve(self, client: _Client) -> None:
         """Reads a request, or writes what is left of its answer; never raises, never blocks."""
@@ -154,8 +164,11 @@ class HealthPort:
             return
         try:
             if not client.left:
-                asked = client.socket.recv(_REQUEST_MOST).split(b" ")
-                client.left = self._page(asked[1] if len(asked) > 1 else b"/healthz")
+                part = client.socket.recv(_REQUEST_MOST)
+                client.asked += part
+                if part and not _is_whole(client.asked):
+                    return
+                client.left = self._answer(client.asked)
                 again = partial(self._serve, client)
                 self._selector.modify(client.socket, selectors.EVENT_WRITE, again)
             client.left = client.left[client.socket.send(client.left) :]
@@ -171,6 +184,12 @@ class HealthPort:
         self._selector.unregister(client.socket)
         client.socket.close()
 
+    def _answer(self, asked: bytes) -> bytes:
+        """Returns the answer to a request; to a bare probe the health."""
+        method, _, rest = asked.partition(b"\n")[0].strip().partition(b" ")
+        head, _, body = self._page(rest.partition(b" ")[0] or b"/healthz").partition(_HEAD_END)
+        return head + _HEAD_END + (b"" if method == b"HEAD" else body)
+
     def _page(self, path: bytes) -> bytes:
         report = self._report()
         if path.startswith(b"/metrics"):
@@ -181,10 +200,24 @@ class HealthPort:
         return _http("404 Not Found", "text/plain", "try /healthz or /metrics\n")
 
 
+def _group_of(address: str) -> bytes:
+    """Returns what counts as one caller: of IPv6 a network, whose owner chooses the rest."""
+    if ":" not in address:
+        return address.encode()
+    return socket.inet_pton(socket.AF_INET6, address.partition("%")[0])[:8]
+
+
+def _is_whole(asked: bytes) -> bool:
+    """Returns True if no more is to be read. A line without a version has no headers behind it."""
+    line, end, _ = asked.partition(b"\n")
+    is_head = b" HTTP/1." not in line or b"\n\r\n" in asked or b"\n\n" in asked
+    return len(asked) >= _REQUEST_MOST or (bool(end) and is_head)
+
+
 def _http(status: str, kind: str, text: str) -> bytes:
     body = text.encode()
     head = [f"HTTP/1.0 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
-    return "\r\n".join([*head, "Connection: close", "", ""]).encode() + body
+    return "\r\n".join([*head, "Connection: close"]).encode() + _HEAD_END + body
 
 
 def _metrics(report: dict[str, Any], demand: Demand | None) -> str:

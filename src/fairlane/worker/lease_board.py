@@ -233,6 +233,10 @@ class LeaseRecord:
         fields = self._fields
         return bool(fields.is_held and fields.split_version == self._version)
 
+    def is_revoked(self, op: bytes) -> bool:
+        """Returns True if what this exchange acquired must go back; to be read after its end."""
+        return self._fields.revoked_op == op  # type: ignore[no-any-return]
+
     @property
     def is_draining(self) -> bool:
         """Returns True if the worker takes no new work."""
@@ -288,6 +292,8 @@ class LeaseRecord:
             fence, taken, lease_s = fields.fence, fields.taken, fields.lease_s
             deadline = self._extension(version, fields.deadline)
             index, turn = fields.index, fields.turn
+            if fields.narrowed_version == version:
+                index = fields.narrowed_index
             attempt, attempts = fields.lease_attempt, fields.lease_attempts
             if fields.version == version:
                 request_id, k, op = (name.decode() for name in names)
@@ -331,6 +337,18 @@ class LeaseRecord:
         fields = self._fields
         return (fields.acquire_token, fields.acquire_op) if fields.is_acquiring else None
 
+    def revoke_exchange(self) -> bytes | None:
+        """Makes the unit give back what an exchange without a reply acquires; returns its op.
+
+        A unit notes the end of an exchange before it reads this mark. So it begins no lease of an
+        exchange that is returned here.
+        """
+        fields = self._fields
+        if not fields.is_acquiring or fields.acquire_token:
+            return None
+        fields.revoked_op = op = fields.acquire_op
+        return op if fields.is_acquiring and fields.acquire_op == op else None
+
     def abandoned_acquire(self) -> tuple[bytes, bytes] | None:
         """Returns the token and op of an acquire that was given up, until `forget_abandoned`."""
         fields = self._fields
@@ -365,6 +383,15 @@ class LeaseRecord:
         """Makes the unit begin no further call under this lease, after the one that runs."""
         self._fields.split_version = held.version
         self._fields.attention = True
+
+    def has_split(self, held: Held) -> bool:
+        """Returns True if this lease was split."""
+        return bool(self._fields.split_version == held.version)
+
+    def narrow(self, held: Held, index: int) -> None:
+        """Notes that a split lease has only this sub-request left, whose call runs."""
+        self._fields.narrowed_index = index
+        self._fields.narrowed_version = held.version
 
     def counts(self) -> dict[str, int]:
         """Returns the unit's counts by name."""

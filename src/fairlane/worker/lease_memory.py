@@ -127,6 +127,9 @@ class RecordFields(Structure):
         ("is_waiting", c_bool),
         ("stopped_version", c_uint64),
         ("split_version", c_uint64),
+        ("revoked_op", c_char * 32),
+        ("narrowed_version", c_uint64),
+        ("narrowed_index", c_uint64),
         ("extended_version", c_uint64),
         ("extended_deadline", c_double),
     )

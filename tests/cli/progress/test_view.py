@@ -8,6 +8,7 @@ import os
 import pty
 import signal
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -378,6 +379,8 @@ def progress(done: int = 0, dead: int = 0, left_out: int = 0) -> Progress:
 def test_a_line_has_rate_eta_and_permits():
     line = describe(progress(done=400, dead=1), 50.0)
     assert line == ("request mine active: 400/1,000 done, 1 dead, 50/s, ETA 0:00:12, permits 2/3")
+    line = describe(replace(progress(done=400), is_open=True), 50.0)
+    assert line == "request mine active: 400/1,000 done so far, 50/s, permits 2/3"
     line = describe(progress(left_out=1_234), None)
     assert line == "request mine active: 0/1,000 done, 1,234 left out, permits 2/3"
 

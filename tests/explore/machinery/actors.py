@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.errors import ReceiptExpired
-from fairlane.model import Slice
+from fairlane.model import Slice, Verdict, result_head
 from fairlane.operations.control import change, requeue
 from fairlane.operations.create.intents import Intent, seen_to_exist
 from fairlane.operations.flows.hand_over import hand_over, look_after_and_feed
@@ -81,6 +81,9 @@ class StillRecord:
 
     def take_turn(self) -> bool:
         return True
+
+    def is_revoked(self, _: bytes) -> bool:
+        return False
 
     def count(self, *_: Any, **__: Any) -> None: ...
 
@@ -579,6 +582,27 @@ def extension(step: Handle) -> Call:
     """Returns the step that the supervisor sends while a handler runs."""
     held = step.leases.waiting[0].slice
     return leases.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
+
+
+def split(step: Handle) -> Call | None:
+    """Returns the step that the supervisor sends while a call is slow; None = nothing is beside it.
+
+    Of three sub-requests the first one is done, the second one runs, and the third one goes back;
+    of two the first one runs. The unit may still call its handler with what went back.
+    """
+    first, *_ = step.leases.waiting
+    held, entries = first.slice, first.slice.entries[first.position :]
+    if len(entries) < 2:
+        return None
+    before = [entry_id for entry_id, _ in entries[: len(entries) - 2]]
+    results: list[Any] = []
+    for one in before:
+        results += [result_head(one.partition(b"-")[2], b"d", held.attempt, 0, 0), b""]
+    late = [Verdict(one, "unbegun", 0, b"", "") for one, _ in entries[len(before) + 1 :]]
+    return leases.settle_part(
+        held.request_id, held.k, held.fence.decode(), held.op.decode(),
+        before, results, late, keep=True,
+    )  # fmt: skip
 
 
 def install(library: Library, monkeypatch: Any) -> None:

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.protocol.steps import Batch, Confirm
-from tests.explore.machinery.actors import FAILED, KEEPER, KINDS, Actor, Cast, Role, extension, ways
+from tests.explore.machinery.actors import (
+    FAILED,
+    KEEPER,
+    KINDS,
+    Actor,
+    Cast,
+    Role,
+    extension,
+    split,
+    ways,
+)
 from tests.explore.machinery.names import digest
 from tests.explore.machinery.protocol import T0
 from tests.explore.machinery.replies import Away, ConfirmReply, Full, Way
@@ -62,6 +72,7 @@ class System:
     faults: tuple[int, ...] = ()  # kinds of Faults
     hows: tuple[str, ...] = ("all done",)
     extends: bool = False  # workers ask for more time
+    splits: bool = False  # what is beside a slow call goes back
     keepers: int = 1  # how many actors check the queue concurrently
     passes: bool = True  # whether time passes
     before: tuple[Role, ...] = ()  # they act first, in turn; the exploration begins then
@@ -121,7 +132,7 @@ class Explorer:
         self._label_of: dict[str, int] = {}
         self._sources, self._targets = array("I"), array("I")
         self._goals = bytearray()
-        self._extensions: dict[Actor, Doing] = {}
+        self._besides: dict[Actor, list[Doing]] = {}
         self._ghost_template = world.namer.template("no ghost")
 
     def run(self) -> Report:
@@ -255,8 +266,8 @@ class Explorer:
                 continue
             if actor.doing is not None:
                 yield from self._really(state, actor.doing)
-            elif actor.fence and self.system.extends:
-                yield self._extension(actor)
+            elif actor.fence:
+                yield from self._beside(actor)
         if state.ghost is not None:
             yield state.ghost
 
@@ -268,10 +279,14 @@ class Explorer:
         elif doing.name not in {"TIME", "INFO"}:
             yield doing
 
-    def _extension(self, actor: Actor) -> Doing:
-        if actor not in self._extensions:
-            self._extensions[actor] = self.world.doing(extension(actor.step))
-        return self._extensions[actor]
+    def _beside(self, actor: Actor) -> list[Doing]:
+        """Returns what the supervisor may send while a handler runs; its replies are lost."""
+        if actor not in self._besides:
+            calls = [extension(actor.step)] if self.system.extends else []
+            if self.system.splits and (part := split(actor.step)) is not None:
+                calls.append(part)
+            self._besides[actor] = [self.world.doing(call) for call in calls]
+        return self._besides[actor]
 
     # Events.
 
@@ -295,7 +310,7 @@ class Explorer:
         if actor.doing is not None:
             yield from self._step_events(state, index, actor, number)
         elif actor.fence is not None:
-            yield from self._handle_events(state, index, actor)
+            yield from self._handle_events(state, index, actor, number)
 
     def _keeper_events(self, state: State) -> Iterator[Event]:
         if sum(actor.role is KEEPER for actor in state.actors) >= self.system.keepers:
@@ -417,11 +432,16 @@ class Explorer:
                 life += 1
         return self.cast.first(role, (), life)
 
-    def _handle_events(self, state: State, index: int, actor: Actor) -> Iterator[Event]:
+    def _handle_events(
+        self, state: State, index: int, actor: Actor, number: int
+    ) -> Iterator[Event]:
         for how in ways(actor.step, self.system.hows):
             after = self._put(state, index, self.cast.after(actor, Way(how)))
             yield f"{actor.role.name} handles: {how}", after, how == "all done"
-        if self.system.extends:
-            move = state.stand.moves[self._extension(actor).key(state.now)]
+        for doing in self._beside(actor):
+            what = f"{actor.role.name} {doing.name}"
+            move = state.stand.moves[doing.key(state.now)]
+            if move.wrong:
+                self._fail(move.wrong, number, what)
             if move.stand is not state.stand:
-                yield f"{actor.role.name} extend", state._replace(stand=move.stand), True
+                yield what, state._replace(stand=move.stand), True

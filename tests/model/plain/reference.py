@@ -402,9 +402,11 @@ class Request:
     ) -> None:
         if verdict == "timeout":
             self.timeouts += 1
-        self.failures += verdict != "release"
+        self.failures += verdict not in {"release", "unbegun"}
         if verdict == "release":  # not charged
             sub.state, sub.due = "waiting", now + delay
+        elif verdict == "unbegun":  # nor this; it may come with others
+            sub.state, sub.due = "waiting", now if sub.spent else 0
         elif verdict == "dead" or sub.attempt >= self.options.attempts:
             reason = {"dead": "rejected", "retry": "attempts", "timeout": "timeout"}[verdict]
             self._bury(sub, sub.attempt, worker, reason, f"why {verdict}".encode(), results)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WHOLE = ("intent", "open_ms", "over", "chunks", "width")  # arguments that are numbers
 BYTES = ("before", "between", "after")
-OF_REQUESTS = ("enqueue", "cancel", "seal", "join", "hand_over", "confirm")
+OF_REQUESTS = ("enqueue", "cancel", "seal", "join", "hand_over", "confirm", "list_dead")
 MADE = (b"ok", b"ended")  # the replies of a request that was not there
 DISPATCHED = ("insert_tokens", "add_turns")
 
@@ -181,6 +181,8 @@ def given_of(call: Call) -> dict[str, Any]:
     found = {name: _value(name, value) for name, value in found.items()}
     if script.rest:
         found[script.rest] = list(call.args[count:])
+    if script.name == "list_dead":
+        found = {"after": call.args[0], "count": int(call.args[1])}
     if script.name == "enqueue":
         terms = {name: found.pop(name) for name in ("queue", "policy", "extras", "shards")}
         found["options"] = Options.read(**terms)

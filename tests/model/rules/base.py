@@ -22,7 +22,7 @@ T = TypeVar("T")
 MINUTE, HOUR = 60_000, 3_600_000
 
 WORKERS = (("w:1", "7"), ("w:1", "8"), ("w:2", "7"))
-VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release"}
+VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release", "u": "unbegun"}
 which = st.integers(0, 99)
 workers = st.sampled_from(WORKERS)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import Flow
 from fairlane.common.rate import rate_of_queue
 from fairlane.errors import RequestNotFound
 from fairlane.found import Cause, LanePlace
@@ -168,6 +169,12 @@ def test_what_workers_gave_back_names_the_reason(lane: Lane):
     cause = lane.run(why("r1")).causes[0]
     assert (cause.kind, cause.figures["reason"]) == ("task", reason)
     assert cause.text.startswith("workers gave back 1 sub-request until ")
+
+
+def test_a_step_without_work_waits_for_the_one_that_feeds_it(served: Queue):
+    run = served.submit_flow(Flow("mail").step("a").step("b"), [b"x"])
+    cause = only(served.request(f"{run.id}.2").why())
+    assert (cause.kind, cause.text) == ("open", f"open: it is fed by request {run.id}.1")
 
 
 def test_an_open_request_without_work_waits_for_its_producer(served: Queue):

@@ -18,7 +18,7 @@ from fairlane.errors import (
 from fairlane.model import DeadChoice
 from fairlane.operations.control import dead_letters as dead_module
 from fairlane.operations.control.dead_letters import Chosen, group_dead, queue_dead
-from fairlane.operations.control.error_texts import ERROR_DROPPED
+from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts_of_many
 from fairlane.operations.control.requeue import drop_dead, requeue_dead
 from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import keys
@@ -53,6 +53,18 @@ def answers(request: Request) -> dict[int, tuple[str, bytes | None]]:
     found = [(one.index, (one.status, one.body)) for one in request.results()]
     assert len(found) == len(dict(found))
     return dict(found)
+
+
+def test_a_text_is_read_from_any_request_that_still_has_it(driver: SyncDriver):
+    named = [("r1", {b"n1", b"n2"}), ("r2", {b"n1"}), ("r3", {b"n1", b"n3"}), ("r4", set())]
+    texts = {"r1": ("n2", "two"), "r2": ("n1", "one"), "r3": ("n1", "one")}
+    errors = {name: keys.errors(name) for name in texts}
+    for name, (digest, text) in texts.items():
+        driver.run(once(Command(b"HSET", errors[name], digest, text)))
+    assert driver.run(error_texts_of_many(named)) == {b"n1": "one", b"n2": "two"}
+    assert driver.run(error_texts_of_many([])) == {}
+    for key in errors.values():
+        driver.run(once(Command(b"DEL", key)))
 
 
 # ------------------------------------------------------------------ listing

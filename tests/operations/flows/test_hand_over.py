@@ -30,6 +30,7 @@ from tests.operations.flows.parts import (
     work,
     work_off,
 )
+from tests.support.operations.lost_replies import settle, take
 from tests.support.operations.stepping import cut_off
 from tests.support.processes.workers import broken
 from tests.support.scripts.requests import numbered
@@ -375,6 +376,52 @@ def test_a_step_that_a_failover_set_back_is_handed_over_once(plain: Any, is_behi
     lose_what_was_not_sent(plain)
     work_off(plain)
     assert counts(plain) == [("check", "done", 4, 4, 0), ("notify", "done", 4, 4, 0)]
+
+
+def work_by_index(plain: Any, *dead: int, count: int) -> None:
+    """Settles so many sub-requests of the first step; these indexes are dead."""
+    while count:
+        held = take(plain)
+        is_first, index = held.request_id == FIRST, int(held.entries[0][0].partition(b"-")[2])
+        settle(plain, held, verdict="dead" if is_first and index in dead else "")
+        count -= is_first
+
+
+def play_again(plain: Any, before: dict[bytes, bytes], fed: str) -> None:
+    """Takes back all of the first step, in a failover to a clock that is behind."""
+    set_back(plain, FIRST, before)
+    put_cursor_ahead(plain, fed)
+    lose_what_was_not_sent(plain)
+
+
+def test_a_result_is_not_missed_because_another_one_died_after_its_hand_over(plain: Any):
+    """Then as many are here as are done."""
+    start(plain, TWO_STEPS)
+    before = kept(plain, FIRST)
+    work_by_index(plain, count=3)
+    plain.run(hand_over(SECOND))
+    play_again(plain, before, SECOND)
+    work_by_index(plain, 0, count=4)
+    work_off(plain)
+    assert counts(plain) == [("check", "done", 4, 3, 1), ("notify", "done", 4, 4, 0)]
+
+
+def test_a_dead_body_is_not_missed_because_another_one_is_done_after_its_hand_over(
+    plain: Any, queue: Queue
+):
+    """A compensating step has the one that was dead, and lacks the one that is."""
+    flow = Flow("order").step("pay", on_dead="refund", limit=2).step("ship").compensate("refund")
+    start(plain, flow, 2)
+    before = kept(plain, FIRST)
+    work_by_index(plain, 0, count=2)
+    for steps in range(1, 20):
+        cut_off(queue.driver, hand_over(THIRD), steps)
+        if queue.request(THIRD).progress().total:
+            break
+    play_again(plain, before, THIRD)
+    work_by_index(plain, 1, count=2)
+    work_off(plain)
+    assert counts(plain)[2] == ("refund", "done", 2, 2, 0)
 
 
 def test_dead_bodies_before_the_cursor_are_compensated_too(plain: Any):

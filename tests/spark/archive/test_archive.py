@@ -15,7 +15,8 @@ pytest.importorskip("pyspark")
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import DataLost, InvalidArgument
-from fairlane.spark.archive import tables
+from fairlane.spark.archive import archive as archive_module
+from fairlane.spark.archive import reader, tables
 from fairlane.spark.archive.archive import Archived, archive
 from fairlane.spark.commands.archive import command
 from tests.spark.worlds import World, forget_commit
@@ -160,10 +161,9 @@ def test_an_archive_that_stopped_within_a_batch_goes_on(
     """It stops after each table of the second batch, and before the batch is marked as finished."""
     ended(world, 0, 3)
     calls = {"count": 0}
-    names = {"results": "write_counted", "dead": "write_counted", "requests": "write_requests"}
-    name = names.get(stop, "write_mark")
+    name = "write_mark" if stop == "mark" else "write_table"
     real = getattr(tables, name)
-    nth = {"results": 3, "dead": 4}.get(stop, 2)  # two tables a batch
+    nth = {"results": 4, "dead": 5, "requests": 6}.get(stop, 2)  # three tables a batch
 
     def stopping(*args: Any) -> Any:
         calls["count"] += 1
@@ -261,6 +261,107 @@ def test_a_later_request_of_an_id_is_not_archived_as_the_earlier_one(
         world.submit(name, 5)
     done = archive(spark, redis_url, str(tmp_path))
     assert (done.requests, done.results, done.missing) == (2, 0, 73)
+
+
+def test_rows_of_an_attempt_that_stopped_are_counted_when_their_results_are_gone(
+    spark: SparkSession,
+    redis_url: str,
+    world: World,
+    tmp_path: Path,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    ended(world, 0, 2)
+
+    def stops(*_: Any) -> None:
+        raise InterruptedError("stopped")
+
+    monkeypatch.setattr(tables, "write_mark", stops)
+    with pytest.raises(Exception, match="stopped"):
+        archive(spark, redis_url, str(tmp_path))
+    monkeypatch.undo()
+    redis_client.delete(*redis_client.keys("*:{r[01]}"))
+    done = archive(spark, redis_url, str(tmp_path))
+    assert done == Archived(batches=1, requests=2, results=40, dead=4, missing=0)
+    check(spark, tmp_path, 2)
+
+
+def test_two_lives_of_an_id_in_one_batch_have_counts_of_their_own(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
+):
+    for count, limit in ((5, 1), (3, 2)):
+        redis_client.delete(*redis_client.keys("*:{r0}"), "unused")
+        world.submit("r0", count, limit=limit)
+        world.work_off()
+    done = archive(spark, redis_url, str(tmp_path))
+    assert (done.requests, done.results, done.missing) == (2, 3, 5)
+    rows = spark.read.parquet(str(tmp_path / "requests")).collect()
+    assert sorted((row.total, row.limit, row.results) for row in rows) == [(3, 2, 3), (5, None, 0)]
+
+
+def test_each_ending_costs_one_read_of_its_results_and_one_of_its_record(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
+):
+    count = 40
+    for n in range(count):
+        world.submit(f"r{n}", 1)
+    world.work_off(dead=[0])
+    redis_client.config_resetstat()
+    done = archive(spark, redis_url, str(tmp_path))
+    assert (done.results, done.dead) == (count, count)
+    calls = {name: row["calls"] for name, row in redis_client.info("commandstats").items()}
+    # Each request also has a dead letter, with a record; they all have one text of an error.
+    assert calls["cmdstat_hmget"] <= 2 * count + 5
+    assert calls["cmdstat_xrange"] <= 2 * count + 20
+    errors = {row.error for row in spark.read.parquet(str(tmp_path / "dead")).collect()}
+    errors |= {row.error for row in spark.read.parquet(str(tmp_path / "results")).collect()}
+    assert errors == {"it is rejected"}
+
+
+def test_a_large_request_and_one_without_results_are_archived_beside_small_ones(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    world.submit("large", 150, limit=3)
+    world.work_off(dead=range(70))
+    world.submit("small", 2, limit=4)
+    world.work_off(dead=[1])
+    world.submit("none", 2, limit=5)
+    world.queue.request("none").cancel()
+    done = archive(spark, redis_url, str(tmp_path))
+    assert (done.requests, done.results, done.dead, done.missing) == (3, 152, 71, 0)
+    rows = spark.read.parquet(str(tmp_path / "requests")).collect()
+    found = {row.id: (row.limit, row.results, row.dead, row.cancelled) for row in rows}
+    assert found == {"large": (3, 150, 70, 0), "small": (4, 2, 1, 0), "none": (5, 0, 0, 2)}
+
+
+def test_a_repeated_task_counts_once(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, 0, 2)
+    born = {one.id: one.submitted_ms for one in world.queue.completions("0", follow=False)}
+    parts = [(name, 5, submitted_ms, 20, "-", "+") for name, submitted_ms in born.items()]
+    counts = reader.counts_of(spark)
+    read = reader.results_of(redis_url, 0, counts)
+    failed = tmp_path / "failed"
+
+    def fails_once(batches: Any) -> Any:
+        yield from read(batches)
+        if not failed.exists():
+            failed.touch()
+            raise OSError("the executor is lost")
+
+    frame = spark.createDataFrame(parts, tables.PARTS).coalesce(1)
+    rows = frame.mapInArrow(fails_once, tables.written("results"))
+    tables.write_table(rows, str(tmp_path), "results")
+    assert failed.exists()
+    found = reader.counted(counts.value)
+    assert sorted(found.column("rows").to_pylist()) == [20, 20]
+
+
+def test_an_archive_on_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(archive_module, "is_remote", lambda: True)
+    with pytest.raises(InvalidArgument, match="cannot be written on Spark Connect"):
+        archive(None, "redis://localhost", "out")  # type: ignore[arg-type]
 
 
 @pytest.mark.heavy  # and what it interrupts is not this thread's again

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("pyspark")
+
 from fairlane.errors import RequestNotFound
+from fairlane.operations.control.request_state import completion
 from fairlane.spark.operations import stream_ranges
+from fairlane.spark.source.columns import (
+    arrow_of,
+    batch_of,
+    columns_of,
+    completion_row,
+    ending_columns,
+    struct_of,
+)
 from tests.spark.worlds import World
 from tests.support.scripts.requests import once
 
@@ -102,6 +113,58 @@ def test_records_of_ended_requests(driver: SyncDriver):
     (ending,) = world.queue.completions("0", follow=False)
     lives = [("r1", ending.submitted_ms), ("r1", 5), ("r2", 5), ("absent", 5)]
     assert driver.run(stream_ranges.ended_requests(lives)) == [(7, 2), None, None, None]
+
+
+def test_whole_streams_are_those_of_the_lives_that_are_named(driver: SyncDriver):
+    world = World(driver)
+    for name in ("r1", "r2"):
+        world.submit(name, 3, limit=7, attempts=2)
+        world.work_off(dead=[1])
+    born = {one.id: one.submitted_ms for one in world.queue.completions("0", follow=False)}
+    lives = [("r1", born["r1"]), ("r2", 5), ("absent", 5), ("r2", born["r2"])]
+    results = driver.run(stream_ranges.whole_results(lives))
+    assert [record for _, record in results] == [(7, 2), None, None, (7, 2)]
+    assert [bool(entries) for entries, _ in results] == [True, False, False, True]
+    dead = driver.run(stream_ranges.whole_dead(lives))
+    assert [record for _, record in dead] == [(7, 2), None, None, (7, 2)]
+    found = [[(one.index, one.error, one.body) for one in died] for died, _ in dead]
+    assert found == [[(1, "it is rejected", b"1")], [], [], [(1, "it is rejected", b"1")]]
+    assert driver.run(stream_ranges.whole_results([])) == []
+    assert driver.run(stream_ranges.whole_dead([])) == []
+
+
+def test_endings_as_columns_are_what_they_are_as_rows(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    world = World(driver)
+    world.submit("r1", 3, priority=2)
+    world.work_off(dead=[1])
+    world.submit("r2", 1)
+    world.queue.request("r2").cancel(reason="no longer wanted: ü")
+    piece = stream_ranges.StreamRange("-", "+")
+    entries, _ = driver.run(stream_ranges.log_entries("req", piece))
+    assert len(entries) == 2
+    damaged: list[dict[bytes | str, bytes | str]] = [
+        {"id": "r3"},
+        {**_fields(entries[0]), b"done": b"many"},
+        {**_fields(entries[0]), b"reason": b"\xff"},
+        {**_fields(entries[0]), b"born": b"0"},
+    ]
+    for more in [{}, *damaged]:
+        if more:
+            redis_client.xadd("{req}:completed", more)  # type: ignore[arg-type]
+        read, _ = driver.run(stream_ranges.log_entries("req", piece))
+        schema = arrow_of(struct_of("completions"))
+        rows = [completion_row(completion(log_id, fields)) for log_id, fields in read]
+        expected = batch_of(columns_of("completions", rows), schema)
+        assert batch_of(ending_columns(read), schema).equals(expected)
+        if more:
+            redis_client.xdel("{req}:completed", read[-1][0])
+    assert batch_of(ending_columns([]), schema).num_rows == 0
+
+
+def _fields(entry: Any) -> dict[bytes | str, bytes | str]:
+    return dict(zip(entry[1][::2], entry[1][1::2], strict=True))
 
 
 def test_a_missing_request_has_no_results(driver: SyncDriver):

@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairlane import settings
 from tests.support.servers.server_process import _die_with_parent
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ LAZY = (  # what programs import when they connect or serve, in a third of a sec
     *("uvicorn.lifespan.on", "uvicorn.protocols.http.auto"),
 )
 MOST_BYTES = 200_000  # of one message
+PATIENCE = "TESTS_PATIENCE_S"  # how long a program waits for a Redis that is away
 FDS = 4  # stdin, stdout, stderr, and a socket for the process id and the exit code
 
 
@@ -162,6 +164,8 @@ def _be_program(given: dict, fds: list[int]) -> None:
     sys.path[0] = given["cwd"]
     sys.argv[:] = given["argv"]
     random.seed()
+    if patience := os.environ.get(PATIENCE):
+        settings.PATIENCE_S = float(patience)
     module, _, name = given["call"].partition(":")
     try:
         status = getattr(importlib.import_module(module), name)()

@@ -12,7 +12,7 @@ _DISPATCH = re.compile(
     rb"\{[^{}]+\}:(?:active|hooked|logged|stats|completed|conf|fleets|load|workers|delayed|schedules|ticks|firing|turns|tenants|[0-9]{1,2})"
 )
 _SERVER = re.compile(
-    rb"(?:audit|hooks):\{[^{}]+\}(?:[:/][a-z0-9]+)?"
+    rb"(?:audit|hooks):\{[^{}]+\}(?:[:/][a-z0-9.]+)?"
 )  # what `fairlane serve` keeps
 _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead|few|error):(\{[^{}]+\})")
 _OF_A_PERSON = b"{lists}:"  # the tests' lists, which stay as any list of a user

@@ -125,6 +125,13 @@ def test_a_file_that_others_may_write_is_refused(program: Program):
     path.parent.chmod(0o777)
     program("serve").refused(2, "who may write its folder")
     path.parent.chmod(0o700)
+    elsewhere = path.parent / "elsewhere"
+    elsewhere.mkdir()
+    path.rename(elsewhere / path.name)
+    path.symlink_to(elsewhere / path.name)
+    elsewhere.chmod(0o777)
+    program("serve").refused(2, "can be replaced by other users", str(elsewhere))
+    elsewhere.chmod(0o700)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 import socket
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from uvicorn.server import ServerState
 
 from fairlane.web import connections
 from fairlane.web.connections import Connection, Door
+from fairlane.web.endpoint.problem import SAFE_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -222,3 +224,29 @@ def test_every_answer_forbids_other_origins_to_read_it(serving: Serving):
     for path in ("/", "/v1/me", "/livez", "/docs", "/nothing", "/dashboard/icon.svg"):
         headers = serving.curl(path).headers
         assert headers["cross-origin-resource-policy"] == "same-origin", path
+
+
+def test_what_is_no_http_is_a_problem_with_the_headers_of_all_answers(serving: Serving):
+    place = serving.url.removeprefix("http://").split(":")
+    for text in (b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"):
+        with socket.create_connection((place[0], int(place[1]))) as caller:
+            caller.sendall(text)
+            head, _, body = b"".join(iter(lambda: caller.recv(4_096), b"")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        for name, value in SAFE_HEADERS.items():
+            assert f"\r\n{name.lower()}: {value}".encode() in head
+        assert json.loads(body)["status"] == 400
+    assert serving.curl("-H", "Upgrade: websocket", "-H", "Connection: Upgrade", "/").status == 200
+    assert len(serving.stop().err.splitlines()) == 1  # that there are no tokens
+
+
+def test_a_content_that_breaks_after_its_answer_leaves_nothing_in_the_log(serving: Serving):
+    place = serving.url.removeprefix("http://").split(":")
+    with socket.create_connection((place[0], int(place[1]))) as caller:
+        head = b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        caller.sendall(head)
+        assert b"404" in caller.recv(4_096)
+        caller.sendall(b"no chunk\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"400" not in b"".join(iter(lambda: caller.recv(4_096), b""))
+    assert "Traceback" not in serving.stop().err

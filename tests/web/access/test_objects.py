@@ -271,3 +271,20 @@ def test_callers_without_a_token_do_not_keep_a_sign_in_out_of_the_trail(
 
     asyncio.run(run())
     assert written == [(token, f"192.0.2.{n}") for token in ("", "one") for n in range(3)]
+
+
+def test_only_operators_see_which_token_submitted_a_request(program: Program):
+    made = {name: program("token", "create", name, "--scope", name).id for name in SCOPES}
+    with Serving(program) as serving:
+        bearer = {name: {"Authorization": f"Bearer {token}"} for name, token in made.items()}
+        serving.call("POST", "/v1/requests", {"bodies": ["a"], "id": "r1"}, **bearer["submit"])
+        shown = {
+            name: serving.call("GET", "/v1/requests/r1", **one).json["by"]
+            for name, one in bearer.items()
+            if name != "consume"
+        }
+        serving.call("POST", "/v1/requests/r1/cancel", {}, **bearer["operate"])
+        ended = serving.call("GET", "/v1/requests/r1", **bearer["operate"]).json["by"]
+    key = made["submit"].split("_")[1]
+    assert shown == {"view": None, "submit": None, "operate": key, "admin": key}
+    assert ended == key

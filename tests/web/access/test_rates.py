@@ -33,12 +33,25 @@ def test_a_refused_call_does_not_count():
     assert found.wait_s("a", 1.0) == 0.0
 
 
-def test_the_callers_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_no_number_of_addresses_resets_a_count(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rates, "MOST_CALLERS", 100)
-    found = CallRates("1/s")
-    for i in range(1_000):
-        found.wait_s(f"caller {i}", 0.0)
-    assert len(found) == 100
+    found = CallRates("1/h", 2)
+    for caller in ("token", "at 192.0.2.1"):
+        assert [found.wait_s(caller, 0.0) for _ in range(3)] == [0.0, 0.0, 3600.0]
+    others = [found.wait_s(f"at {i}", 1.0) for i in range(1_000)]
+    assert others.count(0.0) == 98 + 2  # those without a place share one count
+    for caller in ("token", "at 192.0.2.1"):
+        assert found.wait_s(caller, 1.0) == 3599.0
+    assert found.wait_s("another token", 1.0, is_known=True) == 0.0
+    assert len(found) == 102
+
+
+def test_a_count_that_is_over_makes_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rates, "MOST_CALLERS", 100)
+    found = CallRates("1/s", 2)
+    for second in range(1_000):
+        assert found.wait_s(f"caller {second}", float(second)) == 0.0
+    assert len(found) < 5
 
 
 def test_a_bad_rate_is_refused():

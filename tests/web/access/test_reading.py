@@ -97,6 +97,46 @@ def test_a_caller_that_goes_quiet_is_refused(
     assert refused.value.status == 408
 
 
+@pytest.mark.parametrize(("size", "is_refused"), [(1, True), (20 * reading.SLOWEST, False)])
+def test_lines_that_trickle_in_are_refused(
+    size: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+):
+    now = 0.0
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now)
+
+    async def receive() -> dict[str, Any]:
+        nonlocal now
+        now += 20.0
+        body = b"x" * (size - 1) + b"\n"
+        return {"type": "http.request", "body": body, "more_body": now < 10_000}
+
+    async def read() -> int:
+        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+        return len(await lines_of(request))
+
+    if not is_refused:
+        assert asyncio.run(read()) == 500
+        return
+    with pytest.raises(Refusal, match="less than 1,024 bytes a second") as refused:
+        asyncio.run(read())
+    assert (refused.value.status, now) == (408, 620.0)
+
+
+def test_only_the_time_of_the_caller_counts(monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now)
+
+    async def read() -> int:
+        nonlocal now
+        count = 0
+        async for part in reading.parts(call(*[b"x"] * 9), 10.0):
+            now += 100.0  # the queue is slow
+            count += len(part)
+        return count
+
+    assert asyncio.run(read()) == 9
+
+
 def test_lines_are_cut_wherever_the_parts_end():
     whole = b"one\r\ntwo\n\n\nthree\n"
     for at in range(1, len(whole)):

@@ -6,10 +6,14 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any
 
+from starlette.testclient import TestClient
+
 from fairlane import Flow, settings
 from fairlane.operations.http import audit_trail
 from fairlane.operations.http.audit_trail import AuditEntry
 from fairlane.queue import Queue
+from fairlane.web import asgi
+from fairlane.web.endpoint import trail
 from tests.support.wait import wait_until
 from tests.web.calls import is_problem, submit, take
 from tests.web.serving import Serving
@@ -17,6 +21,7 @@ from tests.web.serving import Serving
 if TYPE_CHECKING:
     import pytest
 
+    from fairlane.protocol.steps import Operation
     from tests.cli.program import Program
 
 
@@ -331,22 +336,22 @@ def test_a_caller_displaces_no_entries_of_another(
 ):
     monkeypatch.setattr(settings, "AUDIT_ENTRIES", 100)
     with Queue.from_url(redis_url) as queue:
-        run, trail = queue.driver.run, audit_trail
+        run = queue.driver.run
         first = AuditEntry("anna", "POST /v1/requests/{id}/cancel", "r1", token="0a0a0a0a")
-        run(trail.begin("req", first))
+        run(audit_trail.begin("req", first))
         for number in range(1_000):
-            run(trail.begin("req", AuditEntry("eve", "x", f"r{number}", token="0b0b0b0b")))
-        assert len(run(trail.read_trail("req", 1_000))[0]) < 500
+            run(audit_trail.begin("req", AuditEntry("eve", "x", f"r{number}", token="0b0b0b0b")))
+        assert len(run(audit_trail.read_trail("req", 1_000))[0]) < 500
         pages, after = [], ""
-        while page := run(trail.read_trail("req", 7, after)):
+        while page := run(audit_trail.read_trail("req", 7, after)):
             pages += [entry for _, entry in page[0]]
             if not (after := page[1]):
                 break
-        assert pages == [entry for _, entry in run(trail.read_trail("req", 1_000))[0]]
+        assert pages == [entry for _, entry in run(audit_trail.read_trail("req", 1_000))[0]]
         assert pages[-1] == first
         for number in range(audit_trail.MOST_PARTS + 3):
-            run(trail.begin("req", AuditEntry("many", "x", token=f"{number:08x}")))
-        parts = run(trail.read_trail("req", 1_000))[0]
+            run(audit_trail.begin("req", AuditEntry("many", "x", token=f"{number:08x}")))
+        parts = run(audit_trail.read_trail("req", 1_000))[0]
         assert len({entry.token for _, entry in parts}) == audit_trail.MOST_PARTS
     is_problem(serving.curl("/v1/audit?after=99999999999999999999-0~a"), 422, "cursor")
 
@@ -377,6 +382,39 @@ def test_dry_runs_leave_no_entry_and_a_bulk_change_leaves_its_filter_or_its_ids(
     assert (by_ids["ids"], by_filter["ids"]) == (["r1", "r2", "r3"], [])
     assert '"tag":["nightly"]' in by_filter["given"]
     assert "matched=3" in by_filter["given"]
+
+
+def test_an_entry_has_what_is_changed_before_the_change(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """So a server that dies meanwhile leaves it."""
+    entries: list[AuditEntry] = []
+
+    def watched(queue: str, began: str, entry: AuditEntry) -> Operation[str]:
+        entries.append(entry)
+        return rewrite(queue, began, entry)
+
+    rewrite = audit_trail.rewrite
+    monkeypatch.setattr(trail, "rewrite", watched)
+    indexes = {"indexes": [0, 7]}
+    with TestClient(asgi(url=redis_url, tokens=None), base_url="http://localhost") as client:
+        client.post("/v1/requests", json={"bodies": ["a"], "id": "r1"})
+        for path, given in (
+            ("bulk", {"action": "pause", "ids": ["r1"], "expected": 9}),
+            ("bulk", {"action": "cancel", "everything": True, "expected": 9}),
+            ("webhooks", {"name": "h", "url": "https://shop.example/hook"}),
+            ("schedules", {"name": "n", "cron": "0 3 * * *", "bodies": ["a"], "limit": 7}),
+            ("requests/r1/dead/drop", indexes),
+        ):
+            assert client.post(f"/v1/{path}", json=given).status_code in {200, 201, 404}, path
+    before = [one for one in entries if not one.status]
+    assert [(one.ids, "matched=" in one.given) for one in before[:4]] == [
+        ("r1", False), ("r1", True), ("", False), ("", True),
+    ]  # fmt: skip
+    assert "url=https://shop.example/hook" in before[4].given
+    assert "limit=7" in before[5].given
+    assert (before[6].given, before[6].ids) == ("indexes", "0 7")
+    assert all(one.status for one in entries if one not in before)
 
 
 def test_the_trail_has_takes_refusals_and_changes_of_tokens(program: Program):

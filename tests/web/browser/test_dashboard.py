@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cli import program
 from tests.support.wait import wait_until
 from tests.web.browser.browser import WAIT_S
 
@@ -101,6 +102,22 @@ def test_a_request_shows_how_many_repeats_were_left_out(browser: Browser, servin
     browser.open("#/requests/plain")
     assert browser.sees("0 of 2")
     assert not browser.run("return document.body.innerText.includes('Left out')")
+
+
+@pytest.mark.rest
+def test_a_request_that_is_open_has_no_share_yet(
+    browser: Browser, serving: Serving, redis_url: str
+):
+    program.begin_submission(redis_url)
+    count = len(program.settle(redis_url, lambda _, body: body))
+    browser.open("#/requests/mine")
+    browser.sees(f"{count} of {count} so far: more may come")
+    assert "100%" not in browser.text
+    meter = browser.one(".meter.large").get_attribute("aria-label")
+    assert meter == f"{count} done of {count} so far"
+    browser.open("#/requests")
+    browser.sees("mine", "so far")
+    assert "100%" not in browser.text
 
 
 @pytest.mark.rest

@@ -108,6 +108,22 @@ def test_a_lease_is_settled_and_the_next_one_acquired_in_one_round_trip():
     assert unit.record.counts()["done"] == 1
 
 
+def test_leases_that_the_supervisor_gives_back_are_not_begun():
+    """The reply was read late, because a call kept the process."""
+    unit = one_server()
+    loop, step = asked(unit)
+    assert names_of(step) == ["exchange"]
+    assert unit.record.revoke_exchange() is not None
+    step = loop.send(reply(b"ok", acquired={b"r2#1.8": granted(b"y", fence=9)}))
+    assert names_of(step) == ["complete"]
+    (call,) = step.steps
+    words = [argument(call, name) for name in ("fence", "keep", "done")]
+    assert words == [b"9", b"u", 0]
+    step = loop.send([[b"already", []]])
+    assert "handle" not in names_of(step)
+    assert held(unit) == []
+
+
 def test_it_sends_what_exchange_takes():
     """It sends the lease, its results, how many tokens, and sizes of measured requests."""
     unit = one_server()
@@ -356,6 +372,33 @@ def test_a_process_that_dies_in_it_strands_nothing(
     assert {word[0] for word in acquired} <= {b"stale"}
     assert len(tokens) == (2 if reached else 0)
     assert len(finish(queue.driver)) == (4 if reached else 6)
+    check_settled_once(request)
+
+
+@ON_ONE_SERVER
+@pytest.mark.parametrize("reached", [True, False], ids=["executed", "on its way"])
+def test_what_a_blocked_process_acquires_in_it_goes_back(
+    queue: Queue, redis_client: redis.Redis, *, reached: bool
+):
+    """Its event loop is blocked, so the reply is not read. Others take the leases meanwhile."""
+    request = queue.submit_request([b"x"] * 6, limit=2)
+    board = LeaseBoard(1)
+    keeper, record = LeaseKeeper(queue.driver, "req", "w:1", "7", board), board.records[0]
+    op, unit = leases.new_op(), exchange_unit("req", "w:1", "7", 0)
+    call = exchange(unit, op, (), lanes=keys.lanes("req")[:6], want=5, shared=True)
+    assert keeper.unanswered.take_back_unread(record), "there is none"
+    record.begin_exchange(op)
+    if reached:
+        assert len(queue.driver.run(once(call))[3]) == 2
+    assert keeper.unanswered.take_back_unread(record)
+    assert redis_client.zcard(keys.leases(request.id)) == 0
+    assert broken(queue, request.id) == []
+    assert len(finish(queue.driver)) == 6
+    acquired = queue.driver.run(once(call))[4]
+    assert {word[0] for word in acquired} <= {b"stale", b"ended"}
+    record.end_acquire()
+    assert record.is_revoked(op)
+    assert keeper.unanswered.take_back_unread(record), "it has ended"
     check_settled_once(request)
 
 

@@ -34,7 +34,7 @@ def command(*, file: str, outs: tuple[str, ...], as_json: bool, redis: str | Non
 
     driver = CommandDriver(url_of(redis))
     with Balancer(driver, outs) as balancer, open_source(file) as source:
-        driver.check()
+        driver.greet()
         counts = balancer.push_many(chain.from_iterable(source.blocks()))
     for name in balancer.names:
         count = counts.get(name, 0)

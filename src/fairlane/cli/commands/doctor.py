@@ -46,11 +46,15 @@ def command(redis: str | None, queue: str, repair: bool, as_json: bool) -> int:
 
 
 def _driver(redis: str | None, queue: str, *, repair: bool) -> SyncDriver:
-    """Returns a driver that examines an unfit server as well; a repair needs a fit one."""
+    """Returns a driver that examines an unfit server as well; a repair needs a fit one.
+
+    It does not wait for a Redis that is away, because its absence is a finding.
+    """
     from fairlane.drivers.sync.driver import SyncDriver
 
-    driver = open_queue(redis, queue, check=repair).driver
+    driver = open_queue(redis, queue, check=False).driver
     if repair:
+        driver.check()
         return driver
     return SyncDriver(driver.url, patience_s=PATIENCE_S, timeout_s=TIMEOUT_S, checks_fitness=False)
 

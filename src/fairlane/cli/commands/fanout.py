@@ -92,9 +92,9 @@ def command(
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
     options = fanout_options(chosen, read)
     where = redis or url or url_of(None)
+    log_to_stderr("info", log_format)
     if shows_lag:
         return _print_lag(where, options)
-    log_to_stderr("info", log_format)
     Fanout(where, options).run(until_idle=until_idle)
     return 0
 

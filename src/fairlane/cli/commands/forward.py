@@ -66,6 +66,7 @@ def command(
     from fairlane.lists.addresses import list_address
     from fairlane.lists.forward import Forwarder
 
+    log_to_stderr("info", log_format)
     begin = list_address("--from", source)
     end = None if target is None else list_address("--to", target)
     if shows_lag:
@@ -80,7 +81,6 @@ def command(
         lease_s=lease_ms / 1000,
         metrics_interval=metrics_ms / 1000,
     )
-    log_to_stderr("info", log_format)
     forwarder.run(until_idle=until_idle)
     return 0
 

@@ -63,7 +63,7 @@ def command(
     if is_named(tokens) and not path.exists():
         raise InvalidArgument(f"{path} does not exist: fairlane token create --file {path}")
     has_tokens = path.exists()
-    with open_queue(redis, queue, waits=True):
+    with open_queue(redis, queue):
         pass
 
     def on_start(address: str) -> None:

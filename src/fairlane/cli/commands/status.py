@@ -273,7 +273,9 @@ def _holder(row: dict[str, Any]) -> str:
 def _counts(progress: Progress) -> str:
     words = ("done", "dead", "cancelled", "left")
     counts = ", ".join(f"{getattr(progress, word):,} {word}" for word in words)
-    return f"{counts} of {progress.total:,}"
+    from fairlane.cli.exit_status import so_far
+
+    return f"{counts} of {progress.total:,}{so_far(progress)}"
 
 
 def _policy(policy: dict[str, int]) -> str:

@@ -58,12 +58,13 @@ _WHY = ", as a request without its last lines is given up after an hour"
     "--id",
     "xid",
     metavar="XID",
-    help="Your own id: submitting the same again finds the same request.",
+    help="Your own id: submitting the same again finds the same request, until its results expire.",
 )
 @click.option(
     "--once",
     is_flag=True,
-    help="Make the id of the content and the options: the same FILE again is the same request.",
+    help="Make the id of the content and the options: the same FILE again is the same request, "
+    "until its results expire.",
 )
 @click.option(
     "--wait",

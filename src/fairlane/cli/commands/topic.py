@@ -34,8 +34,9 @@ def _open(redis: str | None, name: str) -> Topic:
     from fairlane.cli.driver import CommandDriver
     from fairlane.topics import Topic
 
-    topic = Topic(CommandDriver(url_of(redis)), name)
-    topic.driver.check()
+    driver = CommandDriver(url_of(redis))
+    topic = Topic(driver, name)
+    driver.greet()
     return topic
 
 
@@ -221,7 +222,7 @@ def list_(redis: str | None) -> int:
     from fairlane.topics.blocking import topic_names
 
     driver = CommandDriver(url_of(redis))
-    driver.check()
+    driver.greet()
     for name in topic_names(driver):
         write_line(name)
     return 0

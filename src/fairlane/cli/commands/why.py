@@ -45,7 +45,7 @@ def command(request_id: str, redis: str | None, queue: str | None, as_json: bool
 
 
 def _rows(found: WhyWaiting) -> Iterator[tuple[str, str]]:
-    from fairlane.cli.exit_status import left_out_words
+    from fairlane.cli.exit_status import left_out_words, so_far
     from fairlane.common.text import join_names, plural
 
     progress = found.progress
@@ -53,7 +53,8 @@ def _rows(found: WhyWaiting) -> Iterator[tuple[str, str]]:
     done = f"{progress.done:,} done, {progress.dead:,} dead"
     cancelled = f", {progress.cancelled:,} cancelled" if progress.cancelled else ""
     reason = f" ({progress.reason})" if progress.reason else ""
-    yield "state", f"{reason}: {done}{cancelled} of {progress.total:,}{left_out_words(progress)}"
+    total = f"{progress.total:,}{so_far(progress)}"
+    yield "state", f"{reason}: {done}{cancelled} of {total}{left_out_words(progress)}"
     if found.workers and not any(cause.kind in _NAMED for cause in found.causes):
         permits = plural(progress.limit, "permit")
         yield "runs", f"{progress.held:,} of {permits}, by {join_names(list(found.workers))}"

@@ -123,7 +123,7 @@ def command(
         return _run_apps(apps, redis, worker_id, chosen, log, until_idle=until_idle)
     function = _find(handler)
     log()
-    with open_queue(redis, queue, waits=True) as opened:
+    with open_queue(redis, queue) as opened:
         worker = Worker(opened, function, id=worker_id, **chosen)
         _log_unknown(opened)
         if handler is None:
@@ -193,7 +193,7 @@ def _run_apps(
     log()
     workers = workers_of(apps, redis, id=worker_id, **chosen)
     for url in {worker.queue.driver.url for worker in workers}:
-        with open_queue(url, waits=True):
+        with open_queue(url):
             pass
     for worker in workers:
         _log_unknown(worker.queue)

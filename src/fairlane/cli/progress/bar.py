@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
 from fairlane.cli.durations import eta
+from fairlane.cli.exit_status import so_far
 from fairlane.common.terminal import printable
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class Bar(AbstractContextManager["Bar"]):
 
     def show(self, now: Progress, rate: float | None) -> float:
         """Draws the bar; returns the seconds until the next look."""
-        text = [f"{now.done:,}/{now.total:,}", f"{now.dead:,} dead" if now.dead else ""]
+        text = [
+            f"{now.done:,}/{now.total:,}{so_far(now)}",
+            f"{now.dead:,} dead" if now.dead else "",
+        ]
         text += [f"{now.left_out:,} left out" if now.left_out else ""]
         text += [
             "-/s" if rate is None else f"{rate:,.0f}/s",
@@ -52,7 +56,7 @@ class Bar(AbstractContextManager["Bar"]):
         self._columns.update(
             self._task,
             description=now.id,
-            total=now.total or None,
+            total=None if now.is_open else now.total or None,
             completed=now.total - now.left,
             text=printable("  ".join(part for part in text if part)),
         )
@@ -78,5 +82,7 @@ class Bar(AbstractContextManager["Bar"]):
 
 
 def _when(now: Progress, rate: float | None) -> str:
-    """Returns the ETA of an active request, else its state."""
+    """Returns the ETA of an active request whose total is final, else its state."""
+    if now.is_open and now.state == "active":
+        return "more may come"
     return f"ETA {eta(now.left, rate)}" if now.state == "active" else now.state

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlane import settings
 from fairlane.cli.durations import eta
+from fairlane.cli.exit_status import so_far
 from fairlane.cli.output import note
 from fairlane.cli.stall_notice import StallNotice
 from fairlane.common.text import exact
@@ -212,7 +213,7 @@ class Lines(AbstractContextManager["Lines"]):
     def show(self, now: Progress, rate: float | None) -> float:
         """Prints a line; returns after how many seconds to look again."""
         if self._is_away:
-            from fairlane.cli.driver import BACK
+            from fairlane.drivers.driver import BACK
 
             note(BACK)
         self._is_away = False
@@ -231,7 +232,8 @@ class Lines(AbstractContextManager["Lines"]):
 
     def show_away(self, place: str, away_s: float) -> float:
         """Prints a line, once an outage; returns after how many seconds to try again."""
-        from fairlane.cli.driver import AWAY_S, away
+        from fairlane.cli.driver import AWAY_S
+        from fairlane.drivers.driver import away
 
         if away_s >= AWAY_S and not self._is_away:
             self._is_away = True
@@ -241,11 +243,12 @@ class Lines(AbstractContextManager["Lines"]):
 
 def describe(now: Progress, rate: float | None) -> str:
     """Returns the progress as one sentence."""
-    parts: list[Any] = [f"{now.done:,}/{now.total:,} done"]
+    parts: list[Any] = [f"{now.done:,}/{now.total:,} done{so_far(now)}"]
     others = ((now.dead, "dead"), (now.cancelled, "cancelled"), (now.left_out, "left out"))
     parts += [f"{count:,} {word}" for count, word in others if count]
     if not now.ended:
         parts += [f"{rate:,.0f}/s"] if rate else []
-        parts += [f"ETA {eta(now.left, rate)}"] if rate and now.state == "active" else []
+        has_eta = rate and now.state == "active" and not now.is_open
+        parts += [f"ETA {eta(now.left, rate)}"] if has_eta else []
         parts.append(f"permits {now.held}/{now.limit}")
     return f"request {now.id} {now.state}: {', '.join(parts)}"

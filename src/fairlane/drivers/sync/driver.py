@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from fairlane.drivers.driver import Driver
+from fairlane import settings
+from fairlane.drivers.driver import BACK, Driver, away
 from fairlane.drivers.step_runner import StepRunner
 from fairlane.drivers.sync.background import BackgroundRunner, OneShotEvent
 from fairlane.drivers.sync.connections import Servers
@@ -69,6 +71,34 @@ class SyncDriver(Driver[Servers]):
     def check(self, patience_s: float = 0.0) -> Dialect:
         """Connects and reads INFO: see `find_dialect`."""
         return complete(self.find_dialect(patience_s))
+
+    def meet(self, note: Callable[[str], None], patience_s: float = settings.PATIENCE_S) -> None:
+        """Connects as `check` does, with this patience. `note` is called as in `noting`."""
+        with self.noting(note, patience_s):
+            self.check(patience_s)
+
+    @contextlib.contextmanager
+    def noting(self, note: Callable[[str], None], patience_s: float) -> Iterator[None]:
+        """Calls are repeated for `patience_s` in the block.
+
+        If one is, `note` gets a sentence immediately, and another one after the block.
+        """
+        before, is_noted = (self.patience_s, self.give_up), False
+
+        def give_up() -> bool:
+            nonlocal is_noted
+            if not is_noted:
+                is_noted = True
+                note(away(self.place, patience_s))
+            return before[1]()
+
+        self.patience_s, self.give_up = patience_s, give_up
+        try:
+            yield
+        finally:
+            self.patience_s, self.give_up = before
+        if is_noted:
+            note(BACK)
 
     def close(self) -> None:
         """Closes idle connections."""

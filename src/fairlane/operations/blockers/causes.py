@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlane.common.fingerprint import read_failure
 from fairlane.common.text import join_names, plural, when
+from fairlane.errors import InvalidArgument
 from fairlane.found import Cause
 from fairlane.operations.blockers.estimate import Capacity
 from fairlane.operations.control.live_workers import no_worker
 from fairlane.operations.create.lives import DONE, circle_text
+from fairlane.operations.flows.feed import Feed
 from fairlane.operations.maintenance.queue_pause import remedy
 from fairlane.operations.maintenance.queue_rate import until_more
 from fairlane.operations.pull.holder import TAKER
@@ -147,6 +150,10 @@ def _open(facts: RequestFacts) -> Cause | None:
         return None
     last_ms = max(facts.last_chunk_ms, facts.progress.submitted_ms)
     text = "open: its producer is still sending, or gone"
+    with suppress(InvalidArgument):  # a damaged feed, which doctor reports
+        if (feed := Feed.parse(facts.progress.detail.get("feed", ""))) is not None:
+            requests = "request" if len(feed.sources) == 1 else "requests"
+            text = f"open: it is fed by {requests} {join_names(list(feed.sources))}"
     return Cause("open", text, figures={"last_ms": last_ms})
 
 

@@ -12,7 +12,7 @@ from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.text import join_names
 from fairlane.errors import DeadNotFound
 from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
-from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts
+from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts_of_many
 from fairlane.operations.control.request_state import not_found
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, read
@@ -139,9 +139,28 @@ def sub_requests(
     request_id: str, entries: Sequence[tuple[bytes, list[bytes]]]
 ) -> Operation[list[DeadSubRequest]]:
     """Reads some entries of `dead:{id}`, and the texts of their errors."""
-    read = [(dead_id, dict(zip(flat[::2], flat[1::2], strict=True))) for dead_id, flat in entries]
-    texts = yield from error_texts(request_id, (fields[b"error"] for _, fields in read))
-    return [_sub_request(dead_id, fields, texts) for dead_id, fields in read]
+    (found,) = yield from sub_requests_of_many([(request_id, entries)])
+    return found
+
+
+def sub_requests_of_many(
+    read: Sequence[tuple[str, Sequence[tuple[bytes, list[bytes]]]]],
+) -> Operation[list[list[DeadSubRequest]]]:
+    """Reads some entries of `dead:{id}` of each request, and the texts of their errors."""
+    fields_of = [
+        [(dead_id, dict(zip(flat[::2], flat[1::2], strict=True))) for dead_id, flat in entries]
+        for _, entries in read
+    ]
+    texts = yield from error_texts_of_many(
+        [
+            (request_id, {fields[b"error"] for _, fields in entries})
+            for (request_id, _), entries in zip(read, fields_of, strict=True)
+        ]
+    )
+    return [
+        [_sub_request(dead_id, fields, texts) for dead_id, fields in entries]
+        for entries in fields_of
+    ]
 
 
 def _sub_request(

@@ -252,7 +252,7 @@ def unfed(page: Page) -> Operation[list[Finding]]:
 def given_back(page: Page) -> Operation[list[Finding]]:
     """Finds requests whose sub-requests workers gave back, because none has what they need."""
     named = [row.id for row in page.live if _is_given_back(row.values["failure"])]
-    remedy = "start a worker that has the task, or fairlane cancel ID"
+    remedy = "start a worker that can make the call, or fairlane cancel ID; it is dead in 3 days"
     return [
         Finding("given back", WARN, cause.text, remedy, name)
         for name, causes in (yield from _explained(page.queue, named))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from fairlane.errors import FairlaneError
+from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.found import ENDED, QueuePage, QueueSummary
 from fairlane.operations.batching import run_each
 from fairlane.operations.control.request_state import completion
@@ -182,6 +182,13 @@ def is_known(queue: str) -> Operation[bool]:
     """
     (count,) = yield Batch([Command(b"EXISTS", *keys.queue_keys(queue))], patience_s=0.0)
     return bool(count)
+
+
+def reach(queue: str) -> Operation[None]:
+    """Returns when the server of this queue answers, with whatever. Raises RedisUnreachable."""
+    (reply,) = yield Batch([Command(b"EXISTS", keys.workers(queue))], lenient=True)
+    if isinstance(reply, RedisUnreachable):
+        raise reply
 
 
 def similar_queues(queue: str) -> Operation[tuple[list[str], list[str]]]:

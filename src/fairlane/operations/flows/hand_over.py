@@ -20,7 +20,7 @@ from fairlane.errors import FairlaneError, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
 from fairlane.operations.control import change
-from fairlane.operations.control.dead_letters import count_dead
+from fairlane.operations.control.dead_letters import count_dead, list_dead
 from fairlane.operations.flows.feed import DEAD, GATHER, JOINING, Feed, Place, request_of, run_of
 from fairlane.operations.flows.pages import BEFORE_ALL, Source, parts, read_page
 from fairlane.operations.lease.follow_up import follow_up
@@ -263,20 +263,39 @@ class _Hand:
         """
         (total,) = yield from read(self.id, "total")
         here = int(total or 0)
-        if self.feed.kind == DEAD:  # dropped ones are missing rightly
-            dead = yield from count_dead(sources[0].id)
-            return _lack(sources[0], dead, here) if here < dead else ""
-        if self.feed.kind not in JOINING:  # a result that was handed over may have died since
-            done = sources[0].done
-            return _lack(sources[0], done, here) if here < done else ""
+        if self.feed.kind not in JOINING:
+            source = sources[0]
+            if self.feed.kind == DEAD:  # dropped ones are missing rightly
+                count = yield from count_dead(source.id)
+            else:
+                count = source.done
+            is_doubtful = here >= count and not self.is_again and (yield from self._differs(source))
+            return _lack(source, count, here) if here < count or is_doubtful else ""
         for source in sources:
             if self.feed.kind == GATHER and source.total % self.feed.width:
-                count = f"{source.total:,} results, and {self.feed.width} of them make one body"
-                raise _Stop(f"{STOPPED}request {source.id} has {count}")
+                results = f"{source.total:,} results, and {self.feed.width} of them make one body"
+                raise _Stop(f"{STOPPED}request {source.id} has {results}")
             joined = here * (1 if len(sources) > 1 else self.feed.width)
             if source.total != joined:
                 return _lack(source, source.total, joined)
         return ""
+
+    def _differs(self, source: Source) -> Operation[bool]:
+        """Returns True if other sub-requests may be here than those that ended in this way.
+
+        A failover of the source may take back a result that is here. If its sub-request then dies,
+        the count hides that another result is missing. So the bits of the dead are read: of those
+        that this step gets all must be set, else none. Dropped ones have left no index.
+        """
+        wants_dead, count, after = self.feed.kind == DEAD, 0, b""
+        while source.total > source.done and (page := (yield from list_dead(source.id, after))):
+            count, after = count + len(page), page[-1].dead_id
+            bits = yield from run_all(
+                [Command(b"GETBIT", keys.fed(self.id), one.index) for one in page]
+            )
+            if any(bool(bit) != wants_dead for bit in bits):
+                return True
+        return not wants_dead and count < source.total - source.done
 
 
 def _lack(source: Source, count: int, here: int) -> str:

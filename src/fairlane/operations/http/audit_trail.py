@@ -1,23 +1,25 @@
 """The trail of what callers of the HTTP API did: bounded streams beside the queue.
 
-Each token has a part of its own, and so have takes, sign-ins with refusals, and changes of tokens.
-So no caller displaces the entries of another one, however many entries it makes.
+Each token has a part for its changes, one for its takes, and one for its sign-ins and refusals. So
+no caller displaces the entries of another one, and none its own changes by calls that change
+nothing. Callers without a token share their parts, and changes of the tokens have one.
 
-An entry without an outcome is written before a change, so no change is without an entry. When its
-outcome is known, an entry with it replaces the first one. If a server dies in between, the first
-one stays. A repeated call may leave an entry twice.
+An entry without an outcome is written before a change, so no change is without an entry. When more
+of it or its outcome is known, another entry replaces the first one. If a server dies in between,
+the first one stays. A repeated call may leave an entry twice.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.operations.find.cursor import invalid_cursor
-from fairlane.operations.find.requests import check_page
+from fairlane.operations.find.requests import MOST_LISTED, check_page
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text
 from fairlane.protocol.steps import Batch, Command
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation
 
-TAKES, ACCESS, TOKENS = "takes", "access", "tokens"  # parts that belong to no token
-MOST_PARTS = 200
+CHANGES, TAKES, ACCESS, TOKENS = "", "takes", "access", "tokens"  # kinds of entries
+MOST_PARTS = 500
 _TEXT_MOST = 4_000  # characters of one value
 _ENTRIES_LEAST = 50  # of a part, however large they are
 _PAGE_BYTES = 4 << 20
-_CURSOR = re.compile(r"(\d{1,20})-(\d{1,20})~([0-9a-z]{1,20})")
+_FIRST, _MORE = 10, 4  # entries that are read of a part, and how many times as many the next time
+_CURSOR = re.compile(r"(\d{1,20})-(\d{1,20})~([0-9a-z.]{1,20})")
+_Place = tuple[int, int, str]  # an entry's ms and number, and its part
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,12 @@ class AuditEntry:
     count: int = 0
 
 
-def begin(queue: str, entry: AuditEntry, part: str = "") -> Operation[str]:
-    """Writes a change that is about to be made; returns the id of the entry.
+def begin(queue: str, entry: AuditEntry, kind: str = CHANGES) -> Operation[str]:
+    """Writes a change that is about to be made, or a call of another kind.
 
-    `part` is that of the caller's token, unless it is named.
+    Returns the id of the entry.
     """
+    part = _part_of(entry, kind)
     added, *_, parts = yield Batch(
         [*_added(queue, entry, part), Command(b"ZCARD", keys.audit(queue))]
     )
@@ -70,11 +75,15 @@ def begin(queue: str, entry: AuditEntry, part: str = "") -> Operation[str]:
     return str(added.decode())
 
 
-def end(queue: str, began: str, entry: AuditEntry) -> Operation[None]:
-    """Writes the outcome in place of the entry that `begin` returned; "" = there is none."""
-    part = keys.audit_part(queue, _part_of(entry))
-    gone = [Command(b"XDEL", part, began)] if began else []
-    yield Batch([*_added(queue, entry, ""), *gone])
+def rewrite(queue: str, began: str, entry: AuditEntry) -> Operation[str]:
+    """Writes a change in place of the entry with the id `began`, "" = there is none.
+
+    Returns the id of the new entry.
+    """
+    part = _part_of(entry, CHANGES)
+    gone = [Command(b"XDEL", keys.audit_part(queue, part), began)] if began else []
+    added, *_ = yield Batch([*_added(queue, entry, part), *gone])
+    return str(added.decode())
 
 
 def read_trail(
@@ -86,7 +95,7 @@ def read_trail(
     Raises InvalidArgument.
     """
     check_page(limit)
-    last = None
+    last: _Place | None = None
     if after:
         match = _CURSOR.fullmatch(after)
         if match is None or max(int(match[1]), int(match[2])) >= 2**64:
@@ -95,21 +104,49 @@ def read_trail(
     parts = [name.decode() for name in (yield Command(b"ZRANGE", keys.audit(queue), 0, -1))]
     if not parts:
         return [], ""
-    pages = yield Batch([_read(queue, part, last, limit) for part in parts])
-    rows = [
-        (_place(entry_id, part), as_text(flat))
-        for part, page in zip(parts, pages, strict=True)
-        for entry_id, flat in page
-    ]
-    rows.sort(key=lambda row: row[0], reverse=True)
+    rows = {part: _Rows(part, last) for part in parts}
     found, size = list[tuple[str, AuditEntry]](), 0
-    for (ms, seq, part), row in rows[:limit]:
+    while len(found) < limit and size <= _PAGE_BYTES:
+        empty = [one for one in rows.values() if not one.found and not one.is_over]
+        if empty:
+            pages = yield Batch([one.read(queue) for one in empty])
+            for one, page in zip(empty, pages, strict=True):
+                one.add(page)
+        heads = [one for one in rows.values() if one.found]
+        if not heads:
+            break
+        newest = max(heads, key=lambda one: one.found[0][0])
+        (ms, seq, part), row = newest.found.popleft()
         found.append((f"{ms}-{seq}~{part}", _entry(row)))
         size += sum(map(len, row.values()))
-        if size > _PAGE_BYTES:
-            break
-    has_more = len(found) < len(rows) or any(len(page) == limit for page in pages)
-    return found, found[-1][0] if has_more else ""
+    has_more = any(one.found or not one.is_over for one in rows.values())
+    return found, found[-1][0] if found and has_more else ""
+
+
+class _Rows:
+    """The entries of one part that a page may need, the newest first; large ones are few a read."""
+
+    def __init__(self, part: str, last: _Place | None) -> None:
+        self.found: deque[tuple[_Place, dict[str, str]]] = deque()
+        self.is_over = False
+        self._part, self._last, self._count = part, last, _FIRST
+
+    def read(self, queue: str) -> Command:
+        """Reads what is older than the last place. Entries of several parts may have one id."""
+        newest = "+"
+        if self._last is not None:
+            is_behind = self._part < self._last[2]
+            newest = f"{'' if is_behind else '('}{self._last[0]}-{self._last[1]}"
+        stream = keys.audit_part(queue, self._part)
+        return Command(b"XREVRANGE", stream, newest, "-", b"COUNT", self._count)
+
+    def add(self, page: list[tuple[bytes, list[bytes]]]) -> None:
+        """Adds what was read."""
+        self.is_over = len(page) < self._count
+        self.found.extend((_place(name, self._part), as_text(flat)) for name, flat in page)
+        if page:
+            self._last = self.found[-1][0]
+        self._count = min(self._count * _MORE, MOST_LISTED)
 
 
 def note_tokens(queue: str, tokens: Mapping[str, str]) -> Operation[None]:
@@ -141,12 +178,13 @@ def _drop_oldest(queue: str) -> Operation[None]:
         yield Command(b"UNLINK", keys.audit_part(queue, popped[0].decode()))
 
 
-def _part_of(entry: AuditEntry) -> str:
-    return entry.token or "local"
+def _part_of(entry: AuditEntry, kind: str) -> str:
+    if entry.token:
+        return f"{entry.token}.{kind}" if kind else entry.token
+    return kind or "local"
 
 
 def _added(queue: str, entry: AuditEntry, part: str) -> list[Command]:
-    part = part or _part_of(entry)
     words = [
         word
         for name in _NAMES
@@ -162,16 +200,7 @@ def _added(queue: str, entry: AuditEntry, part: str) -> list[Command]:
     ]
 
 
-def _read(queue: str, part: str, last: tuple[int, int, str] | None, limit: int) -> Command:
-    """Reads what is older than a place. Entries of several parts may have one id."""
-    newest = "+"
-    if last is not None:
-        is_behind = part < last[2]
-        newest = f"{'' if is_behind else '('}{last[0]}-{last[1]}"
-    return Command(b"XREVRANGE", keys.audit_part(queue, part), newest, "-", b"COUNT", limit)
-
-
-def _place(entry_id: bytes, part: str) -> tuple[int, int, str]:
+def _place(entry_id: bytes, part: str) -> _Place:
     ms, _, seq = entry_id.decode().partition("-")
     return int(ms), int(seq), part
 

@@ -60,5 +60,8 @@ def set_retention(name: str, age_s: float | None, count: int | None) -> Operatio
 
 
 def delete_topic(name: str) -> Operation[bool]:
-    """Deletes a topic with its messages and subscribers; returns False if there was none."""
+    """Deletes a topic with its messages and subscribers; returns False if there was none.
+
+    After a lost reply the repeat finds none.
+    """
     return bool((yield Command(b"UNLINK", *keys.topic(name))))

@@ -86,6 +86,14 @@ class _Taken(NamedTuple):
     messages: list[TopicMessage]
 
 
+def check_driver(driver: object) -> None:
+    """Raises InvalidArgument for what connects to no Redis, such as a name."""
+    if not hasattr(driver, "run"):
+        raise InvalidArgument(
+            f"topic of {driver!r} is not valid: Topic.from_url('orders') opens the topic orders"
+        )
+
+
 def subscribe(topic: str, subscriber: str, start: Start) -> Operation[bool]:
     """Adds a subscriber; returns False if it was there, and keeps its place then.
 
@@ -159,7 +167,8 @@ def _messages(flat: Sequence[bytes], *, is_repeat: bool) -> list[TopicMessage]:
 def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[int]:
     """Acknowledges messages: they are not delivered again. Returns how many were not before.
 
-    Raises InvalidArgument, SubscriberNotFound.
+    After a lost reply the repeat counts only what was left. Raises InvalidArgument,
+    SubscriberNotFound.
     """
     keys.check_name("subscriber", subscriber)
     wanted = list(ids)

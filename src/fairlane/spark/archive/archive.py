@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.utils import is_remote
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.spark.archive import tables
-from fairlane.spark.archive.reader import dead_of, limits_of, results_of
+from fairlane.spark.archive.reader import NONE_COUNTED, counted, counts_of, dead_of, results_of
 from fairlane.spark.data_source import FORMAT, register
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.options import Options
@@ -74,6 +75,11 @@ def archive(
     before it was read. It keeps what an archive has not read for a day, up to settings.LOG_MOST
     endings.
     """
+    if is_remote():
+        raise InvalidArgument(
+            "an archive cannot be written on Spark Connect, because its server would count what is "
+            "written: run it under spark-submit, or with --master"
+        )
     register(spark, wrap_calls=False)
     if most is not None and most < 1:
         raise InvalidArgument(f"most {most} is not valid: a batch has at least one ending")
@@ -133,6 +139,7 @@ class ArchiveWriter:
         self.results, self.on_batch = results, on_batch
         self.done = Archived()
         self.error: Exception | None = None
+        self._finished: int | None = None  # the last batch that this object has seen as finished
 
     def keep(self, endings: DataFrame, batch: int) -> None:
         """Writes one batch of the log, unless it exists."""
@@ -152,10 +159,12 @@ class ArchiveWriter:
             "requests": len(ids),
         }
         if self._is_there(spark, batch, mark):
+            self._finished = batch
             self.done = replace(self.done, skipped=self.done.skipped + 1)
             return
         counts = self._write(spark, batch, rows)
         tables.write_mark(spark, self.out, batch, {**mark, **counts})
+        self._finished = batch
         done = self.done
         self.done = replace(
             done,
@@ -172,9 +181,10 @@ class ArchiveWriter:
         Raises InvalidArgument if this batch or the one before it belongs to another
         checkpoint.
         """
+        is_next = batch - 1 == self._finished
         marks = {
             number: mark_there
-            for number in (batch - 1, batch)
+            for number in ((batch,) if is_next else (batch - 1, batch))
             if (mark_there := tables.read_mark(spark, self.out, number)) is not None
         }
         if batch in marks:
@@ -184,7 +194,7 @@ class ArchiveWriter:
                     f"{_ONE}; name the right one, or a new folder"
                 )
             return True
-        if batch and batch - 1 not in marks:
+        if batch and not is_next and batch - 1 not in marks:
             raise InvalidArgument(
                 f"the checkpoint has come to batch {batch}, but {self.out} does not hold the one "
                 f"before: {_ONE}; name the right folder, or a new checkpoint"
@@ -192,16 +202,36 @@ class ArchiveWriter:
         return False
 
     def _write(self, spark: SparkSession, batch: int, endings: pa.Table) -> dict[str, int]:
-        counts = {"results": 0, "dead": 0, "missing": 0}
-        by_request = None
+        totals = {"results": 0, "dead": 0, "missing": 0}
+        if not endings.num_rows:
+            return totals
+        counts = NONE_COUNTED
         if self.results:
-            by_request = self._write_parts(spark, batch, "results", self._parts(endings))
+            counts = self._write_parts(spark, batch, "results", self._parts(endings))
             died = self._write_parts(spark, batch, "dead", self._dead_parts(endings))
-            counts["results"], counts["dead"] = _total(by_request), _total(died)
-            expected = pc.sum(endings.column("settled")).as_py() or 0
-            counts["missing"] = max(0, expected - counts["results"])
-        tables.write_requests(spark, self.out, batch, endings, by_request, limits_of(self.redis))
-        return counts
+            totals["results"], totals["dead"] = (
+                tables.total(one.column("rows")) for one in (counts, died)
+            )
+            expected = tables.total(endings.column("settled"))
+            totals["missing"] = max(0, expected - totals["results"])
+        results, limits = tables.counts_at(endings, counts)
+        limits = self._limits(endings, limits.combine_chunks())
+        rows = tables.request_rows(endings, results, limits, batch)
+        frame = spark.createDataFrame(rows, tables.written("requests"))
+        frame = frame.coalesce(-(-rows.num_rows // tables.ROWS))
+        tables.write_table(frame, self.out, "requests")
+        return totals
+
+    def _limits(self, endings: pa.Table, limits: pa.Array) -> pa.Array:
+        """Returns the limits with those that no task has read; null if the record is gone."""
+        rows = endings.filter(limits.is_null()).select(["id", "born"]).to_pydict()
+        if not rows["id"]:
+            return limits
+        lives = list(zip(rows["id"], rows["born"], strict=True))
+        with closing(SyncDriver(self.redis)) as driver:
+            records = driver.run(stream_ranges.ended_requests(lives))
+        read = [None if record is None else record.limit for record in records]
+        return pc.replace_with_mask(limits, limits.is_null(), pa.array(read, limits.type))
 
     def _parts(self, endings: pa.Table) -> pa.Table:
         """Returns the parts of `out`: small requests, and pieces of the others."""
@@ -209,31 +239,35 @@ class ArchiveWriter:
         with closing(SyncDriver(self.redis)) as driver:
             spans = driver.run(stream_ranges.spans_of_results(large.column("id").to_pylist()))
         pieces = tables.parts_of(spans, large, "settled")
-        return pa.concat_tables([tables.small_parts(endings), pieces])
+        return pa.concat_tables([tables.small_parts(endings, "settled"), pieces])
 
     def _dead_parts(self, endings: pa.Table) -> pa.Table:
         some = endings.filter(pc.greater(endings.column("dead"), 0))
+        large = some.filter(pc.greater(some.column("dead"), tables.SMALL))
         with closing(SyncDriver(self.redis)) as driver:
-            spans = driver.run(stream_ranges.dead_spans(some.column("id").to_pylist()))
-        return tables.parts_of(spans, some, "dead")
+            spans = driver.run(stream_ranges.dead_spans(large.column("id").to_pylist()))
+        pieces = tables.parts_of(spans, large, "dead")
+        return pa.concat_tables([tables.small_parts(some, "dead"), pieces])
 
     def _write_parts(
         self, spark: SparkSession, batch: int, table: str, parts: pa.Table
-    ) -> pa.Table | None:
-        """Reads parts of streams on the executors into a table; returns request, rows written."""
+    ) -> pa.Table:
+        """Reads parts of streams on the executors into a table; returns what they counted."""
         if not parts.num_rows:
-            return None
+            return NONE_COUNTED
         # A task has about ROWS results, or the parts of one large request.
-        counts = pc.min_element_wise(parts.column("count"), pa.scalar(tables.ROWS))
-        tasks = min(parts.num_rows, -(-pc.sum(counts).as_py() // tables.ROWS))
-        read = results_of(self.redis) if table == "results" else dead_of(self.redis)
-        frame = (
-            spark.createDataFrame(parts, tables.PARTS)
-            .repartition(max(1, tasks))
-            .mapInArrow(read, tables.SCHEMAS[table])
-        )
-        return tables.write_counted(spark, self.out, table, batch, frame)
-
-
-def _total(counts: pa.Table | None) -> int:
-    return 0 if counts is None else pc.sum(counts.column("count")).as_py() or 0
+        rows = pc.max_element_wise(parts.column("count"), pa.scalar(1))
+        rows = pc.min_element_wise(rows, pa.scalar(tables.ROWS))
+        tasks = min(parts.num_rows, -(-pc.sum(rows).as_py() // tables.ROWS))
+        frame = spark.createDataFrame(parts, tables.PARTS)
+        are_small = pc.max(parts.column("count")).as_py() <= tables.SMALL
+        # Small parts are as many as rows, so Spark has cut them already; it need not move them.
+        frame = frame.coalesce(tasks) if are_small else frame.repartition(tasks)
+        counts = counts_of(spark)
+        read = results_of if table == "results" else dead_of
+        rows_of = frame.mapInArrow(read(self.redis, batch, counts), tables.written(table))
+        tables.write_table(rows_of, self.out, table)
+        found = counted(counts.value)
+        if self._finished != batch - 1:  # an attempt that stopped may have written before
+            found = tables.with_earlier(found, spark, self.out, table, batch)
+        return found

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.accumulators import AccumulatorParam
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RequestNotFound
-from fairlane.operations.control.error_texts import error_texts
-from fairlane.spark.archive.tables import SCHEMAS, SMALL
+from fairlane.operations.control.error_texts import error_texts_of_many
+from fairlane.spark.archive.tables import SMALL, written
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.source.columns import arrow_of, batch_of, columns_of, dead_row
 from fairlane.spark.source.results import columns, named_errors, read_results, sizes_of
@@ -19,113 +20,215 @@ from fairlane.spark.source.results import columns, named_errors, read_results, s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import SparkSession
+
+    from fairlane.operations.control.completion_log import Entries
+    from fairlane.spark.operations.stream_ranges import Ended
+
     Part = dict[str, Any]
+    Columns = dict[str, Any]
     Read = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _TOGETHER = 256  # results of small requests in one round trip: each may have 1 MiB
-_RECORDS = 1_000  # requests whose records are read in one round trip
+_PAGE = 4_096  # rows of small requests in one record batch, about
+_PAGE_BYTES = 16 << 20  # ... and bytes of their bodies
+_COUNTS = pa.schema(
+    [("request", pa.string()), ("born", pa.int64()), ("rows", pa.int64()), ("limit", pa.int32())]
+)
+NONE_COUNTED = _COUNTS.empty_table()
 
 
-def results_of(redis_url: str) -> Read:
-    """Returns a function for mapInArrow: parts of `out` to rows of the table `results`."""
+class Counts(AccumulatorParam[list[bytes]]):
+    """Collects what the tasks of one job counted: tables of Arrow, as bytes.
 
-    def read(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = arrow_of(SCHEMAS["results"])
-        with closing(SyncDriver(redis_url)) as driver:
-            for group in _groups(parts):
-                is_small = group[0]["count"] <= SMALL
-                pages = _whole(driver, group) if is_small else _one(driver, *group)
-                for page in pages:
-                    yield batch_of(page, wanted)
-
-    return read
-
-
-def dead_of(redis_url: str) -> Read:
-    """Returns a function for mapInArrow: parts of `dead` to rows of the table `dead`."""
-
-    def read(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = arrow_of(SCHEMAS["dead"])
-        with closing(SyncDriver(redis_url)) as driver:
-            for part in _rows(parts):
-                if _is_there(driver, part):
-                    for page in _dead(driver, part["request"], part["first"], part["last"]):
-                        yield batch_of(_with(page, part, "died"), wanted)
-
-    return read
-
-
-def limits_of(redis_url: str) -> Read:
-    """Returns a function for mapInArrow: endings to rows of the table `requests`.
-
-    Adds the limit, which is in the request's record; null if the record is gone.
+    Spark adds what a task counted when that task's files are committed, and once for each part. So
+    the counts are those of the rows in the table, also when a task is repeated.
     """
 
-    def read(endings: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = arrow_of(SCHEMAS["requests"])
+    def zero(self, value: list[bytes]) -> list[bytes]:  # noqa: ARG002  Spark's signature
+        """Returns no counts."""
+        return []
+
+    def addInPlace(self, value1: list[bytes], value2: list[bytes]) -> list[bytes]:  # noqa: N802
+        """Returns the counts of both."""
+        value1 += value2
+        return value1
+
+
+def counts_of(spark: SparkSession) -> Accumulator[list[bytes]]:
+    """Returns where the tasks of one job add their counts."""
+    return spark.sparkContext.accumulator([], Counts())
+
+
+def counted(counts: list[bytes]) -> pa.Table:
+    """Returns what was counted: one row for each request that the tasks have read.
+
+    `limit` is null if the request was gone, or if its results are in several parts.
+    """
+    tables = [pa.ipc.open_stream(table).read_all() for table in counts]
+    rows = pa.concat_tables([NONE_COUNTED, *tables])
+    found = rows.group_by(["request", "born"]).aggregate([("rows", "sum"), ("limit", "max")])
+    return found.rename_columns(["request", "born", "rows", "limit"])
+
+
+def results_of(redis_url: str, batch: int, counts: Accumulator[list[bytes]]) -> Read:
+    """Returns a function for mapInArrow: parts of `out` to rows of the table `results`."""
+    return _read("results", redis_url, batch, counts, _small_results, _one)
+
+
+def dead_of(redis_url: str, batch: int, counts: Accumulator[list[bytes]]) -> Read:
+    """Returns a function for mapInArrow: parts of `dead` to rows of the table `dead`."""
+    return _read("dead", redis_url, batch, counts, _small_dead, _dead)
+
+
+def _read(
+    table: str,
+    redis_url: str,
+    batch: int,
+    counts: Accumulator[list[bytes]],
+    read_small: Callable[[SyncDriver, Parts], Iterator[Columns]],
+    read_piece: Callable[[SyncDriver, Part], Iterator[Columns]],
+) -> Read:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted = arrow_of(written(table))
         with closing(SyncDriver(redis_url)) as driver:
-            for batch in endings:
-                for at in range(0, batch.num_rows, _RECORDS):
-                    page = batch.slice(at, _RECORDS)
-                    lives = _lives(page.column("id"), page.column("born"))
-                    records = driver.run(stream_ranges.ended_requests(lives))
-                    limits = [None if record is None else record.limit for record in records]
-                    found = dict(zip(page.schema.names, page.columns, strict=True))
-                    yield batch_of({**found, "limit": limits}, wanted)
+            for rows in batches:
+                is_small = pc.less_equal(rows.column("count"), SMALL)
+                parts = Parts(rows.filter(is_small))
+                for page in read_small(driver, parts):
+                    yield batch_of({**page, "batch": _repeated(batch, page)}, wanted)
+                for part in rows.filter(pc.invert(is_small)).to_pylist():
+                    count = 0
+                    for page in read_piece(driver, part):
+                        yield batch_of({**page, "batch": _repeated(batch, page)}, wanted)
+                        count += len(page["date"])
+                    parts.add(part, count)
+                counts.add([parts.packed()])
 
     return read
 
 
-def _lives(ids: pa.Array, born: pa.Array) -> list[tuple[str, int]]:
-    return list(zip(ids.to_pylist(), born.to_pylist(), strict=True))
+def _repeated(batch: int, page: Columns) -> pa.Array:
+    # A constant of the query would become a part of the code that Spark compiles for each batch.
+    return pa.repeat(pa.scalar(batch, pa.int32()), len(page["date"]))
 
 
-def _rows(parts: Iterable[pa.RecordBatch]) -> Iterator[Part]:
-    for batch in parts:
-        yield from batch.to_pylist()
+class Parts:
+    """Small requests to read, and what was counted of each."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.requests: list[str] = rows.column("request").to_pylist()
+        self.born: list[int] = rows.column("born").to_pylist()
+        self.expected: list[int] = rows.column("count").to_pylist()
+        self.rows = [0] * len(self.requests)
+        self.limits: list[int | None] = [None] * len(self.requests)
+        self._priorities = rows.column("priority")
+        self._names = rows.column("request")
+
+    def groups(self) -> Iterator[range]:
+        """Yields the places of requests to read in one round trip."""
+        first, count = 0, 0
+        for at, expected in enumerate(self.expected):
+            if at > first and count + max(1, expected) > _TOGETHER:
+                yield range(first, at)
+                first, count = at, 0
+            count += max(1, expected)
+        if self.expected:
+            yield range(first, len(self.expected))
+
+    def lives(self, group: range) -> list[tuple[str, int]]:
+        """Returns the requests of a group, each by (id, when it was submitted)."""
+        return [(self.requests[at], self.born[at]) for at in group]
+
+    def note(self, at: int, rows: int, record: Ended | None) -> None:
+        """Notes how many rows the request at this place has, and its limit."""
+        self.rows[at], self.limits[at] = rows, None if record is None else record.limit
+
+    def of(self, owners: list[int]) -> Columns:
+        """Returns the columns of the requests at these places."""
+        places = pa.array(owners, pa.int32())
+        return {"request": self._names.take(places), "priority": self._priorities.take(places)}
+
+    def add(self, part: Part, rows: int) -> None:
+        """Adds the count of a piece of a request that is not small."""
+        self.requests.append(part["request"])
+        self.born.append(part["born"])
+        self.rows.append(rows)
+        self.limits.append(None)
+
+    def packed(self) -> bytes:
+        """Returns the counts as bytes."""
+        columns = [self.requests, self.born, self.rows, self.limits]
+        arrays = [pa.array(one, kind) for one, kind in zip(columns, _COUNTS.types, strict=True)]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, _COUNTS) as stream:
+            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_COUNTS))
+        packed: bytes = sink.getvalue().to_pybytes()
+        return packed
 
 
-def _groups(parts: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
-    """Yields small requests together, and each part of another request alone."""
-    group: list[Part] = []
-    count = 0
-    for part in _rows(parts):
-        if part["count"] > SMALL:
-            yield [part]
-            continue
-        if group and count + part["count"] > _TOGETHER:
-            yield group
-            group, count = [], 0
-        group.append(part)
-        count += part["count"]
-    if group:
-        yield group
+def _small_results(driver: SyncDriver, parts: Parts) -> Iterator[Columns]:
+    """Yields the results of small requests, many on a page."""
+    entries: Entries = []
+    owners: list[int] = []
+    count = size = 0
+    for group in parts.groups():
+        read = driver.run(stream_ranges.whole_results(parts.lives(group)))
+        for at, (found, record) in zip(group, read, strict=True):
+            rows = sum(sizes_of(found))
+            parts.note(at, rows, record)
+            count += rows
+            size += sum(sum(map(len, fields)) for _, fields in found)
+            entries += found
+            owners += [at] * len(found)
+        if count >= _PAGE or size >= _PAGE_BYTES:
+            yield _results(driver, parts, entries, owners)
+            entries, owners, count, size = [], [], 0, 0
+    if entries:
+        yield _results(driver, parts, entries, owners)
 
 
-def _whole(driver: SyncDriver, group: list[Part]) -> Iterator[dict[str, Any]]:
-    """Yields the results of small requests, as one page."""
-    lives = [(part["request"], part["born"]) for part in group]
-    entries, owners = [], []
-    texts: dict[bytes, str] = {}
-    for at, found in enumerate(driver.run(stream_ranges.whole_results(lives))):
-        entries += found
-        owners += [at] * len(found)
-        if names := named_errors(found) - texts.keys():
-            texts.update(driver.run(error_texts(group[at]["request"], names)))
-    if not entries:
-        return
+def _results(driver: SyncDriver, parts: Parts, entries: Entries, owners: list[int]) -> Columns:
+    texts = {}
+    if named_errors(entries):  # most pages have none
+        named = [
+            (parts.requests[at], names)
+            for at, entry in zip(owners, entries, strict=True)
+            if (names := named_errors([entry]))
+        ]
+        texts = driver.run(error_texts_of_many(named))
     sizes = sizes_of(entries)
-    whose = [owner for owner, size in zip(owners, sizes, strict=True) for _ in range(size)]
-    taken = pa.array(whose, pa.int32())
-    of = {
-        name: pa.array([part[name] for part in group]).take(taken)
-        for name in ("request", "priority")
-    }
+    of_rows = [owner for owner, size in zip(owners, sizes, strict=True) for _ in range(size)]
     page = columns(entries, texts, owners)
-    yield {**page, **of, "date": _days(page["settled"])}
+    return {**page, **parts.of(of_rows), "date": _days(page["settled"])}
 
 
-def _one(driver: SyncDriver, part: Part) -> Iterator[dict[str, Any]]:
+def _small_dead(driver: SyncDriver, parts: Parts) -> Iterator[Columns]:
+    """Yields the dead of small requests, many on a page."""
+    rows: list[tuple[Any, ...]] = []
+    owners: list[int] = []
+    size = 0
+    for group in parts.groups():
+        read = driver.run(stream_ranges.whole_dead(parts.lives(group)))
+        for at, (found, record) in zip(group, read, strict=True):
+            parts.note(at, len(found), record)
+            rows += [dead_row(parts.requests[at], one) for one in found]
+            owners += [at] * len(found)
+            size += sum(len(one.body) + len(one.error) for one in found)
+        if len(rows) >= _PAGE or size >= _PAGE_BYTES:
+            yield _died(parts, rows, owners)
+            rows, owners, size = [], [], 0
+    if rows:
+        yield _died(parts, rows, owners)
+
+
+def _died(parts: Parts, rows: list[tuple[Any, ...]], owners: list[int]) -> Columns:
+    page = columns_of("dead", rows)
+    return {**page, **parts.of(owners), "date": _days(_moments(page["died"]))}
+
+
+def _one(driver: SyncDriver, part: Part) -> Iterator[Columns]:
     if _is_there(driver, part):
         piece = stream_ranges.StreamRange(part["first"], part["last"])
         for page in read_results(driver, part["request"], piece):
@@ -138,22 +241,25 @@ def _is_there(driver: SyncDriver, part: Part) -> bool:
     return record is not None
 
 
-def _dead(driver: SyncDriver, request_id: str, first: str, last: str) -> Iterator[dict[str, Any]]:
-    unread: stream_ranges.StreamRange | None = stream_ranges.StreamRange(first, last)
+def _dead(driver: SyncDriver, part: Part) -> Iterator[Columns]:
+    if not _is_there(driver, part):
+        return
+    unread: stream_ranges.StreamRange | None
+    unread = stream_ranges.StreamRange(part["first"], part["last"])
+    request_id = part["request"]
     while unread is not None:
         try:
             dead, unread = driver.run(stream_ranges.read_dead(request_id, unread))
         except RequestNotFound:
             return  # it expired; the batch counts it as missing
         if dead:
-            yield columns_of("dead", (dead_row(request_id, sub_request) for sub_request in dead))
+            page = columns_of("dead", (dead_row(request_id, one) for one in dead))
+            yield _with(page, part, "died")
 
 
-def _with(page: dict[str, Any], part: Part, moment: str) -> dict[str, Any]:
+def _with(page: Columns, part: Part, moment: str) -> Columns:
     """Returns the columns with the request, its priority and the date (UTC) of the moment."""
-    when = page[moment]
-    if not isinstance(when, pa.Array):
-        when = pa.array(when, type=pa.timestamp("us", tz="UTC"))
+    when = _moments(page[moment])
     rows = len(when)
     return {
         **page,
@@ -161,6 +267,12 @@ def _with(page: dict[str, Any], part: Part, moment: str) -> dict[str, Any]:
         "priority": pa.repeat(part["priority"], rows),
         "date": _days(when),
     }
+
+
+def _moments(values: Any) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    return pa.array(values, type=pa.timestamp("us", tz="UTC"))
 
 
 def _days(moments: pa.Array) -> pa.Array:

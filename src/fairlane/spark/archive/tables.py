@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F  # noqa: N812  the usual name
 from pyspark.sql.types import StructField, StructType
 
 from fairlane.spark.operations import stream_ranges
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fairlane.operations.control import completion_log
-    from fairlane.spark.archive.reader import Read
 
 SMALL = 64  # results of a request that are read in one call
 ROWS = 100_000  # rows of one Spark task, about
@@ -47,17 +45,17 @@ PARTS = _struct(
     *(("request", TEXT), ("priority", INT), ("born", LONG), ("count", LONG)),
     *(("first", TEXT), ("last", TEXT)),
 )
-_BORN = StructField("born", LONG)
+_BATCH = StructField("batch", INT)
 
 
-def small_parts(endings: pa.Table) -> pa.Table:
-    """Returns one part for each request whose results are read in one call."""
-    rows = endings.filter(pc.less_equal(endings.column("settled"), SMALL))
-    return _whole_streams(rows.filter(pc.greater(rows.column("settled"), 0)), "settled")
+def written(table: str) -> StructType:
+    """Returns the columns of a table as they are written: with those of its folders."""
+    return StructType([*SCHEMAS[table].fields, _BATCH])
 
 
-def _whole_streams(rows: pa.Table, count: str) -> pa.Table:
-    """Returns a part from the first to the last entry for each request."""
+def small_parts(endings: pa.Table, count: str) -> pa.Table:
+    """Returns one part for each request whose stream of `count` rows is read in one call."""
+    rows = endings.filter(pc.less_equal(endings.column(count), SMALL))
     edges = [pa.repeat(edge, rows.num_rows) for edge in ("-", "+")]
     columns = [rows.column(name) for name in ("id", "priority", "born", count)]
     return pa.table([*columns, *edges], schema=arrow_of(PARTS))
@@ -99,47 +97,60 @@ def collect(endings: DataFrame) -> pa.Table:
     return table.append_column("born", born.fill_null(0)).append_column("settled", settled)
 
 
-def write_counted(
-    spark: SparkSession, out: str, table: str, batch: int, frame: DataFrame
+def with_earlier(
+    counts: pa.Table, spark: SparkSession, out: str, table: str, batch: int
 ) -> pa.Table:
-    """Writes a batch's rows by date, over those of an earlier attempt; returns request, count."""
-    _write(frame, out, table, batch)
-    written = read_table(spark, out, table, batch)
-    if written is None:
-        return pa.table({"request": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
-    return written.groupBy("request").count().toArrow()
+    """Returns the counts of a batch with the rows that only an earlier attempt has written.
+
+    Such rows stay if none of their date are written now, because the results have left Redis.
+    """
+    frame = read_table(spark, out, table, batch)
+    if frame is None:
+        return counts
+    there = frame.groupBy("request").count().toArrow()
+    if total(there.column("count")) == total(counts.column("rows")):
+        return counts
+    at = pc.index_in(counts.column("request"), value_set=there.column("request").combine_chunks())
+    rows = there.column("count").take(at).fill_null(0)
+    return counts.set_column(counts.schema.get_field_index("rows"), "rows", rows)
 
 
-def write_requests(
-    spark: SparkSession,
-    out: str,
-    batch: int,
-    endings: pa.Table,
-    counts: pa.Table | None,
-    read: Read,
-) -> None:
-    """Writes the endings of a batch; `read` adds the limit, and `counts` are those of results."""
-    if not endings.num_rows:
-        return
-    results = pa.repeat(pa.scalar(0, pa.int64()), endings.num_rows)
-    if counts is not None:
-        at = pc.index_in(endings.column("id"), value_set=counts.column("request"))
-        results = counts.column("count").take(at).fill_null(0)
+def total(column: Any) -> int:
+    """Returns the sum of a column, 0 if it is empty."""
+    return pc.sum(column).as_py() or 0
+
+
+def counts_at(endings: pa.Table, counts: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Returns the number of results and the limit of each ending, null where none was counted."""
+    at = pc.index_in(_lives(endings, "id"), value_set=_lives(counts, "request").combine_chunks())
+    return counts.column("rows").take(at).fill_null(0), counts.column("limit").take(at)
+
+
+def _lives(rows: pa.Table, id_column: str) -> pa.ChunkedArray:
+    """Returns what distinguishes a request from a later one with the same id."""
+    born = rows.column("born").cast(pa.string())
+    return pc.binary_join_element_wise(rows.column(id_column), born, " ")
+
+
+def request_rows(endings: pa.Table, results: Any, limits: Any, batch: int) -> pa.Table:
+    """Returns the rows of the table `requests`."""
     logged = endings.column("logged").cast(pa.timestamp("us", tz="UTC"))
-    days = pc.strftime(logged, format="%Y-%m-%d")
-    full = endings.drop_columns("settled").append_column("results", results)
-    full = full.append_column("date", days)
-    schema = SCHEMAS["requests"]
-    given = StructType([*(field for field in schema if field.name != "limit"), _BORN])
-    full = full.select(given.names).cast(arrow_of(given))
-    frame = spark.createDataFrame(full, given).repartition(-(-endings.num_rows // ROWS))
-    _write(frame.mapInArrow(read, schema), out, "requests", batch)
+    added = {
+        "limit": limits,
+        "results": results,
+        "date": pc.strftime(logged, format="%Y-%m-%d"),
+        "batch": pa.repeat(batch, endings.num_rows),
+    }
+    for name, column in added.items():
+        endings = endings.append_column(name, column)
+    schema = written("requests")
+    return endings.select(schema.names).cast(arrow_of(schema))
 
 
-def _write(frame: DataFrame, out: str, table: str, batch: int) -> None:
+def write_table(frame: DataFrame, out: str, table: str) -> None:
+    """Writes a batch's rows by date, over those of an earlier attempt."""
     (
-        frame.withColumn("batch", F.lit(batch))
-        .write.mode("overwrite")
+        frame.write.mode("overwrite")
         .option("partitionOverwriteMode", "dynamic")
         .partitionBy("date", "batch")
         .parquet(f"{out}/{table}")

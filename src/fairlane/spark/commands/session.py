@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import click
 
 from fairlane import settings
-from fairlane.cli.options import url_of
+from fairlane.cli.options import open_queue, url_of
 from fairlane.cli.output import note
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.spark.commands.interrupts import Interrupts
@@ -128,14 +128,9 @@ def redis_for(master: str | None, redis: str | None) -> str:
 
 
 def must_answer(url: str) -> None:
-    """Tries Redis once, as every command does, because an API call would wait for it to start.
-
-    Raises RedisError.
-    """
-    from fairlane.queue import Queue
-
-    with Queue.from_url(url) as queue:
-        queue.driver.check()
+    """Waits for Redis and says so, as every command does. Raises RedisError."""
+    with open_queue(url):
+        pass
 
 
 def is_local_path(path: str) -> bool:

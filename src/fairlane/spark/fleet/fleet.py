@@ -8,6 +8,7 @@ all workers.
 
 from __future__ import annotations
 
+import logging
 import socket
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ SUMMARY = (
     "worker string, host string, taken long, done long, failed long, busy_ms long, idle_ms long, "
     "ended string"
 )
+_log = logging.getLogger("fairlane.spark")
 _LOOK_S = 1.0  # between looks for the stop signal
 _MOST = 10_000
 
@@ -108,7 +110,7 @@ def run_fleet(
     count = _count(spark, workers)
     with Queue.from_url(plan.url, name=queue) as opened:
         Worker(opened, plan.handler, **plan.options)  # raises here, not on executors
-        opened.driver.check()
+        opened.driver.meet(_log.warning)
         plan = replace(plan, began_us=opened.driver.run(stop_signal.now_us(queue)))
     return _summaries(spark, plan, count)
 

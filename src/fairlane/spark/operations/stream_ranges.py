@@ -21,7 +21,11 @@ from fairlane.operations.control.completion_log import (
     span,
     span_of,
 )
-from fairlane.operations.control.dead_letters import page_size, sub_requests
+from fairlane.operations.control.dead_letters import (
+    page_size,
+    sub_requests,
+    sub_requests_of_many,
+)
 from fairlane.operations.control.request_state import (
     asks_of_progress,
     completion,
@@ -34,7 +38,7 @@ from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fairlane.model import Completion, DeadSubRequest, Progress
     from fairlane.protocol.steps import Operation
@@ -145,11 +149,16 @@ def these_entries(stream: bytes, ids: Sequence[bytes]) -> Operation[Entries]:
     return [entry for reply in replies for entry in reply]
 
 
+def log_entries(queue: str, piece: StreamRange) -> Operation[tuple[Entries, StreamRange | None]]:
+    """Returns a page of entries of the completion log and the unread rest of the piece."""
+    return (yield from read_page(keys.completed(queue), piece, PAGE))
+
+
 def endings(
     queue: str, piece: StreamRange
 ) -> Operation[tuple[list[Completion], StreamRange | None]]:
     """Returns a page of the completion log and the unread rest of the piece, or None."""
-    entries, unread = yield from read_page(keys.completed(queue), piece, PAGE)
+    entries, unread = yield from log_entries(queue, piece)
     return [completion(log_id, fields) for log_id, fields in entries], unread
 
 
@@ -203,24 +212,40 @@ def dead_spans(ids: Sequence[str]) -> Operation[list[tuple[str, Span]]]:
 
 def whole_results(
     lives: Sequence[tuple[str, int]],
-) -> Operation[list[Entries]]:
-    """Returns all entries of `out` of ended requests, each by (id, when it was submitted).
+) -> Operation[list[tuple[Entries, Ended | None]]]:
+    """Returns all entries of `out` and the record of ended requests; see `_whole`."""
+    return (yield from _whole(lives, keys.results))
 
-    A request that is gone, or is a later one of this id, has none. The requests must be small.
+
+def whole_dead(
+    lives: Sequence[tuple[str, int]],
+) -> Operation[list[tuple[list[DeadSubRequest], Ended | None]]]:
+    """Returns all dead sub-requests and the record of ended requests; see `_whole`."""
+    found = yield from _whole(lives, keys.dead)
+    pairs = zip(lives, found, strict=True)
+    dead = yield from sub_requests_of_many([(one, entries) for (one, _), (entries, _) in pairs])
+    return [(died, record) for died, (_, record) in zip(dead, found, strict=True)]
+
+
+def _whole(
+    lives: Sequence[tuple[str, int]], key_of: Callable[[str], bytes]
+) -> Operation[list[tuple[Entries, Ended | None]]]:
+    """Returns all entries of a stream of ended requests, each by (id, when it was submitted).
+
+    A request that is gone, or is a later one of this id, has neither entries nor a record. All
+    are read in one round trip, so the requests must be few and small.
     """
-    names = ("state", "born")
+    if not lives:
+        return []
     steps: list[Command] = []
     for request_id, _ in lives:
         # If the record is right after the read, the entries are of this request.
-        steps += [
-            Command(b"XRANGE", keys.results(request_id), "-", "+"),
-            hmget(request_id, *names),
-        ]
-    replies = yield from run_all(steps)
-    found: list[Entries] = []
-    for (_, submitted_ms), entries, record in zip(lives, replies[::2], replies[1::2], strict=True):
-        state, born = parse_fields(names, record)
-        found.append(entries if state in ENDED_STATES and born == str(submitted_ms) else [])
+        steps += [Command(b"XRANGE", key_of(request_id), b"-", b"+"), _record(request_id)]
+    replies = yield Batch(steps)
+    found: list[tuple[Entries, Ended | None]] = []
+    for (_, submitted_ms), entries, reply in zip(lives, replies[::2], replies[1::2], strict=True):
+        record = _ended(reply, submitted_ms)
+        found.append(([] if record is None else entries, record))
     return found
 
 
@@ -274,14 +299,23 @@ def ended_requests(lives: Sequence[tuple[str, int]]) -> Operation[list[Ended | N
 
     A later request with the same id does not count.
     """
-    names = ("state", "born", "limit", "attempts")
-    replies = yield from run_all([hmget(request_id, *names) for request_id, _ in lives])
-    records: list[Ended | None] = []
-    for (_, submitted_ms), reply in zip(lives, replies, strict=True):
-        state, born, limit, attempts = parse_fields(names, reply)
-        is_it = state in ENDED_STATES and born == str(submitted_ms)
-        records.append(Ended(int(limit or 0), int(attempts or 0)) if is_it else None)
-    return records
+    replies = yield from run_all([_record(request_id) for request_id, _ in lives])
+    pairs = zip(lives, replies, strict=True)
+    return [_ended(reply, submitted_ms) for (_, submitted_ms), reply in pairs]
+
+
+_RECORD = ("state", "born", "limit", "attempts")
+
+
+def _record(request_id: str) -> Command:
+    return hmget(request_id, *_RECORD)
+
+
+def _ended(reply: Sequence[bytes | None], submitted_ms: int) -> Ended | None:
+    """Returns the record in a reply to `_record`; None if it is not of this life, or has no end."""
+    state, born, limit, attempts = parse_fields(_RECORD, reply)
+    is_it = state in ENDED_STATES and born == str(submitted_ms)
+    return Ended(int(limit or 0), int(attempts or 0)) if is_it else None
 
 
 def workers(queue: str) -> Operation[list[dict[str, str]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from fairlane.errors import InvalidArgument
+from fairlane.operations.control.request_state import completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from fairlane.model import Completion, DeadSubRequest, Progress
+    from fairlane.operations.control.completion_log import Entries
     from fairlane.spark.operations.stream_ranges import Ended
 
 TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()
@@ -103,32 +106,78 @@ def columns_of(view: str, rows: Iterable[Sequence[Any]]) -> dict[str, list[Any]]
     return {name: list(turned[at]) if turned else [] for at, name in enumerate(names)}
 
 
-def completion_row(completion: Completion) -> tuple[Any, ...]:
+def completion_row(ending: Completion) -> tuple[Any, ...]:
     """Returns one row of the view `completions`."""
-    logged_ms = int(completion.log_id.partition("-")[0])
+    logged_ms = int(ending.log_id.partition("-")[0])
     return (
-        *(completion.log_id, completion.id, completion.state, completion.priority),
-        *(completion.total, completion.done, completion.dead, completion.cancelled),
+        *(ending.log_id, ending.id, ending.state, ending.priority),
+        *(ending.total, ending.done, ending.dead, ending.cancelled),
         *(
-            moment(completion.submitted_ms),
-            moment(completion.ended_ms),
-            completion.reason,
+            moment(ending.submitted_ms),
+            moment(ending.ended_ms),
+            ending.reason,
             moment(logged_ms),
         ),
     )
 
 
-def ended_row(completion: Completion, record: Ended | None) -> tuple[Any, ...]:
+_LOGGED = (
+    *(b"id", b"state", b"priority", b"total", b"done", b"dead", b"cancelled"),
+    *(b"born", b"ended", b"reason"),
+)
+
+
+def ending_columns(entries: Entries) -> dict[str, Any]:
+    """Returns entries of the completion log as columns of the view `completions`."""
+    named = [name for _, fields in entries for name in fields[::2]]
+    if named == [*_LOGGED] * len(entries):
+        try:
+            return _usual_endings(entries)
+        except pa.ArrowInvalid:
+            pass  # a text that is no UTF-8, or no number
+    rows = (completion_row(completion(log_id, fields)) for log_id, fields in entries)
+    return columns_of("completions", rows)
+
+
+def _usual_endings(entries: Entries) -> dict[str, Any]:
+    """Returns the columns of entries that have all fields in their order. Raises ArrowInvalid."""
+    ids = pa.array([log_id for log_id, _ in entries], pa.binary()).cast(pa.string())
+    texts = {
+        name.decode(): pa.array([fields[at] for _, fields in entries], pa.binary()).cast(
+            pa.string()
+        )
+        for at, name in zip(range(1, 2 * len(_LOGGED), 2), _LOGGED, strict=True)
+    }
+    numbers = ("priority", "total", "done", "dead", "cancelled", "born", "ended")
+    found = {name: texts[name].cast(pa.int64()) for name in numbers}
+    logged = pc.list_element(pc.split_pattern(ids, "-"), 0).cast(pa.int64())
+    return {
+        **{name: texts[name] for name in ("id", "state", "reason")},
+        **{name: found[name] for name in numbers[:5]},
+        "log_id": ids,
+        "submitted": _moments(found["born"]),
+        "ended": _moments(found["ended"]),
+        "logged": _moments(logged),
+    }
+
+
+def _moments(ms: Any) -> Any:
+    """Returns milliseconds as timestamps; null for 0, which is no moment."""
+    micros = pc.if_else(pc.equal(ms, 0), pa.scalar(None, pa.int64()), pc.multiply(ms, 1000))
+    return micros.cast(pa.timestamp("us", tz="UTC"))
+
+
+def ended_row(ending: Completion, record: Ended | None) -> tuple[Any, ...]:
     """Returns one row of the view `requests`, of a request that has ended."""
     return (
-        *(completion.id, completion.state, completion.priority, record.limit if record else None),
-        *(completion.total, completion.done, completion.dead, completion.cancelled),
+        *(ending.id, ending.state, ending.priority, record.limit if record else None),
+        *(ending.total, ending.done, ending.dead, ending.cancelled),
         *(
             0,
             False,
-            moment(completion.submitted_ms),
-            moment(completion.ended_ms),
-            completion.reason,
+            moment(ending.submitted_ms),
+            moment(ending.ended_ms),
+            ending.reason,
         ),
     )
 

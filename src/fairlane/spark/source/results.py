@@ -133,7 +133,7 @@ def named_errors(entries: Entries) -> set[bytes]:
         name
         for _, fields in entries
         for head, name in zip(fields[2::2], fields[3::2], strict=True)
-        if name and head.split(b":")[_STATUS] == b"x"
+        if b":x:" in head and name
     }
 
 

@@ -36,8 +36,7 @@ from fairlane.spark.source.columns import (
     arrow_of,
     batch_of,
     check_schema,
-    columns_of,
-    completion_row,
+    ending_columns,
 )
 from fairlane.spark.source.results import read_results
 from fairlane.spark.source.views import KNOWN, MOST_PARTS, view_of
@@ -273,9 +272,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         unread: StreamRange | None = piece
         while unread is not None:
-            page, unread = driver.run(stream_ranges.endings(self.queue, unread))
+            page, unread = driver.run(stream_ranges.log_entries(self.queue, unread))
             if page:
-                yield columns_of(self.view, map(completion_row, page))
+                yield ending_columns(page)
 
     def _check(self, start: str, born: int) -> None:
         """Raises DataLost if entries after `start` are gone, or later ones may come before it."""

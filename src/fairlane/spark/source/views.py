@@ -28,9 +28,9 @@ from fairlane.spark.source.columns import (
     batch_of,
     check_schema,
     columns_of,
-    completion_row,
     dead_row,
     ended_row,
+    ending_columns,
     progress_row,
     struct_of,
     worker_row,
@@ -265,8 +265,8 @@ class CompletionsReader(ViewReader):
         """Yields the endings in one piece."""
         unread: StreamRange | None = part
         while unread is not None:
-            page, unread = driver.run(stream_ranges.endings(self.queue, unread))
-            yield columns_of(self.view, map(completion_row, page))
+            page, unread = driver.run(stream_ranges.log_entries(self.queue, unread))
+            yield ending_columns(page)
 
 
 class RequestsReader(ViewReader):

@@ -9,8 +9,9 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.options import policy_of
+from fairlane.tasks.app import App, check_apps
 from fairlane.tasks.executor.call_stream import CallFuture, CallStream, OneCall
-from fairlane.tasks.options import TaskOptions, executor_options
+from fairlane.tasks.options import TaskOptions, executor_options, word_of
 from fairlane.tasks.task import Task
 from fairlane.tracing.client import creating
 
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-    from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_PROTECTING = ("attempts", "time_limit_s", "deadline_s", "rate")  # options of a task
 
 
 class Executor(concurrent.futures.Executor):
@@ -30,8 +31,9 @@ class Executor(concurrent.futures.Executor):
 
     The calls are sub-requests of one request, or of one after the other: at most `max_workers`
     workers run them at a time. The other options are those of a task, see TaskOptions, and apply
-    to all calls; the tasks' own options do not. `limit`, the word of a task, is the same as
-    `max_workers`.
+    to all calls; the tasks' own options do not. So a task with attempts, a time limit, a deadline
+    or a rate of its own is refused unless the executor names that option, too. `limit`, the word of
+    a task, is the same as `max_workers`.
 
     A future raises TaskError with the remote traceback, and TaskCancelled if a person cancels the
     request. It can be cancelled until its call is sent. A call is sent when the workers need it
@@ -41,12 +43,14 @@ class Executor(concurrent.futures.Executor):
     def __init__(
         self, app: App, max_workers: int | None = None, **options: Unpack[TaskOptions]
     ) -> None:
+        check_apps("executor", [app])
         self.app = app
         given = dict(options)
         if max_workers is not None:
             given["limit"] = _limit_of(max_workers, given)
         policy = executor_options(given)
         max_wait_s = policy.pop("max_wait_s", 0.0)
+        self._named = frozenset(policy)
         self._limit = policy.get("limit", settings.DEFAULT_LIMIT)
         self._calls = CallStream(app, policy_of(app.name, **policy), max_wait_s)
 
@@ -125,15 +129,26 @@ class Executor(concurrent.futures.Executor):
                     f"task {called.name} belongs to app {called.app.name}: "
                     f"use an executor of that app, because this one has app {self.app.name}"
                 )
-            return called
+            return self._unless_protected(called)
         for task in self.app.tasks.values():
             if task.function is called:
-                return task
+                return self._unless_protected(task)
         name = getattr(called, "__qualname__", None) or type_of(called)
         raise ArgumentsRefused(
             f"{name} is no task of app {self.app.name}: register it with @app.task, "
             "because a worker calls only functions that it has"
         )
+
+    def _unless_protected(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
+        """Returns the task. Raises ArgumentsRefused if an option that protects it would be lost."""
+        for option in _PROTECTING:
+            if option in task.options and option not in self._named:
+                word = word_of(option)
+                raise ArgumentsRefused(
+                    f"task {task.name} has its own {word}, which the one request of an executor "
+                    f"cannot keep: name it as Executor(app, {word}=...)"
+                )
+        return task
 
     def __repr__(self) -> str:
         return f"<Executor of app {self.app.name}, limit {self._limit}>"

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from fairlane import settings
 from fairlane.errors import InvalidArgument, type_of
 from fairlane.tasks.app import App, merged_tasks
-from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec, NotCarried
+from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec, NotCarried, why_not
 from fairlane.tasks.hooks import Hooks, ProcessLoop, TaskCall
 from fairlane.worker.handler.errors import GiveBack, Reject
 from fairlane.worker.handler.handlers import Context, Lifespan
@@ -34,6 +34,7 @@ __fairlane_caller__ = True  # its frames are left out of a task's traceback: see
 _NO_TEXT = {*range(0x80, 0x90), *range(0xA0, 0xC2), *range(0xF5, 0x100)}
 _NAMED_MOST = 100  # kinds of calls that a process logs because it cannot make them
 UNKNOWN_AFTER_S = 10.0  # a worker looks so often whether it has an unknown task by now
+UNKNOWN_MOST_DAYS = 3  # for so long: it covers a weekend
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,8 @@ class Calls:
         if what not in self._unfit_calls and len(self._unfit_calls) < _NAMED_MOST:
             self._unfit_calls.add(what)
             _log.warning("queue %s: %s; this one has %s", self.queue, text, self._names())
-        return GiveBack(text, UNKNOWN_AFTER_S)
+        at_last = f"workers gave it back for {UNKNOWN_MOST_DAYS} days, because {what}: {remedy}"
+        return GiveBack(text, UNKNOWN_AFTER_S, UNKNOWN_MOST_DAYS * 86_400.0, at_last)
 
     def _names(self) -> str:
         return ", ".join(sorted(self._tasks)) or "none"
@@ -307,6 +309,7 @@ def _in_words(error: msgspec.MsgspecError) -> str:
     """Returns msgspec's sentence in the words of a call."""
     text = (
         str(error)
+        .replace(" - at `$[2]`", "")
         .replace("`$[2].", "`")
         .replace("Object missing required field", "missing argument")
     )
@@ -334,7 +337,7 @@ def _encoded(callee: _Callee, codec: Codec, value: Any) -> bytes | None:
     except UNENCODABLE as error:
         raise Reject(
             f"task {callee.signature.task} returned {type_of(value)}, "
-            f"which cannot be encoded: {error}"
+            f"which cannot be encoded: {why_not(error)}"
         ) from None
     if body is not None and len(body) > settings.MAX_BODY:
         raise Reject(

@@ -155,7 +155,7 @@ class TokenFile:
     def _read(self) -> list[AccessToken]:
         try:
             with self.path.open("rb") as file:
-                _check_private(self.path, os.fstat(file.fileno()), self.path.parent.stat())
+                _check_private(self.path, os.fstat(file.fileno()))
                 content = msgspec.json.decode(file.read(), type=_Content)
             for one in content.tokens:
                 check_name("token's name", one.name)
@@ -195,19 +195,23 @@ class TokenFile:
             fresh.replace(self.path)
 
 
-def _check_private(path: Path, file: os.stat_result, folder: os.stat_result) -> None:
-    """Raises InvalidArgument if others may write the file, or put another one in its place."""
+def _check_private(path: Path, file: os.stat_result) -> None:
+    """Raises InvalidArgument if others may write the file, or put another one in its place.
+
+    If the path is a link, they may neither replace the link nor the file.
+    """
     if stat.S_IMODE(file.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
         raise InvalidArgument(
             f"{path} can be written by other users: check its tokens with care, then run "
             f"chmod 600 {path}"
         )
-    mode = stat.S_IMODE(folder.st_mode)
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise InvalidArgument(
-            f"{path} can be replaced by other users, who may write its folder: run "
-            f"chmod o-w {path.parent}"
-        )
+    for folder in (path.parent, path.resolve().parent):
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise InvalidArgument(
+                f"{path} can be replaced by other users, who may write its folder: run "
+                f"chmod o-w {folder}"
+            )
 
 
 def _digest(text: str) -> str:

@@ -58,7 +58,7 @@ def admit(
         raise Refusal(401, UNAUTHORIZED, _BEARER)
     request.state.caller = Caller.of(token)
     request.state.counted_as = token.id
-    _bound(site, token.id, cost)
+    _bound(site, token.id, cost, is_known=True)
     if not any(map(token.allows, scopes)):
         raise Refusal(403, f"{UNAUTHORIZED}: a token with the scope {' or '.join(scopes)} may")
     return Caller.of(token)
@@ -99,11 +99,11 @@ def _unreadable(error: Exception) -> Refusal:
     return Refusal(503, "tokens cannot be checked now: the server's log has the details")
 
 
-def _bound(site: Site, caller: str, cost: float) -> None:
+def _bound(site: Site, caller: str, cost: float, *, is_known: bool = False) -> None:
     """Counts a call. Raises Refusal if its caller calls too often."""
     if site.rates is None or not cost:
         return
-    wait_s = site.rates.wait_s(caller, clock.mono_s(), cost)
+    wait_s = site.rates.wait_s(caller, clock.mono_s(), cost, is_known=is_known)
     if wait_s:
         after = str(math.ceil(wait_s))
         raise Refusal(429, f"too many calls: repeat it after {after} s", {"Retry-After": after})

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MEDIA = "application/problem+json"
+SAFE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
 _log = logging.getLogger(__name__)
 _STATUS: tuple[tuple[type[errors.FairlaneError], int], ...] = (  # the first class that fits
     (errors.RequestExists, 409),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import re
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -31,6 +30,8 @@ WHOLE_S = 120.0  # a document must be there by then
 DISCARDED_MOST = 32 << 20  # bytes that are read after a refusal, so that the caller sees it
 _LOOK_S = 1.0  # between two looks whether the caller's token is still one
 CHUNK_S = 30.0  # a client may pause so long between two parts of its content
+PATIENCE_S = 600.0  # for what comes in lines, and more time for each byte that has come
+SLOWEST = 1_024  # bytes a second: what comes more slowly ends when that time is over
 
 
 def media_of(request: Request) -> str:
@@ -38,32 +39,48 @@ def media_of(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def parts(request: Request, whole_s: float = math.inf) -> AsyncIterator[bytes]:
+async def parts(request: Request, whole_s: float | None = None) -> AsyncIterator[bytes]:
     """Yields the content as it comes; all of it must come within `whole_s`.
 
-    Raises Refusal if the client is too slow, or its token is revoked meanwhile.
+    None: as slowly as SLOWEST, after PATIENCE_S. Only time in which the client is waited for
+    counts. Raises Refusal if the client is too slow, or its token is revoked meanwhile.
     """
-    ends = clock.mono_s() + whole_s
+    left_s = PATIENCE_S if whole_s is None else whole_s
     check_still = getattr(request.state, "check_still", None)
     looked = clock.mono_s()
     async with contextlib.aclosing(request.stream()) as stream:
         while True:
+            began = clock.mono_s()
             try:
-                async with asyncio.timeout(min(CHUNK_S, max(0.0, ends - clock.mono_s()))):
+                async with asyncio.timeout(min(CHUNK_S, left_s)):
                     part = await anext(stream, None)
             except TimeoutError:
-                is_over = clock.mono_s() >= ends
-                detail = (
-                    f"the content took longer than {exact(whole_s)} s: send it faster" if is_over
-                    else f"nothing came for {exact(CHUNK_S)} s: send the content faster"
-                )  # fmt: skip
-                raise Refusal(408, detail, _CLOSE) from None
+                raise _too_slow(whole_s, is_quiet=left_s > CHUNK_S) from None
             if part is None:
                 return
-            if check_still is not None and clock.mono_s() - looked >= _LOOK_S:
+            now = clock.mono_s()
+            left_s -= now - began
+            if whole_s is None:
+                left_s += len(part) / SLOWEST
+            if left_s <= 0:
+                raise _too_slow(whole_s)
+            if check_still is not None and now - looked >= _LOOK_S:
                 check_still()
-                looked = clock.mono_s()
+                looked = now
             yield part
+
+
+def _too_slow(whole_s: float | None, *, is_quiet: bool = False) -> Refusal:
+    if is_quiet:
+        detail = f"nothing came for {exact(CHUNK_S)} s: send the content faster"
+    elif whole_s is None:
+        detail = (
+            f"less than {SLOWEST:,} bytes a second came for {exact(PATIENCE_S)} s: send the "
+            "content faster, or in several requests"
+        )
+    else:
+        detail = f"the content took longer than {exact(whole_s)} s: send it faster"
+    return Refusal(408, detail, _CLOSE)
 
 
 async def content(

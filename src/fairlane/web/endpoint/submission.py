@@ -17,7 +17,7 @@ from fairlane.protocol.steps import Command
 from fairlane.tracing.client import sending
 from fairlane.web.endpoint.problem import Refusal, refusal_of
 from fairlane.web.endpoint.route import caller_of
-from fairlane.web.endpoint.trail import entry_of, write_end
+from fairlane.web.endpoint.trail import Trail, entry_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,8 @@ class _Replacing:
     """Judges if the caller may replace another request, and records that in the audit trail."""
 
     def __init__(self, site: Site, call: Request, how: str) -> None:
-        self._site, self._caller = site, caller_of(call)
-        self._entry, self._began = entry_of(call, _ACTION), ""
+        self._queue, self._caller = site.queue.name, caller_of(call)
+        self._trail = Trail(site.queue, entry_of(call, _ACTION))
         self._how = how
 
     def guard(self, other: Other) -> Operation[None]:
@@ -78,21 +78,20 @@ class _Replacing:
                 f"request {other.id} was submitted {whose}: it is {what} for a token with the "
                 "scope operate, so choose another id",
             )
-        if not other.is_same and not self._began:  # it is asked again for the end of a cancel
+        trail = self._trail
+        if not other.is_same and not trail.began:  # it is asked again for the end of a cancel
             given = f"on_duplicate={self._how} replaces the request that began at {other.born} ms"
-            self._entry = replace(self._entry, object=other.id, given=given)
-            self._began = yield from begin(self._site.queue.name, self._entry)
+            trail.entry = replace(trail.entry, object=other.id, given=given)
+            trail.began = yield from begin(self._queue, trail.entry)
 
     async def __aenter__(self) -> None:
         """Begins the submission."""
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Writes what came of it, if another request was replaced."""
-        if not self._began:
-            return
-        outcome = refusal_of(error) if isinstance(error, Exception) else Refusal(201, "")
-        ended = replace(self._entry, status=outcome.status, detail=outcome.detail)
-        await write_end(self._site, self._began, ended)
+        if self._trail.began:
+            outcome = refusal_of(error) if isinstance(error, Exception) else Refusal(201, "")
+            await self._trail.end(outcome.status, outcome.detail)
 
 
 def _check_own(queue: str, names: Sequence[str]) -> Operation[None]:

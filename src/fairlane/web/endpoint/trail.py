@@ -17,8 +17,8 @@ from fairlane.operations.http.audit_trail import (
     TAKES,
     AuditEntry,
     begin,
-    end,
     note_tokens,
+    rewrite,
 )
 from fairlane.web.access.caller import ANYONE
 from fairlane.web.endpoint.problem import Refusal, refusal_of
@@ -37,6 +37,7 @@ GONE = 499  # the caller closed the connection; nothing reads this
 REFUSED = {401, 403}  # statuses of calls that are not admitted
 LOOK_S = 2.0  # between two looks at the tokens
 TALLY_S = 60.0  # equal calls of so long are one entry
+_END_S = 5.0  # of a server that stops, for what was counted
 _TALLIES_MOST = 1_000  # of one token, and of all callers without one
 _log = logging.getLogger(__name__)
 
@@ -44,13 +45,22 @@ _log = logging.getLogger(__name__)
 class Trail:
     """The entry of one call; the handler adds what is changed, if the path does not name it."""
 
-    def __init__(self, request: Request, action: str, object_id: str = "") -> None:
-        self.entry = entry_of(request, action, object_id)
+    def __init__(self, queue: Queue, entry: AuditEntry) -> None:
+        self.entry, self.began = entry, ""
+        self._queue = queue
 
-    def note(
+    async def begin(self) -> None:
+        """Writes the entry, unless Redis is full: the change may be what makes room."""
+        with contextlib.suppress(RedisFull):
+            self.began = await self._queue.driver.run(begin(self._queue.name, self.entry))
+
+    async def note(
         self, *, object_id: str | None = None, given: str | None = None, ids: str | None = None
     ) -> None:
-        """Adds the object, the values that the caller gave, or the ids of many requests."""
+        """Adds the object, what the caller gave, or the ids of many: to be called before a change.
+
+        Raises an error of Redis if that is not written.
+        """
         entry = self.entry
         self.entry = replace(
             entry,
@@ -58,6 +68,21 @@ class Trail:
             given=entry.given if given is None else given,
             ids=entry.ids if ids is None else ids,
         )
+        if self.began:
+            with contextlib.suppress(RedisFull):
+                await self._rewrite()
+
+    async def end(self, status: int, detail: str) -> None:
+        """Adds the outcome. If Redis refuses, an entry without it stays, and the log has it."""
+        self.entry = replace(self.entry, status=status, detail=detail)
+        try:
+            await self._rewrite()
+        except FairlaneError as error:
+            _log.warning("%r is not in the audit trail: %s", self.entry, error)
+
+    async def _rewrite(self) -> None:
+        writing = rewrite(self._queue.name, self.began, self.entry)
+        self.began = await self._queue.driver.run(writing)
 
 
 def entry_of(request: Request, action: str, object_id: str = "") -> AuditEntry:
@@ -75,34 +100,25 @@ async def recorded(site: Site, request: Request, action: str, status: int) -> As
     Redis is full, the change may be what makes room, so the server's log gets the entry instead.
     """
     path = "/".join(map(str, request.path_params.values()))
-    trail = Trail(request, action, path)
+    trail = Trail(site.queue, entry_of(request, action, path))
     request.state.trail = trail
-    run, queue = site.queue.driver.run, site.queue.name
     gone: ClientDisconnect | None = None
-    try:
-        began = await run(begin(queue, trail.entry))
-    except RedisFull:
-        began = ""
+    await trail.begin()
     try:
         yield
         outcome = Refusal(status, "")
     except ClientDisconnect as error:
         gone, outcome = error, Refusal(GONE, "the caller closed the connection")
+    except asyncio.CancelledError:
+        await trail.end(503, "the server stopped: the change may be made, or a part of it")
+        raise
     except Exception as error:  # noqa: BLE001  each error is one outcome
         outcome = refusal_of(error)
-    await write_end(site, began, replace(trail.entry, status=outcome.status, detail=outcome.detail))
+    await trail.end(outcome.status, outcome.detail)
     if gone:
         raise gone
     if outcome.detail:
         raise outcome
-
-
-async def write_end(site: Site, began: str, ended: AuditEntry) -> None:
-    """Writes the outcome of a change. If Redis refuses, an entry without an outcome stays."""
-    try:
-        await site.queue.driver.run(end(site.queue.name, began, ended))
-    except FairlaneError as error:
-        _log.warning("%r is not in the audit trail: %s", ended, error)
 
 
 def trail_of(request: Request) -> Trail:
@@ -136,9 +152,9 @@ class Tally:
         entry = replace(entry_of(request, action), status=refusal.status, detail=refusal.detail)
         await self._note(entry, ACCESS, 1)
 
-    async def _note(self, entry: AuditEntry, part: str, count: int) -> None:
+    async def _note(self, entry: AuditEntry, kind: str, count: int) -> None:
         now_s = clock.mono_s()
-        key = (entry, part)
+        key = (entry, kind)
         until_s, more = self._open.get(key, (0.0, 0))
         if now_s < until_s:
             self._open[key] = (until_s, more + count)
@@ -148,7 +164,7 @@ class Tally:
             if self._is_full(entry.token):  # calls from too many addresses
                 return
         self._open[key] = (now_s + TALLY_S, 0)
-        await self._write(entry, part, more + count)
+        await self._write(entry, kind, more + count)
 
     def _is_full(self, token: str) -> bool:
         """Returns True if no more calls of this token are counted; "" = of callers without one."""
@@ -158,16 +174,19 @@ class Tally:
 
     async def flush(self, now_s: float | None = None) -> None:
         """Writes what was counted; with a time only that of minutes that are over."""
-        for key, (until_s, more) in [*self._open.items()]:
-            if now_s is None or now_s >= until_s:
-                self._open.pop(key, None)
-                if more:
-                    await self._write(*key, more)
+        over = {
+            key: more
+            for key, (until_s, more) in self._open.items()
+            if now_s is None or now_s >= until_s
+        }
+        for key in over:
+            del self._open[key]
+        await asyncio.gather(*(self._write(*key, more) for key, more in over.items() if more))
 
-    async def _write(self, entry: AuditEntry, part: str, count: int) -> None:
+    async def _write(self, entry: AuditEntry, kind: str, count: int) -> None:
         entry = replace(entry, count=count)
         try:
-            await self._queue.driver.run(begin(self._queue.name, entry, part))
+            await self._queue.driver.run(begin(self._queue.name, entry, kind))
         except FairlaneError as error:
             _log.warning("%r is not in the audit trail: %s", entry, error)
 
@@ -185,7 +204,11 @@ async def keep_trail(site: Site) -> None:
             await site.tally.flush(clock.mono_s())
             await asyncio.sleep(LOOK_S)
     finally:
-        await site.tally.flush()
+        try:
+            async with asyncio.timeout(_END_S):
+                await site.tally.flush()
+        except TimeoutError:
+            _log.warning("calls of the last minute are not in the audit trail: no answer of Redis")
 
 
 def _texts(tokens: TokenFile) -> dict[str, str] | None:

@@ -33,8 +33,9 @@ class AuditRow(msgspec.Struct):
 
     `who` is the name of its token, `token` the token's id, and `address` where the call came from.
     `status` is the HTTP status of the answer; null = the change goes on, or its server died before
-    the end. `detail` says why it was refused, `given` what the caller gave, and `ids` those
-    that a bulk change named. `count` equal calls are one entry: of takes, how many sub-requests.
+    the end. `detail` says why it was refused, `given` what the caller gave, and `ids` the ids or
+    indexes that a change of many named. `count` equal calls are one entry: of takes, how many
+    sub-requests.
     """
 
     id: str

@@ -85,9 +85,9 @@ async def bulk(site: Site, call: Call) -> Response:
     if given.dry_run:  # it changes nothing, so the audit trail does not have it
         return answer(_counted(given, await _select(site, change, given)))
     async with recorded(site, call, "POST /v1/bulk", 200):
-        trail_of(call).note(given=_summary(given), ids=_ids(given))
+        await trail_of(call).note(given=_summary(given), ids=_ids(given))
         selected = await _select(site, change, given)
-        trail_of(call).note(given=f"{_summary(given)} matched={len(selected)}")
+        await trail_of(call).note(given=f"{_summary(given)} matched={len(selected)}")
         return answer(await _changed(site, given, selected))
 
 

@@ -173,7 +173,9 @@ async def _choice(call: Call) -> Choice:
     if ways != 1:
         what = "two ways of choice" if ways else "no dead sub-request is chosen"
         raise Refusal(422, f"{what}: give indexes, or fingerprints, or everything")
-    trail_of(call).note(given=f"{given}")
+    some = f"fingerprints={','.join(given.fingerprints or ())}" if given.fingerprints else ""
+    named = "indexes" if given.indexes is not None else some or "everything"
+    await trail_of(call).note(given=named, ids=" ".join(map(str, given.indexes or ())))
     return Choice.of(given.fingerprints, given.indexes)
 
 

@@ -96,7 +96,7 @@ async def show(site: Site, call: Call) -> Response:
 async def cancel(site: Site, call: Call) -> Response:
     """Cancels every step of a run."""
     given = await document(call, Cancel)
-    trail_of(call).note(given=given.reason)
+    await trail_of(call).note(given=given.reason)
     run = await _own_run(site, call)
     await run.cancel(given.reason)
     return answer(_flow(await run.progress()))

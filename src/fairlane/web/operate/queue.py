@@ -133,7 +133,7 @@ async def pause(site: Site, call: Call) -> Response:
     """Pauses the queue: workers finish what they hold and take nothing; submissions go on."""
     given = await document(call, PauseFor)
     check_period(given.for_s)
-    trail_of(call).note(object_id=site.queue.name, given=f"for_s={given.for_s}")
+    await trail_of(call).note(object_id=site.queue.name, given=f"for_s={given.for_s}")
     found = await site.queue.pause(for_s=given.for_s)
     site.snapshots.forget()
     return answer(QueuePaused(site.queue.name, found.is_paused, found.until_ms))
@@ -141,7 +141,7 @@ async def pause(site: Site, call: Call) -> Response:
 
 async def resume(site: Site, call: Call) -> Response:
     """Ends the pause of the queue; fine if it is not paused."""
-    trail_of(call).note(object_id=site.queue.name)
+    await trail_of(call).note(object_id=site.queue.name)
     was_paused = await site.queue.resume()
     site.snapshots.forget()
     return answer(QueuePaused(site.queue.name, paused=False, was_paused=was_paused))

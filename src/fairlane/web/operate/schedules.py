@@ -75,7 +75,9 @@ async def add(site: Site, call: Call) -> Response:
         for name in ("tz", "missed", "most")
         if (value := getattr(given, name)) is not UNSET
     }
-    trail_of(call).note(object_id=given.name, given=f"cron={given.cron!r}")
+    named = {"cron": given.cron, "bodies": len(given.bodies), **own, **given.given()}
+    words = " ".join(f"{name}={value!r}" for name, value in named.items())
+    await trail_of(call).note(object_id=given.name, given=words)
     check_schedule_name(site.queue.name, given.name)
     bodies = map(to_bytes, given.bodies)
     wanted = define(cron=given.cron, bodies=bodies, **own, **given.given())

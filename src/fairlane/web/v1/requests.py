@@ -19,7 +19,7 @@ from fairlane.web.endpoint.reading import (
     parts,
     query,
 )
-from fairlane.web.endpoint.route import Endpoint, answer, counted_as
+from fairlane.web.endpoint.route import Endpoint, answer, caller_of, counted_as
 from fairlane.web.endpoint.submission import submit_for
 from fairlane.web.endpoint.trail import trail_of
 from fairlane.web.endpoint.upload import file_parts
@@ -78,13 +78,13 @@ async def list_requests(site: Site, call: Call) -> Response:
 async def show(site: Site, call: Call) -> Response:
     """Returns the counts and the settings of a request now."""
     _, progress = await own_request(site, call)
-    return answer(detail_of(progress))
+    return answer(detail_of(progress, shows_by="operate" in caller_of(call).scopes))
 
 
 async def cancel(site: Site, call: Call) -> Response:
     """Cancels a request: nothing of it starts any more."""
     given = await document(call, Cancel)
-    trail_of(call).note(given=given.reason)
+    await trail_of(call).note(given=given.reason)
     request, _ = await own_request(site, call)
     await request.cancel(given.reason)
     return answer(state_of(await request.progress()))
@@ -115,7 +115,7 @@ async def change(site: Site, call: Call) -> Response:
         for name in Changes.__struct_fields__
         if (value := getattr(given, name)) is not UNSET
     }
-    trail_of(call).note(given=" ".join(f"{name}={value}" for name, value in wanted.items()))
+    await trail_of(call).note(given=" ".join(f"{name}={value}" for name, value in wanted.items()))
     changing = Change.set(**wanted)
     request, _ = await own_request(site, call)
     await site.queue.driver.run(set_one(request.id, changing))
@@ -125,6 +125,7 @@ async def change(site: Site, call: Call) -> Response:
 async def delete(site: Site, call: Call) -> Response:
     """Deletes a request that has ended, with its results; ?cancel=true cancels it first."""
     wanted = Change.delete(cancel=query(call, Delete).cancel)
+    await trail_of(call).note(given="cancel=true" if wanted.cancels else "")
     request, _ = await own_request(site, call)
     report = await site.queue.change(await site.queue.select(wanted, [request.id]))
     site.failures.forget()

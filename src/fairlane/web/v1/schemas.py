@@ -149,7 +149,8 @@ class RequestDetail(RequestState, kw_only=True):
     """A request in full. Times are in ms, null = none; `rates` are in words.
 
     Nothing starts before `opens_ms`. `failures` counts failed attempts, `timeouts` late calls, and
-    `left_out` bodies that were repeats.
+    `left_out` bodies that were repeats. `by` is the id of the token that submitted it, "" = none;
+    null for callers without the scope operate, and in live events.
     """
 
     queue: str
@@ -163,16 +164,18 @@ class RequestDetail(RequestState, kw_only=True):
     failures: int
     timeouts: int
     left_out: int
+    by: str | None = None
 
 
-def detail_of(found: Progress) -> RequestDetail:
-    """Returns a request in full."""
+def detail_of(found: Progress, *, shows_by: bool = False) -> RequestDetail:
+    """Returns a request in full; `by` only if the caller may see it."""
     return RequestDetail(
         **msgspec.structs.asdict(state_of(found)), queue=found.queue,
         opens_ms=found.opens_ms or None, deadline_ms=found.deadline_ms or None,
         time_limit_ms=found.time_limit_ms or None, durable=found.durable, parent=found.parent,
         rates=[one.words for one in found.rates], share=found.share, failures=found.failures,
         timeouts=found.timeouts, left_out=found.left_out,
+        by=found.detail.get("by", "") if shows_by else None,
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ async def list_webhooks(site: Site, _: Call) -> Response:
 async def add(site: Site, call: Call) -> Response:
     """Adds a webhook for requests that end from now on."""
     given = await document(call, NewWebhook)
-    trail_of(call).note(object_id=given.name, given=_summary(given))
+    await trail_of(call).note(object_id=given.name, given=_summary(given))
     made = await site.queue.driver.run(
         webhooks.add_webhook(site.queue.name, given.name, given.url, given.states, given.tags)
     )
@@ -94,7 +94,7 @@ def _summary(given: NewWebhook) -> str:
 async def resume(site: Site, call: Call) -> Response:
     """Posts the event that failed again now, also of a stopped webhook; or skips it."""
     given = await document(call, Resume)
-    trail_of(call).note(given=f"skip={given.skip}")
+    await trail_of(call).note(given=f"skip={given.skip}")
     name = call.path_params["name"]
     found = webhooks.resume_webhook(site.queue.name, name, skip=given.skip)
     return answer(row_of(await site.queue.driver.run(found)))

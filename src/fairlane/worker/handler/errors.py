@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument
 
@@ -63,11 +65,46 @@ class GiveBack(Exception):
     """Raised by a handler that cannot run its sub-request here: gives it back, uncharged.
 
     The sub-request is not delivered again before `after` seconds. `reason` is shown by `status`.
+    Once a process has given it back again and again for `longest_s`, it is dead of `at_last`.
     """
 
-    def __init__(self, reason: str, after: float) -> None:
+    def __init__(
+        self, reason: str, after: float, longest_s: float = inf, at_last: str = ""
+    ) -> None:
         super().__init__(reason)
         self.reason, self.after = reason, after
+        self.longest_s, self.at_last = longest_s, at_last
+
+
+class GivenBack:
+    """What a process gives back again and again: which sub-request, and since when.
+
+    It forgets one that did not come back for an hour: another worker has taken it.
+    """
+
+    MOST, FORGET_S = 20_000, 3_600.0
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, bytes], tuple[float, float]] = {}  # first and last
+
+    def is_over(self, key: tuple[str, bytes], longest_s: float, now_s: float) -> bool:
+        """Notes that a sub-request is given back; returns True if that must end now."""
+        first, last = self._seen.get(key, (now_s, now_s))
+        if now_s - last > self.FORGET_S:
+            first = now_s
+        if now_s - first >= longest_s:
+            self._seen.pop(key, None)
+            return True
+        if key in self._seen or self._has_room(now_s):
+            self._seen[key] = first, now_s
+        return False
+
+    def _has_room(self, now_s: float) -> bool:
+        if len(self._seen) >= self.MOST:
+            old = [key for key, (_, last) in self._seen.items() if now_s - last > self.FORGET_S]
+            for key in old:
+                self._seen.pop(key, None)
+        return len(self._seen) < self.MOST
 
 
 class TimedOut(Exception):

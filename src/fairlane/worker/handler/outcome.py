@@ -9,12 +9,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
+from fairlane.common import clock
 from fairlane.common.backoff import retry_delay_ms
 from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
 from fairlane.errors import type_of
 from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
-from fairlane.worker.handler.errors import GiveBack, Reject, Retry, TimedOut, is_seconds
+from fairlane.worker.handler.errors import (
+    GiveBack,
+    GivenBack,
+    Reject,
+    Retry,
+    TimedOut,
+    is_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from fairlane.worker.log.failures import Failures
 
 _NOTED_RESULT = RESULT_HEAD + b" %d\n%b"
+_given_back = GivenBack()
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 # Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
 _RUNNER, _RAISED = f"{__package__}.runner", f"{__package__}.errors"
@@ -156,7 +165,11 @@ class OutcomeBuilder:
             self._timeouts += 1
             self._settle(entry, "timeout", None, _text_of(error), int(error.limit_s * 1e6))
         elif isinstance(error, GiveBack):
-            self._settle(entry, "release", error.after, error.reason)
+            key = (self._taken.request_id, entry[0])
+            if _given_back.is_over(key, error.longest_s, clock.mono_s()):
+                self._settle(entry, "dead", 0, error.at_last)
+            else:
+                self._settle(entry, "release", error.after, error.reason)
         elif isinstance(error, Reject):
             self._settle(entry, "dead", 0, _reason_of(error))
         elif isinstance(error, Retry):

@@ -24,6 +24,7 @@ _CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
 _NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 _PACKAGE = f'File "{Path(__file__).parents[2]}{os.sep}'
+_STEP = f'{os.sep}asyncio{os.sep}events.py"'  # runs a step of an async call
 _RUNNER = f'File "{Path(__file__).parents[1] / "handler" / "runner.py"}"'
 
 
@@ -80,7 +81,10 @@ def crash_of(text: str) -> list[str]:
     """Returns the handler's lines of the thread that crashed, the innermost call first."""
     _, is_crash, rest = text.rpartition("Fatal Python error: ")
     found = re.search(r"^Current thread 0x([0-9a-f]+)", rest, re.MULTILINE)
-    return stack_of(rest, int(found[1], 16)) if is_crash and found else []
+    if not is_crash or not found:
+        return []
+    thread = int(found[1], 16)
+    return stack_of(rest, thread) or stack_of(rest, thread, until=_STEP)
 
 
 def own_frame(lines: list[str]) -> str:
@@ -95,15 +99,18 @@ def own_frame(lines: list[str]) -> str:
     return ""
 
 
-def stack_of(text: str, thread: int) -> list[str]:
-    """Returns the handler's lines of one thread, the innermost call first; [] if it ran none."""
+def stack_of(text: str, thread: int, until: str = _RUNNER) -> list[str]:
+    """Returns the handler's lines of one thread, the innermost call first; [] if it ran none.
+
+    They end at the line that has `until`.
+    """
     lines: list[str] = []
     is_ours = False
     for line in text.splitlines():
         begins = _NEXT.match(line)
         if begins:
             is_ours = int(begins[1], 16) == thread
-        elif is_ours and (_RUNNER in line or line == _CUT):
+        elif is_ours and (until in line or line == _CUT):
             while lines and _PACKAGE in lines[-1]:  # it called the task, and is not the user's code
                 lines.pop()
             return lines[:_LINES]

@@ -51,7 +51,7 @@ class LeaseKeeper:
         self._left: dict[tuple[int, int], Held] = {}
         self._unsettled: dict[tuple[int, int], Held] = {}
         self.cancelled: dict[tuple[int, int], float] = {}  # since when, by unit and version
-        self.unanswered = UnansweredAcquires(driver, queue, worker, started, board)
+        self.unanswered = UnansweredAcquires(driver, queue, worker, started, board, self._outage)
 
     def tick(self) -> None:
         """Extends the leases that are due, and takes back late grants. Raises no error of Redis."""
@@ -99,8 +99,10 @@ class LeaseKeeper:
             if not reply.is_ok:
                 record.stop(held)
 
-    def _warn(self, some: list[Held], error: FairlaneError) -> None:
+    def _warn(self, some: list[Held], error: FairlaneError, what: str = "extend") -> None:
         """Logs that leases were not extended; their handlers stop at the deadlines on the board.
+
+        `what` else was not done with them.
 
         An unreachable node is tried at every tick, so this is logged only every 10 seconds.
         """
@@ -114,7 +116,7 @@ class LeaseKeeper:
         if is_redis_away(error):
             self._outage.failed(error)
         else:
-            self._outage.warn(f"could not extend a lease of request {name}{more}: {error}")
+            self._outage.warn(f"could not {what} a lease of request {name}{more}: {error}")
 
     def take_back_dead_process(self, records: tuple[LeaseRecord, ...], how: str = "") -> bool:
         """Returns the leases of a process that died; True if more than one of them was running.
@@ -145,39 +147,56 @@ class LeaseKeeper:
 
     def give_back(
         self, all_held: list[Held], verdicts: Sequence[Verdict] = (), *, is_dead: bool = True
-    ) -> None:
+    ) -> list[Held]:
         """Returns leases to Redis, uncharged except for these verdicts.
 
         `is_dead`: their process is dead. A living process has not begun these leases. It must
-        release its records itself, because they may hold other leases by now.
+        release its records itself, because they may hold other leases by now. The result is the
+        leases of a living process that Redis did not take back.
         """
+        left: list[Held] = []
         for start in range(0, len(all_held), AT_MOST):
             some = all_held[start : start + AT_MOST]
             for held in some if is_dead else ():
                 self._board.records[held.unit].release()
-            self._take_back(some, [
+            calls = [
                 give_back(
                     held.request_id, held.k, str(held.fence), held.op, verdicts,
                     is_unbegun=not is_dead,
                 )
                 for held in some
-            ])  # fmt: skip
+            ]  # fmt: skip
+            if is_dead:
+                self._take_back(some, calls)
+            else:
+                left += self.settle(some, calls)
+        return left
 
-    def settle(self, all_held: list[Held], calls: list[Call]) -> None:
-        """Sends calls that settle parts of leases; the units send the same again later."""
+    def settle(self, all_held: list[Held], calls: list[Call]) -> list[Held]:
+        """Sends calls that settle leases, or parts of them; the units send the same again later.
+
+        Returns the leases whose call failed. To send it again is a no-op for what was settled.
+        """
+        left: list[Held] = []
         for start in range(0, len(all_held), AT_MOST):
-            some = slice(start, start + AT_MOST)
+            some = all_held[start : start + AT_MOST]
+            few = calls[start : start + AT_MOST]
             try:
-                replies = self._driver.run(send_all(calls[some]))
+                replies = self._driver.run(send_all(few))
             except FairlaneError as error:
-                self._warn(all_held[some], error)
-                continue
-            for held, call, raw in zip(all_held[some], calls[some], replies, strict=True):
-                if isinstance(raw, FairlaneError):
-                    self._warn([held], raw)
-                    continue
-                reply = call.reply(raw)
-                self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
+                replies = [error] * len(some)
+            away: FairlaneError | None = None  # then the others would wait as long
+            for held, call, raw in zip(some, few, replies, strict=True):
+                try:
+                    if away or isinstance(raw, FairlaneError):
+                        raise away or raw
+                    reply = call.reply(raw)
+                    self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
+                except FairlaneError as error:
+                    left.append(held)
+                    away = error if is_redis_away(error) else None
+                    self._warn([held], error, "settle")
+        return left
 
     def note_unsettled(self, *, is_away: bool) -> None:
         """Notes what a draining worker holds and cannot settle, because Redis is unreachable."""

@@ -18,7 +18,7 @@ from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import acquire, acquire_call, give_back
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
-from fairlane.worker.log.repeats import is_redis_away
+from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.supervisor.batches import AGAIN_S, AT_MOST, send_all
 from fairlane.worker.unit.dispatch import FollowUps
 from fairlane.worker.unit.exchange import add_rest
@@ -39,9 +39,16 @@ class UnansweredAcquires:
     """Returns leases to Redis that were granted to acquires without a reply."""
 
     def __init__(
-        self, driver: SyncDriver, queue: str, worker: str, started: str, board: LeaseBoard
+        self,
+        driver: SyncDriver,
+        queue: str,
+        worker: str,
+        started: str,
+        board: LeaseBoard,
+        outage: Repeats | None = None,
     ) -> None:
         self._driver, self._queue, self._board = driver, queue, board
+        self._outage = outage or Repeats()
         self._worker, self._started = worker, started
         self._next_at = 0.0
 
@@ -70,6 +77,21 @@ class UnansweredAcquires:
                     what = f"a token of request {token.request_id}"
                 _log.warning("could not put back %s: %s", what, error)
                 is_away = is_redis_away(error)
+
+    def take_back_unread(self, record: LeaseRecord) -> bool:
+        """Gives back what an exchange acquires whose reply a living process may not read for long.
+
+        The process gives it back too, when it has read the reply. Returns False if a call failed.
+        """
+        op = record.revoke_exchange()
+        if op is None:
+            return True
+        try:
+            self._driver.run(self._put_back_exchanged(record.unit, op))
+        except FairlaneError as error:
+            self._outage.failed(error, "could not put back the tokens of an exchange: ")
+            return False
+        return True
 
     def take_granted_late(self) -> None:
         """Sends abandoned acquires again, because a node that hung may have granted them meanwhile.

@@ -16,6 +16,7 @@ from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
+from fairlane.operations.find.queues import reach
 from fairlane.operations.lease.rights import check_rights
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.scripts import library
@@ -140,7 +141,9 @@ class Worker:
                 patience_s=settings.BEAT_MS / 1000,
                 timeout_s=settings.KEEPER_TIMEOUT_S,
             )
-            driver.check(self.queue.driver.patience_s)  # Redis may be starting, too
+            with driver.noting(_log.warning, self.queue.driver.patience_s):
+                driver.check(driver.patience_s)  # Redis may be starting, too
+                driver.run(reach(self.queue.name))
             driver.run(check_rights(self.queue.name, self.id))
             self._join(driver)
             self._idle_report = IdleReport(driver, self.queue.name, self._board)

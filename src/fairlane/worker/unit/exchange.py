@@ -170,6 +170,9 @@ def _note_acquired(
         else:
             alone += acquired.is_alone
     unit.record.end_acquire()
+    if unit.record.is_revoked(op):  # the supervisor gives them back, as a call was slow meanwhile
+        yield from settle_together(unit, leases, returned)
+        leases = []
     if alone:  # the script returned these tokens to their lanes
         unit.sizer.take_singly(alone)
     if b"" in reply.acquired:

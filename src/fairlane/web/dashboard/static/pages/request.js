@@ -1,8 +1,8 @@
 // One request: its progress, why it waits, who works on it, its failures, its history, its results.
 import { get, part } from "../parts/api.js";
-import { badge, figure, meter, notice, panel, stateOf } from "../parts/bits.js";
+import { badge, endedShare, figure, meter, notice, panel, stateOf } from "../parts/bits.js";
 import { el, icon, show } from "../parts/dom.js";
-import { compact, now, number, percent, setNow, span, when } from "../parts/format.js";
+import { compact, now, number, setNow, span, when } from "../parts/format.js";
 import { every, stream } from "../parts/live.js";
 import { requestHref } from "../shell/router.js";
 import { actionButtons, actionsOf } from "./request/actions.js";
@@ -152,7 +152,9 @@ function progressPanel() {
       const ended = one.done + one.dead + one.cancelled;
       const perSecond = one.ended_ms ? null : rate(ended);
       const [name, value, note] = expectation(one, perSecond);
-      show(share, el("b", {}, percent(one.total ? ended / one.total : one.ended_ms ? 1 : 0)), el("span", { class: "muted" }, ` ${number(ended)} of ${number(one.total)}${one.open ? " so far: more may come" : ""}`));
+      show(share, one.open
+        ? [el("b", {}, number(ended)), el("span", { class: "muted" }, ` of ${number(one.total)} so far: more may come`)]
+        : [el("b", {}, endedShare(one)), el("span", { class: "muted" }, ` ${number(ended)} of ${number(one.total)}`)]);
       show(bar, meter(one, { large: true }));
       show(figures, figure("Done", compact(one.done)), figure("Dead", el("span", { class: one.dead ? "bad" : null }, compact(one.dead))),
         figure("Left", compact(one.left)),

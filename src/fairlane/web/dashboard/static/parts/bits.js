@@ -1,6 +1,8 @@
 // Small things that many pages show.
 import { button, el, icon } from "./dom.js";
-import { number, percent } from "./format.js";
+import { compact, number, percent } from "./format.js";
+
+const OPEN_FILLS = 90; // percent of a bar that may still grow
 
 const STATES = {
   active: ["busy", "play"],
@@ -28,17 +30,20 @@ export function badge(state, text = state) {
 /** Returns the state that people ask for: an active request works, or waits for a worker. */
 export const stateOf = (one) => (one.state === "active" ? (one.held ? "working" : "waiting") : one.state);
 
-/** Returns a bar of what is done, held, dead and cancelled of a total. */
-export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0 }, { large = false } = {}) {
-  const share = (count) => (total ? `${(100 * count) / total}%` : "0");
+/** Returns a bar of what is done, held, dead and cancelled of a total. While more may come, it is not full. */
+export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0, open = false }, { large = false } = {}) {
+  const share = (count) => (total ? `${((open ? OPEN_FILLS : 100) * count) / total}%` : "0");
   const parts = { done, dead, cancelled, held: Math.min(held, Math.max(0, total - done - dead - cancelled)) };
   const words = Object.entries(parts).filter(([, count]) => count).map(([name, count]) => `${number(count)} ${name}`);
-  return el("div", { class: large ? "meter large" : "meter", role: "img", "aria-label": `${words.join(", ") || "0 done"} of ${number(total)}` },
+  return el("div", { class: large ? "meter large" : "meter", role: "img", "aria-label": `${words.join(", ") || "0 done"} of ${number(total)}${open ? " so far" : ""}` },
     Object.entries(parts).map(([name, count]) => count > 0 && el("i", { class: name, style: { width: share(count) } })));
 }
 
-/** Returns the share of a request's sub-requests that have ended. */
-export const endedShare = (one) => percent(one.total ? (one.done + one.dead + one.cancelled) / one.total : one.ended_ms ? 1 : 0);
+/** Returns the share of a request's sub-requests that have ended; their number while more may come, as there is no total yet. */
+export const endedShare = (one) => {
+  const ended = one.done + one.dead + one.cancelled;
+  return one.open ? compact(ended) : percent(one.total ? ended / one.total : one.ended_ms ? 1 : 0);
+};
 
 /** Returns what is shown where there is nothing. */
 export const nothing = (name, title, ...more) =>

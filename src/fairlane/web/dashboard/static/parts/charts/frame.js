@@ -8,7 +8,7 @@ import { el, svg, show } from "../dom.js";
  */
 export function chart(draw) {
   const tip = el("div", { class: "tip", hidden: true });
-  const surface = svg("svg", { role: "img" });
+  const surface = svg("svg", { "aria-hidden": "true" });
   const node = el("div", { class: "chart" }, surface, tip);
   let data = null;
   let width = 0;
@@ -20,6 +20,8 @@ export function chart(draw) {
     at = found.at ?? null;
     surface.setAttribute("viewBox", `0 0 ${width} ${found.height}`);
     surface.setAttribute("height", found.height);
+    surface.removeAttribute("aria-hidden");
+    surface.setAttribute("role", "img");
     surface.setAttribute("aria-label", found.label);
     show(surface, found.nodes);
   }
