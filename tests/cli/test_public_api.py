@@ -22,6 +22,7 @@ ALLOWED = {
     "cli.commands.top": "a look at a queue, for the poller",
     "cli.commands.webhook": "what fairlane serve posts, which no program needs",
     "cli.display.unknown_queue": "names like a mistyped one",
+    "cli.driver": "a wait for the node of a queue",
     "cli.exit_status": "how many dead sub-requests are kept, and a wait that looks for a worker",
     "cli.progress.view": "a watch that shows an outage",
     "cli.selection.control": "whether options filter at all, before there is a connection",

@@ -57,8 +57,11 @@ SERVED = {
     ]
 }
 OTHER_COMMANDS = {
+    # A command waits for the node of a queue with it, and takes a refusal as an answer.
+    "deployer": {"exists"},
     "producer": {"xpending"},
-    "server": {"hmget"},  # of requests, which it reads as a producer
+    "server": {"exists", "hmget"},  # hmget: of requests, which it reads as a producer
+    "topics": {"exists"},
     "worker": {"xpending"},  # its walk reads no topic: only doctor's does
 }
 # Other names of a `fairlane` command in its file.

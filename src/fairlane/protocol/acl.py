@@ -94,14 +94,14 @@ ROLES = {
             " charge_turns check claim_ticks complete confirm"
             " drop_active due_schedules enqueue exchange expire_leftovers"
             " expire_workers extend glance hand_over hasten heartbeat hold hold_rate insert_tokens"
-            " intend join move_tick open_gate promote push put_schedule reap refund register_worker"
-            " report_backlog reschedule_active restore_active retire seal set_shards stand_in"
-            " submit take take_turns unregister_worker"
+            " intend join list_dead move_tick open_gate promote push put_schedule reap refund"
+            " register_worker report_backlog reschedule_active restore_active retire seal"
+            " set_shards stand_in submit take take_turns unregister_worker"
         ),
         _words(
-            "exists get getrange hdel hexists hget hgetall hincrby hmget hscan hset llen lpos"
-            " lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xtrim zcard zcount"
-            " zrange zrangebylex zrem zscan zscore"
+            "exists get getbit getrange hdel hexists hget hgetall hincrby hmget hscan hset llen"
+            " lpos lrange pexpire pttl scan set time unlink xinfo|groups xlen xrange xtrim zcard"
+            " zcount zrange zrangebylex zrem zscan zscore"
         )
         | CALL
         | CONFIRM
