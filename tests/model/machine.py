@@ -124,8 +124,8 @@ class QueueMachine(Operations, Pull):
     @precondition(has_open)
     @step(n=which, chunks=st.sampled_from((0, 0, 0, 1)), other=st.sampled_from(("", "", "'")))
     def seal(self, n: int, chunks: int, other: str) -> None:
-        """Seals, as its own producer or as another one of the same id."""
-        name = self.among(n, lambda request: request.is_open)
+        """Seals, as its own producer or as another one; only a leader seals what it feeds."""
+        name = self.among(n, lambda request: request.is_open and not request.options.feeds)
         request = self.book.requests.get(name)
         number, chain = (request.chunks, request.chain) if request else (1, "c1")
         self.player.call("seal", name, chunks=number + chunks, chain=chain + other)

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fairlane.operations.flows.feed import DEAD, DONE, JOINING
 from fairlane.operations.flows.hand_over import hand_over
 from fairlane.operations.schedules.change import remove
 from fairlane.operations.schedules.fire import fire
@@ -19,11 +20,13 @@ from tests.model.rules.queue_wide import ENDLESS_MS, LOCK_MS, TTL_MS
 from tests.support.scripts.requests import head_of, with_policy
 
 if TYPE_CHECKING:
+    from tests.model.plain.reference import Request
     from tests.model.plain.words import Options, Token
     from tests.model.play.wire import Wire
 
 IDS = ("a", "b", "c")
 T0 = 1_700_000_000_000
+STATUS = {DONE: "d", DEAD: "x"}  # of a result that feeds a request
 KEEP_LOGGED_MS = 25 * 3_600_000
 BUCKET = keys.bucket(f"queue/{QUEUE}")
 DISPATCH = {
@@ -553,9 +556,8 @@ class Player:
                 len(request.subs),
                 f"the account of {name}",
             )
-            made = request.parts.made
-            if made and request.state == "done":
-                agree(sorted(made), [*range(len(request.subs))], f"what {name} joins, each once")
+            if request.options.feeds and request.state == "done":
+                self._check_fed(name, request)
         for name in list(self.book.active):
             self.call("abandon", name, seen=self.book.active[name], ttl=DAY_MS)
             self.drop(name, self.book.active[name], gone=name not in self.book.requests)
@@ -563,6 +565,22 @@ class Player:
         for name in self._packed:
             self._compare(name, self._send(self._look(name)))
         self._compare_keys()
+
+    def _check_fed(self, name: str, request: Request) -> None:
+        """Checks that what fed a request is what became of its sources, each index once.
+
+        A dead sub-request of a source leaves a gap, unless results are joined.
+        """
+        kind, sources, *_ = request.options.feeds.split()
+        made = sorted(request.parts.made)
+        agree(len(made), len(request.subs), f"how many bodies {name} has")
+        first = self.book.requests.get(sources.partition(",")[0])
+        if kind in JOINING or first is None:
+            expected = [*range(len(made))] if kind in JOINING else sorted({*made})
+        else:
+            ended = [result for group in first.results for result in group]
+            expected = sorted(one.number for one in ended if one.status == STATUS[kind])
+        agree(made, expected, f"what {name} is fed with, each once")
 
     def _compare_log(self) -> None:
         found = []

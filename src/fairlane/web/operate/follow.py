@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlane.web.endpoint.route import Endpoint
+from fairlane.web.endpoint.route import Endpoint, caller_of
 from fairlane.web.endpoint.stream import EVENTS, event_stream
 from fairlane.web.operate.why import Why, why_of
 from fairlane.web.v1.own import own_request
@@ -42,10 +42,13 @@ async def follow(site: Site, call: Call) -> Response:
     of viewers costs one look a second.
     """
     request, _ = await own_request(site, call)
-    return event_stream(site, call, _changes(site, request), "request", lambda one: one.now_ms)
+    changes = _changes(site, request, shows_by="operate" in caller_of(call).scopes)
+    return event_stream(site, call, changes, "request", lambda one: one.now_ms)
 
 
-async def _changes(site: Site, request: Request) -> AsyncGenerator[RequestLive, None]:
+async def _changes(
+    site: Site, request: Request, *, shows_by: bool
+) -> AsyncGenerator[RequestLive, None]:
     before: tuple[Progress, int] | None = None
     with site.watching(request) as watched:
         while True:
@@ -53,7 +56,7 @@ async def _changes(site: Site, request: Request) -> AsyncGenerator[RequestLive, 
             found, now_ms = await _why_of(watched, progress)
             if before != (progress, now_ms):
                 before = progress, now_ms
-                yield RequestLive(detail_of(progress), found, now_ms)
+                yield RequestLive(detail_of(progress, shows_by=shows_by), found, now_ms)
             await asyncio.sleep(ENDED_S if progress.ended else LOOK_S)
 
 
