@@ -21,7 +21,8 @@ import redis
 from bench.harness import support
 
 from fairlane import Queue
-from fairlane.operations.lease import leases, tokens
+from fairlane.operations import lease as leases
+from fairlane.operations import tokens
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:

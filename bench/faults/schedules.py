@@ -22,7 +22,7 @@ import redis
 from bench.harness import support
 
 from fairlane import Queue
-from fairlane.operations.schedules.schedule import request_id
+from fairlane.operations.schedules import request_id
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:

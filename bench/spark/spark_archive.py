@@ -27,7 +27,7 @@ from bench.harness import support
 
 from fairlane import Queue, Reject, Worker, settings
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.operations.maintenance.log_readers import trim
+from fairlane.operations.completion import trim
 from fairlane.spark import session
 from fairlane.spark.archive.archive import archive
 from fairlane.spark.archive.tables import read_table

@@ -21,8 +21,8 @@ import redis
 from bench.harness import support
 
 from fairlane import Change, Queue
-from fairlane.operations.lease.stats import tally
-from fairlane.operations.maintenance import registry
+from fairlane.operations import workers
+from fairlane.operations.lease import tally
 from fairlane.protocol.steps import Batch
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ def fill(queue: Queue) -> None:
     started = str(int(time.time() * 1000))
     for number in range(WORKERS):
         name = f"host{number % 50}:{10_000 + number}"
-        queue.driver.run(registry.register_worker(NAME, name, f"host{number % 50}", 7, started))
+        queue.driver.run(workers.register_worker(NAME, name, f"host{number % 50}", 7, started))
         beat(queue, name, started, number)
 
 
 def beat(queue: Queue, name: str, started: str, number: int) -> None:
     """Lets a worker beat."""
     holds = f"{number % 4} leases; 4 units 12.500/s; fairlane 0.1.0"
-    queue.driver.run(registry.heartbeat(NAME, name, started, holds))
+    queue.driver.run(workers.heartbeat(NAME, name, started, holds))
 
 
 def _batch(calls: list[Call]) -> Operation[Any]:

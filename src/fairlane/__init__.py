@@ -45,12 +45,11 @@ if TYPE_CHECKING:
     )
     from fairlane.flows.blocking import FlowRun
     from fairlane.model import Completion, Progress, Result
-    from fairlane.operations.flows.flow import Flow
-    from fairlane.operations.flows.steps import Child
-    from fairlane.operations.many.change import Change
-    from fairlane.operations.observe.model import Snapshot
-    from fairlane.operations.schedules.schedule import Schedule
-    from fairlane.operations.submit.content_id import content_id
+    from fairlane.operations.change import Change
+    from fairlane.operations.flows import Child, Flow
+    from fairlane.operations.new_request import content_id
+    from fairlane.operations.observe import Snapshot
+    from fairlane.operations.schedules import Schedule
     from fairlane.options import RequestOptions, SharedOptions
     from fairlane.queue import Queue, submit_request
     from fairlane.request import OpenRequest, Request

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from fairlane.errors import FairlaneError
     from fairlane.model import Completion, DeadGroup, FailedAttempt, Progress
-    from fairlane.operations.control.call_progress import CallProgress
+    from fairlane.operations.request_state import CallProgress
 
 
 RUNNING = ("active", "paused", "cancelling", "expiring")

@@ -276,7 +276,7 @@ class Policy:
 
     `start_ms` is `run_at`, in ms since 1970. `parent` is the request whose dead sub-requests these
     were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
-    operations/flows/feed.py writes them. `by` is the caller for whom the
+    operations/hand_over.py writes them. `by` is the caller for whom the
     server of the HTTP API submits, and `trace` the context of the producer's span. Two submissions
     that differ only in `key`, `by` or `trace` are equal. Raises InvalidArgument as Lua would.
     """

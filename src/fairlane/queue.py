@@ -10,22 +10,17 @@ from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.flows.blocking import FlowRun, Flows
-from fairlane.operations.blockers.demand import demand
-from fairlane.operations.control import completion_log
-from fairlane.operations.create import admission
-from fairlane.operations.find import failures, filters, overview, requests, workers
-from fairlane.operations.flows.flow import checked_flow
-from fairlane.operations.flows.submit import submit_flow
-from fairlane.operations.lease import shards
-from fairlane.operations.lease.stats import Measured, read_stats
-from fairlane.operations.maintenance import queue_pause, queue_rate
-from fairlane.operations.many import selection
-from fairlane.operations.many.apply import apply
-from fairlane.operations.observe.snapshot import snapshot
-from fairlane.operations.pull.take import Taker, take
-from fairlane.operations.submit.many import Many, checked_requests
-from fairlane.operations.submit.open_request import open_request
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import admission, completion, dead_letters, find, queues, rates, shards
+from fairlane.operations import change as selection
+from fairlane.operations import pause as queue_pause
+from fairlane.operations.change import apply
+from fairlane.operations.estimate import demand
+from fairlane.operations.flows import checked_flow, submit_flow
+from fairlane.operations.lease import Measured, read_stats
+from fairlane.operations.observe import snapshot
+from fairlane.operations.open_request import open_request
+from fairlane.operations.submit import Many, checked_requests, submit
+from fairlane.operations.take import Taker, take
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.pull.blocking import Taken
@@ -49,13 +44,12 @@ if TYPE_CHECKING:
         WorkerPage,
     )
     from fairlane.model import Completion
-    from fairlane.operations.create.admission import Bounds
-    from fairlane.operations.flows.flow import Flow
-    from fairlane.operations.lease.shards import ShardLayout
-    from fairlane.operations.maintenance.queue_pause import QueuePause
-    from fairlane.operations.many.change import Change
-    from fairlane.operations.many.selection import Selection
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.admission import Bounds
+    from fairlane.operations.change import Change, Selection
+    from fairlane.operations.flows import Flow
+    from fairlane.operations.observe import Snapshot
+    from fairlane.operations.pause import QueuePause
+    from fairlane.operations.shards import ShardLayout
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -272,11 +266,9 @@ class Queue:
         about the last 100,000, more for readers that are behind (at most 2,000,000), and a failover
         may lose the newest. Then read on from an earlier `log_id` or "0".
         """
-        after = (
-            self.driver.run(completion_log.last_completion(self.name)) if since is None else since
-        )
+        after = self.driver.run(completion.last_completion(self.name)) if since is None else since
         block = settings.BLOCK_MS if follow else 0
-        reader = completion_log.LogReader(self.name, after)
+        reader = completion.LogReader(self.name, after)
         while True:
             endings = self.driver.run(reader.page(block))
             for ending in endings:
@@ -287,7 +279,7 @@ class Queue:
 
     def status(self) -> dict[str, Any]:
         """Returns tokens by lane, beats of workers, and the 1,000 most urgent requests."""
-        return self.driver.run(overview.queue_status(self.name))
+        return self.driver.run(queues.queue_status(self.name))
 
     def list_requests(
         self, *, limit: int = 100, after: str = "", sort: str = "",
@@ -300,8 +292,8 @@ class Queue:
         `sort` is priority, submitted, waiting or state, with - in front if it falls.
         Raises InvalidArgument, and TypeError for a wrong filter.
         """
-        chosen = filters.filter_of(**wanted)
-        return self.driver.run(requests.list_requests(self.name, chosen, limit, after, sort))
+        chosen = find.filter_of(**wanted)
+        return self.driver.run(find.list_requests(self.name, chosen, limit, after, sort))
 
     def select(
         self,
@@ -322,7 +314,7 @@ class Queue:
 
     def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats, at most `limit`, those alive first."""
-        return self.driver.run(workers.list_workers(self.name, limit))
+        return self.driver.run(find.list_workers(self.name, limit))
 
     def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
         """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
@@ -330,7 +322,7 @@ class Queue:
 
     def errors(self) -> QueueErrors:
         """Returns the dead sub-requests of all requests by failure; it reads up to 100,000."""
-        return self.driver.run(failures.queue_errors(self.name))
+        return self.driver.run(dead_letters.queue_errors(self.name))
 
     def demand(self) -> Demand:
         """Returns how many more leases workers could take now: a signal for autoscaling."""
@@ -381,7 +373,7 @@ class Queue:
         `burst` may start together after a pause, by default what the rate allows in 0.1 s.
         Workers use it within a second. Raises InvalidArgument.
         """
-        self.driver.run(queue_rate.set_queue_rate(self.name, rate, burst))
+        self.driver.run(rates.set_queue_rate(self.name, rate, burst))
 
     def close(self) -> None:
         """Closes the idle connections."""

@@ -11,12 +11,11 @@ from fairlane.common.chunking import Body, chunks
 from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
-from fairlane.operations.blockers.recent_leases import recent_leases
-from fairlane.operations.blockers.why import why
-from fairlane.operations.control import change, completion, dead_letters, request_state, requeue
-from fairlane.operations.find import failures
-from fairlane.operations.many.set_rate import set_rate
+from fairlane.operations import change, completion, dead_letters, request_state, requeue
+from fairlane.operations.estimate import recent_leases
+from fairlane.operations.rates import set_rate
 from fairlane.operations.results import flow
+from fairlane.operations.why import why
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
-    from fairlane.operations.submit.open_request import Submission
+    from fairlane.operations.open_request import Submission
     from fairlane.queue import Queue
 
 
@@ -154,7 +153,7 @@ class Request:
 
     def errors(self) -> RequestErrors:
         """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""
-        return self.queue.driver.run(failures.request_errors(self.id))
+        return self.queue.driver.run(dead_letters.request_errors(self.id))
 
     def dead(self) -> Iterator[DeadSubRequest]:
         """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""

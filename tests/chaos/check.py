@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import RequestNotFound
-from fairlane.operations.lease.shards import served
+from fairlane.operations.shards import served
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.chaos.evidence.journal import read

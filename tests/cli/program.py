@@ -16,9 +16,9 @@ import fairlane
 from fairlane import settings
 from fairlane.errors import InvalidArgument
 from fairlane.model import Token, Verdict
-from fairlane.operations.lease import leases, tokens
-from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import lease, tokens
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
@@ -221,7 +221,7 @@ def hold(url: str) -> None:
         popped = opened.driver.run(_once(tokens.pop(opened.name, 50)))
         token = tokens.parse(popped.tokens[0])
         assert token is not None
-        reply, _ = opened.driver.run(leases.acquire(token, "host:1", "1", 1))
+        reply, _ = opened.driver.run(lease.acquire(token, "host:1", "1", 1))
         assert reply.is_ok
 
 
@@ -250,7 +250,7 @@ def _once(step: Step) -> Operation[Any]:
 def _settle_one(
     token: Token, queue: str, answer: Callable[[int, bytes], bytes | None]
 ) -> Operation[list[bytes]]:
-    acquired, held = yield from leases.acquire(token, "host:1", "1", 1)
+    acquired, held = yield from lease.acquire(token, "host:1", "1", 1)
     if calls := follow_up(queue, (token.request_id, acquired)):
         yield Batch(calls)
     if held is None:
@@ -262,10 +262,10 @@ def _settle_one(
     except (Dead, Failed) as reason:
         word, delay = ("dead", 0) if isinstance(reason, Dead) else ("retry", 60_000)
         verdict = Verdict(entry_id, word, delay, index + b":x:1:0:0", str(reason))
-        reply = yield leases.complete(held, [], [], [verdict], keep=False)
+        reply = yield lease.complete(held, [], [], [verdict], keep=False)
     else:
         head = index + (b":n:1:0:0" if body is None else b":d:1:0:0")
-        reply = yield leases.complete(held, [entry_id], [head, body or b""], [], keep=False)
+        reply = yield lease.complete(held, [entry_id], [head, body or b""], [], keep=False)
     if reply[0] == b"ended":
         yield tokens.retire(queue, token.request_id, reply[1])
     elif calls := tokens.insert(queue, token.request_id, reply[-1]):

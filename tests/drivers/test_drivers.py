@@ -12,9 +12,8 @@ from fairlane.drivers.sync import background
 from fairlane.drivers.wire import encoding
 from fairlane.drivers.wire.fitness import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
-from fairlane.operations.control import request_state
-from fairlane.operations.lease import tokens
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import request_state, tokens
+from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Dialect, library
@@ -228,7 +227,7 @@ def test_one_driver_serves_many_threads(lane: Lane):
 @both
 def test_an_operation_that_subscribes_leaves_no_subscription(kind: str, redis_url: str, lane: Lane):
     from fairlane.errors import WaitTimeout
-    from fairlane.operations.control.completion import wait
+    from fairlane.operations.completion import wait
 
     lane.start(1)
     with pytest.raises(WaitTimeout):

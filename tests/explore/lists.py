@@ -9,9 +9,8 @@ from abc import abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.operations.lists import forwarding
-from fairlane.operations.lists.forwarding import Standby
-from fairlane.operations.lists.hand_over import Route, Tracking, hand_over
+from fairlane.operations import lists
+from fairlane.operations.lists import Route, Standby, Tracking, hand_over
 from fairlane.protocol import list_keys, scripts
 from fairlane.protocol.list_keys import Namespace
 from fairlane.protocol.steps import Command
@@ -63,16 +62,16 @@ def _forward(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     """What a Forwarder does in each turn, and at its end."""
     owner, landed = OPS.draw().decode(), None
     while True:
-        found = yield from forwarding.next_flight(SOURCE, owner, LEASE_MS, owner, landed)
+        found = yield from lists.next_flight(SOURCE, owner, LEASE_MS, owner, landed)
         landed = None
         if isinstance(found, Standby):
             continue
         if not found.messages:
             break
-        landing = yield from forwarding.land(FIRST, found)
+        landing = yield from lists.land(FIRST, found)
         assert landing.word == "ok", landing
         landed = found
-    yield from forwarding.next_flight(SOURCE, owner, 0, owner)
+    yield from lists.next_flight(SOURCE, owner, 0, owner)
 
 
 class ListFacts(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import Child, Flow, InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
 from fairlane.aio import Queue as AsyncQueue
-from fairlane.operations.flows.hand_over import hand_over
+from fairlane.operations.hand_over import hand_over
 from tests.support.scripts.requests import work_off
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.support.scripts.snapshots import snapshot_of
 if TYPE_CHECKING:
     import pytest
 
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
 
 COUNTED = Demand("req", 7, 1, 900, is_paused=False, is_exact=False)
 EXACT = COUNTED._replace(demand=5, is_exact=True)

@@ -16,7 +16,7 @@ from tests.support.scripts.snapshots import measured, request, snapshot_of
 if TYPE_CHECKING:
     import pytest
 
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
 
 AWAY = "Redis at redis://h:1 does not answer"
 

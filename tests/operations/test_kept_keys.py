@@ -6,15 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from fairlane import Change, Child, Flow, settings
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.http.webhooks import add_webhook, begin_round, end_rounds, remove_webhook
-from fairlane.operations.maintenance.chores import do_chore
-from fairlane.operations.maintenance.registry import (
-    heartbeat,
-    register_worker,
-    unregister_worker,
-)
-from fairlane.operations.schedules.fire import fire
+from fairlane.operations.fire import fire
+from fairlane.operations.hand_over import hand_over
+from fairlane.operations.webhooks import add_webhook, begin_round, end_rounds, remove_webhook
+from fairlane.operations.workers import do_chore, heartbeat, register_worker, unregister_worker
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.topics import Topic

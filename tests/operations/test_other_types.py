@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnfit
-from fairlane.operations.control import change, request_state
-from fairlane.operations.find import overview
+from fairlane.operations import change, queues, request_state
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.operations.drivers import both, run
@@ -40,7 +39,7 @@ def others(redis_client: redis.Redis) -> Iterator[None]:
         (lambda: request_state.progress("hack"), "{hack}"),
         (lambda: change.pause("hack"), "{hack}"),
         (lambda: once(Command(b"HGETALL", keys.request_hash("hack"))), "{hack}"),
-        (lambda: overview.queue_status("hacked"), "{hacked}"),
+        (lambda: queues.queue_status("hacked"), "{hacked}"),
     ],
     ids=["batch", "script", "command", "queue"],
 )

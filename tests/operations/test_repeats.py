@@ -15,34 +15,38 @@ import pytest
 from fairlane.common.rate import OWN, Rate
 from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.operations.control import change, completion, requeue
-from fairlane.operations.create import admission, intents
-from fairlane.operations.diagnosis.walk import Walk
-from fairlane.operations.find.filters import RequestFilter
-from fairlane.operations.flows.feed import DONE, Feed
-from fairlane.operations.flows.flow import Flow
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.flows.runs import flow_state
-from fairlane.operations.flows.shared import add_to_value, read_shared, set_value
-from fairlane.operations.flows.submit import submit_flow
-from fairlane.operations.http import audit_trail
-from fairlane.operations.lease import leases, rates, shards, stats, tokens, turns
-from fairlane.operations.lease.exchange import exchange, exchange_unit
-from fairlane.operations.lease.shards import Shards
-from fairlane.operations.maintenance import dead_workers, queue_pause, queue_rate, registry
-from fairlane.operations.many.apply import apply
-from fairlane.operations.many.change import Change
-from fairlane.operations.many.selection import select, select_ids
-from fairlane.operations.many.set_rate import set_rate
-from fairlane.operations.pull import settle as pull
-from fairlane.operations.pull.take import Taker
-from fairlane.operations.pull.take import take as pull_some
-from fairlane.operations.schedules import change as change_schedule
-from fairlane.operations.schedules.fire import fire
-from fairlane.operations.schedules.schedule import define
-from fairlane.operations.submit.many import Many
-from fairlane.operations.submit.stream import submit
-from fairlane.operations.topics import publish, subscribers
+from fairlane.operations import (
+    admission,
+    audit_trail,
+    change,
+    completion,
+    create,
+    lease,
+    pause,
+    rates,
+    requeue,
+    shards,
+    tokens,
+    topics,
+    workers,
+)
+from fairlane.operations import receipt as pull
+from fairlane.operations import schedules as change_schedule
+from fairlane.operations.change import Change, apply, select, select_ids
+from fairlane.operations.doctor import Walk
+from fairlane.operations.find import RequestFilter
+from fairlane.operations.fire import fire
+from fairlane.operations.flow_runs import flow_state
+from fairlane.operations.flows import Flow, submit_flow
+from fairlane.operations.hand_over import DONE, Feed, hand_over
+from fairlane.operations.lease import exchange, exchange_unit
+from fairlane.operations.rates import set_rate
+from fairlane.operations.schedules import define
+from fairlane.operations.shards import Shards
+from fairlane.operations.shared import add_to_value, read_shared, set_value
+from fairlane.operations.submit import Many, submit
+from fairlane.operations.take import Taker
+from fairlane.operations.take import take as pull_some
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -77,7 +81,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.pull.receipt import Receipt
+    from fairlane.operations.receipt import Receipt
 
     Scenario = Callable[[Any], None]
 
@@ -184,7 +188,7 @@ def cancels(driver: Any) -> None:
 def works(driver: Any) -> None:
     put(driver)
     first, second = take(driver), take(driver)
-    assert driver.do(leases.extend("r1", first.k, first.fence.decode(), first.op.decode()))
+    assert driver.do(lease.extend("r1", first.k, first.fence.decode(), first.op.decode()))
     settle(driver, first, keep=True)
     settle(driver, first)
     settle(driver, second)
@@ -202,7 +206,7 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
     ids = [entry_id for entry_id, _ in held.entries]
     heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
     part: Any = (ids, [word for head in heads for word in (head, b"result")], [])
-    op, lanes = leases.new_op(), keys.lanes("req")[: Policy().priority + 1]
+    op, lanes = lease.new_op(), keys.lanes("req")[: Policy().priority + 1]
     unit = exchange_unit("req", "w:1", "7", 0)
     step = exchange(unit, op, [(held, part)], lanes=lanes, want=1, sizes=[("r1", 2)])
     raw = driver.do(step)
@@ -214,7 +218,7 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
         return None
     token = tokens.parse(reply.tokens[0])
     assert token is not None
-    return leases.slice_of(token, op, library().acquire.reply(reply.acquired[0]))
+    return lease.slice_of(token, op, library().acquire.reply(reply.acquired[0]))
 
 
 def fails(driver: Any) -> None:
@@ -226,7 +230,7 @@ def fails(driver: Any) -> None:
 def gives_back(driver: Any) -> None:
     put(driver)
     held = take(driver)
-    reply = driver.do(leases.give_back("r1", held.k, held.fence.decode(), held.op.decode()))
+    reply = driver.do(lease.give_back("r1", held.k, held.fence.decode(), held.op.decode()))
     insert(driver, "req", "r1", reply[-1])
 
 
@@ -237,23 +241,23 @@ def expires(driver: Any) -> None:
 
 
 def dies(driver: Any) -> None:
-    driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))
-    driver.run(registry.heartbeat("req", "w:1", "7", "nothing"))
+    driver.run(workers.register_worker("req", "w:1", "box", 1, "7"))
+    driver.run(workers.heartbeat("req", "w:1", "7", "nothing"))
     put(driver)
     held = take(driver)
     driver.client.hset(keys.taken("req", "w:1"), "0.1", f"r1#{held.k}.1 r1#1.2")
     driver.client.expire(keys.taken("req", "w:1"), 600)
     driver.client.zadd(keys.workers("req"), {"w:1": 1})
-    for late in driver.run(dead_workers.late_workers("req")) or [None]:
-        driver.run(dead_workers.take_over("req", "w:1", late.started if late else "7"))
+    for late in driver.run(workers.late_workers("req")) or [None]:
+        driver.run(workers.take_over("req", "w:1", late.started if late else "7"))
 
 
 def lives(driver: Any) -> None:
-    driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))
-    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "8"))[0].is_taken
-    driver.run(registry.wake("req", "w:1", 2))
-    assert driver.run(registry.heartbeat("req", "w:1", "7", "nothing", died=True)).died > 0
-    driver.run(registry.unregister_worker("req", "w:1", "7"))
+    driver.run(workers.register_worker("req", "w:1", "box", 1, "7"))
+    assert driver.run(workers.register_worker("req", "w:1", "box", 1, "8"))[0].is_taken
+    driver.run(workers.wake("req", "w:1", 2))
+    assert driver.run(workers.heartbeat("req", "w:1", "7", "nothing", died=True)).died > 0
+    driver.run(workers.unregister_worker("req", "w:1", "7"))
 
 
 def loses_its_tokens(driver: Any) -> None:
@@ -269,14 +273,14 @@ def is_late(driver: Any) -> None:
     driver.client.zadd(keys.request_keys("r1")[5], {held.entries[0][0]: 1})
     for member in driver.client.zrange(keys.delayed("req"), 0, -1):
         driver.client.zadd(keys.delayed("req"), {member: 1})
-    driver.run(registry.promote("req"))
+    driver.run(workers.promote("req"))
 
 
 def settle_late(driver: Any, held: Slice) -> None:
     """Leaves a retry that is due in an hour; its token waits in `delayed`."""
     first = held.entries[0][0]
     verdict = Verdict(first, "retry", 3_600_000, result_head(b"0", b"x", 1, 0, 0), "why")
-    reply = driver.do(leases.complete(held, [], [], [verdict], keep=False))
+    reply = driver.do(lease.complete(held, [], [], [verdict], keep=False))
     insert(driver, "req", "r1", reply[-1])
 
 
@@ -284,16 +288,16 @@ def leaves_an_intent(driver: Any) -> None:
     names = (keys.active("req"), keys.conf("req"))
     driver.do(library().intend(names, ids=["r1"], grace=1, above=0))
     driver.client.zadd(keys.active("req"), {"r1": 1})
-    driver.run(registry.look_after("req"))
+    driver.run(workers.look_after("req"))
     put(driver)
 
 
 def vanishes(driver: Any) -> None:
     put(driver)
-    driver.client.zadd(keys.active("req"), {"r1": intents.seen_to_exist(1)})
+    driver.client.zadd(keys.active("req"), {"r1": create.seen_to_exist(1)})
     driver.client.delete(*keys.request_keys("r1"))
     lose_tokens(driver)
-    driver.run(registry.look_after("req"))
+    driver.run(workers.look_after("req"))
 
 
 def ends_unlogged(driver: Any) -> None:
@@ -338,8 +342,8 @@ def owed(driver: Any, rate: Rate) -> float:
 
 def measures(driver: Any) -> None:
     """Adds measurements, each once."""
-    driver.do(Batch(stats.tally("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
-    driver.do(Batch(stats.tally("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
+    driver.do(Batch(lease.tally("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
+    driver.do(Batch(lease.tally("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
     assert driver.client.hget(keys.stats("req"), "5:failed") == b"3"
 
 
@@ -355,7 +359,7 @@ def charges_turns(driver: Any) -> None:
     """Charges a tenant once for two turns that cost more than it was charged for them."""
     tenants, base = keys.turns("req")[1], 105 * 2**44  # see lua/v1/lib/dispatch/tenants.lua
     driver.client.zadd(tenants, {"-5|acme": base + 400})
-    for call in turns.charge("req", [(5, "1:acme", 2, 500)]):
+    for call in tokens.charge("req", [(5, "1:acme", 2, 500)]):
         driver.do(call)
     assert driver.client.zscore(tenants, "-5|acme") == base + 500
 
@@ -385,7 +389,7 @@ def follows_another(driver: Any) -> None:
     put(driver, 0, name="r0")
     put(driver, after=("r0",))
     driver.client.zadd(keys.active("req"), {"r1": 1.5})
-    driver.run(registry.look_after("req"))
+    driver.run(workers.look_after("req"))
 
 
 def requeues(driver: Any) -> None:
@@ -435,14 +439,14 @@ def spreads(driver: Any) -> None:
 
 def pauses_the_queue(driver: Any) -> None:
     """Pauses the queue and resumes it."""
-    driver.run(queue_pause.pause_queue("req", 60))
-    driver.run(queue_pause.resume_queue("req"))
+    driver.run(pause.pause_queue("req", 60))
+    driver.run(pause.resume_queue("req"))
 
 
 def limits_the_queue(driver: Any) -> None:
     """Gives the queue a rate and removes it."""
-    driver.run(queue_rate.set_queue_rate("req", "100/s"))
-    driver.run(queue_rate.set_queue_rate("req", None))
+    driver.run(rates.set_queue_rate("req", "100/s"))
+    driver.run(rates.set_queue_rate("req", None))
 
 
 def checks_everything(driver: Any) -> None:
@@ -631,13 +635,13 @@ def test_a_repeat_of_these_commands_reports_only_what_was_left(
     driver: SyncDriver, redis_client: Any
 ):
     """They are no scripts. Their effect is there once, but an entry of a trail is there twice."""
-    driver.run(subscribers.subscribe("t", "a", "first"))
-    driver.run(publish.publish("t", numbered(2)))
-    found = driver.run(subscribers.fetch("t", "a", 2, 0, 0))
+    driver.run(topics.subscribe("t", "a", "first"))
+    driver.run(topics.publish("t", numbered(2)))
+    found = driver.run(topics.fetch("t", "a", 2, 0, 0))
     losing = Forgetful(driver, redis_client, 0)
-    assert losing.run(subscribers.acknowledge("t", "a", [one.id for one in found])) == 0
+    assert losing.run(topics.acknowledge("t", "a", [one.id for one in found])) == 0
     assert redis_client.xpending(keys.topic("t")[0], "a")["pending"] == 0
-    assert losing.run(publish.delete_topic("t")) is False
+    assert losing.run(topics.delete_topic("t")) is False
     assert not redis_client.exists(*keys.topic("t"))
     losing.run(audit_trail.begin("req", audit_trail.AuditEntry("me", "pause")))
     assert redis_client.xlen(keys.audit_part("req", "local")) == 2

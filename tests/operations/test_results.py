@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
 from fairlane.model import Result
+from fairlane.operations import lease, tokens
 from fairlane.operations import results as results_module
-from fairlane.operations.control.completion import parse_results, read_entries
-from fairlane.operations.lease import leases, tokens
+from fairlane.operations.completion import parse_results, read_entries
 from fairlane.operations.results import InputOrder, flow
 from fairlane.protocol import keys
 from tests.support.scripts.requests import (
@@ -161,7 +161,7 @@ def test_dead_and_cancelled_are_distinguished(queue: Queue):
     held = next_slice(queue.driver, count=2)
     first, second = (entry_id for entry_id, _ in held.entries)
     queue.request("r1").cancel()
-    call = leases.complete(held, [first], [head_of(first), b"ok"], [dead(second)], keep=False)
+    call = lease.complete(held, [first], [head_of(first), b"ok"], [dead(second)], keep=False)
     reply = queue.driver.run(once(call))
     queue.driver.run(once(tokens.retire("req", "r1", reply[1])))
     found = list(queue.request("r1").results())
@@ -308,7 +308,7 @@ def test_an_outcome_that_was_requeued_does_not_stand_for_a_lost_result(queue: Qu
     """In the order "done" an index may occur twice; it is counted once."""
     queue.submit_request(numbered(4), id="r1", limit=1)
     held = next_slice(queue.driver)
-    queue.driver.run(once(leases.complete(held, [], [], [dead(held.entries[0][0])], keep=True)))
+    queue.driver.run(once(lease.complete(held, [], [], [dead(held.entries[0][0])], keep=True)))
     reader = queue.request("r1").results("done")
     assert next(reader).status == "dead"
     queue.request("r1").requeue_dead()

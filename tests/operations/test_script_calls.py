@@ -16,9 +16,8 @@ WORDS = {word for script in library() for word in script.replies} - STATES
 REDIS = "a stream, or TIME: Redis's own reply has no names"
 EXCEPTED = {
     "drivers/wire/encoding.py": "a pop, or WAIT behind a step: Redis's own reply has no names",
-    "operations/control/completion.py": REDIS,
-    "operations/control/completion_log.py": REDIS,
-    "operations/lease/leases.py": "acquire's slice: to unpack a tuple is quickest",
+    "operations/completion.py": REDIS,
+    "operations/lease.py": "acquire's slice: to unpack a tuple is quickest",
     "protocol/server_info.py": REDIS,
 }
 
@@ -34,7 +33,7 @@ def trees() -> list[tuple[str, ast.Module]]:
 
 def test_only_one_module_calls_the_scripts_that_create_requests():
     callers = {name for name, tree in trees() for node in ast.walk(tree) if calls_creating(node)}
-    assert callers == {"operations/create/calls.py"}
+    assert callers == {"operations/create.py"}
 
 
 def calls_creating(node: ast.AST) -> bool:

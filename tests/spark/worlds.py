@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from fairlane.model import Verdict, result_head
-from fairlane.operations.lease import leases, tokens
+from fairlane.operations import lease, tokens
 from fairlane.queue import Queue
 from tests.support.scripts.requests import insert, once, take_slice
 
@@ -52,7 +52,7 @@ class World:
                 continue
             ids.append(entry_id)
             pairs += [result_head(index, b"d", held.attempt, 2, 1500), b"done " + body]
-        reply = self.driver.run(once(leases.complete(held, ids, pairs, verdicts, keep=False)))
+        reply = self.driver.run(once(lease.complete(held, ids, pairs, verdicts, keep=False)))
         if reply[0] == b"ended":
             self.driver.run(once(tokens.retire(self.queue.name, held.request_id, reply[1])))
         else:

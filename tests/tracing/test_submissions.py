@@ -14,9 +14,8 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags, T
 
 from fairlane import Flow, aio
 from fairlane.errors import InvalidArgument, RequestExists
-from fairlane.operations.create.calls import submit_call
-from fairlane.operations.create.digest import Digest
-from fairlane.operations.create.new_request import NewRequest
+from fairlane.operations.create import submit_call
+from fairlane.operations.new_request import Digest, NewRequest
 from fairlane.options import Policy, policy_of
 from fairlane.tracing.tracer import context_of, text_of
 from tests.support.scripts.requests import stored

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.operations.maintenance.dead_workers import Late
+from fairlane.operations.workers import Late
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.worker import host_identity as module

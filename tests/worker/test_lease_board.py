@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.model import Token
-from fairlane.operations.control.call_progress import CallProgress
+from fairlane.operations.request_state import CallProgress
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.lease_memory import COUNTS, SHARDS_MOST, Counts, RecordFields, WorkerFields
 from tests.worker.parts import OP, record_of_its_own

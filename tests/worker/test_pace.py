@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.operations.control.call_progress import (
+from fairlane.operations.request_state import (
     CallProgress,
     WorkerPace,
     holds_text,

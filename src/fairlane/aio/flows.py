@@ -8,7 +8,7 @@ from fairlane.aio.request import Request
 from fairlane.common import clock
 from fairlane.flows.blocking import named_step
 from fairlane.flows.shared import AsyncSharedState
-from fairlane.operations.flows import runs
+from fairlane.operations import flow_runs
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ class AsyncFlowRun:
 
     async def state(self) -> str:
         """Returns active, done or cancelled; see FlowRun.state."""
-        return await self.queue.driver.run(runs.flow_state(self.id))
+        return await self.queue.driver.run(flow_runs.flow_state(self.id))
 
     async def progress(self) -> FlowProgress:
         """Returns the steps with their counts; see FlowRun.progress."""
-        return await self.queue.driver.run(runs.flow_progress(self.id))
+        return await self.queue.driver.run(flow_runs.flow_progress(self.id))
 
     async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as in the blocking API
         """Returns done or cancelled once every step has ended; see FlowRun.wait."""
-        return await self.queue.driver.run(runs.wait_for_flow(self.id, clock.mono_s, timeout))
+        return await self.queue.driver.run(flow_runs.wait_for_flow(self.id, clock.mono_s, timeout))
 
     async def results(
         self,
@@ -44,7 +44,7 @@ class AsyncFlowRun:
         timeout: float | None = None,  # noqa: ASYNC109  same word as in the blocking API
     ) -> AsyncIterator[Result]:
         """Yields the results of the last step; see FlowRun.results."""
-        last = await self.queue.driver.run(runs.last_step(self.id))
+        last = await self.queue.driver.run(flow_runs.last_step(self.id))
         async for result in Request(self.queue, last).results(order, timeout=timeout):
             yield result
 
@@ -59,7 +59,7 @@ class AsyncFlowRun:
 
     async def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Cancels every step; see FlowRun.cancel."""
-        await self.queue.driver.run(runs.cancel_run(self.id, reason))
+        await self.queue.driver.run(flow_runs.cancel_run(self.id, reason))
 
     def __repr__(self) -> str:
         return f"<AsyncFlowRun {self.id}>"
@@ -75,7 +75,7 @@ class AsyncFlows:
         self, flow: str = "", /, *, most: int = 100, **properties: object
     ) -> list[AsyncFlowRun]:
         """Returns runs that have all these properties; see Flows.find."""
-        found = runs.find_flows(self._queue.name, properties, flow, most)
+        found = flow_runs.find_flows(self._queue.name, properties, flow, most)
         return [AsyncFlowRun(self._queue, run) for run, _ in await self._queue.driver.run(found)]
 
     def run(self, id: str) -> AsyncFlowRun:  # noqa: A002  the word of the API

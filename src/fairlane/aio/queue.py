@@ -11,24 +11,17 @@ from fairlane.aio.request import Opening, Request
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.operations.blockers.demand import demand
-from fairlane.operations.control import (
-    completion_log,
-)
-from fairlane.operations.create import admission
-from fairlane.operations.find import failures, filters, overview, requests, workers
-from fairlane.operations.flows.flow import checked_flow
-from fairlane.operations.flows.submit import submit_flow
-from fairlane.operations.lease import shards
-from fairlane.operations.lease.stats import Measured, read_stats
-from fairlane.operations.maintenance import queue_pause, queue_rate
-from fairlane.operations.many import selection
-from fairlane.operations.many.apply import apply
-from fairlane.operations.observe.snapshot import snapshot
-from fairlane.operations.pull.take import Taker, take
-from fairlane.operations.submit.many import Many, each_request
-from fairlane.operations.submit.open_request import open_request
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import admission, completion, dead_letters, find, queues, rates, shards
+from fairlane.operations import change as selection
+from fairlane.operations import pause as queue_pause
+from fairlane.operations.change import apply
+from fairlane.operations.estimate import demand
+from fairlane.operations.flows import checked_flow, submit_flow
+from fairlane.operations.lease import Measured, read_stats
+from fairlane.operations.observe import snapshot
+from fairlane.operations.open_request import open_request
+from fairlane.operations.submit import Many, each_request, submit
+from fairlane.operations.take import Taker, take
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.pull.awaited import AsyncTaken
@@ -51,13 +44,12 @@ if TYPE_CHECKING:
         WorkerPage,
     )
     from fairlane.model import Completion
-    from fairlane.operations.create.admission import Bounds
-    from fairlane.operations.flows.flow import Flow
-    from fairlane.operations.lease.shards import ShardLayout
-    from fairlane.operations.maintenance.queue_pause import QueuePause
-    from fairlane.operations.many.change import Change
-    from fairlane.operations.many.selection import Selection
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.admission import Bounds
+    from fairlane.operations.change import Change, Selection
+    from fairlane.operations.flows import Flow
+    from fairlane.operations.observe import Snapshot
+    from fairlane.operations.pause import QueuePause
+    from fairlane.operations.shards import ShardLayout
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -241,12 +233,10 @@ class Queue:
     ) -> AsyncIterator[Completion]:
         """Yields endings from the durable log; see fairlane.queue.Queue.completions."""
         after = (
-            await self.driver.run(completion_log.last_completion(self.name))
-            if since is None
-            else since
+            await self.driver.run(completion.last_completion(self.name)) if since is None else since
         )
         block = settings.BLOCK_MS if follow else 0
-        reader = completion_log.LogReader(self.name, after)
+        reader = completion.LogReader(self.name, after)
         while True:
             endings = await self.driver.run(reader.page(block))
             for ending in endings:
@@ -257,15 +247,15 @@ class Queue:
 
     async def status(self) -> dict[str, Any]:
         """Returns counts, workers and unfinished requests; see fairlane.queue.Queue.status."""
-        return await self.driver.run(overview.queue_status(self.name))
+        return await self.driver.run(queues.queue_status(self.name))
 
     async def list_requests(
         self, *, limit: int = 100, after: str = "", sort: str = "",
         **wanted: Unpack[RequestFilters],
     ) -> RequestPage:  # fmt: skip
         """Returns a page of requests; see fairlane.queue.Queue.list_requests."""
-        chosen = filters.filter_of(**wanted)
-        listing = requests.list_requests(self.name, chosen, limit, after, sort)
+        chosen = find.filter_of(**wanted)
+        listing = find.list_requests(self.name, chosen, limit, after, sort)
         return await self.driver.run(listing)
 
     async def select(
@@ -283,7 +273,7 @@ class Queue:
 
     async def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats; see fairlane.queue.Queue.workers."""
-        return await self.driver.run(workers.list_workers(self.name, limit))
+        return await self.driver.run(find.list_workers(self.name, limit))
 
     async def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
         """Returns what holds up a request, and an estimate; see fairlane.queue.Queue.why."""
@@ -291,7 +281,7 @@ class Queue:
 
     async def errors(self) -> QueueErrors:
         """Returns how sub-requests failed in all requests; see fairlane.queue.Queue.errors."""
-        return await self.driver.run(failures.queue_errors(self.name))
+        return await self.driver.run(dead_letters.queue_errors(self.name))
 
     async def demand(self) -> Demand:
         """Returns how many more leases workers could take; see fairlane.queue.Queue.demand."""
@@ -326,7 +316,7 @@ class Queue:
 
     async def set_rate(self, rate: str | None, burst: int | None = None) -> None:
         """Gives this queue a rate, or none; see fairlane.queue.Queue.set_rate."""
-        await self.driver.run(queue_rate.set_queue_rate(self.name, rate, burst))
+        await self.driver.run(rates.set_queue_rate(self.name, rate, burst))
 
     async def close(self) -> None:
         """Closes the idle connections."""

@@ -10,18 +10,11 @@ from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
-from fairlane.operations.blockers.recent_leases import recent_leases
-from fairlane.operations.blockers.why import why
-from fairlane.operations.control import (
-    change,
-    completion,
-    dead_letters,
-    request_state,
-    requeue,
-)
-from fairlane.operations.find import failures
-from fairlane.operations.many.set_rate import set_rate
+from fairlane.operations import change, completion, dead_letters, request_state, requeue
+from fairlane.operations.estimate import recent_leases
+from fairlane.operations.rates import set_rate
 from fairlane.operations.results import flow
+from fairlane.operations.why import why
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -30,7 +23,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.queue import Queue
     from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
-    from fairlane.operations.submit.open_request import Submission
+    from fairlane.operations.open_request import Submission
     from fairlane.protocol.steps import Operation
     from fairlane.tracing.client import ClientSpan
 
@@ -123,7 +116,7 @@ class Request:
 
     async def errors(self) -> RequestErrors:
         """Returns how sub-requests failed; see queue.Request.errors."""
-        return await self.queue.driver.run(failures.request_errors(self.id))
+        return await self.queue.driver.run(dead_letters.request_errors(self.id))
 
     async def dead(self) -> AsyncIterator[DeadSubRequest]:
         """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""

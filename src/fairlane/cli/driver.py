@@ -9,7 +9,7 @@ from fairlane.cli.output import note
 from fairlane.common import clock
 from fairlane.drivers.driver import BACK, away
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.operations.find.queues import reach
+from fairlane.operations.queues import reach
 from fairlane.protocol.steps import Command, Message, NextChunk, Pause
 
 if TYPE_CHECKING:

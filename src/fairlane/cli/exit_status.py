@@ -50,7 +50,7 @@ def left_out_words(progress: Progress) -> str:
 
 def dead_of(queue: Queue, progress: Progress) -> str:
     """Returns how to list a request's dead sub-requests, or what became of them, or "" if none."""
-    from fairlane.operations.control.dead_letters import count_dead
+    from fairlane.operations.dead_letters import count_dead
 
     if not progress.dead:
         return ""
@@ -82,7 +82,7 @@ def children_of(progress: Progress) -> list[str]:
 @contextmanager
 def known(request_id: str) -> Iterator[None]:
     """Raises RequestLost instead of RequestNotFound, because the request was in Redis before."""
-    from fairlane.operations.control.completion import vanished
+    from fairlane.operations.completion import vanished
 
     try:
         yield
@@ -102,7 +102,7 @@ def wait_for(request: Request, timeout: float | None) -> None:
     """Waits for the end, and reports if no worker serves the queue. Raises WaitTimeout."""
     from fairlane.cli.stall_notice import StallNotice
     from fairlane.common import clock
-    from fairlane.operations.control.completion import wait
+    from fairlane.operations.completion import wait
 
     waiting = wait(request.id, clock.mono_s, timeout)
     request.queue.driver.run(StallNotice(request.id).during(waiting))

@@ -20,9 +20,9 @@ AGAIN_S = 1.5  # a worker is missing if two looks find none: after an outage a h
 
 def what_is_missing(now: Progress) -> Operation[str]:
     """Returns what lets a request go on if it is paused or no worker serves its queue, else ""."""
-    from fairlane.operations.blockers.causes import GATED, own_cause
-    from fairlane.operations.blockers.facts import read_request
-    from fairlane.operations.control.live_workers import unserved
+    from fairlane.operations.estimate import read_request
+    from fairlane.operations.why import GATED, own_cause
+    from fairlane.operations.workers import unserved
 
     if now.state == "paused":
         return f"fairlane resume {now.id} lets it go on"
@@ -63,7 +63,7 @@ class StallNotice:
         if clock.mono_s() < self._due:
             return
         if now is None:
-            from fairlane.operations.control.request_state import progress
+            from fairlane.operations.request_state import progress
 
             with known(self._id):
                 now = yield from progress(self._id)

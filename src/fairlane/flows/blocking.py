@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument
 from fairlane.flows.shared import SharedState
-from fairlane.operations.flows import runs
+from fairlane.operations import flow_runs
 from fairlane.protocol import keys
 from fairlane.request import Request
 
@@ -30,25 +30,25 @@ class FlowRun:
 
         Raises RequestNotFound.
         """
-        return self.queue.driver.run(runs.flow_state(self.id))
+        return self.queue.driver.run(flow_runs.flow_state(self.id))
 
     def progress(self) -> FlowProgress:
         """Returns the steps that are still kept, with counts. Raises RequestNotFound."""
-        return self.queue.driver.run(runs.flow_progress(self.id))
+        return self.queue.driver.run(flow_runs.flow_progress(self.id))
 
     def wait(self, timeout: float | None = None) -> str:
         """Blocks until every step has ended; returns done or cancelled.
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
         """
-        return self.queue.driver.run(runs.wait_for_flow(self.id, clock.mono_s, timeout))
+        return self.queue.driver.run(flow_runs.wait_for_flow(self.id, clock.mono_s, timeout))
 
     def results(self, order: str = "input", *, timeout: float | None = None) -> Iterator[Result]:
         """Yields the results of the last step, also while it runs; see Request.results.
 
         Their index is the place in the last step, which is the order of completion before it.
         """
-        last = self.queue.driver.run(runs.last_step(self.id))
+        last = self.queue.driver.run(flow_runs.last_step(self.id))
         yield from Request(self.queue, last).results(order, timeout=timeout)
 
     def step(self, name: str) -> Request:
@@ -65,7 +65,7 @@ class FlowRun:
 
     def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Cancels every step; a compensating step ends after its source. Raises RequestNotFound."""
-        self.queue.driver.run(runs.cancel_run(self.id, reason))
+        self.queue.driver.run(flow_runs.cancel_run(self.id, reason))
 
     def __repr__(self) -> str:
         return f"<FlowRun {self.id}>"
@@ -83,7 +83,9 @@ class Flows:
         At most `most` (1 to 1,000). It reads a bounded part of the queue, so in one of many
         thousand requests some runs may be missing. Raises InvalidArgument.
         """
-        found = self._queue.driver.run(runs.find_flows(self._queue.name, properties, flow, most))
+        found = self._queue.driver.run(
+            flow_runs.find_flows(self._queue.name, properties, flow, most)
+        )
         return [FlowRun(self._queue, run) for run, _ in found]
 
     def run(self, id: str) -> FlowRun:  # noqa: A002  the word of the API

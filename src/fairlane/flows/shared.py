@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.flows import shared
+from fairlane.operations import shared
 
 if TYPE_CHECKING:
     from fairlane.drivers.aio.driver import AsyncDriver

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.common.chunking import Body, chunks, chunks_async
 from fairlane.lists.connected import AsyncConnected, Connected
-from fairlane.operations.lists.balance import check_lists, push_shortest
+from fairlane.operations.lists import check_lists, push_shortest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,14 +12,13 @@ from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisError, RedisUnreachable
 from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
 from fairlane.lists.slots import check_one_slot
-from fairlane.operations.lists import services
-from fairlane.operations.lists.hand_over import Tracking, hand_over, read_backlog
+from fairlane.operations import lists
+from fairlane.operations.lists import Tracking, hand_over, read_backlog
 from fairlane.protocol import list_keys
 
 if TYPE_CHECKING:
     from fairlane.lists.options import FanoutOptions
-    from fairlane.operations.lists.hand_over import Backlog
-    from fairlane.operations.lists.services import Service
+    from fairlane.operations.lists import Backlog, Service
     from fairlane.protocol.steps import Operation
 
 _SETTLE_S = 1.0  # between two looks at tracked messages
@@ -47,7 +46,7 @@ def state_of(url: str, options: FanoutOptions) -> FanoutState:
     try:
         driver.meet(log.warning)
         backlog = driver.run(read_backlog(options.route))
-        found = driver.run(services.read_services(options.space)) if options.space else []
+        found = driver.run(lists.read_services(options.space)) if options.space else []
         return FanoutState(backlog, found)
     finally:
         driver.close()
@@ -113,7 +112,7 @@ class Fanout:
 
     def _registration(self) -> Operation[str]:
         options = self.options
-        return services.register(
+        return lists.register(
             list_keys.Namespace(options.namespace),
             host(),
             os.getpid(),
@@ -148,11 +147,11 @@ class Fanout:
         space, expire_s = self.options.space, self.options.service_expire
         if space is None or not self._renewal.is_due():
             return True
-        if self._driver.run(services.renew(space, self._service, expire_s)):
+        if self._driver.run(lists.renew(space, self._service, expire_s)):
             self._renewed_s = clock.mono_s()
             return True
         is_expired = clock.mono_s() - self._renewed_s >= expire_s
-        if is_expired or not self._driver.run(services.has_services(space)):
+        if is_expired or not self._driver.run(lists.has_services(space)):
             self._register()
             return True
         log.info("registration %s:%s is gone: ends", space.name, self._service)
@@ -163,7 +162,7 @@ class Fanout:
         if self._tracking() is None or not (is_last or self._settling.is_due()):
             return
         space = list_keys.Namespace(self.options.namespace)
-        settled = self._driver.run(services.settle_messages(space))
+        settled = self._driver.run(lists.settle_messages(space))
         self.counts.done += settled.done
         self.counts.timed_out += settled.timed_out
 
@@ -184,7 +183,7 @@ class Fanout:
         try:
             if self._service and (space := self.options.space) is not None:
                 self._settle(is_last=True)
-                self._driver.run(services.unregister(space, self._service))
+                self._driver.run(lists.unregister(space, self._service))
         except RedisError as error:
             log.warning("registration %s is left to expire: %s", self._service, error)
         finally:

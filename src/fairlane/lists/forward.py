@@ -11,12 +11,12 @@ from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
-from fairlane.operations.lists import forwarding
-from fairlane.operations.lists.forwarding import Flight, ForwardState, Standby
+from fairlane.operations import lists
+from fairlane.operations.lists import Flight, ForwardState, Standby
 
 if TYPE_CHECKING:
     from fairlane.lists.addresses import ListAddress
-    from fairlane.operations.lists.forwarding import Disagreement
+    from fairlane.operations.lists import Disagreement
     from fairlane.protocol.steps import Operation
 
 T = TypeVar("T")
@@ -31,10 +31,10 @@ def state_of(source: ListAddress, target: ListAddress | None = None) -> ForwardS
 
     Without the target, a batch on its way counts as lag, though the target may have it already.
     """
-    state = _ask(source, forwarding.read_state(source.name))
+    state = _ask(source, lists.read_state(source.name))
     if target is None:
         return state
-    return state.with_landed(_ask(target, forwarding.read_landed(target.name, state.epoch)))
+    return state.with_landed(_ask(target, lists.read_landed(target.name, state.epoch)))
 
 
 def _ask(address: ListAddress, operation: Operation[T]) -> T:
@@ -104,7 +104,7 @@ class Forwarder:
         """Raises InvalidArgument if both lists are one, by whatever address."""
         if self._from.name != self._to.name or self._from.database != self._to.database:
             return
-        here, there = (one.run(forwarding.server_ids()) for one in (self._source, self._target))
+        here, there = (one.run(lists.server_ids()) for one in (self._source, self._target))
         if here & there:
             raise InvalidArgument(
                 f"list {self._from.name} is both --from and --to: "
@@ -128,12 +128,12 @@ class Forwarder:
             return True
         if self._until_idle:
             return False
-        self._source.run(forwarding.wait_for_message(self._from.name, BLOCK_S))
+        self._source.run(lists.wait_for_message(self._from.name, BLOCK_S))
         return True
 
     def _next(self, lease_ms: int) -> Operation[Flight | Standby]:
         fresh = secrets.token_hex(8)
-        return forwarding.next_flight(self._from.name, self._owner, lease_ms, fresh, self._landed)
+        return lists.next_flight(self._from.name, self._owner, lease_ms, fresh, self._landed)
 
     def _stand_by(self, found: Standby) -> None:
         if not self._is_standby:
@@ -142,7 +142,7 @@ class Forwarder:
         clock.sleep(min(_STANDBY_S, found.left_ms / 1000))
 
     def _send(self, flight: Flight) -> None:
-        landing = self._target.run(forwarding.land(self._to.name, flight))
+        landing = self._target.run(lists.land(self._to.name, flight))
         if landing.word == "ok":
             self._landed = flight
             self.forwarded += landing.pushed
@@ -166,7 +166,7 @@ class Forwarder:
             )
         fresh = secrets.token_hex(8)
         reason: Disagreement = "gap" if word == "gap" else "diverged"
-        self._source.run(forwarding.restart(self._from.name, flight.epoch, fresh, reason))
+        self._source.run(lists.restart(self._from.name, flight.epoch, fresh, reason))
 
     def _release(self) -> None:
         """Settles the last batch and ends the lease, so that a replica goes on immediately."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import InvalidArgument, type_of
-from fairlane.operations.lists.hand_over import Route
+from fairlane.operations.lists import Route
 from fairlane.protocol.list_keys import Namespace, check_list, pending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairlane.operations.lists.hand_over import To
+    from fairlane.operations.lists import To
 
 MOST_OUTS = 1_000
 LONGEST_S = 366 * 86_400

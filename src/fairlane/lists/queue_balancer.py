@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from fairlane.aio.queue import Queue as AsyncQueue
 from fairlane.errors import RedisError
 from fairlane.lists.connected import AsyncConnected, Connected
-from fairlane.operations.submit.place import check_queues, place, withdraw
+from fairlane.operations.admission import check_queues, place, withdraw
 from fairlane.options import RequestOptions, id_for, policy_of
 from fairlane.queue import Queue
 

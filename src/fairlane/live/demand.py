@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from fairlane.found import Demand
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
 
 EVERY_S = 5.0  # from the beginning of a walk to that of the next, at least
 REST = 4.0  # a pause is so many times as long as the walk before it

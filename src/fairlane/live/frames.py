@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlane.common.histogram import Distribution
-from fairlane.operations.lease.stats import all_of
+from fairlane.operations.lease import all_of
 
 if TYPE_CHECKING:
-    from fairlane.operations.lease.stats import Measured
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.lease import Measured
+    from fairlane.operations.observe import Snapshot
 
 MOST_SHARES = 12  # requests and tenants with most leases; the others are summed up as OTHERS
 OTHERS = "(others)"

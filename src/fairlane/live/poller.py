@@ -16,7 +16,7 @@ from fairlane.live.frames import Frame, Totals, frame_of, rates_between
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
 
 EVERY_S = 1.0
 KEEP_S = 300.0

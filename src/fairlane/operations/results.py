@@ -14,14 +14,14 @@ from typing import Any
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.model import Result
-from fairlane.operations.control.completion import (
+from fairlane.operations.completion import (
     ResultPage,
     read_entries,
     read_results,
     timed_out,
     vanished,
 )
-from fairlane.operations.control.request_state import progress
+from fairlane.operations.request_state import progress
 from fairlane.protocol.steps import Operation
 from fairlane.settings import BLOCK_MS
 

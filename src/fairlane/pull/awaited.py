@@ -10,7 +10,7 @@ from fairlane.pull.taken import Holding
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
     from fairlane.drivers.aio.driver import AsyncDriver
-    from fairlane.operations.pull.receipt import Receipt
+    from fairlane.operations.receipt import Receipt
 
 
 class AsyncTaken(Holding):

@@ -7,15 +7,15 @@ import platform
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
-from fairlane.operations.pull import settle
-from fairlane.operations.pull.holder import TAKER
-from fairlane.operations.pull.receipt import parse_receipt
+from fairlane.operations import receipt as settle
+from fairlane.operations.receipt import parse_receipt
+from fairlane.operations.take import TAKER
 from fairlane.tracing.client import settling
 
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
-    from fairlane.operations.pull.receipt import Receipt
-    from fairlane.operations.pull.take import Delivery
+    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Delivery
     from fairlane.protocol.steps import Operation
     from fairlane.tracing.client import ClientSpan
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from fairlane import settings
-from fairlane.operations.schedules import change
-from fairlane.operations.schedules.schedule import DEFAULT_MISSED, Missed, Schedule, define
+from fairlane.operations import schedules
+from fairlane.operations.schedules import DEFAULT_MISSED, Missed, Schedule, define
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,20 +35,20 @@ class AsyncSchedules:
     ) -> Schedule:
         """Adds a schedule, or changes the one of this name; see Schedules.add."""
         wanted = define(cron=cron, bodies=bodies, tz=tz, missed=missed, most=most, **options)
-        return await self._driver.run(change.put(self._queue, name, wanted))
+        return await self._driver.run(schedules.put(self._queue, name, wanted))
 
     async def list(self) -> list[Schedule]:
         """Returns all schedules, the next one first, paused ones last."""
-        return await self._driver.run(change.list_schedules(self._queue))
+        return await self._driver.run(schedules.list_schedules(self._queue))
 
     async def pause(self, name: str) -> Schedule:
         """Pauses a schedule; see Schedules.pause."""
-        return await self._driver.run(change.pause(self._queue, name))
+        return await self._driver.run(schedules.pause(self._queue, name))
 
     async def resume(self, name: str) -> Schedule:
         """Resumes a schedule; see Schedules.resume."""
-        return await self._driver.run(change.resume(self._queue, name))
+        return await self._driver.run(schedules.resume(self._queue, name))
 
     async def remove(self, name: str) -> None:
         """Removes a schedule; see Schedules.remove."""
-        await self._driver.run(change.remove(self._queue, name))
+        await self._driver.run(schedules.remove(self._queue, name))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from fairlane import settings
-from fairlane.operations.schedules import change
-from fairlane.operations.schedules.schedule import DEFAULT_MISSED, Missed, Schedule, define
+from fairlane.operations import schedules
+from fairlane.operations.schedules import DEFAULT_MISSED, Missed, Schedule, define
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,20 +42,20 @@ class Schedules:
         schedule stays paused. Raises InvalidArgument, RedisError, and TypeError for a wrong option.
         """
         wanted = define(cron=cron, bodies=bodies, tz=tz, missed=missed, most=most, **options)
-        return self._driver.run(change.put(self._queue, name, wanted))
+        return self._driver.run(schedules.put(self._queue, name, wanted))
 
     def list(self) -> list[Schedule]:
         """Returns all schedules, the next one first, paused ones last."""
-        return self._driver.run(change.list_schedules(self._queue))
+        return self._driver.run(schedules.list_schedules(self._queue))
 
     def pause(self, name: str) -> Schedule:
         """Pauses a schedule: it submits nothing until it is resumed. Raises ScheduleNotFound."""
-        return self._driver.run(change.pause(self._queue, name))
+        return self._driver.run(schedules.pause(self._queue, name))
 
     def resume(self, name: str) -> Schedule:
         """Resumes a schedule; what was due meanwhile is not submitted. Raises ScheduleNotFound."""
-        return self._driver.run(change.resume(self._queue, name))
+        return self._driver.run(schedules.resume(self._queue, name))
 
     def remove(self, name: str) -> None:
         """Removes a schedule; requests of earlier ticks stay. Raises ScheduleNotFound."""
-        self._driver.run(change.remove(self._queue, name))
+        self._driver.run(schedules.remove(self._queue, name))

@@ -25,7 +25,7 @@ from typing import (
 from fairlane import aio, settings
 from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, type_of
-from fairlane.operations.schedules.schedule import DEFAULT_MISSED, Definition, Missed
+from fairlane.operations.schedules import DEFAULT_MISSED, Definition, Missed
 from fairlane.protocol.keys import check_name
 from fairlane.queue import Queue
 from fairlane.tasks.codec import codec_named

@@ -11,9 +11,8 @@ import msgspec
 
 from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
-from fairlane.operations.flows.feed import Wrap
-from fairlane.operations.flows.flow import MAX_CHILDREN, MAX_GATHERED, Flow
-from fairlane.operations.flows.steps import CONTINUE, STOP, Child
+from fairlane.operations.flows import CONTINUE, MAX_CHILDREN, MAX_GATHERED, STOP, Child, Flow
+from fairlane.operations.hand_over import Wrap
 from fairlane.tasks.batch import ResultReader, value_of
 from fairlane.tasks.options import group_options, word_of
 

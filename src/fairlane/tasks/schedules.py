@@ -6,8 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane.errors import InvalidArgument, type_of
-from fairlane.operations.schedules.change import register
-from fairlane.operations.schedules.schedule import Definition, check_schedule_name, define
+from fairlane.operations.schedules import Definition, check_schedule_name, define, register
 from fairlane.tasks.task import Task
 
 if TYPE_CHECKING:

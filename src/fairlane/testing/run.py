@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.lease import tokens
-from fairlane.operations.maintenance.registry import look_after, promote
+from fairlane.operations import tokens
+from fairlane.operations.hand_over import hand_over
+from fairlane.operations.workers import look_after, promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from fairlane.tasks.app import check_apps

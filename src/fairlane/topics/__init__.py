@@ -1,6 +1,6 @@
 """Topics in the API: `from fairlane.topics import Topic`."""
 
-from fairlane.operations.topics.subscribers import Subscriber, TopicMessage, TopicState
+from fairlane.operations.topics import Subscriber, TopicMessage, TopicState
 from fairlane.topics.awaited import AsyncTopic
 from fairlane.topics.blocking import Topic
 

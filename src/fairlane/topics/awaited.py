@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Self
 from fairlane import settings
 from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.operations.topics import publish, subscribers
-from fairlane.operations.topics.subscribers import check_driver
+from fairlane.operations import topics
+from fairlane.operations.topics import check_driver
 from fairlane.protocol import keys
 from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from fairlane.operations.topics.subscribers import Start, TopicMessage, TopicState
+    from fairlane.operations.topics import Start, TopicMessage, TopicState
 
 
 class AsyncTopic:
@@ -42,16 +42,16 @@ class AsyncTopic:
         """Publishes messages of an ordinary or an async iterable; see Topic.publish_many."""
         numbers: list[int] = []
         async for chunk in chunks_async(messages):
-            numbers += await self.driver.run(publish.publish(self.name, chunk))
+            numbers += await self.driver.run(topics.publish(self.name, chunk))
         return numbers
 
     async def subscribe(self, subscriber: str, *, start: Start = "new") -> bool:
         """Adds a subscriber; see Topic.subscribe."""
-        return await self.driver.run(subscribers.subscribe(self.name, subscriber, start))
+        return await self.driver.run(topics.subscribe(self.name, subscriber, start))
 
     async def unsubscribe(self, subscriber: str) -> bool:
         """Removes a subscriber and what waits for it; returns False if there was none."""
-        return await self.driver.run(subscribers.unsubscribe(self.name, subscriber))
+        return await self.driver.run(topics.unsubscribe(self.name, subscriber))
 
     async def fetch(
         self,
@@ -62,13 +62,13 @@ class AsyncTopic:
         wait_s: float = 0.0,
     ) -> list[TopicMessage]:
         """Returns up to `count` messages; see Topic.fetch."""
-        found = subscribers.fetch(self.name, subscriber, count, redeliver_s, wait_s)
+        found = topics.fetch(self.name, subscriber, count, redeliver_s, wait_s)
         return await self.driver.run(found)
 
     async def ack(self, subscriber: str, messages: Iterable[TopicMessage | str]) -> int:
         """Acknowledges messages, or their ids; returns how many were not acknowledged before."""
         ids = [one if isinstance(one, str) else one.id for one in messages]
-        return await self.driver.run(subscribers.acknowledge(self.name, subscriber, ids))
+        return await self.driver.run(topics.acknowledge(self.name, subscriber, ids))
 
     async def consume(
         self, subscriber: str, *, redeliver_s: float = settings.REDELIVER_S, follow: bool = True
@@ -85,15 +85,15 @@ class AsyncTopic:
 
     async def overview(self) -> TopicState:
         """Returns the counts of the topic, and of each subscriber what waits for it."""
-        return await self.driver.run(subscribers.read_topic(self.name))
+        return await self.driver.run(topics.read_topic(self.name))
 
     async def set_retention(self, *, age_s: float | None = None, count: int | None = None) -> None:
         """Sets how long messages stay, and how many; see Topic.set_retention."""
-        await self.driver.run(publish.set_retention(self.name, age_s, count))
+        await self.driver.run(topics.set_retention(self.name, age_s, count))
 
     async def delete(self) -> bool:
         """Deletes the topic with its messages and subscribers; returns False if there was none."""
-        return await self.driver.run(publish.delete_topic(self.name))
+        return await self.driver.run(topics.delete_topic(self.name))
 
     async def close(self) -> None:
         """Closes the idle connections."""

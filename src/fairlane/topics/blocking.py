@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Self
 from fairlane import settings
 from fairlane.common.chunking import Body, chunks
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.operations.topics import publish, subscribers
-from fairlane.operations.topics.subscribers import check_driver
+from fairlane.operations import topics
+from fairlane.operations.topics import check_driver
 from fairlane.protocol import keys
 from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairlane.operations.topics.subscribers import Start, TopicMessage, TopicState
+    from fairlane.operations.topics import Start, TopicMessage, TopicState
 
 
 def topic_names(driver: SyncDriver) -> list[str]:
     """Returns the names of all topics on a Redis; it scans all keys, a page at a time."""
-    return driver.run(subscribers.list_topics())
+    return driver.run(topics.list_topics())
 
 
 class Topic:
@@ -55,7 +55,7 @@ class Topic:
         """
         numbers: list[int] = []
         for chunk in chunks(messages):
-            numbers += self.driver.run(publish.publish(self.name, chunk))
+            numbers += self.driver.run(topics.publish(self.name, chunk))
         return numbers
 
     def subscribe(self, subscriber: str, *, start: Start = "new") -> bool:
@@ -63,11 +63,11 @@ class Topic:
 
         Returns False if it was there; it keeps its place then. Raises InvalidArgument.
         """
-        return self.driver.run(subscribers.subscribe(self.name, subscriber, start))
+        return self.driver.run(topics.subscribe(self.name, subscriber, start))
 
     def unsubscribe(self, subscriber: str) -> bool:
         """Removes a subscriber and what waits for it; returns False if there was none."""
-        return self.driver.run(subscribers.unsubscribe(self.name, subscriber))
+        return self.driver.run(topics.unsubscribe(self.name, subscriber))
 
     def fetch(
         self,
@@ -83,13 +83,13 @@ class Topic:
         delivered again, so let that be longer than your work. With `wait_s` 0 it does not wait.
         Raises SubscriberNotFound, InvalidArgument, RedisError.
         """
-        found = subscribers.fetch(self.name, subscriber, count, redeliver_s, wait_s)
+        found = topics.fetch(self.name, subscriber, count, redeliver_s, wait_s)
         return self.driver.run(found)
 
     def ack(self, subscriber: str, messages: Iterable[TopicMessage | str]) -> int:
         """Acknowledges messages, or their ids; returns how many were not acknowledged before."""
         ids = [one if isinstance(one, str) else one.id for one in messages]
-        return self.driver.run(subscribers.acknowledge(self.name, subscriber, ids))
+        return self.driver.run(topics.acknowledge(self.name, subscriber, ids))
 
     def consume(
         self, subscriber: str, *, redeliver_s: float = settings.REDELIVER_S, follow: bool = True
@@ -113,18 +113,18 @@ class Topic:
 
         Raises TopicNotFound.
         """
-        return self.driver.run(subscribers.read_topic(self.name))
+        return self.driver.run(topics.read_topic(self.name))
 
     def set_retention(self, *, age_s: float | None = None, count: int | None = None) -> None:
         """Sets how long messages stay, and how many, also those that a subscriber has not read.
 
         It applies from the next publication on. Raises InvalidArgument.
         """
-        self.driver.run(publish.set_retention(self.name, age_s, count))
+        self.driver.run(topics.set_retention(self.name, age_s, count))
 
     def delete(self) -> bool:
         """Deletes the topic with its messages and subscribers; returns False if there was none."""
-        return self.driver.run(publish.delete_topic(self.name))
+        return self.driver.run(topics.delete_topic(self.name))
 
     def close(self) -> None:
         """Closes the idle connections."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
-    from fairlane.operations.pull.receipt import Receipt
-    from fairlane.operations.pull.take import Delivery
+    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Delivery
 
 
 class ClientSpan:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from fairlane import settings
 from fairlane.errors import ReceiptExpired
-from fairlane.operations.pull.holder import find_receipt
+from fairlane.operations.take import find_receipt
 from fairlane.pull.awaited import AsyncTaken
 from fairlane.web.endpoint.admission import UNAUTHORIZED
 from fairlane.web.endpoint.problem import Refusal

@@ -20,7 +20,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
-from fairlane.operations.control.call_progress import CallProgress
+from fairlane.operations.request_state import CallProgress
 from fairlane.worker.held import Held, Running, Turn
 from fairlane.worker.journal import Journal
 from fairlane.worker.lease_memory import (

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
-from fairlane.operations.lease.stats import tally
-from fairlane.operations.lease.turns import charge
+from fairlane.operations.lease import tally
+from fairlane.operations.tokens import charge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.lease.shards import read_shards
+from fairlane.operations.shards import read_shards
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.embedded import find_server
-from fairlane.operations.lease.shards import Shards, read_shards
+from fairlane.operations.shards import Shards, read_shards
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.chaos.cluster.cluster_scenes import NODE_TIMEOUT_S, OPTIONS, SOON_S, scene_on

@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlane import Flow
-from fairlane.operations.schedules.change import put
-from fairlane.operations.schedules.schedule import define, request_id
+from fairlane.operations.schedules import define, put, request_id
 from fairlane.protocol import keys
 from tests.chaos.check import Report, leftovers
 from tests.chaos.scenes import SETTLE_S, Scale, Scene, stage

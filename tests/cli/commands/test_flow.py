@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.operations.flows.flow import Flow
-from fairlane.operations.flows.steps import Child
+from fairlane.operations.flows import Child, Flow
 from fairlane.queue import Queue
 
 if TYPE_CHECKING:

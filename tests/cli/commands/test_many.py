@@ -9,8 +9,8 @@ import pytest
 
 from fairlane.cli.selection.control import Wish, change_many
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.many import apply as applying
-from fairlane.operations.many.change import Change
+from fairlane.operations import change as applying
+from fairlane.operations.change import Change
 from fairlane.protocol import keys
 from tests.cli.commands.test_dead import refuse
 from tests.cli.program import NO_SERVER, hold, settle

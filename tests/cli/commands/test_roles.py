@@ -11,8 +11,8 @@ import redis
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnfit
-from fairlane.operations.lease import leases, tokens
-from fairlane.operations.schedules.fire import fire
+from fairlane.operations import lease, tokens
+from fairlane.operations.fire import fire
 from fairlane.protocol import acl, keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Command
@@ -190,7 +190,7 @@ def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.R
         popped = driver.run(once(tokens.pop("req", 0)))
         token = tokens.parse(popped.tokens[0])
         assert token is not None
-        _, held = driver.run(leases.acquire(token, "host:1", "1", 5))
+        _, held = driver.run(lease.acquire(token, "host:1", "1", 5))
     assert held is not None
     ids = [name for name, _ in held.entries]
     results: list[Any] = [
@@ -198,7 +198,7 @@ def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.R
     ]
     refused(producer, Command(b"XACK", "sub:{r1}", "sub:{r1}", "1-1"))
     with closing(SyncDriver(producer, patience_s=0)) as driver, pytest.raises(RedisUnfit):
-        driver.run(once(leases.complete(held, ids, results, [], keep=False)))
+        driver.run(once(lease.complete(held, ids, results, [], keep=False)))
     assert redis_client.exists("out:{r1}") == 0
     assert redis_client.get("counter:{r1}") == b"50"
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.operations.lease.stats import tally
+from fairlane.operations.lease import tally
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:

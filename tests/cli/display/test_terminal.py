@@ -11,7 +11,7 @@ import pytest
 
 from fairlane.cli.registry import COMMANDS
 from fairlane.common import terminal
-from fairlane.operations.schedules.schedule import define
+from fairlane.operations.schedules import define
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.cli.program import Dead, settle

@@ -12,7 +12,7 @@ import pytest
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.lists.balancer import AsyncBalancer, Balancer
-from fairlane.operations.lists.balance import LOOKS
+from fairlane.operations.lists import LOOKS
 
 if TYPE_CHECKING:
     from tests.cli.program import Program

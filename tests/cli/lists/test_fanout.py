@@ -13,7 +13,7 @@ import pytest
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.lists.fanout import Fanout
 from fairlane.lists.options import FanoutOptions
-from fairlane.operations.lists.hand_over import hand_over
+from fairlane.operations.lists import hand_over
 from fairlane.protocol.steps import Call
 from tests.cli.lists.running import Crew
 from tests.support.wait import wait_until
@@ -21,7 +21,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.operations.lists.hand_over import Route
+    from fairlane.operations.lists import Route
     from tests.cli.program import Program
 
 LISTS = ("--in", "q:in", "--out", "q:a", "--out", "q:b")

@@ -13,7 +13,7 @@ import pytest
 from fairlane.cli.submission.input_lines import Source
 from fairlane.cli.submission.many_requests import submit_each
 from fairlane.cli.submission.request import SubmitOptions
-from fairlane.operations.create.group import GROUP
+from fairlane.operations.create import GROUP
 from fairlane.options import Policy
 from fairlane.queue import Queue
 from tests.cli.program import Program, bodies_of, settle

@@ -15,7 +15,7 @@ from tests.support.scripts.snapshots import measured, request, snapshot_of, work
 
 if TYPE_CHECKING:
     from fairlane.cli.top.app import Top
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
     from tests.cli.program import Program
 
 pytest.importorskip("textual", reason="needs the extra top")

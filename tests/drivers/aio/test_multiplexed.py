@@ -11,7 +11,7 @@ import pytest
 
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.aio.multiplexed import CALLS_PER_WRITE
-from fairlane.operations.lease import tokens
+from fairlane.operations import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Operation

@@ -11,7 +11,7 @@ from fairlane import settings
 from fairlane.drivers.aio import connections as aio_connections
 from fairlane.drivers.sync import connections as sync_connections
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.operations.lease import tokens
+from fairlane.operations import tokens
 from fairlane.protocol.scripts import Dialect
 from fairlane.protocol.steps import Batch, Command
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers

@@ -11,8 +11,7 @@ import pytest
 
 from fairlane import aio
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.operations.control import change
-from fairlane.operations.lease import shards, tokens
+from fairlane.operations import change, shards, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Message, Operation, Pause, Subscribe
 from fairlane.queue import Queue

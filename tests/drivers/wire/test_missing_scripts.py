@@ -11,7 +11,7 @@ import pytest
 
 from fairlane.drivers.sync.any_node import driver_of_all
 from fairlane.errors import RedisUnfit, ScriptsNotLoaded
-from fairlane.operations.lease import tokens
+from fairlane.operations import tokens
 from fairlane.operations.script_loading import everywhere, look
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library

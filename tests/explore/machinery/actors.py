@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.errors import ReceiptExpired
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.operations.control import change, requeue
-from fairlane.operations.create.intents import Intent, seen_to_exist
-from fairlane.operations.flows.hand_over import hand_over, look_after_and_feed
-from fairlane.operations.lease import leases, rates, shards, tokens
-from fairlane.operations.maintenance import dead_workers, registry
-from fairlane.operations.maintenance.auditor import Audit
-from fairlane.operations.maintenance.queue_pause import resume_queue
-from fairlane.operations.many.set_rate import set_rate
-from fairlane.operations.pull.take import Taker, exchange_tokens
-from fairlane.operations.schedules.fire import Move, fire
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import change, lease, rates, requeue, shards, tokens, workers
+from fairlane.operations.audit import Audit
+from fairlane.operations.create import Intent, seen_to_exist
+from fairlane.operations.fire import Move, fire
+from fairlane.operations.hand_over import hand_over, look_after_and_feed
+from fairlane.operations.pause import resume_queue
+from fairlane.operations.rates import set_rate
+from fairlane.operations.submit import submit
+from fairlane.operations.take import Taker, exchange_tokens
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.replies import Reply
@@ -276,14 +274,14 @@ def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, N
 @kind("taker")
 def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     """Takes over from a worker that is believed dead, rightly or wrongly."""
-    return dead_workers.take_over(QUEUE, role.option("worker"), "1")
+    return workers.take_over(QUEUE, role.option("worker"), "1")
 
 
 @kind("keeper")
 def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     what, *served = argument
     duties: dict[str, Callable[[], Generator[Step, Any, Any]]] = {
-        "promote": lambda: registry.promote(QUEUE, served),
+        "promote": lambda: workers.promote(QUEUE, served),
         "audit": lambda: Audit(QUEUE).run(settings.TOKEN_GRACE_MS),
         "feed": lambda: hand_over(REQUEST),
         "feed all": lambda: look_after_and_feed(QUEUE),
@@ -291,7 +289,7 @@ def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         "fire": lambda: fire(QUEUE),
         "change_shards": lambda: shards.move(QUEUE),
         "resume queue": lambda: resume_queue(QUEUE),
-        "look": lambda: registry.look_after(QUEUE),
+        "look": lambda: workers.look_after(QUEUE),
     }
     return duties[what]()
 
@@ -581,7 +579,7 @@ def ways(step: Handle, hows: tuple[str, ...]) -> Iterator[str]:
 def extension(step: Handle) -> Call:
     """Returns the step that the supervisor sends while a handler runs."""
     held = step.leases.waiting[0].slice
-    return leases.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
+    return lease.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
 
 
 def split(step: Handle) -> Call | None:
@@ -599,7 +597,7 @@ def split(step: Handle) -> Call | None:
     for one in before:
         results += [result_head(one.partition(b"-")[2], b"d", held.attempt, 0, 0), b""]
     late = [Verdict(one, "unbegun", 0, b"", "") for one, _ in entries[len(before) + 1 :]]
-    return leases.settle_part(
+    return lease.settle_part(
         held.request_id, held.k, held.fence.decode(), held.op.decode(),
         before, results, late, keep=True,
     )  # fmt: skip
@@ -616,7 +614,7 @@ def install(library: Library, monkeypatch: Any) -> None:
             module = importlib.import_module(found.name)
             if hasattr(module, "library"):
                 monkeypatch.setattr(module, "library", lambda: library)
-    monkeypatch.setattr("fairlane.operations.lease.leases._ops", OPS)
+    monkeypatch.setattr("fairlane.operations.lease._ops", OPS)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)
     for name in ("hand_over", "forwarding"):  # so that three messages are two batches

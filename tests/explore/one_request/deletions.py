@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.many.apply import apply
-from fairlane.operations.many.change import Change
-from fairlane.operations.many.selection import select_ids
+from fairlane.operations.change import Change, apply, select_ids
 from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.control import completion
+from fairlane.operations import completion
 from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from fairlane.model import DeadChoice
-from fairlane.operations.control import requeue
+from fairlane.operations import requeue
 from tests.explore.machinery.actors import FAILED, Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 

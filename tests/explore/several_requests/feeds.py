@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.flows.feed import ARRAY, DONE, JSON_ARRAY, PLAIN, Feed
-from fairlane.operations.submit.open_request import open_request
+from fairlane.operations.hand_over import ARRAY, DONE, JSON_ARRAY, PLAIN, Feed
+from fairlane.operations.open_request import open_request
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.explore.machinery.actors import Role, kind

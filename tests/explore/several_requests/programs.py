@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import ReceiptExpired
-from fairlane.operations.pull import settle
-from fairlane.operations.pull.take import Taker, take
+from fairlane.operations import receipt as settle
+from fairlane.operations.take import Taker, take
 from fairlane.protocol import keys
 from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import QUEUE, Facts, Fairlane
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
-    from fairlane.operations.pull.receipt import Receipt
+    from fairlane.operations.receipt import Receipt
     from fairlane.protocol.steps import Operation, Step
     from tests.explore.machinery.actors import Actor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.maintenance import queue_pause, queue_rate, registry
+from fairlane.operations import pause, rates, workers
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Handle
 from fairlane.worker.unit import loop
@@ -40,8 +40,8 @@ class BeatRecord(StillRecord):
     """A worker's record with what its last heartbeat reported. It drains after one round."""
 
     def __init__(self, beat: Reply) -> None:
-        self.is_paused = queue_pause.QueuePause(beat.paused_until, beat.now).is_paused
-        rate = queue_rate.parse_queue_rate(QUEUE, beat.rate)
+        self.is_paused = pause.QueuePause(beat.paused_until, beat.now).is_paused
+        rate = rates.parse_queue_rate(QUEUE, beat.rate)
         self.queue_rate = None if rate is None else (rate.interval_us, rate.burst)
 
 
@@ -49,7 +49,7 @@ class BeatRecord(StillRecord):
 def _work_by_beats(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     """Works round by round; a later heartbeat belongs to a later round."""
     while True:
-        beat = yield from registry.heartbeat(QUEUE, role.name, _STARTED, "")
+        beat = yield from workers.heartbeat(QUEUE, role.name, _STARTED, "")
         record, beaten = BeatRecord(beat), beat.now
         given: Any = (record, Fixed(1), NoMeasures())
         unit = Unit(QUEUE, role.name, _STARTED, *given)
@@ -82,7 +82,7 @@ def _one_round(unit: Unit, record: BeatRecord, beaten: int) -> Generator[Step, A
 @kind("registrar", again=True)
 def _register(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     for name in role.option("workers"):
-        yield from registry.register_worker(QUEUE, name, "host", 1, _STARTED)
+        yield from workers.register_worker(QUEUE, name, "host", 1, _STARTED)
 
 
 REGISTRAR = Role("b", "registrar", (("workers", BEATING),))
@@ -107,12 +107,12 @@ def _change_queue(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 def _changed(word: str, given: Any = None) -> Operation[int]:
     if word == "rate":
-        yield from queue_rate.set_queue_rate(QUEUE, given)
+        yield from rates.set_queue_rate(QUEUE, given)
         return 0
     if word == "resume":
-        yield from queue_pause.resume_queue(QUEUE)
+        yield from pause.resume_queue(QUEUE)
         return 0
-    return (yield from queue_pause.pause_queue(QUEUE, given)).paused_until
+    return (yield from pause.pause_queue(QUEUE, given)).paused_until
 
 
 # What must hold.
@@ -184,7 +184,7 @@ class Paused(Beats):
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Adds a person who resumes what is paused without an end."""
         yield from super().errands(facts, now)
-        if _paused_until(facts) >= queue_pause.ENDLESS_MS:
+        if _paused_until(facts) >= pause.ENDLESS_MS:
             yield "a person resumes", ("resume queue",)
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ class Paused(Beats):
             if actor.role.kind != "queue changer" or actor.result is None:
                 continue
             last, until = actor.role.option("changes")[-1], actor.result
-            stands = until >= queue_pause.ENDLESS_MS or 0 < until <= _paused_until(facts)
+            stands = until >= pause.ENDLESS_MS or 0 < until <= _paused_until(facts)
             if last[0] == "pause" and not stands:
                 wrong += (f"{actor.role.name} has paused the queue, and it is not paused",)
         return wrong

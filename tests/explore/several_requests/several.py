@@ -7,14 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError
-from fairlane.operations.control import change
-from fairlane.operations.create.digest import Digest
-from fairlane.operations.create.group import create
-from fairlane.operations.create.new_request import NewRequest
-from fairlane.operations.flows.flow import Flow
-from fairlane.operations.flows.submit import submit_flow
-from fairlane.operations.schedules import change as schedules
-from fairlane.operations.schedules.schedule import define, request_id
+from fairlane.operations import change, schedules
+from fairlane.operations.create import create
+from fairlane.operations.flows import Flow, submit_flow
+from fairlane.operations.new_request import Digest, NewRequest
+from fairlane.operations.schedules import define, request_id
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.explore.machinery.actors import Role, kind

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fairlane.operations.schedules.schedule import decode, request_id
+from fairlane.operations.schedules import decode, request_id
 from tests.model.plain.words import agree
 
 PERIODS = {"* * * * *": 60_000, "*/5 * * * *": 300_000}  # ms between two ticks of a line

@@ -6,10 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.flows.feed import DEAD, DONE, JOINING
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.schedules.change import remove
-from fairlane.operations.schedules.fire import fire
+from fairlane.operations.fire import fire
+from fairlane.operations.hand_over import DEAD, DONE, JOINING, hand_over
+from fairlane.operations.schedules import remove
 from fairlane.protocol import keys
 from tests.model.plain.book import DAY_MS, QUEUE, Book, Logged
 from tests.model.plain.distinct import with_ids

@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition
 
 from fairlane.errors import RequestExists, ScheduleNotFound
-from fairlane.operations.create.digest import Digest
-from fairlane.operations.create.group import create_one
-from fairlane.operations.create.new_request import NewRequest, RequestKept
-from fairlane.operations.flows.feed import DONE, GATHER, JOIN, Feed, Wrap
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.schedules import change
-from fairlane.operations.schedules.fire import fire
-from fairlane.operations.schedules.schedule import define
+from fairlane.operations import schedules
+from fairlane.operations.create import create_one
+from fairlane.operations.fire import fire
+from fairlane.operations.hand_over import DONE, GATHER, JOIN, Feed, Wrap, hand_over
+from fairlane.operations.new_request import Digest, NewRequest, RequestKept
+from fairlane.operations.schedules import define
 from fairlane.options import Policy
 from tests.model.plain.book import QUEUE
 from tests.model.plain.schedules import PERIODS
@@ -197,13 +195,13 @@ class Operations(Base):
         definition = define(
             cron=line, bodies=[b"t"], missed=missed, most=most, priority=3 + n % 3, retain_s=3_600
         )
-        self.act(change.put(QUEUE, pick(SCHEDULES, n), definition), steps)
+        self.act(schedules.put(QUEUE, pick(SCHEDULES, n), definition), steps)
 
     @precondition(has_schedules)
     @step(n=which, what=st.sampled_from(("pause", "resume", "remove")), steps=cuts)
     def change_schedule(self, n: int, what: str, steps: int) -> None:
         name = pick(sorted(self.book.schedules.stored), n)
-        acting = self.act(getattr(change, what)(QUEUE, name), steps)
+        acting = self.act(getattr(schedules, what)(QUEUE, name), steps)
         if acting.is_over and what != "remove":
             is_paused = self.book.schedules.stored[name].tick is None
             agree(is_paused, what == "pause", f"whether schedule {name} is paused")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition
 
 from fairlane.errors import ReceiptExpired
-from fairlane.operations.pull.settle import dead, done, extend_term, release
-from fairlane.operations.pull.take import Taker, exchange_tokens
+from fairlane.operations.receipt import dead, done, extend_term, release
+from fairlane.operations.take import Taker, exchange_tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Popped
 from tests.model.plain.book import QUEUE
@@ -25,7 +25,7 @@ from tests.model.rules.base import MINUTE, Base, pick, step, which
 from tests.model.rules.operations import cuts
 
 if TYPE_CHECKING:
-    from fairlane.operations.pull.receipt import Receipt
+    from fairlane.operations.receipt import Receipt
     from fairlane.protocol.steps import Call, Operation
 
 TAKER = Taker(QUEUE, lambda: "t:1")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.found import Demand
-from fairlane.operations.blockers import demand
-from fairlane.operations.control import change
+from fairlane.operations import change, estimate
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from tests.support.operations.stepping import drive
@@ -69,7 +68,7 @@ def test_the_demand_of_very_many_requests_is_exact(
     submit_all_kinds(queue, driver)
     for kind in range(3):
         queue.submit_many([[b"x"] * 3] * 400, limit=1 + kind)
-    monkeypatch.setattr(demand, "_PART", 10)
+    monkeypatch.setattr(estimate, "_PART", 10)
     assert queue.demand() == Demand(
         "req", sum(BY_HAND.values()) + 400 * (1 + 2 + 3), 3, 1_209, is_paused=False, is_exact=True
     )
@@ -86,7 +85,7 @@ def test_a_request_that_waits_costs_one_command(queue: Queue):
         sent.extend(one.args[0] for one in steps if isinstance(one, Command))
         return False
 
-    found = drive(queue.driver, demand.demand("req"), note)
+    found = drive(queue.driver, estimate.demand("req"), note)
     assert (found.demand, found.held) == (9, 1)
     assert [sent.count(name) for name in (b"HMGET", b"ZCARD")] == [5 + 1, 1]
 
@@ -100,15 +99,15 @@ def test_retries_count_when_they_are_due(lane: Lane):
         others=[*((one, "retry", 0) for one in due), *((one, "retry", 60_000) for one in later)],
     )
     lane.run(change.set_limit("r1", 3))
-    assert lane.run(demand.demand("req")).demand == 0  # not listed in `active` yet
+    assert lane.run(estimate.demand("req")).demand == 0  # not listed in `active` yet
     lane.client.zadd(keys.active("req"), {"r1": lane.now})
-    assert lane.run(demand.demand("req")).demand == 2
+    assert lane.run(estimate.demand("req")).demand == 2
 
 
 def test_a_request_past_its_deadline_starts_nothing(lane: Lane):
     lane.start(4, deadline_ms=1_000)
     lane.client.zadd(keys.active("req"), {"r1": lane.now})
-    assert lane.run(demand.demand("req"))[1:4] == (0, 0, 1)
+    assert lane.run(estimate.demand("req"))[1:4] == (0, 0, 1)
 
 
 def test_a_paused_queue_needs_no_more_workers(queue: Queue, driver: SyncDriver):

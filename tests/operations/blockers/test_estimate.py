@@ -9,9 +9,15 @@ import pytest
 from fairlane.common.rate import rate_of
 from fairlane.found import Cause, LanePlace, WorkerState
 from fairlane.model import FailedAttempt, Progress, Token
-from fairlane.operations.blockers.estimate import Capacity, Rival, capacity_of, estimate
-from fairlane.operations.blockers.facts import RequestFacts
-from fairlane.operations.blockers.place import InLane, Neighbours
+from fairlane.operations.estimate import (
+    Capacity,
+    InLane,
+    Neighbours,
+    RequestFacts,
+    Rival,
+    capacity_of,
+    estimate,
+)
 from fairlane.protocol.permit_fields import HeldPermit
 
 NOW = 1_000_000

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.operations.blockers import recent_leases
-from fairlane.operations.blockers.facts import read_holders
+from fairlane.operations import estimate
+from fairlane.operations.estimate import read_holders
 from fairlane.protocol import keys
 from tests.support.operations.upkeep import server_ms
 from tests.support.scripts.requests import next_slice, settle
@@ -60,7 +60,7 @@ def test_a_lease_that_is_settled_while_they_are_read_counts_once(
         settle(driver, taken)
         return found
 
-    monkeypatch.setattr(recent_leases, "read_holders", settle_then)
+    monkeypatch.setattr(estimate, "read_holders", settle_then)
     found = request.leases()
     assert (len(found.held), found.settled) == (1, [])
     assert len(request.leases().settled) == 1
@@ -74,7 +74,7 @@ def test_only_the_last_leases_are_read(
         settle(driver, next_slice(driver, count=1))
     every = request.leases()
     assert (len(every.settled), every.is_whole) == (9, True)
-    monkeypatch.setattr(recent_leases, "MOST_SETTLED", 4)
+    monkeypatch.setattr(estimate, "MOST_SETTLED", 4)
     some = request.leases()
     assert (some.settled, some.is_whole) == (every.settled[-4:], False)
 
@@ -85,7 +85,7 @@ def test_results_are_not_read_without_a_bound(
     request = queue.submit_request([b"x"] * 9, limit=1)
     for _ in range(9):
         settle(driver, next_slice(driver, count=1), answer=b"y" * 1_000)
-    monkeypatch.setattr(recent_leases, "MOST_BYTES", 4_500)
+    monkeypatch.setattr(estimate, "MOST_BYTES", 4_500)
     found = request.leases()
     assert 2 <= len(found.settled) <= 4
     assert not found.is_whole

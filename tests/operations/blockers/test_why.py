@@ -11,12 +11,10 @@ from fairlane import Flow
 from fairlane.common.rate import rate_of_queue
 from fairlane.errors import RequestNotFound
 from fairlane.found import Cause, LanePlace
-from fairlane.operations.blockers import estimate, place
-from fairlane.operations.blockers.why import why
-from fairlane.operations.control.live_workers import no_worker
-from fairlane.operations.find import waiting
-from fairlane.operations.lease import rates
-from fairlane.operations.lease.shards import Shards, set_shards
+from fairlane.operations import backlog, estimate, rates
+from fairlane.operations.shards import Shards, set_shards
+from fairlane.operations.why import why
+from fairlane.operations.workers import no_worker
 from fairlane.protocol import keys
 from tests.support.operations.upkeep import server_ms
 from tests.support.processes.beats import beat
@@ -330,7 +328,7 @@ def test_behind_very_many_tokens_the_place_is_the_least(
     served: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     """Lanes are counted in full; only the tokens of the first ones are read."""
-    for module in (waiting, place):
+    for module in (backlog, estimate):
         monkeypatch.setattr(module, "MOST_READ", 3)
     served.submit_request([b"x"] * 8, limit=8, priority=1)
     request = served.submit_request([b"x"] * 8, limit=2)
@@ -347,7 +345,7 @@ def test_in_a_queue_of_several_shards_the_shard_with_the_fewest_tokens_counts(
         served.submit_request([b"x"], id=f"other{number}", priority=0)
     request = served.submit_request([b"x"] * 2, limit=2)  # a token in each shard
     counts = [
-        sum(map(len, driver.run(waiting.read_waiting("req", (shard,))).tokens.values())) - 1
+        sum(map(len, driver.run(backlog.read_waiting("req", (shard,))).tokens.values())) - 1
         for shard in (2, 3)
     ]
     found = request.why()

@@ -9,8 +9,7 @@ import pytest
 
 from fairlane import aio
 from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
-from fairlane.operations.control import change, request_state
-from fairlane.operations.maintenance import lost_tokens
+from fairlane.operations import audit, change, request_state
 from fairlane.protocol import keys
 from tests.support.scripts.requests import cut, next_slice, pop_token, settle, work_off
 
@@ -165,6 +164,6 @@ def test_a_token_lost_after_its_repeat_is_found_by_the_auditor(queue: Queue, lan
     lane.client.delete(keys.lanes("req")[5])
     request.resume()
     assert lane.client.llen(keys.lanes("req")[5]) == 0
-    suspects = queue.driver.run(lost_tokens.queued_long("r1", -1))
-    assert queue.driver.run(lost_tokens.remint_lost("req", suspects)) == 4
+    suspects = queue.driver.run(audit.queued_long("r1", -1))
+    assert queue.driver.run(audit.remint_lost("req", suspects)) == 4
     assert sorted(work_off(queue.driver)) == [b"a"] * 9

@@ -11,8 +11,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import DataLost, InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
-from fairlane.operations.control import request_state
-from fairlane.operations.control.completion import wait
+from fairlane.operations import request_state
+from fairlane.operations.completion import wait
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Message, Subscribe
 from tests.support.scripts.requests import (

@@ -16,11 +16,16 @@ from fairlane.errors import (
     RequestNotFound,
 )
 from fairlane.model import DeadChoice
-from fairlane.operations.control import dead_letters as dead_module
-from fairlane.operations.control.dead_letters import Chosen, group_dead, queue_dead
-from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts_of_many
-from fairlane.operations.control.requeue import drop_dead, requeue_dead
-from fairlane.operations.lease import leases, tokens
+from fairlane.operations import dead_letters as dead_module
+from fairlane.operations import lease, tokens
+from fairlane.operations.dead_letters import (
+    ERROR_DROPPED,
+    Chosen,
+    error_texts_of_many,
+    group_dead,
+    queue_dead,
+)
+from fairlane.operations.requeue import drop_dead, requeue_dead
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Command, SingleServer
@@ -76,7 +81,7 @@ def test_the_dead_come_with_all_that_is_known(queue: Queue):
     assert (one.index, one.attempt, one.reason, one.error) == (0, 1, "rejected", "bad port")
     assert (one.worker, one.body, len(one.fingerprint)) == ("w:1", b"b0", 10)
     assert one.died_ms == int(one.dead_id.split("-")[0])
-    queue.driver.run(once(leases.complete(held, [], [], [], keep=False)))
+    queue.driver.run(once(lease.complete(held, [], [], [], keep=False)))
 
 
 def test_the_dead_are_read_in_pages(queue: Queue, monkeypatch: pytest.MonkeyPatch):
@@ -102,13 +107,13 @@ def test_failures_alike_are_one_group(queue: Queue):
     held = next_slice(queue.driver)
     for number, (entry_id, _) in enumerate(held.entries):
         verdict = dead(entry_id, "other words" if number == 5 else texts[number % 2])
-        queue.driver.run(once(leases.complete(held, [], [], [verdict], keep=True)))
+        queue.driver.run(once(lease.complete(held, [], [], [verdict], keep=True)))
     first, second = queue.driver.run(group_dead("r1"))
     assert (first.count, first.reason, first.indexes) == (19, "rejected", [0, 1, 2, 3, 4])
     assert (first.headline, first.where) == ("ValueError: bad port 0", "port.py:7 go")
     assert (second.count, second.headline, second.where) == (1, "other words", "")
     assert first.first_ms <= second.first_ms == second.last_ms <= first.last_ms
-    queue.driver.run(once(leases.complete(held, [], [], [], keep=False)))
+    queue.driver.run(once(lease.complete(held, [], [], [], keep=False)))
 
 
 def test_a_queue_lists_which_of_its_requests_have_dead_ones(queue: Queue, lane: Lane):
@@ -214,7 +219,7 @@ def test_many_ids_are_kept_small():
 def test_before_the_end_it_runs_in_its_own_request(queue: Queue, lane: Lane):
     request, held = running(queue)
     assert request.requeue_dead() is request
-    reply = lane.run(once(leases.complete(held, [], [], [], keep=False)))
+    reply = lane.run(once(lease.complete(held, [], [], [], keep=False)))
     insert(lane.driver, "req", "r1", reply[2])
     assert sorted(work_off(lane.driver)) == numbered(3)
     assert {index: status for index, (status, _) in answers(request).items()} == dict.fromkeys(
@@ -366,7 +371,7 @@ def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
     held = next_slice(queue.driver)
     early = [dead(entry_id, "early") for entry_id, _ in held.entries[:3]]
     late = [dead(entry_id, "late") for entry_id, _ in held.entries[3:]]
-    reply = queue.driver.run(once(leases.complete(held, [], [], early + late, keep=False)))
+    reply = queue.driver.run(once(lease.complete(held, [], [], early + late, keep=False)))
     queue.driver.run(once(tokens.retire("req", "r1", reply[1])))
     fingerprints = {one.fingerprint for one in request.dead()}
     assert len(fingerprints) == 2

@@ -9,9 +9,9 @@ import pytest
 
 from fairlane.errors import DeadNotFound, RedisFull, RequestEnded, RequestExists
 from fairlane.model import DeadChoice
-from fairlane.operations.control import dead_letters as dead_module
-from fairlane.operations.control.requeue import requeue_dead
-from fairlane.operations.maintenance import lost_tokens
+from fairlane.operations import audit
+from fairlane.operations import dead_letters as dead_module
+from fairlane.operations.requeue import requeue_dead
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.support.operations.stepping import script_of
@@ -49,9 +49,7 @@ def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:
     """Works everything off, also sub-requests whose tokens were lost in a crash."""
     seen = work_off(driver)
     for name in lane.client.zrange(keys.active("req"), 0, -1):
-        driver.run(
-            lost_tokens.remint_lost("req", driver.run(lost_tokens.queued_long(name.decode(), -1)))
-        )
+        driver.run(audit.remint_lost("req", driver.run(audit.queued_long(name.decode(), -1))))
     return seen + work_off(driver)
 
 

@@ -12,9 +12,8 @@ import pytest
 from fairlane import aio, settings
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RequestExists
-from fairlane.operations.create import admission
-from fairlane.operations.maintenance import registry
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import admission, workers
+from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
@@ -337,7 +336,7 @@ def test_a_request_that_vanished_counts_no_more(queue: Queue, lane: Lane):
     queue.submit_request(numbered(10), id="r1")
     lane.client.delete(*lane.names)
     lane.client.zadd(keys.active("req"), {"r1": 1})
-    queue.driver.run(registry.look_after("req"))
+    queue.driver.run(workers.look_after("req"))
     assert waiting(queue) == 0
 
 
@@ -360,7 +359,7 @@ def test_what_a_dead_producer_was_admitted_is_taken_back(lane: Lane, queue: Queu
     if lane.client.exists("req:{r1}"):
         queue.request("r1").cancel()
     lane.client.zadd(keys.active("req"), {"r1": 1}, xx=True)
-    lane.run(registry.look_after("req"))
+    lane.run(workers.look_after("req"))
     assert waiting(queue) == 0
 
 

@@ -8,11 +8,9 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisFull
-from fairlane.operations.create.digest import Digest
-from fairlane.operations.create.group import create_each
-from fairlane.operations.create.intents import announce
-from fairlane.operations.create.new_request import NewRequest
-from fairlane.operations.submit.stream import submit
+from fairlane.operations.create import announce, create_each
+from fairlane.operations.new_request import Digest, NewRequest
+from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk, Pause
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.create.intents import Intent
+    from fairlane.operations.create import Intent
     from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
     from tests.support.scripts.requests import Lane

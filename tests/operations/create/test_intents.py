@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.operations.create.digest import Digest
-from fairlane.operations.create.group import create_each
-from fairlane.operations.create.intents import Intent, announce, restore, withdraw
-from fairlane.operations.create.new_request import NewRequest
-from fairlane.operations.lease.tokens import drop_active
+from fairlane.operations.create import Intent, announce, create_each, restore, withdraw
+from fairlane.operations.new_request import Digest, NewRequest
+from fairlane.operations.tokens import drop_active
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.support.scripts.requests import once

@@ -12,10 +12,9 @@ import redis
 from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.operations.diagnosis.doctor import examine, examine_servers
-from fairlane.operations.diagnosis.server_checks import Facts, judge
-from fairlane.operations.diagnosis.size_checks import Left
-from fairlane.operations.lease.shards import Shards, set_shards
+from fairlane.operations.doctor import examine, examine_servers
+from fairlane.operations.server_checks import Facts, Left, judge
+from fairlane.operations.shards import Shards, set_shards
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import Nodes, OnNode
@@ -26,7 +25,7 @@ from tests.support.scripts.requests import HOUR, MINUTE, Lane
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.operations.diagnosis.finding import Finding
+    from fairlane.operations.finding import Finding
 
 HEALTHY = {
     "redis_version": "7.2.11",

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.operations.diagnosis.finding import NOTE, WARN, Finding
-from fairlane.operations.diagnosis.message_checks import check_messages
-from fairlane.operations.diagnosis.walk import Walk
-from fairlane.operations.lists import forwarding
-from fairlane.operations.topics.publish import publish, set_retention
-from fairlane.operations.topics.subscribers import acknowledge, fetch, subscribe
+from fairlane.operations import lists
+from fairlane.operations.doctor import Walk
+from fairlane.operations.finding import NOTE, WARN, Finding
+from fairlane.operations.request_checks import check_messages
+from fairlane.operations.topics import acknowledge, fetch, publish, set_retention, subscribe
 from fairlane.protocol import keys, list_keys
 from tests.support.operations.upkeep import server_ms
 from tests.support.scripts.requests import HOUR, MINUTE
@@ -110,7 +109,7 @@ def test_a_subscriber_whose_messages_were_deleted_unread_is_found_until_it_reads
 
 def test_a_forwarded_list_without_a_forwarder_is_found(lane: Lane):
     lane.client.lpush("orders", "a", "b")
-    lane.run(forwarding.next_flight("orders", "me", 10_000, "e"))
+    lane.run(lists.next_flight("orders", "me", 10_000, "e"))
     assert found(lane, 0) == []  # it has the lease
     one = the_one(lane, MINUTE)
     assert (one.severity, one.subject) == (WARN, "list orders")
@@ -124,8 +123,8 @@ def test_a_forwarded_list_without_a_forwarder_is_found(lane: Lane):
     ("reason", "words"), [("gap", "the target had lost"), ("diverged", "the source was set back")]
 )
 def test_servers_that_disagreed_are_a_note(lane: Lane, reason: Any, words: str):
-    lane.run(forwarding.next_flight("orders", "me", 0, "e"))
-    lane.run(forwarding.restart("orders", "e", "f", reason))
+    lane.run(lists.next_flight("orders", "me", 0, "e"))
+    lane.run(lists.restart("orders", "e", "f", reason))
     one = the_one(lane, 2 * HOUR)
     assert (one.severity, one.remedy) == (NOTE, "")
     assert one.what.startswith("its numbers began again 1 time, last ")

@@ -8,11 +8,11 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.control.completion_log import read_completions
-from fairlane.operations.diagnosis import dispatch_checks
-from fairlane.operations.diagnosis import walk as walking
-from fairlane.operations.diagnosis.finding import BAD, Finding
-from fairlane.operations.diagnosis.walk import Walk
+from fairlane.operations import doctor as walking
+from fairlane.operations import request_checks
+from fairlane.operations.completion import read_completions
+from fairlane.operations.doctor import Walk
+from fairlane.operations.finding import BAD, Finding
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
@@ -401,7 +401,7 @@ def test_a_refusal_is_reported_with_the_finding(lane: Lane):
 
 def test_it_goes_page_by_page(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(walking, "PAGE", 20)
-    monkeypatch.setattr(dispatch_checks, "_PAGE", 20)
+    monkeypatch.setattr(request_checks, "_PAGE", 20)
     names = {f"r{i}" for i in range(60)}
     for name in names:
         other = Lane(lane.driver, lane.client, request_id=name)

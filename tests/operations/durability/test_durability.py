@@ -12,12 +12,9 @@ import pytest
 from fairlane import aio, settings
 from fairlane.drivers.wire import encoding, fitness
 from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestEnded, RequestLost
-from fairlane.operations.create import intents
-from fairlane.operations.lease import leases
-from fairlane.operations.maintenance import registry
-from fairlane.operations.maintenance.auditor import Audit
-from fairlane.operations.submit import durability
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import create, durability, lease, workers
+from fairlane.operations.audit import Audit
+from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Confirm, Confirmed, NextChunk
@@ -237,7 +234,7 @@ def test_settling_is_confirmed_whatever_it_returns(queue: Queue, pair: Pair, sho
     held = next_slice(queue.driver, count=1)
     assert held.durable == 1
     entry, (_, _) = held.entries[0]
-    call = leases.complete(held, [entry], [b"0:d:1:0:0", b""], [], keep=False)
+    call = lease.complete(held, [entry], [b"0:d:1:0:0", b""], [], keep=False)
 
     def settle(expected: bytes) -> str:
         reply, missing = queue.driver.run(durability.confirm_settled(call, "r1", 1))
@@ -258,7 +255,7 @@ def test_what_is_lost_is_not_waited_for(queue: Queue, pair: Pair):
     queue.submit_request(numbered(2), id="r1", durable=1)
     held = next_slice(queue.driver, count=1)
     held.fence = b"999"
-    call = leases.complete(held, [], [], [], keep=False)
+    call = lease.complete(held, [], [], [], keep=False)
     assert queue.driver.run(durability.confirm_settled(call, "r1", 1)) == ([b"lost"], "")
 
 
@@ -298,10 +295,10 @@ def drained(queue: Queue, names: list[str]) -> bool:
 
     At the crash one slice was held, or its token had been popped and its lease was not replicated.
     """
-    score = intents.seen_to_exist(1)
+    score = create.seen_to_exist(1)
     for name in names:
         queue.driver.run(once(Command(b"ZADD", keys.active("req"), b"XX", score, name)))
-    queue.driver.run(registry.look_after("req"))
+    queue.driver.run(workers.look_after("req"))
     queue.driver.run(Audit("req").run(grace_ms=0))
     work_off(queue.driver)
     return all(queue.request(name).state() == "done" for name in names)

@@ -11,8 +11,8 @@ import pytest
 from fairlane import Change
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisFull
-from fairlane.operations.lease import tokens
-from fairlane.operations.maintenance import registry
+from fairlane.operations import tokens
+from fairlane.operations import workers as registry
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.processes.workers import check_requests, check_settled_once, workers_of

@@ -8,9 +8,7 @@ import pytest
 
 from fairlane.errors import RequestNotFound
 from fairlane.model import Verdict, result_head
-from fairlane.operations.control import dead_letters
-from fairlane.operations.find import failures
-from fairlane.operations.lease import leases
+from fairlane.operations import dead_letters, lease
 from tests.support.scripts.requests import next_slice
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ def fail(queue: Queue, verdicts: list[tuple[str, str]]) -> None:
     for (entry_id, _), (verdict, error) in zip(held.entries, verdicts, strict=True):
         head = result_head(entry_id.rpartition(b"-")[2], b"x", held.attempt, 0, 0)
         found.append(Verdict(entry_id, verdict, DELAY_MS, head, error))
-    queue.driver.run(leases.complete(held, [], [], found, keep=False).run())
+    queue.driver.run(lease.complete(held, [], [], found, keep=False).run())
 
 
 def test_the_dead_are_grouped_and_what_waits_has_the_last_error(queue: Queue):
@@ -62,7 +60,7 @@ def test_no_more_than_a_bounded_number_of_dead_is_read(
     monkeypatch.setattr(dead_letters, "PAGE", 2)
     request = queue.submit_request([b"x"] * 5, limit=1)
     fail(queue, [("dead", "ValueError: bad")] * 5)
-    found = queue.driver.run(failures.request_errors(request.id, most=2))
+    found = queue.driver.run(dead_letters.request_errors(request.id, most=2))
     assert ([group.count for group in found.groups], found.more) == ([2], 3)
 
 
@@ -82,5 +80,5 @@ def test_the_failures_of_a_queue_are_grouped_within_a_bound(queue: Queue):
         (3, 3, "KeyError: x"),
     ]
     assert (found.more, found.unread, len(found.groups[0].examples)) == (0, 0, 3)
-    few = queue.driver.run(failures.queue_errors(queue.name, most=3))
+    few = queue.driver.run(dead_letters.queue_errors(queue.name, most=3))
     assert (sum(one.count for one in few.groups), few.more) == (4, 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import settings
-from fairlane.operations.find import overview, waiting
+from fairlane.operations import backlog, queues
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
 from tests.support.operations.stepping import drive
@@ -83,7 +83,7 @@ def test_a_token_that_is_popped_while_it_is_looked_at_is_not_stale(queue: Queue)
             taken.append(take_slice(queue.driver, count=1))
         return False
 
-    status = drive(queue.driver, overview.queue_status("req"), take_one_before_permits_are_read)
+    status = drive(queue.driver, queues.queue_status("req"), take_one_before_permits_are_read)
     assert len(taken) == 1
     assert (taken != [None], status["stale"]) == (True, 0)
 
@@ -93,10 +93,10 @@ def test_urgent_requests_come_first_however_many_others_there_are(
     read: int, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     """The lanes lead to those that wait, also if only few of all requests are read."""
-    monkeypatch.setattr(waiting, "MOST_READ", read)
+    monkeypatch.setattr(backlog, "MOST_READ", read)
     queue.submit_many([[b"x"]] * 60, priority=7, limit=1)
     urgent = queue.submit_many([[b"x"]] * 5, priority=0, limit=1)
-    status = queue.driver.run(overview.queue_status("req", most=10))
+    status = queue.driver.run(queues.queue_status("req", most=10))
     found = status["requests"]
     assert {one.id for one in found[:5]} == {one.id for one in urgent}
     assert [one.priority for one in found] == [0] * 5 + [7] * 5
@@ -108,7 +108,7 @@ def test_an_urgent_request_without_a_token_comes_first(queue: Queue):
     queue.submit_request([b"x"], id="held", priority=0)
     assert take_slice(queue.driver, count=1) is not None
     queue.submit_request([b"x"], id="paused", priority=1).pause()
-    status = queue.driver.run(overview.queue_status("req", most=3))
+    status = queue.driver.run(queues.queue_status("req", most=3))
     assert [one.id for one in status["requests"]][:2] == ["held", "paused"]
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from fairlane.found import QueueSummary
-from fairlane.operations.find import queues
-from fairlane.operations.find.cursor import write_cursor
-from fairlane.operations.find.queues import is_known, list_queues, similar_queues
+from fairlane.operations import queues
+from fairlane.operations.find import write_cursor
+from fairlane.operations.queues import is_known, list_queues, similar_queues
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.operations.lost_replies import Forgetful, settle

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations.find import requests, waiting
-from fairlane.operations.find.cursor import write_cursor
-from fairlane.operations.find.filters import filter_of
+from fairlane.operations import backlog, find
+from fairlane.operations.find import filter_of, write_cursor
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
@@ -151,7 +150,7 @@ def test_a_request_that_ends_while_a_page_is_read_has_one_row(queue: Queue):
             settle(queue.driver, held)
         return False
 
-    operation = requests.list_requests("req", filter_of())
+    operation = find.list_requests("req", filter_of())
     page = drive(queue.driver, operation, end_it_before_the_log_is_read)
     assert [(one.id, one.state) for one in page.requests] == [("other", "active"), ("mine", "done")]
 
@@ -160,8 +159,8 @@ def test_a_large_queue_is_listed_whole_after_its_most_urgent_requests(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     """With more unfinished requests than a page reads, each of them is in some later part."""
-    monkeypatch.setattr(waiting, "MOST_READ", 20)
-    monkeypatch.setattr(requests, "_PART", 50)
+    monkeypatch.setattr(backlog, "MOST_READ", 20)
+    monkeypatch.setattr(find, "_PART", 50)
     bulk = {one.id for one in queue.submit_many([[b"x"]] * 200, priority=7, limit=1)}
     urgent = {one.id for one in queue.submit_many([[b"x"]] * 5, priority=0, limit=1)}
     found = [*pages(queue, 30)]
@@ -174,8 +173,8 @@ def test_a_large_queue_is_listed_whole_after_its_most_urgent_requests(
 
 def test_a_page_reads_a_bounded_part_of_the_log(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     """So a filter that matches little gives an empty page and a cursor, not a long search."""
-    monkeypatch.setattr(waiting, "MOST_READ", 10)
-    monkeypatch.setattr(requests, "_PART", 10)
+    monkeypatch.setattr(backlog, "MOST_READ", 10)
+    monkeypatch.setattr(find, "_PART", 10)
     for number in range(15):
         queue.submit_request([b"x"], id=f"r{number:02}")
         work_off(queue.driver)
@@ -185,8 +184,8 @@ def test_a_page_reads_a_bounded_part_of_the_log(queue: Queue, monkeypatch: pytes
 def test_unfinished_requests_and_endings_share_the_bound_of_a_page(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(waiting, "MOST_READ", 10)
-    monkeypatch.setattr(requests, "_PART", 4)
+    monkeypatch.setattr(backlog, "MOST_READ", 10)
+    monkeypatch.setattr(find, "_PART", 4)
     for number in range(9):
         queue.submit_request([b"x"], id=f"ended-{number}")
         work_off(queue.driver)

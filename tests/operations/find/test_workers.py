@@ -8,8 +8,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument
-from fairlane.operations.control.call_progress import CallProgress
-from fairlane.operations.maintenance import registry
+from fairlane.operations import workers
+from fairlane.operations.request_state import CallProgress
 from fairlane.protocol import keys
 from tests.support.processes.beats import STARTED, beat, make_older
 
@@ -49,7 +49,7 @@ def test_a_worker_without_a_recent_beat_is_dead_and_listed_last(
 
 def test_a_worker_that_left_is_not_listed(queue: Queue):
     beat(queue, "w:1")
-    queue.driver.run(registry.unregister_worker("req", "w:1", STARTED))
+    queue.driver.run(workers.unregister_worker("req", "w:1", STARTED))
     assert queue.workers() == ([], 0)
 
 

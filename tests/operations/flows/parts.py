@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.control import change
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.flows.runs import flow_progress, flow_state
-from fairlane.operations.flows.submit import submit_flow
+from fairlane.operations import change
+from fairlane.operations.flow_runs import flow_progress, flow_state
+from fairlane.operations.flows import submit_flow
+from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from tests.support.operations.lost_replies import settle, slice_of_a_token, take
 from tests.support.scripts.requests import numbered, once
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.flows.flow import Flow
+    from fairlane.operations.flows import Flow
 
 FIRST, SECOND, THIRD, FOURTH = "r.1", "r.2", "r.3", "r.4"
 EVERY = (SECOND, THIRD, FOURTH, "r.5")

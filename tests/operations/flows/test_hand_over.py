@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RequestEnded
-from fairlane.operations.control.completion import parse_results
-from fairlane.operations.flows import hand_over as hand_overs
-from fairlane.operations.flows.flow import Flow
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.flows.runs import flow_state
-from fairlane.operations.flows.submit import submit_flow
-from fairlane.operations.maintenance import registry
+from fairlane.operations import hand_over as hand_overs
+from fairlane.operations import workers
+from fairlane.operations.completion import parse_results
+from fairlane.operations.flow_runs import flow_state
+from fairlane.operations.flows import Flow, submit_flow
+from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from tests.operations.flows.parts import (
     FIRST,
@@ -261,7 +260,7 @@ def test_a_flow_that_a_result_has_stopped_was_submitted(plain: Any, queue: Queue
 
 def _looked(plain: Any) -> bool:
     plain.client.zadd(keys.active("req"), {SECOND: 1.5}, xx=True)
-    plain.run(registry.look_after("req", fed=[]))
+    plain.run(workers.look_after("req", fed=[]))
     return True
 
 
@@ -339,7 +338,7 @@ def test_the_leader_finds_the_steps_that_are_fed(plain: Any):
     start(plain, TWO_STEPS)
     plain.client.zadd(keys.active("req"), {FIRST: 1.5, SECOND: 1.5})
     found: list[str] = []
-    plain.run(registry.look_after("req", fed=found))
+    plain.run(workers.look_after("req", fed=found))
     assert found == [SECOND]
 
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.operations.control import change, requeue
-from fairlane.operations.flows import pages
-from fairlane.operations.flows.flow import Flow
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.flows.runs import flow_state
-from fairlane.operations.flows.steps import Child
+from fairlane.operations import change, requeue
+from fairlane.operations import hand_over as pages
+from fairlane.operations.flow_runs import flow_state
+from fairlane.operations.flows import Child, Flow
+from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from tests.operations.flows.parts import (
     FIRST,

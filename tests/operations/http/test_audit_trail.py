@@ -9,14 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument
-from fairlane.operations.http.audit_trail import (
-    ACCESS,
-    TAKES,
-    AuditEntry,
-    begin,
-    read_trail,
-    rewrite,
-)
+from fairlane.operations.audit_trail import ACCESS, TAKES, AuditEntry, begin, read_trail, rewrite
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue

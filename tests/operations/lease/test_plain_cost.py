@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.model import result_head
-from fairlane.operations.lease import leases
-from fairlane.operations.lease.exchange import exchange, exchange_unit
-from fairlane.operations.lease.tokens import parse
+from fairlane.operations import lease
+from fairlane.operations.lease import exchange, exchange_unit
+from fairlane.operations.tokens import parse
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from tests.support.scripts.requests import next_slice, once, settle
@@ -67,13 +67,13 @@ class Exchanges:
         self.held: list[tuple[Slice, Any]] = []
 
     def __call__(self) -> None:
-        op = leases.new_op()
+        op = lease.new_op()
         step = exchange(self.unit, op, self.held, lanes=keys.lanes("req"), want=1)
         reply = library().exchange.reply(self.driver.run(once(step)))
         (raw,), (word,) = reply.acquired, reply.tokens
         token = parse(word)
         assert token is not None
-        taken = leases.slice_of(token, op, library().acquire.reply(raw))
+        taken = lease.slice_of(token, op, library().acquire.reply(raw))
         assert taken is not None
         ids = [entry_id for entry_id, _ in taken.entries]
         head = result_head(ids[0].rpartition(b"-")[2], b"d", 1, 0, 1500)

@@ -8,11 +8,11 @@ import pytest
 
 from fairlane.common.rate import Shared, rate_of
 from fairlane.errors import InvalidArgument
-from fairlane.operations.lease import rates
-from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.lease.leases import acquire
-from fairlane.operations.lease.tokens import parse
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import rates
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.lease import acquire
+from fairlane.operations.submit import submit
+from fairlane.operations.tokens import parse
 from fairlane.options import Policy, policy_of
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnfit
-from fairlane.operations.lease import rights
+from fairlane.operations import lease
 from fairlane.protocol import acl
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.queue import Queue
@@ -47,18 +47,18 @@ def rule(client: Any, *more: str) -> None:
 
 
 def wanted_of(client: Any) -> list[str]:
-    return sorted(rights.commands(client.info("server")))
+    return sorted(lease.commands(client.info("server")))
 
 
 def test_every_user_of_the_tests_may_work(driver: SyncDriver, redis_client: redis.Redis):
-    driver.run(rights.check_rights("req", "w:1"))
+    driver.run(lease.check_rights("req", "w:1"))
     assert dump(redis_client) == {}
 
 
 @ON_SINGLE
 @pytest.mark.any_command
 def test_a_worker_may_work_by_its_role_alone(weak: SyncDriver, redis_client: redis.Redis):
-    weak.run(rights.check_rights("req", "w:1"))
+    weak.run(lease.check_rights("req", "w:1"))
     assert dump(redis_client) == {}
 
 
@@ -70,7 +70,7 @@ def test_each_command_that_is_missing_is_named(weak: SyncDriver, redis_client: r
         redis_client.execute_command("ACL", "SETUSER", "weak", "-@all", "+info", "+evalsha", *rules)
         shown = name.replace("|", " ").upper()
         with pytest.raises(RedisUnfit, match=f"may not send {shown}, .*`fairlane acl worker`"):
-            weak.run(rights.check_rights("req", "w:1"))
+            weak.run(lease.check_rights("req", "w:1"))
         redis_client.delete(KEY)
         assert dump(redis_client) == {}, name
 
@@ -85,7 +85,7 @@ def test_each_kind_of_key_that_is_missing_is_named(weak: SyncDriver, redis_clien
             "ACL", "SETUSER", "weak", "resetkeys", *(one for one in patterns if one != missing)
         )
         with pytest.raises(RedisUnfit, match=r"may not use keys like (few|tok):\{\*\}, "):
-            weak.run(rights.check_rights("req", "w:1"))
+            weak.run(lease.check_rights("req", "w:1"))
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))
@@ -93,7 +93,7 @@ def test_every_command_that_a_worker_may_send_is_tried(dialect: Dialect):
     """A script's new call is tried, too, because the list is read from the scripts."""
     version = "8.0.0"
     info = {"redis_version": version, "redis_mode": dialect.value}
-    found = rights.commands(info)
+    found = lease.commands(info)
     for name in acl.ROLES["worker"].scripts:
         assert acl.commands_in(getattr(library(), name), dialect) <= found
     server = acl.version(version)
@@ -111,7 +111,7 @@ def test_no_command_is_tried_in_a_form_that_redis_does_not_look_at(redis_client:
             if exists:
                 redis_client.set(KEY, b"", px=60_000)
             before = dump(redis_client)
-            words = rights.harmless(name, KEY).args
+            words = lease.harmless(name, KEY).args
             reply = answer(redis_client, *words)
             assert "wrong number of arguments" not in reply, (name, reply)
             assert "unknown" not in reply, (name, reply)
@@ -130,7 +130,7 @@ def answer(client: Any, *words: Any) -> str:
 @pytest.mark.any_command
 def test_a_full_redis_is_no_missing_right(driver: SyncDriver, redis_client: redis.Redis):
     with full(redis_client):
-        driver.run(rights.check_rights("req", "w:1"))
+        driver.run(lease.check_rights("req", "w:1"))
     assert dump(redis_client) == {}
 
 
@@ -141,7 +141,7 @@ def test_a_command_that_was_renamed_is_named():
         contextlib.closing(SyncDriver(server.url, patience_s=0)) as driver,
         pytest.raises(RedisUnfit, match=r"no command COPY, which a worker needs.*rename-command"),
     ):
-        driver.run(rights.check_rights("req", "w:1"))
+        driver.run(lease.check_rights("req", "w:1"))
 
 
 @ON_SINGLE

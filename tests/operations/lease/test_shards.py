@@ -8,10 +8,9 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, NodeAway, RedisUnfit, RedisUnreachable
-from fairlane.operations.diagnosis.walk import Walk
-from fairlane.operations.lease import shards
-from fairlane.operations.lease.shards import ShardLayout, Shards
-from fairlane.operations.maintenance import lost_tokens, registry
+from fairlane.operations import audit, shards, workers
+from fairlane.operations.doctor import Walk
+from fairlane.operations.shards import ShardLayout, Shards
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command
 from tests.support.scripts.requests import once, work_off
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.diagnosis.finding import Finding
+    from fairlane.operations.finding import Finding
     from fairlane.queue import Queue
 
 LONG_AGO = 10_000
@@ -130,7 +129,7 @@ def test_a_status_counts_the_tokens_of_all_shards(queue: Queue, redis_client: re
 def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_client: redis.Redis):
     for shard in (0, 3, 4):
         redis_client.zadd(keys.delayed("req", shard), {"9|r1#0.1": 1})
-    assert driver.run(registry.promote("req", (0, 3, 4))) == 3
+    assert driver.run(workers.promote("req", (0, 3, 4))) == 3
     for shard in (0, 3, 4):
         assert redis_client.lrange(keys.lanes("req", shard)[9], 0, -1) == [b"r1#0.1"]
         redis_client.delete(keys.lanes("req", shard)[9])
@@ -142,8 +141,8 @@ def test_a_token_lost_from_a_shard_is_minted_there_again(queue: Queue, redis_cli
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     kept, lost = tokens_of(redis_client, 3), tokens_of(redis_client, 4)
     redis_client.delete(*keys.lanes("req", 4))
-    suspects = queue.driver.run(lost_tokens.queued_long("r1", -1))
-    assert queue.driver.run(lost_tokens.remint_lost("req", suspects)) == 1
+    suspects = queue.driver.run(audit.queued_long("r1", -1))
+    assert queue.driver.run(audit.remint_lost("req", suspects)) == 1
     assert tokens_of(redis_client, 3) == kept
     assert len(tokens_of(redis_client, 4)) == len(lost) == 1
     finish(queue, redis_client)
@@ -220,8 +219,8 @@ def test_tokens_in_unrecorded_shards_are_moved(queue: Queue, redis_client: redis
         found = repaired(queue)
         assert [one.check for one in found if one.subject == "r1"] == ["forgotten", "astray"]
     else:
-        suspects = queue.driver.run(lost_tokens.queued_long("r1", -1))
-        assert queue.driver.run(lost_tokens.remint_lost("req", suspects)) == 1
+        suspects = queue.driver.run(audit.queued_long("r1", -1))
+        assert queue.driver.run(audit.remint_lost("req", suspects)) == 1
     assert len(tokens_of(redis_client, 0)) == 2
     finish(queue, redis_client)
 
@@ -300,7 +299,7 @@ def test_a_shard_that_fails_does_not_keep_others_from_promotion(
     redis_client.set(keys.delayed("req", 3), "text")
     redis_client.zadd(keys.delayed("req", 4), {"9|r1#0.1": 1})
     with pytest.raises(RedisUnfit, match="WRONGTYPE"):
-        driver.run(registry.promote("req", (3, 4)))
+        driver.run(workers.promote("req", (3, 4)))
     assert redis_client.lrange(keys.lanes("req", 4)[9], 0, -1) == [b"r1#0.1"]
     for name in (keys.lanes("req", 4)[9], keys.delayed("req", 3)):
         redis_client.delete(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.operations.lease.stats import all_of, forget_stats, read_stats, tally
+from fairlane.operations.lease import all_of, forget_stats, read_stats, tally
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:

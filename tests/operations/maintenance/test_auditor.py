@@ -8,12 +8,10 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
-from fairlane.operations.control.completion_log import read_completions
-from fairlane.operations.create import intents
-from fairlane.operations.lease import shards
-from fairlane.operations.lease.shards import Shards
-from fairlane.operations.maintenance import auditor, registry
-from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations import audit, create, shards, workers
+from fairlane.operations.audit import Audit
+from fairlane.operations.completion import read_completions
+from fairlane.operations.shards import Shards
 from fairlane.protocol import keys
 from tests.support.operations.upkeep import (
     ACTIVE,
@@ -137,7 +135,7 @@ def test_a_token_that_is_promoted_during_the_audit_is_not_lost(lane: Lane):
 
     def promote(name: str) -> None:
         if name == "100 LLEN":
-            lane.run(registry.promote("req"))
+            lane.run(workers.promote("req"))
 
     assert watch(lane.driver, Audit("req").run(GRACE), promote)[0] == 0
     assert standing(lane.client) == [only.token.encode()]
@@ -168,7 +166,7 @@ def test_a_token_in_a_shard_that_no_worker_looks_into_is_lost(lane: Lane):
 
 @pytest.mark.usefixtures("no_sample")
 def test_long_lanes_and_lists_are_read_page_by_page(lane: Lane, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(auditor, "_PAGE", 5)
+    monkeypatch.setattr(audit, "_PAGE", 5)
     made = submit_some(lane, 15, limit=1)
     minted, steps = watch(lane.driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps), steps.count("LRANGE")) == (0, 0, 4)
@@ -298,7 +296,7 @@ def test_an_intent_on_its_way_is_left_alone(lane: Lane):
 
 
 def test_a_request_that_was_seen_to_exist_and_is_gone_is_logged_as_lost(lane: Lane):
-    lane.client.zadd(ACTIVE, {"r1": float(intents.seen_to_exist(9 * 10**12))})
+    lane.client.zadd(ACTIVE, {"r1": float(create.seen_to_exist(9 * 10**12))})
     for _ in range(2):
         assert lane.run(Audit("req").run(GRACE)) == 0
     (ending,) = lane.run(read_completions("req", "0", 0))

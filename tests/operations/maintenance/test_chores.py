@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import Change, InvalidArgument, RequestNotFound
-from fairlane.operations.diagnosis.walk import Walk
-from fairlane.operations.maintenance import registry
-from fairlane.operations.maintenance.chores import do_chore
+from fairlane.operations import workers
+from fairlane.operations.doctor import Walk
+from fairlane.operations.workers import do_chore
 from fairlane.protocol import keys
 from tests.support.scripts.requests import MINUTE, toks
 
@@ -25,7 +25,7 @@ DUE_FIRST = 1  # a score in `active` that is due
 def look(lane: Lane, request_id: str) -> None:
     """Checks this request as the leader."""
     lane.client.zadd(keys.active("req"), {request_id: DUE_FIRST + 0.5})
-    lane.driver.run(registry.look_after("req"))
+    lane.driver.run(workers.look_after("req"))
 
 
 # ------------------------------------------------------------------ after

@@ -9,9 +9,8 @@ import pytest
 
 from fairlane import aio, settings
 from fairlane.errors import DataLost
-from fairlane.operations.control.completion_log import LogReader
-from fairlane.operations.http import webhooks
-from fairlane.operations.maintenance.log_readers import mark, trim, unmark
+from fairlane.operations import webhooks
+from fairlane.operations.completion import LogReader, mark, trim, unmark
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.operations.stepping import drive
@@ -220,7 +219,7 @@ def test_a_trim_goes_in_steps(
     queue: Queue, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
     """Otherwise the end of a dead reader's mark would hold up all other callers."""
-    monkeypatch.setattr("fairlane.operations.maintenance.log_readers._PAGE", 4)
+    monkeypatch.setattr("fairlane.operations.completion._PAGE", 4)
     log(redis_client, 30)
     trims: list[Any] = []
 

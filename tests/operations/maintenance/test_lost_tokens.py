@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import NodeAway
-from fairlane.operations.maintenance import lost_tokens, registry
-from fairlane.operations.maintenance.lost_tokens import Suspect, queued_long, remint_lost
+from fairlane.operations import audit, workers
+from fairlane.operations.audit import Suspect, queued_long, remint_lost
 from fairlane.protocol import keys
 from tests.support.operations.upkeep import (
     DELAYED,
@@ -80,7 +80,7 @@ def test_a_token_promoted_meanwhile_is_seen(old: Lane):
 
     def promote(name: str) -> None:
         if seen:
-            old.run(registry.promote("req"))
+            old.run(workers.promote("req"))
         seen.append(name)
 
     assert watch(old.driver, remint_lost("req", suspects(old)), promote)[0] == 0
@@ -161,9 +161,7 @@ def test_tokens_that_come_in_meanwhile_hide_none(old: Lane):
 
 def test_a_shard_that_is_away_keeps_no_token_of_another_from_being_found():
     away = NodeAway("Redis at h:1 has not answered")
-    looking = lost_tokens.find_lost(
-        "req", [Suspect("r1", "0", "1", 5), Suspect("r1", "1", "2", 305)]
-    )
+    looking = audit.find_lost("req", [Suspect("r1", "0", "1", 5), Suspect("r1", "1", "2", 305)])
     first: Any = next(looking)
     (here, there) = first.steps
     assert (here.args[1], there.args[1]) == (DELAYED, keys.delayed("req", 3))

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane import aio
 from fairlane.errors import InvalidArgument
-from fairlane.operations.maintenance.queue_pause import QueuePause, read_pause, resume_queue
+from fairlane.operations.pause import QueuePause, read_pause, resume_queue
 from tests.support.operations.lost_replies import Forgetful
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from fairlane import aio
 from fairlane.common.rate import Rate
 from fairlane.errors import InvalidArgument
-from fairlane.operations.maintenance.queue_rate import parse_queue_rate, read_queue_rate
+from fairlane.operations.rates import parse_queue_rate, read_queue_rate
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.control.completion_log import read_completions
-from fairlane.operations.create import intents
-from fairlane.operations.maintenance import registry
+from fairlane.operations import create, workers
+from fairlane.operations.completion import read_completions
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.operations.upkeep import (
@@ -56,9 +55,9 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, late_ms: i
 def test_one_pass_looks_at_a_bounded_number(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "MAINTAIN_MOST", 5)
     lane.client.zadd(ACTIVE, {f"lost{i}": i + 1 for i in range(8)})
-    assert lane.run(registry.look_after("req")) == 5
+    assert lane.run(workers.look_after("req")) == 5
     assert lane.client.zrange(ACTIVE, 0, -1) == [b"lost5", b"lost6", b"lost7"]
-    assert lane.run(registry.look_after("req")) == 3
+    assert lane.run(workers.look_after("req")) == 3
 
 
 @pytest.mark.parametrize("count", [1, 250, 251])
@@ -68,7 +67,7 @@ def test_calm_requests_cost_one_glance_each(driver: SyncDriver, redis_client: An
     assert len(many) == count
     for i in range(count):
         redis_client.zadd(ACTIVE, {f"r{i}": 1})
-    looked, steps = watch(driver, registry.look_after("req"))
+    looked, steps = watch(driver, workers.look_after("req"))
     batches = [f"{size} glance" for size in (min(count, 250), count - 250) if size > 0]
     assert (looked, steps) == (count, ["3 ZCARD", *batches, "reschedule_active"])
     assert redis_client.zcount(ACTIVE, 0, server_ms(redis_client)) == 0
@@ -93,7 +92,7 @@ def test_calm_requests_are_looked_at_later_the_more_there_are(
     before = server_ms(lane.client)
     later = {f"later{i}": before + MINUTE for i in range(unfinished - 1)}
     lane.client.zadd(ACTIVE, {"r1": 1, **later})
-    assert lane.run(registry.look_after("req")) == 1
+    assert lane.run(workers.look_after("req")) == 1
     found = lane.client.zscore(ACTIVE, "r1") - before
     assert least_ms - (2_500 if lease_ms else 1_000) <= found <= most_ms + 1_000
     lane.client.delete(ACTIVE)
@@ -105,7 +104,7 @@ def test_what_needs_more_than_a_glance_is_reaped(old: Lane):
     calm.now = server_ms(old.client)
     calm.start(1)
     old.client.zadd(ACTIVE, {"r1": 1, "r2": 1})
-    _, steps = watch(old.driver, registry.look_after("req"))
+    _, steps = watch(old.driver, workers.look_after("req"))
     looks = ["3 ZCARD", "2 glance", "reap", "1 insert_tokens"]
     assert steps == [*looks, "reschedule_active", "reschedule_active"]
     assert old.client.zcard(keys.leases("r1")) == 0
@@ -117,14 +116,14 @@ def test_a_check_that_lies_too_far_ahead_is_due(lane: Lane, others: int):
     lane.start(1)
     soon = {f"soon{i}": server_ms(lane.client) + MINUTE for i in range(others)}
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client) + 2 * HOUR + 0.5, **soon})
-    assert lane.run(registry.look_after("req")) == 1
+    assert lane.run(workers.look_after("req")) == 1
     assert lane.client.zscore(ACTIVE, "r1") < server_ms(lane.client) + MINUTE
     lane.client.delete(ACTIVE)
 
 
 def test_what_is_not_due_is_not_looked_at(lane: Lane):
     lane.client.zadd(ACTIVE, {"later": lane.now + MINUTE})
-    assert watch(lane.driver, registry.look_after("req")) == (0, ["3 ZCARD"])
+    assert watch(lane.driver, workers.look_after("req")) == (0, ["3 ZCARD"])
 
 
 # ------------------------------------------------------------------ one check
@@ -134,7 +133,7 @@ def look(lane: Lane, score: float = 1) -> bool:
     """Checks `r1`, whose score in `active` is this."""
     lane.client.zadd(ACTIVE, {"r1": score})
     lane.now = server_ms(lane.client)
-    looked: bool = lane.run(registry.look_at("req", "r1", str(score), lane.now))
+    looked: bool = lane.run(workers.look_at("req", "r1", str(score), lane.now))
     return looked
 
 
@@ -160,7 +159,7 @@ def test_an_intent_that_is_alive_after_all_is_not_dropped(lane: Lane, what: str)
             lane.start(1, intent=500)
 
     lane.client.zadd(ACTIVE, {"r1": 500})
-    assert watch(lane.driver, registry.look_at("req", "r1", "500", lane.now), come_back)[0] is False
+    assert watch(lane.driver, workers.look_at("req", "r1", "500", lane.now), come_back)[0] is False
     assert lane.client.zscore(ACTIVE, "r1") == (700 if what == "renewed" else 500)
 
 
@@ -227,7 +226,7 @@ def test_a_request_that_was_there_and_is_gone_is_logged_as_lost(lane: Lane):
     lane.client.delete(*lane.names)
     score = lane.client.zscore(ACTIVE, "r1")
     for _ in range(2):
-        assert lane.run(registry.look_at("req", "r1", str(score), lane.now)) is False
+        assert lane.run(workers.look_at("req", "r1", str(score), lane.now)) is False
     (ending,) = lane.run(read_completions("req", "0", 0))
     assert (ending.id, ending.state, ending.total) == ("r1", "lost", 0)
     assert lane.client.zcard(ACTIVE) == 0
@@ -255,7 +254,7 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane):
     lane.client.set("tok:{r2}", "text")
     lane.client.zadd(ACTIVE, {"r1": 1, "r2": 2.5, "r3": 3, b"a b": 4})
     failed: dict[str, FairlaneError] = {}
-    assert lane.run(registry.look_after("req", failed=failed)) == 4
+    assert lane.run(workers.look_after("req", failed=failed)) == 4
     assert list(failed) == ["r2"]
     assert "WRONGTYPE" in str(failed["r2"])
     scores = dict(lane.client.zrange(ACTIVE, 0, -1, withscores=True))
@@ -268,7 +267,7 @@ def test_an_unread_intent_stays_an_intent(lane: Lane):
     """An error proves neither that there is a request nor that there is none."""
     lane.client.set("req:{r1}", "text")
     lane.client.zadd(ACTIVE, {"r1": 1})
-    lane.run(registry.look_after("req"))
+    lane.run(workers.look_after("req"))
     assert lane.client.zscore(ACTIVE, "r1") % 1 == 0
     lane.client.delete("req:{r1}")
 
@@ -282,14 +281,14 @@ def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane):
         if name == "reschedule_active":
             lane.client.zadd(ACTIVE, {"r1": 700})
 
-    assert watch(lane.driver, registry.look_at("req", "r1", "1", lane.now), renew)[0] is True
+    assert watch(lane.driver, workers.look_at("req", "r1", "1", lane.now), renew)[0] is True
     assert lane.client.zscore(ACTIVE, "r1") == 700
 
 
 def test_requests_that_do_not_answer_are_put_off_together():
     """A node that is unreachable costs one batch; its requests are not read again."""
     failed: dict[str, FairlaneError] = {}
-    operation: Any = registry.look_after("req", failed=failed)
+    operation: Any = workers.look_after("req", failed=failed)
     due = [part for i in range(9) for part in (b"r%d" % i, b"%d.5" % i)]
     operation.send(None)
     asked = operation.send([[b"100", b"0"], due, 9])
@@ -297,7 +296,7 @@ def test_requests_that_do_not_answer_are_put_off_together():
     put_off = operation.throw(RedisUnreachable(""))
     assert name_of(put_off) == "reschedule_active"
     rows = list(put_off.args[-27:])
-    assert rows[:3] == ["r0", "0.5", intents.seen_to_exist(100_000 + settings.AUDIT_MS)]
+    assert rows[:3] == ["r0", "0.5", create.seen_to_exist(100_000 + settings.AUDIT_MS)]
     with pytest.raises(StopIteration):
         operation.send(9)
     assert set(failed) == {f"r{i}" for i in range(9)}
@@ -305,7 +304,7 @@ def test_requests_that_do_not_answer_are_put_off_together():
 
 def test_a_node_that_is_away_costs_the_others_nothing():
     failed: dict[str, FairlaneError] = {}
-    operation: Any = registry.look_after("req", failed=failed)
+    operation: Any = workers.look_after("req", failed=failed)
     operation.send(None)
     operation.send([[b"100", b"0"], [b"r1", b"1.5", b"r2", b"2.5"], 2])
     put_off = operation.send([RedisUnreachable(""), [b"ok", 0, []]])
@@ -315,7 +314,7 @@ def test_a_node_that_is_away_costs_the_others_nothing():
 
 @pytest.mark.parametrize(("bites", "reaps"), [(1, 1), (3, 3), (1000, 20)])
 def test_one_check_takes_back_all_of_a_request_in_bounded_calls(bites: int, reaps: int):
-    operation = registry.look_at("req", "r1", "1", 5)
+    operation = workers.look_at("req", "r1", "1", 5)
     step, steps = operation.send(None), []
     with contextlib.suppress(StopIteration):
         while True:
@@ -333,7 +332,7 @@ def test_an_end_between_the_reap_and_the_mark_is_left_to_the_next_look(lane: Lan
             lane.enqueue([], intent=lane.now + 1)
 
     lane.client.zadd(ACTIVE, {"r1": lane.now})
-    looking = registry.look_at("req", "r1", str(lane.now), lane.now)
+    looking = workers.look_at("req", "r1", str(lane.now), lane.now)
     assert watch(lane.driver, looking, come)[0] is False
     assert lane.client.zscore(ACTIVE, "r1") is not None
     assert look(lane, lane.now) is False

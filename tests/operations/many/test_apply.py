@@ -16,11 +16,10 @@ from fairlane.errors import (
     RequestNotFound,
 )
 from fairlane.found import ChangeReport
-from fairlane.operations.create.intents import seen_to_exist
-from fairlane.operations.find.filters import RequestFilter
-from fairlane.operations.many import selection
-from fairlane.operations.many.apply import apply, set_one
-from fairlane.operations.many.selection import select
+from fairlane.operations import change as selection
+from fairlane.operations.change import apply, select, set_one
+from fairlane.operations.create import seen_to_exist
+from fairlane.operations.find import RequestFilter
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from tests.support.operations.lost_replies import Forgetful, heal, put, take

@@ -8,8 +8,8 @@ import pytest
 
 from fairlane import Change
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.operations.lease import leases
-from fairlane.operations.many import selection
+from fairlane.operations import change as selection
+from fairlane.operations import lease
 from fairlane.protocol import keys
 from tests.operations.find.test_requests import listed, make_older
 from tests.support.scripts.requests import dead, next_slice, once, work_off
@@ -130,7 +130,7 @@ def test_requests_with_dead_sub_requests_are_chosen_for_a_requeue(queue: Queue):
     queue.submit_request([b"a"], id="good")
     held = next_slice(queue.driver, count=1)
     assert held.request_id == "bad"
-    queue.driver.run(once(leases.complete(held, [], [], [dead(held.entries[0][0])], keep=False)))
+    queue.driver.run(once(lease.complete(held, [], [], [dead(held.entries[0][0])], keep=False)))
     assert chosen(queue, Change.requeue_dead()) == ["bad"]
 
 

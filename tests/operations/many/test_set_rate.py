@@ -9,9 +9,8 @@ import pytest
 
 from fairlane import Change, aio
 from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
-from fairlane.operations.lease import rates
-from fairlane.operations.maintenance import registry
-from fairlane.operations.many.set_rate import set_rate
+from fairlane.operations import rates, workers
+from fairlane.operations.rates import set_rate
 from fairlane.protocol import keys
 from tests.operations.lease.test_rates import next_slice
 from tests.support.operations.lost_replies import Forgetful
@@ -41,7 +40,7 @@ def test_a_request_that_waits_for_a_slow_rate_starts_with_a_faster_one(
 
     def starts() -> bool:
         """Checks that the next start follows after an interval of the new rate."""
-        lane.driver.run(registry.promote("req"))
+        lane.driver.run(workers.promote("req"))
         return lane.client.llen(keys.lanes("req")[5]) > 0 and next_slice(lane)[0] == "ok"
 
     wait_until(starts, 60)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import RedisError
-from fairlane.operations.lease.stats import tally
-from fairlane.operations.observe import sample, snapshot
-from fairlane.operations.observe.servers import read_servers
+from fairlane.operations import observe
+from fairlane.operations.lease import tally
+from fairlane.operations.observe import read_servers
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from tests.support.processes.beats import beat, make_older
@@ -84,10 +84,10 @@ def test_of_very_many_requests_a_part_is_read_and_marked(
 ):
     for priority in (0, 3, 50):
         queue.submit_many([[b"x"]] * 20, priority=priority)
-    monkeypatch.setattr(sample, "MOST_REQUESTS", 9)
-    monkeypatch.setattr(snapshot, "MOST_REQUESTS", 9)
-    monkeypatch.setattr(sample, "_MOST_PART", 3)
-    monkeypatch.setattr(snapshot, "_MOST_TOKENS", 3)
+    monkeypatch.setattr(observe, "MOST_REQUESTS", 9)
+    monkeypatch.setattr(observe, "MOST_REQUESTS", 9)
+    monkeypatch.setattr(observe, "_MOST_PART", 3)
+    monkeypatch.setattr(observe, "_MOST_TOKENS", 3)
     found = queue.snapshot()
     assert (found.is_exact, found.unfinished, found.demand.demand) == (False, 60, 60)
     assert [(one.priority, one.tokens) for one in found.lanes] == [(0, 20), (3, 20), (50, 20)]
@@ -103,8 +103,8 @@ def test_a_request_at_work_is_read_however_many_wait(
     queue.submit_request([b"x"] * 3, id="zz", priority=50)
     beat(queue, "w:1")
     driver.run(once(Command(b"HSET", keys.taken("req", "w:1"), b"0", b"zz#0.1")))
-    monkeypatch.setattr(snapshot, "MOST_REQUESTS", 3)
-    monkeypatch.setattr(sample, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(observe, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(observe, "MOST_REQUESTS", 3)
     found = queue.snapshot()
     driver.run(once(Command(b"DEL", keys.taken("req", "w:1"))))
     assert found.took == {"w:1": ["zz"]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.pull.holder import find_receipt
+from fairlane.operations.take import find_receipt
 from tests.cli.program import hold
 from tests.support.processes.takers import HOUR, take_again, take_one
 
 if TYPE_CHECKING:
-    from fairlane.operations.pull.receipt import Receipt
+    from fairlane.operations.receipt import Receipt
     from fairlane.queue import Queue
 
 

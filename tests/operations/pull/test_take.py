@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import aio, settings
 from fairlane.errors import InvalidArgument, ReceiptExpired, RedisUnfit
-from fairlane.operations.pull.take import Taker, take
+from fairlane.operations.take import Taker, take
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.operations.stepping import cut_off

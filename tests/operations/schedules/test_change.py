@@ -8,8 +8,8 @@ import pytest
 
 from fairlane import aio
 from fairlane.errors import InvalidArgument, ScheduleNotFound
-from fairlane.operations.schedules import change
-from fairlane.operations.schedules.schedule import check_schedule_name, define
+from fairlane.operations import schedules as change
+from fairlane.operations.schedules import check_schedule_name, define
 from fairlane.protocol import keys
 from tests.support.operations.lost_replies import Forgetful
 from tests.support.run.event_loop import in_event_loop

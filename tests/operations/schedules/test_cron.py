@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations.schedules.cron import cron_of
+from fairlane.operations.schedules import cron_of
 from tests.support.run.params import rest_but
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import pytest
 
 from fairlane import Change, settings
 from fairlane.errors import InvalidArgument, QueueFull
-from fairlane.operations.create import admission
-from fairlane.operations.schedules import change
-from fairlane.operations.schedules.fire import Fired, fire, owed, plan
-from fairlane.operations.schedules.schedule import define, request_id
+from fairlane.operations import admission, schedules
+from fairlane.operations.fire import Fired, fire, owed, plan
+from fairlane.operations.schedules import define, request_id
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, SingleServer
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.schedules.schedule import Definition
+    from fairlane.operations.schedules import Definition
     from fairlane.protocol.steps import Operation
 
 BERLIN = "Europe/Berlin"
@@ -78,7 +77,7 @@ class Ticking:
         return self.driver.run(at(self.now, operation))
 
     def put(self, name: str = "s", **given: Any) -> None:
-        self.run(change.put("req", name, daily(**given)))
+        self.run(schedules.put("req", name, daily(**given)))
 
     def fire(self, skip: int = 0) -> Fired:
         fired = self.run(fire("req", skip))
@@ -295,11 +294,11 @@ def apart_steps(operation: Operation[Any]) -> Operation[Any]:
 
 def test_a_schedule_that_is_paused_submits_nothing_and_owes_nothing_later(ticking: Ticking):
     ticking.put(missed="all")
-    paused = ticking.run(change.pause("req", "s"))
+    paused = ticking.run(schedules.pause("req", "s"))
     assert (paused.state, paused.next(5)) == ("paused", [])
     ticking.now += 3 * DAY
     assert not ticking.fire().has_moved
-    resumed = ticking.run(change.resume("req", "s"))
+    resumed = ticking.run(schedules.resume("req", "s"))
     assert resumed.next()[0].isoformat() == "2026-11-27T02:30:00+01:00"
     assert not ticking.fire().has_moved
     assert ticking.requests() == []
@@ -310,7 +309,7 @@ def test_a_leader_that_read_a_schedule_before_it_was_paused_does_not_resume_it(t
     ticking.now += DAY
     first = at(ticking.now, fire("req"))
     reply = ticking.driver.run(once(next(first)))
-    ticking.run(change.pause("req", "s"))
+    ticking.run(schedules.pause("req", "s"))
     try:
         while True:
             reply = ticking.driver.run(once(first.send(reply)))
@@ -510,7 +509,7 @@ def test_nothing_is_left_of_a_tick_that_was_submitted(ticking: Ticking):
     ticking.now += DAY
     ticking.fire()
     assert b"s" not in ticking.client.hgetall(keys.firing("req"))
-    ticking.run(change.remove("req", "s"))
+    ticking.run(schedules.remove("req", "s"))
     assert not ticking.client.exists(keys.firing("req"))
 
 
@@ -566,7 +565,7 @@ def test_a_definition_that_cannot_be_read_does_not_stop_the_others(ticking: Tick
     assert ticking.requests() == ["req:b:20261124T013000Z"]
     assert not ticking.fire(skip=2).has_moved
     with pytest.raises(InvalidArgument, match="schedule a: its definition cannot be read"):
-        ticking.run(change.list_schedules("req"))
+        ticking.run(schedules.list_schedules("req"))
 
 
 def test_a_tick_whose_request_a_person_cancelled_is_not_submitted_again(ticking: Ticking):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fairlane
 from fairlane.errors import InvalidArgument, RequestExists
-from fairlane.operations.submit.content_id import ContentId, content_id
+from fairlane.operations.new_request import ContentId, content_id
 from fairlane.options import Policy
 from tests.support.scripts.requests import numbered, work_off
 

@@ -18,13 +18,10 @@ from fairlane import (
     aio,
     content_id,
 )
-from fairlane.operations.create.admission import Admission
-from fairlane.operations.create.alone import create_alone
-from fairlane.operations.create.calls import enqueue_calls, submit_call
-from fairlane.operations.create.digest import Digest
-from fairlane.operations.create.intents import Intent
-from fairlane.operations.create.new_request import Created, NewRequest
-from fairlane.operations.submit.stream import submit
+from fairlane.operations.admission import Admission
+from fairlane.operations.create import Intent, create_alone, enqueue_calls, submit_call
+from fairlane.operations.new_request import Created, Digest, NewRequest
+from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.operations.create.test_alone import refused, way_of

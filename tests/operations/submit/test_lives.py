@@ -10,11 +10,10 @@ import pytest
 
 from fairlane import aio, settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists
-from fairlane.operations.create import admission
-from fairlane.operations.lease import leases
-from fairlane.operations.lease.tokens import drop_active
-from fairlane.operations.maintenance.registry import look_after, look_at
-from fairlane.operations.submit.stream import submit
+from fairlane.operations import admission, lease
+from fairlane.operations.submit import submit
+from fairlane.operations.tokens import drop_active
+from fairlane.operations.workers import look_after, look_at
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk
@@ -150,7 +149,7 @@ def test_fences_grow_over_the_lives_of_an_id(queue: Queue, lane: Lane):
     by_submit(queue)
     newer = next_slice(queue.driver, count=1)
     assert int(newer.fence) > int(held.fence)
-    late = leases.complete(held, [held.entries[0][0]], [b"0:d:1:0:0", b"late"], [], keep=False)
+    late = lease.complete(held, [held.entries[0][0]], [b"0:d:1:0:0", b"late"], [], keep=False)
     assert queue.driver.run(once(late)) == [b"lost"]
     assert settle(queue.driver, newer) == b"ok"
     assert lane.number("done") == 1

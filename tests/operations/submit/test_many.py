@@ -10,11 +10,10 @@ import pytest
 
 from fairlane import aio
 from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RedisUnfit, RequestExists
-from fairlane.operations.create import admission
-from fairlane.operations.create.group import GROUP
-from fairlane.operations.lease import leases, tokens
-from fairlane.operations.maintenance.registry import look_after
-from fairlane.operations.submit.many import Many
+from fairlane.operations import admission, lease, tokens
+from fairlane.operations.create import GROUP
+from fairlane.operations.submit import Many
+from fairlane.operations.workers import look_after
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, SingleServer
@@ -146,7 +145,7 @@ def test_5000_requests_are_worked_off_and_logged_exactly_once(queue: Queue, redi
     while raw := queue.driver.run(once(Command(b"RPOP", keys.lanes("req")[3]))):
         token = tokens.parse(raw)
         assert token is not None
-        reply, held = queue.driver.run(leases.acquire(token, "w:1", "7", 10))
+        reply, held = queue.driver.run(lease.acquire(token, "w:1", "7", 10))
         assert held is not None, reply
         seen += [body for _, (_, body) in held.entries]
         assert settle(queue.driver, held) == b"ended"

@@ -12,9 +12,9 @@ import pytest
 
 from fairlane.common.chunking import chunks
 from fairlane.errors import InvalidArgument, RedisFull, RequestEnded, RequestExists, RequestLost
-from fairlane.operations.create.digest import Digest
-from fairlane.operations.lease.tokens import drop_active
-from fairlane.operations.submit.stream import submit
+from fairlane.operations.new_request import Digest
+from fairlane.operations.submit import submit
+from fairlane.operations.tokens import drop_active
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.operations.lease.tokens import retire
+from fairlane.operations.tokens import retire
 from fairlane.protocol import keys
 from tests.scripts.after_the_end.test_claim_dead import claim, ended
 from tests.support.scripts.requests import HOUR, once

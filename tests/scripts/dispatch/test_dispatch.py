@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.operations.control.request_state import completion
+from fairlane.operations.request_state import completion
 from fairlane.protocol import keys
 from tests.scripts.repair.test_full_and_forgotten import full
 from tests.support.scripts.requests import HOUR, Lane

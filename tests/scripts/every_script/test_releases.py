@@ -64,19 +64,19 @@ def test_two_releases_work_on_one_request(lane: Lane, other: Library):
 
 def test_a_worker_notes_the_layout_of_its_release(lane: Lane, driver: SyncDriver):
     """A later release reads which layouts are in use."""
-    from fairlane.operations.maintenance import registry
+    from fairlane.operations import workers
 
-    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))[0].is_ok
+    assert driver.run(workers.register_worker("req", "w:1", "box", 1, "7"))[0].is_ok
     assert lane.client.hget(CONF, "layout") == b"1"
     lane.client.hset(CONF, "layout", "1")
-    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))[0].is_ok
+    assert driver.run(workers.register_worker("req", "w:1", "box", 1, "7"))[0].is_ok
     lane.client.delete(CONF, keys.workers("req"), keys.worker("req", "w:1"))
 
 
 def test_a_newer_layout_is_refused_before_anything_is_written(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    from fairlane.operations.maintenance import registry
+    from fairlane.operations import workers
 
     redis_client.hset(CONF, "layout", "2")
     queue = Queue(driver)
@@ -86,6 +86,6 @@ def test_a_newer_layout_is_refused_before_anything_is_written(
     with pytest.raises(LayoutTooNew, match=sentence):
         queue.submit_many([[b"x"]])
     with pytest.raises(LayoutTooNew, match=sentence):
-        driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))
+        driver.run(workers.register_worker("req", "w:1", "box", 1, "7"))
     assert list(redis_client.scan_iter()) == [CONF]
     redis_client.delete(CONF)

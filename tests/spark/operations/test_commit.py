@@ -9,8 +9,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists, RequestLost
-from fairlane.operations.control.change import cancel
-from fairlane.operations.create import admission
+from fairlane.operations import admission
+from fairlane.operations.change import cancel
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Pause, SingleServer

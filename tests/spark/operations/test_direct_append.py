@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded, RequestExists, RequestLost
-from fairlane.operations.control.change import cancel
+from fairlane.operations.change import cancel
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Pause

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fairlane.errors import RequestNotFound
-from fairlane.operations.control.request_state import completion
+from fairlane.operations.request_state import completion
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.source.columns import (
     arrow_of,

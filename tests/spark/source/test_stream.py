@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from fairlane import settings
 from fairlane.errors import DataLost, InvalidArgument
-from fairlane.operations.maintenance.log_readers import trim
+from fairlane.operations.completion import trim
 from fairlane.protocol import keys
 from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.source import stream

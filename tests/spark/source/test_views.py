@@ -14,7 +14,7 @@ from pyspark.sql.datasource import EqualTo, In
 from pyspark.sql.types import StructType
 
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
-from fairlane.operations.maintenance import registry
+from fairlane.operations import workers
 from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.source import views
 from tests.spark.worlds import World
@@ -318,7 +318,7 @@ def test_dead_sub_requests_come_with_reason_and_body(redis_url: str, world: Worl
 
 
 def register(driver: SyncDriver) -> None:
-    driver.run(registry.register_worker("req", "host:1234", "host", 99, "1700000000000"))
+    driver.run(workers.register_worker("req", "host:1234", "host", 99, "1700000000000"))
 
 
 def test_workers_are_those_that_beat(redis_url: str, driver: SyncDriver):

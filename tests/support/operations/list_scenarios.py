@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlane.operations.lists import forwarding, services
-from fairlane.operations.lists.balance import push_shortest
-from fairlane.operations.lists.hand_over import Route, Tracking, hand_over
-from fairlane.operations.submit.place import place, withdraw
-from fairlane.operations.topics import publish, subscribers
+from fairlane.operations import lists, topics
+from fairlane.operations.admission import place, withdraw
+from fairlane.operations.lists import Route, Tracking, hand_over, push_shortest
 from fairlane.protocol import list_keys
 from fairlane.protocol.list_keys import Namespace
 from fairlane.queue import Queue
@@ -21,15 +19,15 @@ def fans_out(driver: Any) -> None:
     names = [f"{{lists}}:{name}" for name in ("in", "pending", "a", "b")]
     route = Route(names[0], names[1], tuple(names[2:]))
     driver.client.lpush(names[0], "one", "two", "two")
-    service = driver.run(services.register(space, "box", 42, 60, 10))
+    service = driver.run(lists.register(space, "box", 42, 60, 10))
     driver.run(hand_over(route, 0.01, Tracking(space, service, 3600, 7200)))
-    assert driver.run(services.renew(space, service, 60))
+    assert driver.run(lists.renew(space, service, 60))
     driver.client.lpush(space.done, *driver.client.lrange(space.messages, 0, 1))
-    driver.run(services.settle_messages(space))
+    driver.run(lists.settle_messages(space))
     driver.client.lpush(names[0], "three")
     driver.run(hand_over(route._replace(to="shortest"), 0.01))
     driver.run(hand_over(route, 0.01))
-    driver.run(services.unregister(space, service))
+    driver.run(lists.unregister(space, service))
 
 
 def forwards(driver: Any) -> None:
@@ -38,21 +36,21 @@ def forwards(driver: Any) -> None:
     driver.client.lpush(source, "one", "two")
     landed = None
     for owner in ("a", "a", "b"):
-        flight = driver.run(forwarding.next_flight(source, owner, 60_000, "e", landed))
-        if isinstance(flight, forwarding.Flight):
-            assert driver.run(forwarding.land(target, flight)).word == "ok"
+        flight = driver.run(lists.next_flight(source, owner, 60_000, "e", landed))
+        if isinstance(flight, lists.Flight):
+            assert driver.run(lists.land(target, flight)).word == "ok"
             landed = flight
             driver.client.lpush(source, "three")
-    driver.run(forwarding.wait_for_message(source, 0.01))
-    driver.run(forwarding.next_flight(source, "a", 0, "e", landed))
+    driver.run(lists.wait_for_message(source, 0.01))
+    driver.run(lists.next_flight(source, "a", 0, "e", landed))
     driver.client.delete(list_keys.landed(target))
-    flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
-    assert driver.run(forwarding.land(target, flight)).word == "gap"
-    driver.run(forwarding.restart(source, flight.epoch, "f", "gap"))
-    assert driver.run(forwarding.read_state(source)).restarts == 1
-    flight = driver.run(forwarding.next_flight(source, "b", 60_000, "e"))
-    assert driver.run(forwarding.land(target, flight)).word == "ok"
-    driver.run(forwarding.next_flight(source, "b", 0, "e", flight))
+    flight = driver.run(lists.next_flight(source, "b", 60_000, "e"))
+    assert driver.run(lists.land(target, flight)).word == "gap"
+    driver.run(lists.restart(source, flight.epoch, "f", "gap"))
+    assert driver.run(lists.read_state(source)).restarts == 1
+    flight = driver.run(lists.next_flight(source, "b", 60_000, "e"))
+    assert driver.run(lists.land(target, flight)).word == "ok"
+    driver.run(lists.next_flight(source, "b", 0, "e", flight))
 
 
 def balances(driver: Any) -> None:
@@ -69,8 +67,8 @@ def places(driver: Any) -> None:
 def publishes(driver: Any) -> None:
     """Publishes to two subscribers: one acknowledges its messages, the other one is removed."""
     for name in ("a", "b", "c"):
-        driver.run(subscribers.subscribe("t", name, "first"))
-    driver.run(publish.publish("t", numbered(3)))
-    driver.run(subscribers.unsubscribe("t", "c"))
-    while found := driver.run(subscribers.fetch("t", "a", 2, 0, 0)):
-        driver.run(subscribers.acknowledge("t", "a", [one.id for one in found]))
+        driver.run(topics.subscribe("t", name, "first"))
+    driver.run(topics.publish("t", numbered(3)))
+    driver.run(topics.unsubscribe("t", "c"))
+    while found := driver.run(topics.fetch("t", "a", 2, 0, 0)):
+        driver.run(topics.acknowledge("t", "a", [one.id for one in found]))

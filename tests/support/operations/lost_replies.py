@@ -10,13 +10,11 @@ import pytest
 
 from fairlane.errors import FairlaneError
 from fairlane.model import Slice, Token, Verdict, result_head
-from fairlane.operations.control import completion, completion_log, request_state
-from fairlane.operations.flows.hand_over import look_after_and_feed
-from fairlane.operations.lease import leases, tokens, turns
-from fairlane.operations.maintenance import registry
-from fairlane.operations.maintenance.auditor import Audit
-from fairlane.operations.submit.stream import submit
-from fairlane.operations.topics.subscribers import read_topic
+from fairlane.operations import completion, lease, request_state, tokens, workers
+from fairlane.operations.audit import Audit
+from fairlane.operations.hand_over import look_after_and_feed
+from fairlane.operations.submit import submit
+from fairlane.operations.topics import read_topic
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Confirm, Nodes, OnNode, SingleServer
@@ -186,8 +184,8 @@ def pop(driver: Any) -> Token | None:
     counts = driver.do(Batch([Command(b"LLEN", lane) for lane in lanes]))
     lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
     raw = driver.do(Command(b"RPOP", lane)) if lane else None
-    if lane and raw == turns.PLACEHOLDER:
-        (raw,) = driver.run(turns.resolve("req", lane, [raw])) or [None]
+    if lane and raw == tokens.PLACEHOLDER:
+        (raw,) = driver.run(tokens.resolve("req", lane, [raw])) or [None]
     return tokens.parse(raw) if raw else None
 
 
@@ -195,7 +193,7 @@ def slice_of_a_token(driver: Any, count: int) -> Slice | None:
     """Returns a slice, if there is a token that is valid for one."""
     while (token := pop(driver)) is not None:
         held: Slice | None
-        reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
+        reply, held = driver.run(lease.acquire(token, "w:1", "7", count))
         insert(driver, "req", token.request_id, reply.tokens if reply.has_tokens else [])
         if held is not None:
             return held
@@ -222,9 +220,9 @@ def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -
             Verdict(one, verdict, 0, result_head(one.rpartition(b"-")[2], b"x", 1, 0, 0), "why")
             for one in ids
         ]
-        call = leases.complete(held, [], [], verdicts, keep=keep)
+        call = lease.complete(held, [], [], verdicts, keep=keep)
     else:
-        call = leases.complete(held, ids, pairs, [], keep=keep)
+        call = lease.complete(held, ids, pairs, [], keep=keep)
     reply = driver.do(call)
     if reply[0] == b"ended":
         driver.do(tokens.retire("req", held.request_id, reply[1]))
@@ -239,7 +237,7 @@ def heal(driver: Any) -> None:
         due = 1 + score % 1  # a fraction marks that it was seen to exist
         driver.client.zadd(keys.active("req"), {name: due})
     driver.run(look_after_and_feed("req"))
-    driver.run(registry.promote("req"))
+    driver.run(workers.promote("req"))
     driver.run(Audit("req").run(-1))
 
 
@@ -272,7 +270,7 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
     for request_id in ids:  # the mark of an intent that stood for nothing is no request
         if client.hget(keys.request_hash(request_id), "state") == b"abandoned":
             client.delete(keys.request_hash(request_id))
-    log = driver.run(completion_log.read_completions("req", "0", 0))
+    log = driver.run(completion.read_completions("req", "0", 0))
     return {
         "requests": {
             known(name): seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.maintenance.lost_tokens import Suspect
+from fairlane.operations.audit import Suspect
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Nodes, OnNode
 from tests.support.scripts.requests import once

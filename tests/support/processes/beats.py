@@ -6,7 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from fairlane.operations.maintenance import registry
+from fairlane.operations import workers
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ HOLDS = "3 leases; mine#0 4 30/100"
 def beat(queue: Queue, name: str, holds: str = HOLDS) -> None:
     """Registers a worker that has just sent its first heartbeat."""
     place = "machine 4711-boot net:[1]"
-    queue.driver.run(registry.register_worker(queue.name, name, place, 17, STARTED))
-    queue.driver.run(registry.heartbeat(queue.name, name, STARTED, holds))
+    queue.driver.run(workers.register_worker(queue.name, name, place, 17, STARTED))
+    queue.driver.run(workers.heartbeat(queue.name, name, STARTED, holds))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.lease import leases, tokens
+from fairlane.operations import lease, tokens
 from tests.support.scripts.requests import (
     dead,
     head_of,
@@ -37,7 +37,7 @@ def refuse(
         else:
             ids.append(entry_id)
             pairs += [head_of(entry_id, attempt=held.attempt), b"done " + body]
-    reply = driver.run(once(leases.complete(held, ids, pairs, verdicts, keep=False)))
+    reply = driver.run(once(lease.complete(held, ids, pairs, verdicts, keep=False)))
     if reply[0] == b"ended":
         driver.run(once(tokens.retire("req", held.request_id, reply[1])))
     else:
@@ -64,5 +64,5 @@ def running(queue: Queue, count: int = 3) -> tuple[Request, Slice]:
     """Yields a request r1 whose first sub-request is dead, while the others are leased."""
     request = queue.submit_request(numbered(count), id="r1", limit=1)
     held = next_slice(queue.driver)
-    queue.driver.run(once(leases.complete(held, [], [], [dead(held.entries[0][0])], keep=True)))
+    queue.driver.run(once(lease.complete(held, [], [], [dead(held.entries[0][0])], keep=True)))
     return request, held

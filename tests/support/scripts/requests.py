@@ -10,8 +10,8 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from fairlane.model import Verdict, result_head
-from fairlane.operations.lease import leases, tokens
-from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations import lease, tokens
+from fairlane.operations.follow_up import follow_up
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import PACKED, unpacked
 from fairlane.protocol.scripts import Dialect, Library, library
@@ -555,7 +555,7 @@ def pop_token(driver: SyncDriver, queue: str = "req") -> Token | None:
 def take_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Slice | None:
     """Returns a slice of the most urgent token that is not stale; dispatches what it returns."""
     while (token := pop_token(driver, queue)) is not None:
-        reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
+        reply, held = driver.run(lease.acquire(token, "w:1", "7", count))
         for call in follow_up(queue, (token.request_id, reply)):
             driver.run(once(call))
         if held is not None:
@@ -577,7 +577,7 @@ def settle(driver: SyncDriver, held: Slice, queue: str = "req", answer: bytes = 
         index = entry_id.rpartition(b"-")[2]
         pairs += (result_head(index, b"d", held.attempt, 0, 1500), answer + body)
     ids = [entry_id for entry_id, _ in held.entries]
-    reply = driver.run(leases.complete(held, ids, pairs, [], keep=False).run())
+    reply = driver.run(lease.complete(held, ids, pairs, [], keep=False).run())
     for call in follow_up(queue, (held.request_id, reply)):
         driver.run(once(call))
     return reply.word.encode()

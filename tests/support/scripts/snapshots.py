@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.found import Demand, WorkerState
-from fairlane.operations.lease.stats import Measured
-from fairlane.operations.observe.model import (
+from fairlane.operations.lease import Measured
+from fairlane.operations.observe import (
     LaneSample,
     RequestSample,
     ServerState,

@@ -12,9 +12,9 @@ import pytest
 
 from fairlane import Flow, Queue
 from fairlane.errors import RequestExists
-from fairlane.operations.http.audit_trail import AuditEntry
-from fairlane.operations.http.webhooks import add_webhook
-from fairlane.operations.schedules.schedule import request_id
+from fairlane.operations.audit_trail import AuditEntry
+from fairlane.operations.schedules import request_id
+from fairlane.operations.webhooks import add_webhook
 from fairlane.options import ON_DUPLICATE
 from fairlane.web.access.tokens import SCOPES, all_scopes
 from fairlane.web.app import DESCRIBED

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlane.metrics.definitions import BANDS, QUEUE, UP
-from fairlane.operations.lease.stats import tally
+from fairlane.operations.lease import tally
 from fairlane.protocol.steps import Batch
 from fairlane.web.endpoint.site import Recent
 from fairlane.web.scrape import endpoint

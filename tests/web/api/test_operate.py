@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.testclient import TestClient
 
 from fairlane import Flow, settings
-from fairlane.operations.http import audit_trail
-from fairlane.operations.http.audit_trail import AuditEntry
+from fairlane.operations import audit_trail
+from fairlane.operations.audit_trail import AuditEntry
 from fairlane.queue import Queue
 from fairlane.web import asgi
 from fairlane.web.endpoint import trail

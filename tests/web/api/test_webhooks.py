@@ -11,8 +11,8 @@ import pytest
 
 from fairlane import Queue, aio, settings
 from fairlane.errors import InvalidArgument
-from fairlane.operations.http import webhooks
-from fairlane.operations.http.webhooks import Deliveries, check_url
+from fairlane.operations import webhooks
+from fairlane.operations.webhooks import Deliveries, check_url
 from fairlane.web.webhooks import deliverer
 from fairlane.web.webhooks.deliverer import GIVE_UP_MS, Deliverer, failed, skipped
 from fairlane.web.webhooks.post import Posted, is_public

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.operations.flows.flow import Flow
-from fairlane.operations.flows.runs import flow_progress, flow_state
-from fairlane.operations.flows.submit import submit_flow
+from fairlane.operations.flow_runs import flow_progress, flow_state
+from fairlane.operations.flows import Flow, submit_flow
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.processes.workers import check_settled_once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.lease import shards
+from fairlane.operations import shards
 from fairlane.protocol import keys
 from tests.support.wait import wait_until
 

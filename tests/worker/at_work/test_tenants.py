@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.audit import Audit
 from fairlane.protocol import keys
 from tests.worker.parts import ON_SINGLE
 

@@ -12,7 +12,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.operations.maintenance import registry
+from fairlane.operations import workers
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.drivers.test_first_contact import Starting
@@ -81,7 +81,7 @@ def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
 
     def former(where: str, pid: int, started: str) -> str:
         name = "127.0.0.1:1"
-        reply, life = driver.run(registry.register_worker("req", name, where, pid, started))
+        reply, life = driver.run(workers.register_worker("req", name, where, pid, started))
         assert reply.is_ok
         return life
 
@@ -90,7 +90,7 @@ def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
     assert former("box b1 net:[2]", 2, "20") == ""
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
     assert former("box b1 net:[2]", 3, "30") == "20"
-    driver.run(registry.unregister_worker("req", "127.0.0.1:1", "30"))
+    driver.run(workers.unregister_worker("req", "127.0.0.1:1", "30"))
     driver.close()
 
 

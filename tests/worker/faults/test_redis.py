@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.operations.lease import tokens
+from fairlane.operations import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.steps import Batch

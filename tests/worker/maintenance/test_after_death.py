@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.audit import Audit
 from fairlane.protocol import keys
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER

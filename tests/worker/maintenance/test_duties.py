@@ -11,8 +11,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, QueueFull, RedisUnreachable
-from fairlane.operations.maintenance.dead_workers import Late
-from fairlane.operations.schedules.fire import Fired
+from fairlane.operations.fire import Fired
+from fairlane.operations.workers import Late
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER, Beat
 from fairlane.worker.maintenance.leader import Maintenance
@@ -319,7 +319,7 @@ def audited(quick: SlowDriver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         graces.append(grace_ms)
         yield failed
 
-    monkeypatch.setattr("fairlane.operations.maintenance.auditor.Audit.run", run)
+    monkeypatch.setattr("fairlane.operations.audit.Audit.run", run)
     return graces
 
 

@@ -13,9 +13,9 @@ from fairlane import settings
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import Token
-from fairlane.operations.maintenance import dead_workers
-from fairlane.operations.maintenance.auditor import Audit
-from fairlane.operations.maintenance.dead_workers import Late
+from fairlane.operations import workers
+from fairlane.operations.audit import Audit
+from fairlane.operations.workers import Late
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command
 from fairlane.queue import Queue
@@ -80,7 +80,7 @@ def test_all_leases_of_a_dead_worker_are_taken(lane: Lane, driver: SyncDriver):
         note(lane, popped, worker=worker, unit=popped.k)
     held = lane.pending()
     assert held["w:1/0"] == 1000
-    assert driver.run(dead_workers.take_over("req", "w:1", "7")) == 1
+    assert driver.run(workers.take_over("req", "w:1", "7")) == 1
     left = lane.pending()
     assert {name: held[name] for name in left if name != "-"} == {
         name: count for name, count in left.items() if name != "-"
@@ -97,7 +97,7 @@ def test_taking_over_ends_while_another_has_an_expired_lease(lane: Lane, driver:
     lane.later(-MINUTE)
     lane.take(second, worker="w:2")
     note(lane, first)
-    looked, steps = watch(driver, dead_workers.take_over("req", "w:1", "7"))
+    looked, steps = watch(driver, workers.take_over("req", "w:1", "7"))
     assert (looked, [name for name in steps if "reap" in name]) == (1, ["1 reap"])
     assert lane.client.zcard(keys.leases("r1")) == 1
 
@@ -113,7 +113,7 @@ def test_a_request_that_cannot_be_read_keeps_no_other_from_its_leases(
     note(lane, Token("bad", "0", "1"), token)
     lane.client.hset(keys.taken("req", "w:1"), "1.0", b"\xff r1#x.1 #0.1")
     lane.client.sadd("req:{bad}", "text")
-    assert driver.run(dead_workers.take_over("req", "w:1", "7")) == 2
+    assert driver.run(workers.take_over("req", "w:1", "7")) == 2
     assert lane.client.zcard(keys.leases("r1")) == 0
     assert lane.client.zrange(WORKERS, 0, -1) == []
     popped = pop_token(driver)
@@ -129,7 +129,7 @@ def test_tokens_in_a_dead_workers_hands_are_minted_again(lane: Lane, driver: Syn
     first, second, third = lane.start(9)
     note(lane, first, second)
     lane.complete(lane.take(first))
-    assert driver.run(dead_workers.take_over("req", "w:1", "7")) == 1
+    assert driver.run(workers.take_over("req", "w:1", "7")) == 1
     assert lane.client.llen(keys.lanes("req")[5]) == 1
     popped = pop_token(driver)
     assert popped is not None
@@ -147,7 +147,7 @@ def test_a_take_over_costs_what_the_dead_worker_had_taken(lane: Lane, driver: Sy
     tokens = lane.start(3)
     lane.take(tokens[0])
     note(lane, tokens[0])
-    looked, steps = watch(driver, dead_workers.take_over("req", "w:1", "7"))
+    looked, steps = watch(driver, workers.take_over("req", "w:1", "7"))
     assert (looked, steps) == (1, ["HGETALL", "1 reap", "1 insert_tokens", "unregister_worker"])
     assert lane.client.zcard(keys.leases("r1")) == 0
     lane.client.delete(ACTIVE)
@@ -156,7 +156,7 @@ def test_a_take_over_costs_what_the_dead_worker_had_taken(lane: Lane, driver: Sy
 def test_many_requests_of_a_dead_worker_share_round_trips(lane: Lane, driver: SyncDriver):
     """A hundred are in one, with their tokens and ends."""
     note(lane, *(Token(f"r{i}", "0", "1") for i in range(250)))
-    looked, steps = watch(driver, dead_workers.take_over("req", "w:1", "7"))
+    looked, steps = watch(driver, workers.take_over("req", "w:1", "7"))
     assert (looked, steps) == (
         250,
         ["HGETALL", "100 reap", "100 reap", "50 reap", "unregister_worker"],
@@ -166,7 +166,7 @@ def test_many_requests_of_a_dead_worker_share_round_trips(lane: Lane, driver: Sy
 def test_an_idle_workers_death_costs_two_calls(lane: Lane, driver: SyncDriver):
     """It had noted nothing."""
     register(lane, "w:1")
-    steps = watch(driver, dead_workers.take_over("req", "w:1", "7"))[1]
+    steps = watch(driver, workers.take_over("req", "w:1", "7"))[1]
     assert steps == ["HGETALL", "unregister_worker"]
 
 
@@ -178,7 +178,7 @@ def test_a_lease_that_no_note_names_is_found_by_the_audit(
     lane.later(-MINUTE)
     lane.take(lane.start(1)[0])
     lane.client.zadd(ACTIVE, {"r1": 9e12})
-    assert driver.run(dead_workers.take_over("req", "w:1", "7")) == 0
+    assert driver.run(workers.take_over("req", "w:1", "7")) == 0
     assert lane.client.zcard(keys.leases("r1")) == 1
     driver.run(Audit("req").run(settings.DEATH_GRACE_MS))
     assert lane.client.zcard(keys.leases("r1")) == 0
@@ -190,7 +190,7 @@ def test_only_the_dead_life_is_forgotten(
 ):
     """A worker that has begun again under the same name stays registered."""
     register(lane, "w:1", started=started)
-    assert driver.run(dead_workers.take_over("req", "w:1", "7")) == 0
+    assert driver.run(workers.take_over("req", "w:1", "7")) == 0
     assert lane.client.zrange(WORKERS, 0, -1) == stays
 
 
@@ -200,7 +200,7 @@ def test_late_workers_are_named_and_those_long_gone_are_forgotten(lane: Lane, dr
     register(lane, "w:2", settings.LATE_MS + 1000)
     register(lane, "w:3", settings.WORKER_TTL_MS + 1000)
     lane.client.delete(keys.worker("req", "w:3"))
-    found, steps = watch(driver, dead_workers.late_workers("req"))
+    found, steps = watch(driver, workers.late_workers("req"))
     assert found == [Late("w:2", "7", "box")]
     assert steps[0] == "2 ZRANGE"
     assert lane.client.zrange(WORKERS, 0, -1) == [b"w:2", b"w:1"]
@@ -209,7 +209,7 @@ def test_late_workers_are_named_and_those_long_gone_are_forgotten(lane: Lane, dr
 def test_no_late_worker_costs_one_round_trip(lane: Lane, driver: SyncDriver):
     """It names none."""
     register(lane, "w:1")
-    assert watch(driver, dead_workers.late_workers("req")) == ([], ["2 ZRANGE"])
+    assert watch(driver, workers.late_workers("req")) == ([], ["2 ZRANGE"])
 
 
 # ------------------------------------------------------------------ dead workers, by their ports

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.diagnosis.walk import Walk
+from fairlane.operations.doctor import Walk
 from fairlane.worker.maintenance.duty import NEVER
 from fairlane.worker.maintenance.leader import Maintenance
 from tests.support.operations.upkeep import ACTIVE

@@ -13,7 +13,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument, WorkerRefused
-from fairlane.operations.maintenance import registry
+from fairlane.operations import workers as registry
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.worker import Worker

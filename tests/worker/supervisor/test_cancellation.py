@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument, NodeAway, RedisUnreachable
-from fairlane.operations.control.change import cancel
+from fairlane.operations.change import cancel
 from fairlane.protocol import keys
 from fairlane.worker import Reject, Worker, batch_handler
 from fairlane.worker.handler.handlers import shape_of

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.blockers.blockers import Waits, waiting
-from fairlane.operations.control.live_workers import no_worker
-from fairlane.operations.maintenance.registry import unregister_worker
+from fairlane.operations.why import Waits, waiting
+from fairlane.operations.workers import no_worker, unregister_worker
 from fairlane.protocol import keys
 from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.errors import NodeAway, RedisUnfit, RedisUnreachable
 from fairlane.model import Token
-from fairlane.operations.lease import leases, tokens
+from fairlane.operations import lease, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.worker import Worker
@@ -111,18 +111,18 @@ def test_the_lease_of_an_unanswered_acquire_of_a_dead_process_is_released(
     """The lease returns uncharged, if it was granted; the token, if no acquire used it."""
     request = queue.submit_request([b"x"], limit=1, lease_s=30)
     board = LeaseBoard(1)
-    keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
+    keeper, token, op = keeper_of(queue, board), popped(queue), lease.new_op()
     board.records[0].begin_acquire(token, op)
     if reached:
-        queue.driver.run(leases.acquire(token, "w:1", STARTED, 5, op=op))
+        queue.driver.run(lease.acquire(token, "w:1", STARTED, 5, op=op))
         assert redis_client.zcard(keys.leases(request.id)) == 1
     keeper.unanswered.put_back(board.records)
     assert board.records[0].pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
-    late, _ = queue.driver.run(leases.acquire(token, "w:1", STARTED, 5, op=op))
+    late, _ = queue.driver.run(lease.acquire(token, "w:1", STARTED, 5, op=op))
     assert late.is_stale, "a call of the dead that arrives now takes nothing"
-    _, taken = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
+    _, taken = queue.driver.run(lease.acquire(popped(queue), "w:2", "1", 5))
     assert taken is not None
     assert taken.attempt == 1
     queue.driver.run(_ended(taken))
@@ -131,7 +131,7 @@ def test_the_lease_of_an_unanswered_acquire_of_a_dead_process_is_released(
 def _ended(taken: Any) -> Any:
     """Marks all of a slice as done."""
     ids = [entry_id for entry_id, _ in taken.entries]
-    reply = yield leases.complete(taken, ids, [b"0:d:1:0:0", b""] * len(ids), [], keep=False)
+    reply = yield lease.complete(taken, ids, [b"0:d:1:0:0", b""] * len(ids), [], keep=False)
     yield tokens.retire("req", taken.request_id, reply[1])
 
 
@@ -141,7 +141,7 @@ def test_the_tokens_of_a_lost_reply_are_dispatched(queue: Queue, redis_client: r
     board = LeaseBoard(3)
     keeper = keeper_of(queue, board)
     for record in board.records:
-        record.begin_acquire(popped(queue), leases.new_op())
+        record.begin_acquire(popped(queue), lease.new_op())
     assert redis_client.llen(keys.lanes("req")[5]) == 0
     keeper.unanswered.put_back(board.records)
     assert redis_client.llen(keys.lanes("req")[5]) == 3
@@ -157,7 +157,7 @@ def test_a_token_of_an_ended_request_is_put_back_as_its_ending(
     board, token = LeaseBoard(1), popped(queue)
     queue.driver.run(once(library().cancel(keys.request_keys(request.id), reason="")))
     assert redis_client.zcard(keys.active("req")) == 1
-    board.records[0].begin_acquire(token, leases.new_op())
+    board.records[0].begin_acquire(token, lease.new_op())
     keeper_of(queue, board).unanswered.put_back(board.records)
     assert redis_client.zcard(keys.active("req")) == 0
 
@@ -205,11 +205,11 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     """The hung node continues: its permits must not be idle until the lease expires."""
     request = queue.submit_request([b"x"], limit=1, lease_s=30)
     board = LeaseBoard(1)
-    keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
+    keeper, token, op = keeper_of(queue, board), popped(queue), lease.new_op()
     record = board.records[0]
     record.begin_acquire(token, op)
     record.end_acquire(is_abandoned=True)
-    late = leases.acquire(token, "w:1", STARTED, 5, op=op)
+    late = lease.acquire(token, "w:1", STARTED, 5, op=op)
     if executed == "before":
         queue.driver.run(late)
         assert redis_client.zcard(keys.leases(request.id)) == 1
@@ -219,9 +219,9 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     assert record.abandoned_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
-    put_off, _ = queue.driver.run(leases.acquire(token, "w:2", "1", 5))
+    put_off, _ = queue.driver.run(lease.acquire(token, "w:2", "1", 5))
     assert put_off.is_stale, "the token that comes back from `delayed` does no harm"
-    _, taken = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
+    _, taken = queue.driver.run(lease.acquire(popped(queue), "w:2", "1", 5))
     assert taken is not None
     assert taken.attempt == 1
     queue.driver.run(_ended(taken))
@@ -233,7 +233,7 @@ def test_tokens_of_requests_that_ended_or_are_gone_are_not_repeated(queue: Queue
     board = LeaseBoard(3)
     keeper, token = keeper_of(queue, board), popped(queue)
     for record, name in zip(board.records, (request.id, request.id, "r.gone"), strict=True):
-        record.begin_acquire(Token(name, token.k, token.g), leases.new_op())
+        record.begin_acquire(Token(name, token.k, token.g), lease.new_op())
         record.end_acquire(is_abandoned=True)
     request.cancel()
     keeper.unanswered.take_granted_late()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.operations.lease import leases
-from fairlane.operations.lease.exchange import exchange, exchange_unit
+from fairlane.operations import lease as leases
+from fairlane.operations.lease import exchange, exchange_unit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import (
     Call,

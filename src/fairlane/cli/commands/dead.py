@@ -117,7 +117,7 @@ def requeue(
 
 
 def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
-    from fairlane.operations.control.requeue import requeue_dead
+    from fairlane.operations.requeue import requeue_dead
 
     with open_request(wish.redis, wish.queue, request_id) as request:
         earlier = children_of(request.progress())
@@ -183,7 +183,7 @@ def _choose(
 
 def _list_queue(queue: Queue, *, as_json: bool) -> None:
     from fairlane.common.text import reason_words
-    from fairlane.operations.control.dead_letters import queue_dead
+    from fairlane.operations.dead_letters import queue_dead
 
     found = queue.driver.run(queue_dead(queue.name))
     for row in found["requests"]:
@@ -208,8 +208,8 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
 
 
 def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
-    from fairlane.operations.control.dead_letters import group_dead
-    from fairlane.operations.control.request_state import moment
+    from fairlane.operations.dead_letters import group_dead
+    from fairlane.operations.request_state import moment
 
     groups = queue.driver.run(group_dead(request_id))
     now_ms = queue.driver.run(moment(request_id))
@@ -273,7 +273,7 @@ def _none(queue: Queue, request_id: str) -> str:
 
 def _gone(queue: Queue, request_id: str) -> str:
     """Returns how many of all dead were requeued or dropped; "" for none."""
-    from fairlane.operations.control.dead_letters import count_dead
+    from fairlane.operations.dead_letters import count_dead
 
     counts = queue.request(request_id).progress()
     gone = gone_words(counts, queue.driver.run(count_dead(request_id)))
@@ -282,7 +282,7 @@ def _gone(queue: Queue, request_id: str) -> str:
 
 def _indexes(request_id: str, choice: DeadChoice) -> Operation[list[int]]:
     """Returns the indexes of the dead that are chosen, in the order in which they are requeued."""
-    from fairlane.operations.control.dead_letters import list_dead
+    from fairlane.operations.dead_letters import list_dead
 
     prints, wanted = choice.fingerprints, choice.indexes
     found, after = list[int](), b""

@@ -13,7 +13,7 @@ from fairlane.cli.output import note, write_json, write_line
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.diagnosis.finding import Finding
+    from fairlane.operations.finding import Finding
 
 PATIENCE_S, TIMEOUT_S = 1.0, 4.0  # a diagnosis must not take long
 _MOST = 10  # lines of one kind; an outage may damage every request
@@ -32,7 +32,7 @@ def command(redis: str | None, queue: str, repair: bool, as_json: bool) -> int:
     left, 5 if no server answers, or if --repair is given and the server is unfit for a queue.
     """
     from fairlane.common import clock
-    from fairlane.operations.diagnosis.doctor import examine
+    from fairlane.operations.doctor import examine
 
     report = _Report(as_json=as_json)
     with contextlib.closing(_driver(redis, queue, repair=repair)) as driver:

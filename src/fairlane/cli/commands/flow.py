@@ -19,7 +19,7 @@ from fairlane.cli.options import (
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.operations.flows.shared import read_shared
+from fairlane.operations.shared import read_shared
 
 if TYPE_CHECKING:
     from fairlane.cli.display.tables import Cell

@@ -89,7 +89,7 @@ def _print_lag(source: ListAddress, target: ListAddress | None) -> int:
     from fairlane.cli.output import note, write_line
     from fairlane.common.text import plural
     from fairlane.lists.forward import state_of
-    from fairlane.operations.lists.forwarding import REASONS
+    from fairlane.operations.lists import REASONS
 
     state = state_of(source, target)
     lease = f"lease of {state.owner}" if state.owner else "no forwarder is active"

@@ -63,8 +63,8 @@ def set_(
     change within a second, and waiting work is moved. After the cluster was resharded, run the
     same command again: it chooses the shards anew.
     """
-    from fairlane.operations.create.admission import MOST
-    from fairlane.operations.lease.shards import check_count
+    from fairlane.operations.admission import MOST
+    from fairlane.operations.shards import check_count
 
     if max_waiting is None and shards is None:
         raise InvalidArgument("nothing to set: name --max-waiting or --shards")
@@ -101,7 +101,7 @@ def rate(redis: str | None, queue: str, rate: str, burst: int | None, as_json: b
     It holds for all sub-requests and all workers of the queue together. Every worker uses a change
     within a second or two. A request with a rate of its own obeys both.
     """
-    from fairlane.operations.maintenance.queue_rate import check_queue_rate
+    from fairlane.operations.rates import check_queue_rate
 
     wanted = None if rate == "off" else rate
     check_queue_rate(wanted, burst)
@@ -159,10 +159,10 @@ def resume(redis: str | None, queue: str, as_json: bool) -> int:
 
 
 def _show(opened: Queue, *, as_json: bool) -> None:
-    from fairlane.operations.create.admission import read_bounds
-    from fairlane.operations.lease.shards import read_shards
-    from fairlane.operations.maintenance.queue_pause import read_pause
-    from fairlane.operations.maintenance.queue_rate import read_queue_rate
+    from fairlane.operations.admission import read_bounds
+    from fairlane.operations.pause import read_pause
+    from fairlane.operations.rates import read_queue_rate
+    from fairlane.operations.shards import read_shards
 
     bounds = opened.driver.run(read_bounds(opened.name))
     spread = opened.driver.run(read_shards(opened.name))
@@ -207,7 +207,7 @@ def as_words(found: dict[str, Any]) -> str:
 def until_words(found: dict[str, Any]) -> str:
     """Returns until when a queue is paused, in words."""
     from fairlane.common.text import of_queue
-    from fairlane.operations.maintenance.queue_pause import time_text
+    from fairlane.operations.pause import time_text
 
     if found["paused_until"] is None:
         return f"until fairlane queue resume{of_queue(found['queue'])}"

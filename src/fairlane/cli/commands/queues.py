@@ -30,7 +30,7 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
     queue is paused, PAUSED is until when. The names are found among the names of all
     keys, about 1,000,000 keys a page.
     """
-    from fairlane.operations.find.queues import list_queues
+    from fairlane.operations.queues import list_queues
 
     with open_queue(redis) as opened:
         page = opened.driver.run(list_queues(after))
@@ -60,6 +60,6 @@ def _paused(queue: QueueSummary) -> str:
     """Returns until when a queue is paused; "" if it is not."""
     if not queue.paused:
         return ""
-    from fairlane.operations.maintenance.queue_pause import time_text
+    from fairlane.operations.pause import time_text
 
     return "yes" if queue.paused_until is None else f"until {time_text(queue.paused_until)}"

@@ -28,7 +28,7 @@ from fairlane.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.operations.schedules.schedule import Schedule
+    from fairlane.operations.schedules import Schedule
 
 SHOWN = 5  # ticks of a schedule
 MISSED = ("skip", "one", "all")
@@ -99,8 +99,8 @@ def add(
     of FILE (- is stdin) is a sub-request of each request. A change keeps the next tick, unless CRON
     or --tz changes. A paused schedule stays paused.
     """
-    from fairlane.operations.schedules import change
-    from fairlane.operations.schedules.schedule import check_schedule_name, define
+    from fairlane.operations import schedules
+    from fairlane.operations.schedules import check_schedule_name, define
 
     check_schedule_name(queue, name)
     options = _options_of(given)
@@ -108,7 +108,7 @@ def add(
     wanted = define(cron=cron, bodies=found, tz=tz, missed=missed, most=most, **options)
     wanted.policy(queue)
     with open_queue(redis, queue) as opened:
-        schedule = opened.driver.run(change.put(queue, name, wanted))
+        schedule = opened.driver.run(schedules.put(queue, name, wanted))
     _write(schedule, as_json=as_json)
     return 0
 
@@ -122,10 +122,10 @@ def list_(queue: str, as_json: bool, redis: str | None) -> int:
 
     A schedule is overdue if no worker has submitted its tick, and paused until it is resumed.
     """
-    from fairlane.operations.schedules import change
+    from fairlane.operations import schedules
 
     with open_queue(redis, queue) as opened:
-        found = opened.driver.run(change.list_schedules(queue))
+        found = opened.driver.run(schedules.list_schedules(queue))
         if as_json:
             for schedule in found:
                 write_json(_fields(schedule))
@@ -144,10 +144,10 @@ def list_(queue: str, as_json: bool, redis: str | None) -> int:
 @redis_option
 def pause(schedule: str, queue: str, as_json: bool, redis: str | None) -> int:
     """Pause the schedule NAME until fairlane schedule resume NAME. Its requests go on."""
-    from fairlane.operations.schedules import change
+    from fairlane.operations import schedules
 
     with open_queue(redis, queue) as opened:
-        _write(opened.driver.run(change.pause(queue, schedule)), as_json=as_json)
+        _write(opened.driver.run(schedules.pause(queue, schedule)), as_json=as_json)
     return 0
 
 
@@ -158,10 +158,10 @@ def pause(schedule: str, queue: str, as_json: bool, redis: str | None) -> int:
 @redis_option
 def resume(schedule: str, queue: str, as_json: bool, redis: str | None) -> int:
     """Resume the paused schedule NAME. What was due meanwhile is not submitted."""
-    from fairlane.operations.schedules import change
+    from fairlane.operations import schedules
 
     with open_queue(redis, queue) as opened:
-        _write(opened.driver.run(change.resume(queue, schedule)), as_json=as_json)
+        _write(opened.driver.run(schedules.resume(queue, schedule)), as_json=as_json)
     return 0
 
 
@@ -171,10 +171,10 @@ def resume(schedule: str, queue: str, as_json: bool, redis: str | None) -> int:
 @redis_option
 def remove(schedule: str, queue: str, redis: str | None) -> int:
     """Remove the schedule NAME. Requests of its earlier ticks stay."""
-    from fairlane.operations.schedules import change
+    from fairlane.operations import schedules
 
     with open_queue(redis, queue) as opened:
-        opened.driver.run(change.remove(queue, schedule))
+        opened.driver.run(schedules.remove(queue, schedule))
     write_line("removed")
     return 0
 

@@ -66,7 +66,7 @@ def command(
 def _set(wish: Wish, request_id: str, change: Change) -> int:
     from fairlane.cli.exit_status import summary
     from fairlane.common.text import format_duration
-    from fairlane.operations.many.apply import set_one
+    from fairlane.operations.change import set_one
 
     with open_request(wish.redis, wish.queue, request_id) as request:
         request.queue.driver.run(set_one(request.id, change))

@@ -12,7 +12,7 @@ from fairlane.cli.output import note, write_json, write_line
 
 if TYPE_CHECKING:
     from fairlane.common.histogram import Distribution
-    from fairlane.operations.lease.stats import Measured
+    from fairlane.operations.lease import Measured
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _TIMES = ("p90", "p99", "max")
@@ -31,7 +31,7 @@ def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
 
     Quantiles are exact to within a fifth. A sub-request waits from its submission to its handler.
     """
-    from fairlane.operations.lease.stats import all_of, forget_stats
+    from fairlane.operations.lease import all_of, forget_stats
 
     with open_queue(redis, queue) as opened:
         found = opened.stats()

@@ -247,8 +247,13 @@ def _look(
 
     Each holder has its calls of this request that have reported their progress.
     """
-    from fairlane.operations.control.call_progress import read_calls
-    from fairlane.operations.control.request_state import holders, moment, progress, waiting_retries
+    from fairlane.operations.request_state import (
+        holders,
+        moment,
+        progress,
+        read_calls,
+        waiting_retries,
+    )
 
     counts = yield from progress(request_id)
     held = yield from holders(request_id)

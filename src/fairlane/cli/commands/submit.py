@@ -141,7 +141,7 @@ def command(
 
 def _checked(queues: tuple[str, ...], form: str, limit: int | None, *, once: bool) -> str:
     """Returns the first queue, if these options go together. Raises InvalidArgument."""
-    from fairlane.operations.submit.place import check_queues
+    from fairlane.operations.admission import check_queues
 
     if form == "requests" and limit is not None:
         raise InvalidArgument(
@@ -156,7 +156,7 @@ def _checked(queues: tuple[str, ...], form: str, limit: int | None, *, once: boo
 @contextmanager
 def _placed(wish: SubmitOptions, queues: tuple[str, ...], first: Queue) -> Iterator[Request]:
     """Yields the request, in the shortest queue; if it is not submitted, it counts no more."""
-    from fairlane.operations.submit.place import place, withdraw
+    from fairlane.operations.admission import place, withdraw
     from fairlane.options import id_for
     from fairlane.queue import Queue
 
@@ -200,7 +200,7 @@ def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:
     if not source.is_file:
         raise InvalidArgument(f"--once reads twice, and {source.name} can be read only once")
     from fairlane.cli.submission.requests_format import LONGEST_LINE
-    from fairlane.operations.submit.content_id import ContentId
+    from fairlane.operations.new_request import ContentId
 
     digest = ContentId(wish.policy)
     blocks = source.blocks() if form == "lines" else source.blocks(LONGEST_LINE)

@@ -36,7 +36,7 @@ def command(every: str, queue: str, redis: str | None) -> int:
     from fairlane.cli.top.app import Top
     from fairlane.drivers.aio.driver import AsyncDriver
     from fairlane.live.poller import Poller
-    from fairlane.operations.observe.snapshot import snapshot
+    from fairlane.operations.observe import snapshot
 
     driver = AsyncDriver(url_of(redis), patience_s=_PATIENCE_S)
     Top(Poller(lambda: driver.run(snapshot(name)), every_s=every_s), name, place).run()

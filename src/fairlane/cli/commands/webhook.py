@@ -12,7 +12,7 @@ from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
 
 if TYPE_CHECKING:
-    from fairlane.operations.http.webhooks import Hook
+    from fairlane.operations.webhooks import Hook
 
 _HEAD = ("NAME", "STATE", "DELIVERED", "ATTEMPTS", "URL", "LAST ERROR")
 
@@ -41,7 +41,7 @@ def add(
     as_json: bool, redis: str | None,
 ) -> int:  # fmt: skip
     """Add the webhook NAME, which posts to URL from now on. Print the secret of its signatures."""
-    from fairlane.operations.http.webhooks import add_webhook
+    from fairlane.operations.webhooks import add_webhook
 
     with open_queue(redis, queue) as opened:
         made = opened.driver.run(add_webhook(queue, name, url, states, tags))
@@ -58,7 +58,7 @@ def add(
 @redis_option
 def list_(queue: str, as_json: bool, redis: str | None) -> int:
     """List the webhooks of a queue. A failing one waits for the next attempt."""
-    from fairlane.operations.http.webhooks import list_webhooks
+    from fairlane.operations.webhooks import list_webhooks
 
     with open_queue(redis, queue) as opened:
         found = opened.driver.run(list_webhooks(queue))
@@ -80,7 +80,7 @@ def list_(queue: str, as_json: bool, redis: str | None) -> int:
 @redis_option
 def resume(name: str, skip: bool, queue: str, redis: str | None) -> int:
     """Resume the webhook NAME, which fails or is stopped. Exit code 3: there is none."""
-    from fairlane.operations.http.webhooks import resume_webhook
+    from fairlane.operations.webhooks import resume_webhook
 
     with open_queue(redis, queue) as opened:
         opened.driver.run(resume_webhook(queue, name, skip=skip))
@@ -94,7 +94,7 @@ def resume(name: str, skip: bool, queue: str, redis: str | None) -> int:
 @redis_option
 def remove(name: str, queue: str, redis: str | None) -> int:
     """Remove the webhook NAME. Exit code 3: there is none."""
-    from fairlane.operations.http.webhooks import remove_webhook
+    from fairlane.operations.webhooks import remove_webhook
 
     with open_queue(redis, queue) as opened:
         opened.driver.run(remove_webhook(queue, name))

@@ -23,7 +23,7 @@ def unknown(queue: Queue) -> str:
     """
     from fairlane.common.text import join_names
     from fairlane.errors import FairlaneError
-    from fairlane.operations.find.queues import is_known, similar_queues
+    from fairlane.operations.queues import is_known, similar_queues
 
     try:
         if queue.driver.run(is_known(queue.name)):

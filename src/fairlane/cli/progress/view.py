@@ -131,8 +131,8 @@ class _Watching:
 
         Raises WaitTimeout, RequestNotFound, RequestLost.
         """
-        from fairlane.operations.control.completion import replaced, timed_out
-        from fairlane.operations.control.request_state import progress
+        from fairlane.operations.completion import replaced, timed_out
+        from fairlane.operations.request_state import progress
         from fairlane.protocol import keys
         from fairlane.protocol.steps import Message, Subscribe
 

@@ -17,7 +17,7 @@ from fairlane.errors import RequestNotFound
 if TYPE_CHECKING:
     from fairlane import Change
     from fairlane.found import ChangeReport, RequestFilters
-    from fairlane.operations.many.selection import Selection
+    from fairlane.operations.change import Selection
     from fairlane.queue import Queue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,7 +72,7 @@ class Wish:
 
         With `has_default` the command is for all requests if there is no choice.
         """
-        from fairlane.operations.find.filters import RequestFilter, filter_of
+        from fairlane.operations.find import RequestFilter, filter_of
 
         filters = filters_of(given)
         is_filtered = filter_of(**filters) != RequestFilter()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fairlane.live.frames import Frame
     from fairlane.live.poller import Poller
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
 
 _MOST_ROWS = 200
 _LANES = 5

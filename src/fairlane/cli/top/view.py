@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fairlane.live.frames import Frame
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
 
 BAR = 24
 NAME = 26  # characters of an id, at most

@@ -11,7 +11,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RequestNotFound
-from fairlane.operations.control.error_texts import error_texts_of_many
+from fairlane.operations.dead_letters import error_texts_of_many
 from fairlane.spark.archive.tables import SMALL, written
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.source.columns import arrow_of, batch_of, columns_of, dead_row
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import SparkSession
 
-    from fairlane.operations.control.completion_log import Entries
+    from fairlane.operations.completion import Entries
     from fairlane.spark.operations.stream_ranges import Ended
 
     Part = dict[str, Any]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from fairlane.operations.control import completion_log
+    from fairlane.operations import completion
 
 SMALL = 64  # results of a request that are read in one call
 ROWS = 100_000  # rows of one Spark task, about
@@ -62,7 +62,7 @@ def small_parts(endings: pa.Table, count: str) -> pa.Table:
 
 
 def parts_of(
-    spans: Sequence[tuple[str, completion_log.Span]], endings: pa.Table, rows_of: str
+    spans: Sequence[tuple[str, completion.Span]], endings: pa.Table, rows_of: str
 ) -> pa.Table:
     """Returns streams in parts of about ROWS rows; the column `rows_of` has those of a stream."""
     names = ("id", "priority", "born", rows_of)

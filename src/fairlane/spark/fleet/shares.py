@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import InheritableThread
 
 from fairlane.errors import FairlaneError
-from fairlane.operations.blockers.blockers import waiting
+from fairlane.operations.why import waiting
 from fairlane.protocol import keys
 from fairlane.spark.source.errors import ours
 

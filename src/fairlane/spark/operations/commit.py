@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.errors import FairlaneError, RequestLost
 from fairlane.model import ENDED_STATES
+from fairlane.operations.admission import Admission, read_bounds
 from fairlane.operations.batching import run_all, run_each
-from fairlane.operations.create.admission import Admission, read_bounds
-from fairlane.operations.create.group import create
-from fairlane.operations.create.new_request import NewRequest
-from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.create import create
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.new_request import NewRequest
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded
-from fairlane.operations.control.change import cancel
-from fairlane.operations.create.admission import Admission
-from fairlane.operations.create.group import create_one
-from fairlane.operations.create.new_request import NewRequest
-from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.admission import Admission
+from fairlane.operations.change import cancel
+from fairlane.operations.create import create_one
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.new_request import NewRequest
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library

@@ -16,9 +16,9 @@ from fairlane.errors import (
     RequestExists,
     RequestLost,
 )
-from fairlane.operations.create.admission import Admission
-from fairlane.operations.create.digest import Digest
-from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.admission import Admission
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.new_request import Digest
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import read
 from fairlane.protocol.scripts import library

@@ -12,26 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
-from fairlane.operations.control.completion_log import (
-    BEGIN,
-    Entries,
-    Span,
-    ends,
-    place,
-    span,
-    span_of,
-)
-from fairlane.operations.control.dead_letters import (
-    page_size,
-    sub_requests,
-    sub_requests_of_many,
-)
-from fairlane.operations.control.request_state import (
-    asks_of_progress,
-    completion,
-    not_found,
-    progress_of,
-)
+from fairlane.operations.completion import BEGIN, Entries, Span, ends, place, span, span_of
+from fairlane.operations.dead_letters import page_size, sub_requests, sub_requests_of_many
+from fairlane.operations.request_state import asks_of_progress, completion, not_found, progress_of
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
 from fairlane.protocol.scripts import library

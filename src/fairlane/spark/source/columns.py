@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations.control.request_state import completion
+from fairlane.operations.request_state import completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from fairlane.model import Completion, DeadSubRequest, Progress
-    from fairlane.operations.control.completion_log import Entries
+    from fairlane.operations.completion import Entries
     from fairlane.spark.operations.stream_ranges import Ended
 
 TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import IntegerType, LongType, StringType, TimestampType
 
-from fairlane.operations.control.completion_log import place
+from fairlane.operations.completion import place
 from fairlane.spark.operations.stream_ranges import StreamRange
 from fairlane.spark.source.columns import COLUMNS
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairlane.operations.control.error_texts import ERROR_DROPPED, error_texts
+from fairlane.operations.dead_letters import ERROR_DROPPED, error_texts
 from fairlane.protocol import keys
 from fairlane.spark.operations.stream_ranges import (
     HEADS_PAGE,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.control.completion_log import Entries
+    from fairlane.operations.completion import Entries
     from fairlane.spark.operations.stream_ranges import StreamRange
 
 IN_BODY = frozenset({"result", "error"})  # the columns that need a body

@@ -27,8 +27,8 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import DataLost, FairlaneError, InvalidArgument, RequestNotFound
-from fairlane.operations.control import completion_log
-from fairlane.operations.maintenance.log_readers import mark
+from fairlane.operations import completion
+from fairlane.operations.completion import mark
 from fairlane.protocol import keys
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.options import Options
@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the offset that a user wrote."""
         try:
             offset = json.loads(text)
-            completion_log.place(offset[self.name].removeprefix(_BEFORE))
+            completion.place(offset[self.name].removeprefix(_BEFORE))
         except (ValueError, LookupError, TypeError, AttributeError):
             example = json.dumps({self.name: "1700000000000"})
             raise InvalidArgument(
@@ -135,24 +135,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns where a new query begins."""
         span, born = self._look()
         if self.starting == "earliest":
-            return self._offset(_BEFORE + span.first if span else completion_log.BEGIN, born)
+            return self._offset(_BEFORE + span.first if span else completion.BEGIN, born)
         if self.starting == "latest":
-            return self._offset(span.last if span else completion_log.BEGIN, born)
+            return self._offset(span.last if span else completion.BEGIN, born)
         offset: dict[str, Any] = json.loads(self.starting)
         at = offset[self.name]
         if "-" not in at:  # an offset names an entry, because only the loss of one can be noticed
             at = self._place_of(at, span)
         return self._offset(at, offset["born"] or born)
 
-    def _place_of(self, moment_ms: str, span: completion_log.Span | None) -> str:
+    def _place_of(self, moment_ms: str, span: completion.Span | None) -> str:
         """Returns the place before the first entry that is not older. Raises DataLost."""
         with closing(SyncDriver(self.redis)) as driver:
             first = driver.run(stream_ranges.first_from(self.stream, moment_ms))
             if self.fails and not self.request:
-                why = driver.run(completion_log.trimmed_before(self.queue, moment_ms))
+                why = driver.run(completion.trimmed_before(self.queue, moment_ms))
                 if why:
                     raise self._lost(why)
-        return _BEFORE + first if first else span.last if span else completion_log.BEGIN
+        return _BEFORE + first if first else span.last if span else completion.BEGIN
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         """Returns the limit that `maxOffsetsPerTrigger` sets."""
@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Fixes where a query that reads what there is now will stop."""
         span, _ = self._look()
-        self.target = span.last if span else completion_log.BEGIN
+        self.target = span.last if span else completion.BEGIN
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
         """Returns where the stream ends now; for the query's progress only."""
@@ -181,9 +181,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._mark(at)
         self._check(at, start["born"])  # no other check runs without a batch
         span, _ = self._look()
-        last = span.last if span else completion_log.BEGIN
+        last = span.last if span else completion.BEGIN
         if self.target is not None:
-            last = min(last, self.target, key=completion_log.place)
+            last = min(last, self.target, key=completion.place)
         if not _has_more(at, last):
             return start
         if isinstance(limit, ReadMaxRows):
@@ -213,11 +213,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
         return last or part.piece.last
 
-    def _look(self) -> tuple[completion_log.Span | None, int]:
+    def _look(self) -> tuple[completion.Span | None, int]:
         """Returns what the stream holds now, and its request's birth."""
         with closing(SyncDriver(self.redis)) as driver:
             if not self.request:
-                return driver.run(completion_log.span(self.stream)), 0
+                return driver.run(completion.span(self.stream)), 0
             span, born, _ = driver.run(stream_ranges.result_span(self.request))
             return span, born
 
@@ -285,7 +285,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self.request:
                 why = self._why_lost(driver, at, born)
             else:
-                why = driver.run(completion_log.lost_behind(self.queue, at))
+                why = driver.run(completion.lost_behind(self.queue, at))
         if why:
             raise self._lost(why)
 
@@ -302,7 +302,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if born_now != born:
             return f"request {self.request} is another one than before"
         last = driver.run(stream_ranges.last_id(self.stream))
-        if completion_log.place(at) <= completion_log.place(last):
+        if completion.place(at) <= completion.place(last):
             return ""
         return f"the results end at {last} by now, as a failover or a flush took back what followed"
 
@@ -319,4 +319,4 @@ def _begin(at: str) -> str:
 
 
 def _has_more(at: str, last: str) -> bool:
-    return completion_log.place(_begin(at)) <= completion_log.place(last)
+    return completion.place(_begin(at)) <= completion.place(last)

@@ -17,8 +17,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
-from fairlane.operations.control import completion_log, request_state
-from fairlane.operations.control.dead_letters import page_size
+from fairlane.operations import completion as completion_log
+from fairlane.operations import request_state
+from fairlane.operations.dead_letters import page_size
 from fairlane.protocol import keys
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.options import NO_CATALOG, Options

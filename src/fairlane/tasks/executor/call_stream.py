@@ -30,7 +30,7 @@ from fairlane.errors import (
     TaskCancelled,
     TaskError,
 )
-from fairlane.operations.submit.open_request import open_request
+from fairlane.operations.open_request import open_request
 from fairlane.protocol import keys
 from fairlane.tasks.batch import ResultReader
 from fairlane.tracing.client import sending_created
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlane.model import Result
-    from fairlane.operations.submit.open_request import Submission
+    from fairlane.operations.open_request import Submission
     from fairlane.options import Policy
     from fairlane.queue import Queue
     from fairlane.tasks.app import App

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
-from fairlane.operations.control.completion_log import last_completion, read_completions
+from fairlane.operations.completion import last_completion, read_completions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairlane.aio.request import Request
     from fairlane.found import QueueErrors
     from fairlane.model import Progress
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
     from fairlane.protocol.steps import Operation
     from fairlane.web.access.rates import CallRates
     from fairlane.web.access.tokens import TokenFile

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common.chunking import chunks_async
 from fairlane.errors import RedisUnreachable, RequestNotFound
+from fairlane.operations.audit_trail import begin
 from fairlane.operations.batching import run_all
-from fairlane.operations.http.audit_trail import begin
-from fairlane.operations.schedules.schedule import is_of_tick
-from fairlane.operations.submit.stream import submit
+from fairlane.operations.schedules import is_of_tick
+from fairlane.operations.submit import submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from fairlane.common.chunking import Bodies
-    from fairlane.operations.create.new_request import Other
+    from fairlane.operations.new_request import Other
     from fairlane.protocol.steps import Operation
     from fairlane.web.endpoint.site import Site
 

@@ -12,14 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, InvalidArgument, RedisFull
-from fairlane.operations.http.audit_trail import (
-    ACCESS,
-    TAKES,
-    AuditEntry,
-    begin,
-    note_tokens,
-    rewrite,
-)
+from fairlane.operations.audit_trail import ACCESS, TAKES, AuditEntry, begin, note_tokens, rewrite
 from fairlane.web.access.caller import ANYONE
 from fairlane.web.endpoint.problem import Refusal, refusal_of
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError
-from fairlane.operations.control.completion import ResultPage, parse_results, read_results
-from fairlane.operations.control.completion_log import place
+from fairlane.operations.completion import ResultPage, parse_results, place, read_results
 from fairlane.operations.results import flow
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command

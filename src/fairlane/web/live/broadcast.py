@@ -12,7 +12,7 @@ from fairlane.web.live.schemas import RawLive, now_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.observe import Snapshot
 
 # An error names the place of Redis, which is none of a caller's business.
 _CUT_OFF = "Redis does not answer"

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
-from fairlane.operations.diagnosis.doctor import examine_queue, examine_servers
+from fairlane.operations.doctor import examine_queue, examine_servers
 from fairlane.web.live.schemas import Doctor, finding_of
 
 if TYPE_CHECKING:

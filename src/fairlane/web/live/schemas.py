@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from fairlane.live.frames import Frame  # noqa: TC001  msgspec reads the types
-from fairlane.operations.observe.model import (  # noqa: TC001
-    LaneSample,
-    RequestSample,
-    ServerStates,
-    WorkerTotals,
-)
+from fairlane.operations.observe import LaneSample, RequestSample, ServerStates, WorkerTotals  # noqa: TC001
 
 if TYPE_CHECKING:
     from fairlane.found import WorkerState
-    from fairlane.operations.diagnosis.finding import Finding
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.finding import Finding
+    from fairlane.operations.observe import Snapshot
 
 MOST_WORKERS = 100
 MOST_REQUESTS = 50

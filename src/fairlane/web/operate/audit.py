@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlane.operations.http.audit_trail import read_trail
+from fairlane.operations.audit_trail import read_trail
 from fairlane.web.endpoint.reading import query
 from fairlane.web.endpoint.route import Endpoint, answer, caller_of
 from fairlane.web.operate.pages import Paging

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from fairlane.operations.many.change import Change
+from fairlane.operations.change import Change
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import MOST, document
 from fairlane.web.endpoint.route import Endpoint, answer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.operations.many.selection import Selection
+    from fairlane.operations.change import Selection
     from fairlane.web.endpoint.site import Site
 
 _LISTED = 1_000  # ids, and errors, of an answer

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from fairlane.model import DeadChoice as Choice
-from fairlane.operations.control.completion_log import is_place
-from fairlane.operations.control.dead_letters import read_dead
-from fairlane.operations.control.requeue import requeue_dead
-from fairlane.operations.find.failures import request_errors
+from fairlane.operations.completion import is_place
+from fairlane.operations.dead_letters import read_dead, request_errors
+from fairlane.operations.requeue import requeue_dead
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import MOST, MOST_ITEMS, document, query
 from fairlane.web.endpoint.route import Endpoint, answer

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.operations.flows.feed import request_of
-from fairlane.operations.flows.runs import flow_page, place_of
+from fairlane.operations.flow_runs import flow_page, place_of
+from fairlane.operations.hand_over import request_of
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import document, query
 from fairlane.web.endpoint.route import Endpoint, answer

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlane.operations.find.queues import list_queues
-from fairlane.operations.maintenance.queue_pause import check_period
+from fairlane.operations.pause import check_period
+from fairlane.operations.queues import list_queues
 from fairlane.web.endpoint.reading import document, query
 from fairlane.web.endpoint.route import Endpoint, answer
 from fairlane.web.endpoint.trail import trail_of

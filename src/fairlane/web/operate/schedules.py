@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from fairlane.operations.schedules import change
-from fairlane.operations.schedules.schedule import check_schedule_name, define
+from fairlane.operations import schedules as change
+from fairlane.operations.schedules import check_schedule_name, define
 from fairlane.web.endpoint.reading import MOST, document
 from fairlane.web.endpoint.route import Endpoint, answer
 from fairlane.web.endpoint.trail import trail_of
@@ -18,7 +18,7 @@ from fairlane.web.v1.schemas import Bodies, RecurringOptions, to_bytes
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
-    from fairlane.operations.schedules.schedule import Schedule
+    from fairlane.operations.schedules import Schedule
     from fairlane.web.endpoint.site import Site
 
 _TICKS = 5

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from fairlane.found import Demand
     from fairlane.metrics.definitions import Metric as Defined
-    from fairlane.operations.lease.stats import Measured
-    from fairlane.operations.observe.model import Snapshot
+    from fairlane.operations.lease import Measured
+    from fairlane.operations.observe import Snapshot
 
 SINGLE = "single"  # the name of a server that is no cluster
 STATES = ("active", "paused", "cancelling", "expiring")  # of an unfinished request

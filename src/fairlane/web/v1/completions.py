@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.operations.control.completion_log import LogReader, last_completion
+from fairlane.operations.completion import LogReader, last_completion
 from fairlane.web.endpoint.reading import query
 from fairlane.web.endpoint.route import Endpoint
 from fairlane.web.endpoint.stream import EVENTS, event_stream

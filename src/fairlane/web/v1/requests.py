@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 from starlette.responses import Response
 
-from fairlane.operations.many.apply import set_one
-from fairlane.operations.many.change import Change
+from fairlane.operations.change import Change, set_one
 from fairlane.web.endpoint.reading import (
     MOST,
     NDJSON,

@@ -21,8 +21,8 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.backoff import retry_delay_ms
 from fairlane.errors import DataLost, FairlaneError
-from fairlane.operations.control.completion_log import place, read_completions
-from fairlane.operations.http.webhooks import begin_round, end_rounds, save
+from fairlane.operations.completion import place, read_completions
+from fairlane.operations.webhooks import begin_round, end_rounds, save
 from fairlane.protocol.request_hash import read
 from fairlane.web.v1.schemas import Ending, ending_of
 from fairlane.web.webhooks.post import Posted, post
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.queue import Queue
     from fairlane.model import Completion
-    from fairlane.operations.http.webhooks import Deliveries, Hook, Round
+    from fairlane.operations.webhooks import Deliveries, Hook, Round
     from fairlane.protocol.steps import Operation
 
 ROUND_S = 1.0  # between two looks at what is to be delivered

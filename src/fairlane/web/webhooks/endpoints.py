@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import Response
 
-from fairlane.operations.http import webhooks
+from fairlane.operations import webhooks
 from fairlane.web.endpoint.reading import document
 from fairlane.web.endpoint.route import Endpoint, answer
 from fairlane.web.endpoint.trail import trail_of
@@ -15,7 +15,7 @@ from fairlane.web.endpoint.trail import trail_of
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
-    from fairlane.operations.http.webhooks import Hook
+    from fairlane.operations.webhooks import Hook
     from fairlane.web.endpoint.site import Site
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from fairlane.common.text import exact
-from fairlane.operations.http.webhooks import check_url, key_of
+from fairlane.operations.webhooks import check_url, key_of
 
 if TYPE_CHECKING:
     import httpx2
 
-    from fairlane.operations.http.webhooks import Webhook
+    from fairlane.operations.webhooks import Webhook
 
 CALL_S = 15.0  # of one post, with the name's resolution and the answer's head
 _ERROR_MOST = 200  # characters

@@ -16,8 +16,8 @@ from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.flows.shared import AsyncSharedState, SharedState
-from fairlane.operations.flows.feed import Place, run_of
-from fairlane.operations.flows.shared import forget_callers
+from fairlane.operations.hand_over import Place, run_of
+from fairlane.operations.shared import forget_callers
 from fairlane.protocol.request_hash import read
 
 if TYPE_CHECKING:

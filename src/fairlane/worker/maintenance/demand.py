@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.operations.blockers.demand import demand
+from fairlane.operations.estimate import demand
 from fairlane.worker.maintenance.duty import NEVER
 
 if TYPE_CHECKING:

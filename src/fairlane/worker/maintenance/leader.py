@@ -26,13 +26,11 @@ from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.create import admission
-from fairlane.operations.diagnosis.walk import Walk, primaries
-from fairlane.operations.flows.hand_over import hand_over
-from fairlane.operations.lease import shards
-from fairlane.operations.maintenance import dead_workers, log_readers, registry
-from fairlane.operations.maintenance.auditor import Audit
-from fairlane.operations.schedules.fire import fire
+from fairlane.operations import admission, completion, shards, workers
+from fairlane.operations.audit import Audit
+from fairlane.operations.doctor import Walk, primaries
+from fairlane.operations.fire import fire
+from fairlane.operations.hand_over import hand_over
 from fairlane.worker.health_port import split_id
 from fairlane.worker.host_identity import is_loopback, whereabouts
 from fairlane.worker.log.repeats import Repeats
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fairlane.found import Demand
-    from fairlane.operations.maintenance.dead_workers import Late
+    from fairlane.operations.workers import Late
     from fairlane.worker.log.repeats import Outage
 
 _log = logging.getLogger("fairlane.worker")
@@ -218,7 +216,7 @@ class Maintenance:
     # The duties: each returns when it is due again, if no beat makes it due before.
 
     def _promote(self) -> float:
-        self._driver.run(registry.promote(self._queue, self._shards))
+        self._driver.run(workers.promote(self._queue, self._shards))
         return NEVER
 
     def _move(self) -> float:
@@ -227,14 +225,14 @@ class Maintenance:
 
     def _trim(self) -> float:
         self._trim_at = clock.mono_s() + settings.LOG_TRIM_S
-        self._driver.run(log_readers.trim(self._queue))
+        self._driver.run(completion.trim(self._queue))
         return NEVER
 
     def _look(self) -> float:
         """Checks a bounded number of due requests after each beat, because checks cost time."""
         failed: dict[str, FairlaneError] = {}
         fed: list[str] = []
-        self._driver.run(registry.look_after(self._queue, failed=failed, fed=fed))
+        self._driver.run(workers.look_after(self._queue, failed=failed, fed=fed))
         self._feed_from_now(fed)
         self._log_once(failed)
         self._driver.run(admission.recount(self._queue))
@@ -308,9 +306,7 @@ class Maintenance:
     def _take_over(self) -> float:
         for dead in self._dead():
             try:
-                looked = self._driver.run(
-                    dead_workers.take_over(self._queue, dead.worker, dead.started)
-                )
+                looked = self._driver.run(workers.take_over(self._queue, dead.worker, dead.started))
             except FairlaneError as error:  # the other dead workers are handled after it
                 _log.warning("worker %s is dead: %s", dead.worker, error)
             else:
@@ -370,7 +366,7 @@ class Maintenance:
     def _dead(self) -> list[Late]:
         late = [
             other
-            for other in self._driver.run(dead_workers.late_workers(self._queue))
+            for other in self._driver.run(workers.late_workers(self._queue))
             if other.worker != self._worker
         ]
         if not late:

@@ -16,7 +16,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError
-from fairlane.operations.maintenance.registry import promote
+from fairlane.operations.workers import promote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from fairlane.common import clock
 from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.operations.maintenance.registry import count_cancels
+from fairlane.operations.workers import count_cancels
 from fairlane.worker.process.pool import kill, listed
 
 if TYPE_CHECKING:

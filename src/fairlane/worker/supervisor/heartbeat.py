@@ -11,11 +11,11 @@ from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, WorkerRefused
-from fairlane.operations.control.call_progress import WorkerPace, holds_text
-from fairlane.operations.lease.shards import served
-from fairlane.operations.maintenance import dead_workers, registry
-from fairlane.operations.maintenance.queue_pause import QueuePause
-from fairlane.operations.maintenance.queue_rate import parse_queue_rate
+from fairlane.operations import workers
+from fairlane.operations.pause import QueuePause
+from fairlane.operations.rates import parse_queue_rate
+from fairlane.operations.request_state import WorkerPace, holds_text
+from fairlane.operations.shards import served
 from fairlane.worker.host_identity import hostname_of, whereabouts
 from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.maintenance.duty import Beat
@@ -92,14 +92,14 @@ class Heartbeat:
         )
 
     def _registration(self) -> Operation[tuple[Reply, str]]:
-        return registry.register_worker(
+        return workers.register_worker(
             self._queue, self._worker, whereabouts(), os.getpid(), self.started
         )
 
     def _succeed(self, former: str) -> None:
         """Takes back leases of an earlier process of this name, which is dead: its port is ours."""
         if former and former != self.started:
-            touched = self._driver.run(dead_workers.take_over(self._queue, self._worker, former))
+            touched = self._driver.run(workers.take_over(self._queue, self._worker, former))
             self.on_process_death()
             _log.info(
                 "worker %s was here before: looked in %s for what it held",
@@ -111,7 +111,7 @@ class Heartbeat:
         """Unregisters the worker; False if Redis is unreachable: then the record expires."""
         self._maintenance.close()
         try:
-            self._driver.run(registry.unregister_worker(self._queue, self._worker, self.started))
+            self._driver.run(workers.unregister_worker(self._queue, self._worker, self.started))
         except FairlaneError as error:
             _log.warning("could not unregister: %s", error)
             return not is_redis_away(error)
@@ -121,7 +121,7 @@ class Heartbeat:
         """Wakes the idle units, because the worker drains or the queue is paused."""
         try:
             units = self._board.units
-            self._driver.run(registry.wake(self._queue, self._worker, units, self._shards))
+            self._driver.run(workers.wake(self._queue, self._worker, units, self._shards))
         except FairlaneError:
             return  # then the pops time out
 
@@ -171,7 +171,7 @@ class Heartbeat:
         died, self._has_died = self._has_died, False
         try:
             reply = self._driver.run(
-                registry.heartbeat(self._queue, self._worker, self.started, holds, died=died)
+                workers.heartbeat(self._queue, self._worker, self.started, holds, died=died)
             )
         except FairlaneError:
             self._has_died = self._has_died or died

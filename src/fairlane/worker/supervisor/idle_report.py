@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.errors import FairlaneError
-from fairlane.operations.blockers.blockers import waiting
+from fairlane.operations.why import waiting
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver

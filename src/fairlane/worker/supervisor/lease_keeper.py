@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from fairlane.common import clock
 from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
-from fairlane.operations.lease.leases import extend, give_back, reap
-from fairlane.operations.lease.stats import tally_timeout
-from fairlane.operations.maintenance import registry
+from fairlane.operations import workers
+from fairlane.operations.lease import extend, give_back, reap, tally_timeout
 from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.supervisor.batches import AT_MOST, send_all
 from fairlane.worker.supervisor.cancellation import CancellationWatch
@@ -191,7 +190,7 @@ class LeaseKeeper:
                     if away or isinstance(raw, FairlaneError):
                         raise away or raw
                     reply = call.reply(raw)
-                    self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
+                    self._driver.run(workers.settle_reap(self._queue, held.request_id, reply))
                 except FairlaneError as error:
                     left.append(held)
                     away = error if is_redis_away(error) else None
@@ -244,7 +243,7 @@ class LeaseKeeper:
                 if away or isinstance(raw, FairlaneError):
                     raise away or raw
                 reply = call.reply(raw)
-                self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
+                self._driver.run(workers.settle_reap(self._queue, held.request_id, reply))
             except FairlaneError as error:
                 if is_redis_away(error):
                     away = error

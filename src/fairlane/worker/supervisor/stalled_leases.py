@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.model import Verdict
-from fairlane.operations.lease.leases import settle_part
+from fairlane.operations.lease import settle_part
 
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Call

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.lease import tokens
-from fairlane.operations.lease.exchange import exchange, exchange_unit
-from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.lease.leases import acquire, acquire_call, give_back
+from fairlane.operations import tokens
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.lease import acquire, acquire_call, exchange, exchange_unit, give_back
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
 from fairlane.worker.log.repeats import Repeats, is_redis_away

@@ -16,8 +16,8 @@ from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.operations.find.queues import reach
-from fairlane.operations.lease.rights import check_rights
+from fairlane.operations.lease import check_rights
+from fairlane.operations.queues import reach
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.scripts import library
 from fairlane.queue import Queue

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
-from fairlane.operations.lease import tokens
+from fairlane.operations import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 

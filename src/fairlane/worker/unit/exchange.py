@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import RedisUnfit
-from fairlane.operations.lease.exchange import exchange, exchange_unit
-from fairlane.operations.lease.leases import new_op, slice_of
-from fairlane.operations.lease.tokens import parse
+from fairlane.operations.lease import exchange, exchange_unit, new_op, slice_of
+from fairlane.operations.tokens import parse
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.worker.unit.leases import Acquired, Lease, acquire, hold

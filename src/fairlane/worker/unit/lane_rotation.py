@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from fairlane import settings
-from fairlane.operations.lease import tokens
+from fairlane.operations import tokens
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:

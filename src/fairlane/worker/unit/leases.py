@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
-from fairlane.operations.lease import turns
-from fairlane.operations.lease.leases import acquire_call, new_op, slice_of
-from fairlane.operations.lease.rates import acquire_rated
-from fairlane.operations.lease.tokens import parse
+from fairlane.operations import tokens as turns
+from fairlane.operations.lease import acquire_call, new_op, slice_of
+from fairlane.operations.rates import acquire_rated
+from fairlane.operations.tokens import parse
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, LazySteps, Operation
 from fairlane.worker.unit.dispatch import ask_all, dispatch, keep_unsent, log_refusals, put_off
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.model import Slice, Token
-    from fairlane.operations.lease.rates import Allowance
+    from fairlane.operations.rates import Allowance
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Command
     from fairlane.worker.handler.outcome import Outcome

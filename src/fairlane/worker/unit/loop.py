@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
-from fairlane.operations.lease import rates, tokens
+from fairlane.operations import rates, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation, Pause
 from fairlane.worker.unit.dispatch import (

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
-from fairlane.operations.lease.leases import complete
-from fairlane.operations.lease.rates import hold
-from fairlane.operations.submit.durability import confirm_settled
+from fairlane.operations.durability import confirm_settled
+from fairlane.operations.lease import complete
+from fairlane.operations.rates import hold
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps, Operation
 from fairlane.worker.unit.dispatch import ask_all, dispatch, note_away
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairlane.model import Slice
-    from fairlane.operations.lease.leases import Part
+    from fairlane.operations.lease import Part
     from fairlane.protocol.replies import Reply
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.unit.dispatch import FollowUps

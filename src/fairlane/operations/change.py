@@ -1,0 +1,705 @@
+"""Changes requests: one, or all that a selection names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane import settings
+from fairlane.common.clock import ms_of
+from fairlane.errors import (
+    DeadNotFound,
+    FairlaneError,
+    InvalidArgument,
+    RequestEnded,
+    RequestExists,
+    RequestNotEnded,
+    RequestNotFound,
+)
+from fairlane.found import ENDED, RUNNING, ChangeReport
+from fairlane.model import DeadChoice
+from fairlane.operations.batching import call_each, run_all, run_each_or_error
+from fairlane.operations.create import seen_to_exist
+from fairlane.operations.find import RequestFilter, filter_of, unfinished
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
+from fairlane.operations.request_state import completion, not_found
+from fairlane.operations.requeue import drop_dead, requeue_dead
+from fairlane.operations.tokens import count_stop, reschedule_active, retire_all
+from fairlane.operations.workers import glances
+from fairlane.options import check_deadline, check_limit, check_priority, check_share
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields, read
+from fairlane.protocol.scripts import library
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Call, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Unpack
+
+    from fairlane.found import RequestChoice
+    from fairlane.model import Completion
+    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Arg, Operation
+
+
+def pause(request_id: str) -> Operation[str]:
+    """Starts no more sub-requests until the request is resumed; returns the state now in force.
+
+    The state is `paused`; `cancelling` or `expiring` if the end of the request is near anyway;
+    or `active` if its deadline has just passed.
+    Raises RequestNotFound, RequestEnded.
+    """
+    reply = yield from _change(request_id, library().pause(keys.request_keys(request_id)), "paused")
+    return str(reply.state.decode())
+
+
+def resume(request_id: str) -> Operation[str]:
+    """Continues a paused request; returns the state now in force: see pause.
+
+    Raises RequestNotFound, RequestEnded.
+    """
+    call = library().resume(keys.request_keys(request_id))
+    reply = yield from _change(request_id, call, "resumed")
+    return str(reply.state.decode())
+
+
+def set_limit(request_id: str, limit: int) -> Operation[None]:
+    """Sets how many workers may hold slices from now on; leases above that are finished.
+
+    Raises InvalidArgument, RequestNotFound, RequestEnded.
+    """
+    names = keys.request_keys(request_id)
+    call = library().set_limit(names, limit=check_limit(limit))
+    yield from _change(request_id, call, "given another limit")
+
+
+def set_priority(request_id: str, priority: int) -> Operation[None]:
+    """Moves the tokens of a request to the lane `priority`; slices that are held are finished.
+
+    Raises InvalidArgument, RequestNotFound, RequestEnded.
+    """
+    names = keys.request_keys(request_id)
+    call = library().set_priority(names, priority=check_priority(priority))
+    yield from _change(request_id, call, "given another priority")
+
+
+def set_share(request_id: str, share: int) -> Operation[None]:
+    """Gives the tenant of a request another share of the workers' time, 1 to 999.
+
+    Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
+    """
+    call = library().set_share(keys.request_keys(request_id), share=check_share(share))
+    if (yield from _change(request_id, call, "given another share")).is_plain:
+        raise no_tenant(request_id)
+
+
+def no_tenant(request_id: str) -> InvalidArgument:
+    """Returns the error of a share for a request without a tenant."""
+    return InvalidArgument(
+        f"request {request_id} names no tenant, so it has no share: submit it with a tenant"
+    )
+
+
+def set_deadline(request_id: str, deadline_ms: int) -> Operation[None]:
+    """Starts no sub-request later than `deadline_ms` from now; 0 = there is no deadline any more.
+
+    Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
+    """
+    names = keys.request_keys(request_id)
+    call = library().set_deadline(names, deadline_ms=check_deadline(deadline_ms))
+    reply = yield from _change(request_id, call, "given another deadline")
+    if reply.is_ending:
+        raise RequestEnded(
+            f"request {request_id} is being cancelled or past its deadline: "
+            "it cannot be given another deadline"
+        )
+    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    yield from look_by((stored or b"").decode(), [request_id], deadline_ms)
+
+
+def look_by(queue: str, ids: Sequence[str], deadline_ms: int) -> Operation[None]:
+    """Lets maintenance look at requests when their new deadline passes, if not earlier anyway.
+
+    An entry of `active` without a fraction is an intent, and is looked at within seconds.
+    """
+    if not deadline_ms:
+        return
+    active = keys.active(queue)
+    *scores, time = yield Batch(
+        [*(Command(b"ZSCORE", active, request_id) for request_id in ids), Command(b"TIME")]
+    )
+    due = time_ms(time) + deadline_ms
+    rows: list[Arg] = []
+    for request_id, score in zip(ids, scores, strict=True):
+        if score is not None and float(score) % 1 and float(score) > due:
+            rows += [request_id, score, seen_to_exist(due)]
+    if rows:
+        yield reschedule_active(queue, rows)
+
+
+def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
+    """Cancels a request; True if it has ended, False while slices are held. RequestNotFound.
+
+    `queue` is where its tokens go if a producer creates the request only after its hash was read.
+    """
+    if not isinstance(reason, str):
+        raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
+    names = keys.request_keys(request_id)
+    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    reply = yield from library().cancel(names, reason=reason).run()
+    if reply.is_gone:
+        raise not_found(request_id)
+    home = stored.decode() if stored else (queue or "")
+    if calls := follow_up(home, (request_id, reply)):
+        yield Batch(calls)
+    if not reply.is_ended:
+        yield from count_stop(home)
+    return reply.is_ended
+
+
+def _change(request_id: str, call: Call, change: str) -> Operation[Reply]:
+    """Runs the script and follows up its reply. `change` names the change in a RequestEnded."""
+    reply = yield from call.run()
+    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    if reply.is_gone or stored is None:
+        raise not_found(request_id)
+    if calls := follow_up(stored.decode(), (request_id, reply)):
+        yield Batch(calls)
+    if reply.is_ended:
+        state = reply.summary.state.decode()
+        raise RequestEnded(f"request {request_id} has ended ({state}): it cannot be {change}")
+    return reply
+
+
+TOGETHER = 100  # requests that are changed in one batch
+_PART = 1_000  # entries of `active`, or of the log, that one call reads
+_FIELDS = ("state", "queue", "born", "tags", "tenant")
+
+
+class Chosen(NamedTuple):
+    """A request to change, and the life that was chosen: when that began, in ms."""
+
+    id: str
+    queue: str
+    born: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A change, and the requests that it is for.
+
+    `dead` is how many dead sub-requests they have, if filters chose them for a change of those.
+    """
+
+    change: Change
+    requests: tuple[Chosen, ...]
+    dead: int = 0
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @property
+    def ids(self) -> list[str]:
+        """Returns the ids: unfinished requests first, the most urgent of them at the beginning."""
+        return [one.id for one in self.requests]
+
+    def parts(self) -> Iterator[tuple[Chosen, ...]]:
+        """Yields the requests in batches."""
+        for at in range(0, len(self.requests), TOGETHER):
+            yield self.requests[at : at + TOGETHER]
+
+
+def choose(
+    queue: str,
+    change: Change,
+    ids: str | Iterable[str] | None,
+    **wanted: Unpack[RequestChoice],
+) -> Operation[Selection]:
+    """Returns the operation that chooses by ids or by filters. Raises InvalidArgument."""
+    filters: dict[str, Any] = {**wanted}
+    everything = filters.pop("everything", False)
+    accepted = filter_of(**filters)
+    ways = (ids is not None) + (accepted != RequestFilter()) + bool(everything)
+    if ways != 1:
+        what = "two ways of choice" if ways else "no request is chosen"
+        raise InvalidArgument(f"{what}: give ids, or filters, or everything=True")
+    if ids is not None:
+        return select_ids(change, ids)
+    return select(queue, change, accepted)
+
+
+def select_ids(change: Change, ids: str | Iterable[str]) -> Operation[Selection]:
+    """Returns the requests with these ids, each once. Raises InvalidArgument, RequestNotFound."""
+    given = (ids,) if isinstance(ids, str) else ids
+    names = [keys.check_name("request id", name) for name in dict.fromkeys(given)]
+    replies = yield from run_all([hmget(name, *_FIELDS) for name in names])
+    found = []
+    for name, reply in zip(names, replies, strict=True):
+        state, queue, born, *_ = parse_fields(_FIELDS, reply)
+        if state in {"", "abandoned"}:
+            raise not_found(name)
+        found.append(Chosen(name, queue, int(born or 0)))
+    return Selection(change, tuple(found))
+
+
+def select(queue: str, change: Change, wanted: RequestFilter) -> Operation[Selection]:
+    """Returns the requests of a queue that the filter accepts and the change can change.
+
+    Raises InvalidArgument if the filter's states exclude those of the change.
+    """
+    states = frozenset(change.states) & (wanted.states or frozenset(change.states))
+    if not states:
+        raise InvalidArgument(
+            f"state {', '.join(sorted(wanted.states))} is not valid: "
+            f"only requests in state {' or '.join(change.states)} can be {change.verb}"
+        )
+    narrowed = replace(wanted, states=states)
+    _, time = yield Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
+    found = dict[str, Chosen]()
+    if narrowed.wants_any(RUNNING):
+        yield from _unfinished(queue, narrowed, time_ms(time), found)
+    if narrowed.wants_any(ENDED):
+        yield from _ended(queue, narrowed, time_ms(time), found)
+    chosen = list(found.values())
+    if change.word in {"requeue_dead", "drop_dead"}:
+        counts = yield from run_all([Command(b"XLEN", keys.dead(one.id)) for one in chosen])
+        chosen = [one for one, count in zip(chosen, counts, strict=True) if count]
+        return Selection(change, tuple(chosen), sum(counts))
+    return Selection(change, tuple(chosen))
+
+
+def _unfinished(
+    queue: str, wanted: RequestFilter, now_ms: int, found: dict[str, Chosen]
+) -> Operation[None]:
+    """Adds the accepted requests of `active`, the most urgent first."""
+    rows, scan = [], "0"
+    while True:
+        cursor, flat = yield Command(b"ZSCAN", keys.active(queue), scan, b"COUNT", _PART)
+        ids = [name.decode("utf-8", "replace") for name in flat[::2]]
+        rows += [
+            row
+            for row in (yield from unfinished(queue, ids, frozenset(ids)))
+            if wanted.accepts(row.id, row.state, row.priority, row.submitted_ms, now_ms)
+            and wanted.accepts_labels(row.tags, row.tenant)
+        ]
+        scan = cursor.decode()
+        if scan == "0":
+            break
+    found.update((row.id, Chosen(row.id, queue, row.submitted_ms)) for row in sorted(rows))
+
+
+def _ended(
+    queue: str, wanted: RequestFilter, now_ms: int, found: dict[str, Chosen]
+) -> Operation[None]:
+    """Adds the accepted endings of the completion log whose requests are still kept."""
+    newest = "+"
+    while True:
+        log = keys.completed(queue)
+        entries = yield Command(b"XREVRANGE", log, newest, "-", b"COUNT", _PART)
+        ended = [completion(*entry) for entry in entries]
+        asked = [
+            one
+            for one in ended
+            if one.id not in found
+            and wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, now_ms)
+        ]
+        for one in (yield from _kept(queue, wanted, asked)):
+            found.setdefault(one.id, Chosen(one.id, queue, one.submitted_ms))
+        if len(entries) < _PART:
+            break
+        newest = f"({ended[-1].log_id}"
+
+
+def _kept(
+    queue: str, wanted: RequestFilter, asked: list[Completion]
+) -> Operation[list[Completion]]:
+    """Returns those whose life is still kept, with the labels that are wanted."""
+    replies = yield from run_all([hmget(one.id, *_FIELDS) for one in asked])
+    kept = []
+    for one, reply in zip(asked, replies, strict=True):
+        state, home, born, tags, tenant = parse_fields(_FIELDS, reply)
+        is_same = state in ENDED and home == queue and born == str(one.submitted_ms)
+        if is_same and wanted.accepts_labels(tags, tenant):
+            kept.append(one)
+    return kept
+
+
+Replies = dict[str, "Reply | FairlaneError"]
+
+
+def apply(selection: Selection, report: ChangeReport | None = None) -> Operation[ChangeReport]:
+    """Changes the requests, and counts in `report` after each batch what became of them.
+
+    Raises the errors of Redis, and then `report` shows how far it came. A repeat is safe.
+    """
+    report = ChangeReport() if report is None else report
+    for part in selection.parts():
+        for queue in dict.fromkeys(one.queue for one in part):
+            own = [one for one in part if one.queue == queue]
+            own = yield from _same_lives(own, report)
+            yield from _KINDS[selection.change.word](queue, selection.change, own, report)
+    return report
+
+
+def set_one(request_id: str, change: Change) -> Operation[None]:
+    """Gives one request all values of a change, or none: see _set.
+
+    Raises InvalidArgument for a share without a tenant or a weight without a rate, RequestNotFound,
+    and RequestEnded, also if a deadline is to change while the end of the request is near.
+    """
+    report = yield from apply((yield from select_ids(change, [request_id])))
+    for error in report.failed.values():
+        raise error
+    if report.ended:
+        (state,) = yield from read(request_id, "state")
+        why = (
+            f"has ended ({state})" if state in ENDED else "is being cancelled or past its deadline"
+        )
+        raise RequestEnded(f"request {request_id} {why}: it cannot be changed")
+
+
+def _same_lives(chosen: Sequence[Chosen], report: ChangeReport) -> Operation[list[Chosen]]:
+    """Leaves out those whose id has another life by now; the chosen one has ended."""
+    rows = yield from run_each_or_error([hmget(one.id, "born") for one in chosen])
+    same = []
+    for one, row in zip(chosen, rows, strict=True):
+        # What cannot be read, or is gone, is for the script to report.
+        born = "" if isinstance(row, FairlaneError) else parse_fields(("born",), row)[0]
+        if born in {"", str(one.born)}:
+            same.append(one)
+        else:
+            report.ended += 1
+    return same
+
+
+# ------------------------------------------------------------------ scripts, in batches
+
+
+def _switch(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Pauses or resumes; a request whose end is near stays as it is."""
+    wanted = b"paused" if change.word == "pause" else b"active"
+    for name, reply in (yield from _send(queue, change.word, {}, _ids(chosen))).items():
+        if isinstance(reply, FairlaneError):
+            report.failed[name] = reply
+        elif reply.is_ok and reply.state == wanted:
+            report.changed += 1
+        else:
+            report.ended += 1
+
+
+def _set(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Sets one value after the other, the deadline first, because only its script may refuse.
+
+    What else a request may refuse is read before anything is written. So a request gets all values
+    or none, unless it ends meanwhile or Redis fails: then a repeat sets the others.
+    """
+    new = NewRate(change.rate, change.burst, change.weight)
+    values: dict[str, Any] = {
+        "deadline": change.deadline_ms,
+        "share": change.share,
+        "rate": new if new != NewRate(None) else None,
+        "limit": change.limit,
+        "priority": change.priority,
+    }
+    left = yield from _willing(change, _ids(chosen), report)
+    for what, value in values.items():
+        if value is None:
+            continue
+        if what == "rate":
+            replies = yield from set_rates(queue, left, value)
+        else:
+            given = {"deadline_ms" if what == "deadline" else what: value}
+            replies = yield from _send(queue, f"set_{what}", given, left)
+        left = []
+        for name, reply in replies.items():
+            if isinstance(reply, FairlaneError):
+                report.failed[name] = reply
+            elif reply.is_ok:
+                left.append(name)
+            else:
+                report.ended += 1
+        if what == "deadline":
+            yield from look_by(queue, left, value)
+    report.changed += len(left)
+
+
+def _willing(change: Change, ids: list[str], report: ChangeReport) -> Operation[list[str]]:
+    """Leaves out requests without a tenant to have a share, or without a rate to have a weight."""
+    needs_rate = change.weight is not None and change.rate is None
+    if change.share is None and not needs_rate:
+        return ids
+    names = ("born", "tenant", "rates")
+    rows = yield from run_each_or_error([hmget(name, *names) for name in ids])
+    found = []
+    for name, row in zip(ids, rows, strict=True):
+        born, tenant, rates = (
+            ("",) * 3 if isinstance(row, FairlaneError) else parse_fields(names, row)
+        )
+        # What cannot be read, or is gone, is for the script to report.
+        if born and change.share is not None and not tenant:
+            report.failed[name] = no_tenant(name)
+        elif born and needs_rate and not rates:
+            report.failed[name] = no_rate(name)
+        else:
+            found.append(name)
+    return found
+
+
+def _cancel(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    replies = yield from _cancelled(queue, change, _ids(chosen))
+    for name, reply in replies.items():
+        if isinstance(reply, FairlaneError):
+            report.failed[name] = reply
+        elif reply.is_ok or (reply.is_ended and reply.summary.is_cancelled):
+            report.changed += 1
+        else:
+            report.ended += 1
+
+
+def _cancelled(queue: str, change: Change, ids: list[str]) -> Operation[Replies]:
+    replies = yield from _send(queue, "cancel", {"reason": change.reason}, ids)
+    if any(not isinstance(one, FairlaneError) and one.is_ok for one in replies.values()):
+        yield from count_stop(queue)
+    return replies
+
+
+def _send(queue: str, script: str, given: dict[str, Any], ids: list[str]) -> Operation[Replies]:
+    """Runs a script for each request, and dispatches what the replies ask for."""
+    run = getattr(library(), script)
+    answers = yield from call_each([run(keys.request_keys(name), **given) for name in ids])
+    replies = dict(zip(ids, answers, strict=True))
+    good = [(name, one) for name, one in replies.items() if not isinstance(one, FairlaneError)]
+    yield from run_all(follow_up(queue, *good))
+    return replies
+
+
+# ------------------------------------------------------------------ what takes more than a script
+
+
+def _delete(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    if change.cancels:
+        yield from _cancelled(queue, change, _ids(chosen))
+    for name, outcome in (yield from delete_each(queue, chosen)).items():
+        _count(report, name, outcome)
+
+
+def _requeue(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Requeues the dead of one request after the other: that takes several calls for each."""
+    del queue
+    for one in chosen:
+        try:
+            _, count = yield from requeue_dead(one.id, change.choice)
+        except (DeadNotFound, RequestEnded, RequestNotFound) as error:
+            _count(report, one.id, error)
+        else:
+            report.dead += count
+            _count(report, one.id, count > 0)
+
+
+def _drop(
+    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
+) -> Operation[None]:
+    """Drops the dead of one request after the other."""
+    del queue
+    for one in chosen:
+        try:
+            count = yield from drop_dead(one.id, change.choice)
+        except (DeadNotFound, RequestExists, RequestNotFound) as error:
+            _count(report, one.id, error)
+        else:
+            report.dead += count
+            _count(report, one.id, count > 0)
+
+
+def _count(report: ChangeReport, name: str, outcome: Outcome) -> None:
+    if isinstance(outcome, FairlaneError):
+        report.failed[name] = outcome
+    elif outcome:
+        report.changed += 1
+    else:
+        report.ended += 1
+
+
+def _ids(chosen: Sequence[Chosen]) -> list[str]:
+    return [one.id for one in chosen]
+
+
+_KINDS = {
+    "pause": _switch,
+    "resume": _switch,
+    "set": _set,
+    "cancel": _cancel,
+    "requeue_dead": _requeue,
+    "drop_dead": _drop,
+    "delete": _delete,
+}
+
+
+_GOING = ("active", "paused")
+_KEPT = tuple(
+    state for state in ENDED if state != "lost"
+)  # there is nothing to change in a lost one
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of many requests; the methods of its class make it.
+
+    `states` are those in which a request can be changed so; requests in others are not chosen.
+    `verb` says what becomes of a request: "cancelled".
+    """
+
+    word: str
+    verb: str
+    states: tuple[str, ...]
+    reason: str = ""
+    limit: int | None = None
+    priority: int | None = None
+    deadline_ms: int | None = None
+    rate: str | None = None
+    burst: int | None = None
+    weight: int | None = None
+    share: int | None = None
+    choice: DeadChoice = field(default_factory=DeadChoice)
+    cancels: bool = False
+
+    @classmethod
+    def cancel(cls, reason: str = "cancelled by the caller") -> Change:
+        """Cancels requests that have not ended. Raises InvalidArgument."""
+        if not isinstance(reason, str):
+            raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
+        return cls("cancel", "cancelled", (*_GOING, "expiring"), reason=reason)
+
+    @classmethod
+    def pause(cls) -> Change:
+        """Pauses requests until they are resumed."""
+        return cls("pause", "paused", ("active",))
+
+    @classmethod
+    def resume(cls) -> Change:
+        """Continues paused requests."""
+        return cls("resume", "resumed", ("paused",))
+
+    @classmethod
+    def set(
+        cls,
+        *,
+        limit: int | None = None,
+        priority: int | None = None,
+        deadline_s: float | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        weight: int | None = None,
+        share: int | None = None,
+    ) -> Change:
+        """Gives requests what is named here; the deadline is in seconds from now, 0 = none.
+
+        Each request keeps its rate key and its tenant. Raises InvalidArgument, also if there is
+        nothing to set.
+        """
+        check_rate(NewRate(rate, burst, weight))
+        if {limit, priority, deadline_s, rate, weight, share} == {None}:
+            raise InvalidArgument(
+                "there is nothing to set: give a limit, a priority, a deadline, a rate, a weight "
+                "or a share"
+            )
+        return cls(
+            "set",
+            "changed",
+            _GOING,
+            limit=None if limit is None else check_limit(limit),
+            priority=None if priority is None else check_priority(priority),
+            deadline_ms=None
+            if deadline_s is None
+            else check_deadline(ms_of("deadline_s", deadline_s)),
+            rate=rate,
+            burst=burst,
+            weight=weight,
+            share=None if share is None else check_share(share),
+        )
+
+    @classmethod
+    def requeue_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
+        """Runs the dead sub-requests of requests again: all, or those with these fingerprints."""
+        choice = DeadChoice.of(fingerprint, None)
+        return cls("requeue_dead", "requeued", (*_GOING, *_KEPT), choice=choice)
+
+    @classmethod
+    def drop_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:
+        """Deletes the dead sub-requests of requests: all, or those with these fingerprints."""
+        choice = DeadChoice.of(fingerprint, None)
+        verb = "relieved of dead sub-requests"
+        return cls("drop_dead", verb, (*_GOING, *_KEPT), choice=choice)
+
+    @classmethod
+    def delete(cls, *, cancel: bool = False) -> Change:
+        """Deletes ended requests; with `cancel`, others are cancelled first."""
+        running = (*_GOING, "expiring", "cancelling") if cancel else ()
+        return cls("delete", "deleted", (*running, *_KEPT), cancels=cancel)
+
+
+Outcome = FairlaneError | bool  # True = deleted, False = gone, or another life has the id
+
+
+def delete_each(queue: str, chosen: Sequence[Chosen]) -> Operation[dict[str, Outcome]]:
+    """Deletes the chosen lives of one queue, a batch of them; returns what became of each."""
+    replies = yield from glances("", [one.id for one in chosen])
+    found = dict[str, Outcome]()
+    ended: dict[Chosen, Reply] = {}
+    for one in chosen:
+        reply = replies[one.id]
+        if isinstance(reply, FairlaneError):
+            found[one.id] = reply
+        elif reply.is_ended and reply.summary.born == one.born:
+            ended[one] = reply
+        elif reply.is_ok:
+            found[one.id] = _not_ended(one.id)
+        else:
+            found[one.id] = False
+    yield from run_all(retire_all(queue, [(one.id, it.summary) for one, it in ended.items()]))
+    _, time = yield Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
+    calls = [delete(one, time_ms(time) + 2 * settings.INTENT_GRACE_MS) for one in ended]
+    for one, answer in zip(ended, (yield from call_each(calls)), strict=True):
+        found[one.id] = _outcome(one.id, answer)
+    return found
+
+
+def delete(one: Chosen, seen: int) -> Call:
+    """Returns the call that deletes one life; intents up to the score `seen` are given up."""
+    names = (
+        *(*keys.request_keys(one.id), keys.unique_ids(one.id)),
+        *(keys.owner(one.id), keys.of_flow(one.id), keys.fed(one.id)),
+    )
+    return library().delete(names, born=one.born, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
+
+
+def _outcome(request_id: str, reply: Reply | FairlaneError) -> Outcome:
+    if isinstance(reply, FairlaneError):
+        return reply
+    if reply.is_claimed:
+        return RequestNotEnded(
+            f"request {request_id} stays, because its dead sub-requests are being requeued: "
+            "requeue any of them to finish that"
+        )
+    if reply.is_alive:  # a failover took back its end
+        return _not_ended(request_id)
+    return not reply.is_other  # gone: the first try, whose reply was lost, has deleted it
+
+
+def _not_ended(request_id: str) -> RequestNotEnded:
+    return RequestNotEnded(
+        f"request {request_id} has not ended: cancel it first, and wait until what is held is "
+        "returned"
+    )

@@ -1,0 +1,513 @@
+"""Creates requests: the first chunk of each, and its tokens.
+
+Where there are many nodes, an intent comes first, so a crash between two nodes loses no token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane import settings
+from fairlane.errors import (
+    FairlaneError,
+    InvalidArgument,
+    QueueFull,
+    RedisFull,
+    RedisUnreachable,
+    RequestEnded,
+    RequestExists,
+)
+from fairlane.model import ENDED_STATES
+from fairlane.operations.admission import Admission
+from fairlane.operations.duplicates import ask_guard, check_others, make_way
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.lease import signed
+from fairlane.operations.new_request import Begun, sent_extras, terms
+from fairlane.operations.shards import Shards
+from fairlane.operations.tokens import drop_active, reschedule_active, retire, retire_all
+from fairlane.protocol import keys
+from fairlane.protocol.replies import CANCELLED
+from fairlane.protocol.request_hash import read
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, LazySteps, SingleServer, TextCall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from fairlane.operations.new_request import Created, NewRequest
+    from fairlane.options import Policy
+    from fairlane.protocol.replies import Reply, Summary
+    from fairlane.protocol.steps import Arg, Operation
+
+
+_PER_CALL = 50  # of submit: the server works on one call while the next is made
+_SUBMIT = ("now", "queue", "policy", "extras", "grace", "open_ms")
+_ENQUEUE = ("now", "queue", "policy", "digest", "intent", "open_ms", "extras", "shards", "over")
+
+
+def read_enqueued(raw: Sequence[Any]) -> Reply:
+    """Returns what Redis replied to enqueue, also as a part of the reply to submit."""
+    return library().enqueue.reply(raw)
+
+
+def read_submitted(raw: Sequence[Any]) -> Reply:
+    """Returns what Redis replied to submit."""
+    return library().submit.reply(raw)
+
+
+def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
+    """Returns the group in parts for one call each: requests of the same policy, in their order."""
+    parts = [[group[0]]]
+    for new in group[1:]:
+        first = parts[-1][0]
+        is_same = new.policy is first.policy or new.policy == first.policy
+        is_same = is_same and new.lives == first.lives
+        if is_same and new.open_ms == first.open_ms and len(parts[-1]) < _PER_CALL:
+            parts[-1].append(new)
+        else:
+            parts.append([new])
+    return parts
+
+
+def submit_call(part: Sequence[NewRequest]) -> Call:
+    """Returns the call of submit for requests of the same policy."""
+    first = part[0]
+    (queue, policy, _), extras = terms(first.policy), sent_extras(first.policy, first.lives)
+    home = first.policy.queue
+    args: list[Arg] = [
+        b"", queue, policy, extras, b"%d" % grace_ms(first.policy), b"%d" % first.open_ms,
+    ]  # fmt: skip
+    for new in part:
+        texts = (*new.bodies, new.ids) if first.policy.distinct else new.bodies
+        args += (new.digest.hex, b"%d" % len(texts), *texts)
+    lane = keys.lanes(home)[first.policy.priority]
+    hashes = [keys.request_hash(new.id) for new in part]
+    names = (keys.active(home), keys.conf(home), lane, *keys.turns(home), *hashes)
+    return TextCall(signed(library(), "submit", _SUBMIT), names, args)
+
+
+def enqueue_calls(pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0) -> Iterator[Call]:
+    """Yields the call of enqueue for each request; most requests of a group share a policy."""
+    script, replaced = signed(library(), "enqueue", _ENQUEUE), b"%d" % over
+    policy, lives, queue, text, extras = None, "", b"", b"", b""
+    for new, intent in pairs:
+        if new.policy is not policy or new.lives != lives:
+            policy, lives = new.policy, new.lives
+            (queue, text, _), extras = terms(policy), sent_extras(policy, lives)
+        args: list[Arg] = [
+            b"", queue, text, new.digest.hex, b"%d" % intent.score, b"%d" % new.open_ms, extras,
+            intent.shards, replaced, *new.bodies,
+        ]  # fmt: skip
+        if policy.distinct:
+            args.append(new.ids)
+        yield TextCall(script, new.names, args)
+
+
+class Intent(NamedTuple):
+    """The score in `active` of a request that is about to be written, and the score before it."""
+
+    score: int
+    before: str  # the score as Redis wrote it; "0" = none
+    shards: str = ""  # where its tokens will go
+
+
+def announce(
+    policy: Policy, ids: Sequence[str], above: int = 0
+) -> Operation[tuple[int, list[Intent]]]:
+    """Announces requests in `active`; returns the queue's bound (0 = none), and an intent for each.
+
+    `above` is a score that the auditor gave up. At most 400 ids, each once.
+    """
+    names = (keys.active(policy.queue), keys.conf(policy.queue))
+    grace = grace_ms(policy)
+    reply = yield from library().intend(names, grace=grace, above=above, ids=ids).run()
+    return reply.max_waiting, read_intents(ids, reply.shards, reply.scores)
+
+
+def grace_ms(policy: Policy) -> int:
+    """Returns for how many ms the auditor leaves an intent alone.
+
+    The auditor's first check must not be later than its first duty: the deadline, the end of the
+    ageing, the start after other requests. Each check costs calls, so there is a least time.
+    """
+    grace = settings.INTENT_GRACE_MS
+    least = grace // 5
+    dues = [due for due in (policy.deadline_ms, policy.ageing_ms) if due]
+    if policy.after:
+        dues.append(least)
+    return min(grace, max(min(dues, default=grace), least))
+
+
+def read_intents(ids: Sequence[str], shards: bytes, scores: list[Any]) -> list[Intent]:
+    """Reads the reply of intend: the shards, then for each id its score and the former one."""
+    spread = Shards.of(shards)
+    return [
+        Intent(score, before.decode(), spread.turned(request_id))
+        for request_id, score, before in zip(ids, scores[::2], scores[1::2], strict=True)
+    ]
+
+
+def seen_to_exist(due_ms: int) -> str:
+    """Returns the score in `active` of a request that exists; if it vanishes, it is lost."""
+    return f"{due_ms}.5"
+
+
+def withdraw(queue: str, request_id: str, intent: Intent) -> Call:
+    """Takes an intent back: the entry gets its former score, or is removed if it had none.
+
+    An entry that has another score by now stays: it is a newer intent, whose request may exist.
+    """
+    if intent.before != "0":
+        return reschedule_active(queue, [request_id, intent.score, intent.before])
+    return drop_active(queue, request_id, str(intent.score))
+
+
+def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Call | None:
+    """Returns the step that undoes an intent for a request of this queue that existed already.
+
+    The entry gets its former score, with the mark of a request that exists. None = the entry was
+    missing, and the intent replaces it.
+    """
+    if is_over:
+        return withdraw(queue, request_id, intent)
+    if intent.before == "0":
+        return None
+    marked = seen_to_exist(int(float(intent.before)))
+    return reschedule_active(queue, [request_id, intent.score, marked])
+
+
+def submit_on_one_server(
+    group: Sequence[NewRequest],
+) -> Operation[tuple[int, list[Begun]] | None]:
+    """Does all three steps by one script; returns the queue's bound, and how far each came.
+
+    None = no server has all keys, and nothing was done. The error of a single call is raised.
+    """
+    parts = parts_of(group)
+    if len(parts) == 1:
+        raw = yield SingleServer(submit_call(group))
+        replies = None if raw is None else [raw]
+    else:
+        calls = LazySteps(len(parts), map(submit_call, parts))
+        replies = yield SingleServer(Batch(calls, lenient=True))
+    if replies is None:
+        return None
+    bound, begun = 0, list[Begun]()
+    for part, raw in zip(parts, replies, strict=True):
+        if isinstance(raw, FairlaneError):
+            begun += [Begun(new, None, None) for new in part]
+            continue
+        reply = read_submitted(raw)
+        bound = reply.max_waiting
+        begun += _read_submitted(part, reply)
+    return bound, begun
+
+
+def _read_submitted(part: Sequence[NewRequest], reply: Reply) -> Iterator[Begun]:
+    rows = reply.submitted
+    scores = [value for row in zip(rows[::3], rows[1::3], strict=True) for value in row]
+    intents = read_intents([new.id for new in part], reply.shards, scores)
+    for new, intent, enqueued in zip(part, intents, rows[2::3], strict=True):
+        yield Begun(new, intent, read_enqueued(enqueued) if enqueued else None)
+
+
+def create_alone(new: NewRequest, room: Admission, intent: Intent | None) -> Operation[None]:
+    """Creates or finds one request and follows up its reply; waits for room."""
+    while True:
+        try:
+            reply = yield from _enqueue(new, room, intent)
+            break
+        except (RedisFull, QueueFull) as error:
+            intent = None  # it was withdrawn
+            yield from room.wait(error)
+    if steps := follow_up(new.policy.queue, (new.id, reply)):
+        yield Batch(steps)
+    new.note_reply(reply)
+
+
+def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> Operation[Reply]:
+    """Enqueues one request; returns the reply ok, exists or ended."""
+    given_up, over = 0, 0
+    reply: Reply | None = None
+    if intent is None:
+        intent, reply = yield from _submit_alone(new, room)
+        if intent is None and reply is not None:
+            room.found()
+            return reply
+    while True:
+        if intent is None:
+            room.bound, (intent,) = yield from announce(new.policy, [new.id], given_up)
+        if reply is None:
+            reply = yield from _enqueue_announced(new, room, intent, over)
+        if reply.is_late:  # the auditor gave the intent up: a later one is needed
+            given_up = reply.seen
+        elif reply.is_abandoned:
+            over = yield from _log_abandoned(new, reply.summary, intent)
+        elif reply.is_kept:
+            yield from _restore_found(new, reply.summary, intent)
+            yield from make_way(new, reply.summary)
+        else:
+            break
+        intent, reply = None, None
+    room.found()
+    if reply.is_exists or reply.is_conflict:
+        yield from _take_found(new, reply, intent)
+    return reply
+
+
+def _take_found(new: NewRequest, reply: Reply, intent: Intent) -> Operation[None]:
+    """Restores the entry in `active` of an id that exists. Raises RequestExists, RequestEnded."""
+    home = yield from _restore_found(new, reply.summary, intent)
+    if reply.is_conflict:
+        raise already_exists(new.id, "" if home == new.policy.queue else home)
+    if reply.open:
+        yield from ask_guard(new, reply.summary, is_same=True)
+    if reply.summary.is_cancelled:
+        raise cancelled_error(new.id, reply.summary)
+
+
+def _log_abandoned(new: NewRequest, summary: Summary, intent: Intent) -> Operation[int]:
+    """Logs the ending of an abandoned life, so that a new one may follow; returns when it began.
+
+    Raises what the guard of the new request raises.
+    """
+    if new.guard is not None:
+        yield from _restore_found(new, summary, intent)
+        yield from ask_guard(new, summary)
+    home = yield Command(b"HGET", keys.request_hash(new.id), b"queue")
+    if home is not None:  # else its retention is over
+        yield retire(home.decode(), new.id, summary)
+    return summary.born
+
+
+def _submit_alone(
+    new: NewRequest, room: Admission
+) -> Operation[tuple[Intent | None, Reply | None]]:
+    """Creates a request by submit, where one server has all keys; returns intent and reply.
+
+    Without a reply, the steps after the intent are still to do. A reply without an intent is that
+    of an earlier try whose reply was lost. The tokens are in their lane already.
+    """
+    try:
+        submitted = yield from submit_on_one_server([new])
+    except RedisFull:
+        if (found := (yield from _find_lost_reply(new))) is not None:
+            return None, found
+        raise
+    if submitted is None:
+        return None, None
+    room.bound, ((_, intent, reply),) = submitted
+    return intent, reply
+
+
+def _enqueue_announced(
+    new: NewRequest, room: Admission, intent: Intent, over: int
+) -> Operation[Reply]:
+    try:
+        yield from _ask(new, room, over)
+        (call,) = enqueue_calls([(new, intent)], over)
+        return (yield from call.run())
+    except (InvalidArgument, RedisFull, QueueFull) as error:
+        found = (yield from _find_lost_reply(new)) if isinstance(error, RedisFull) else None
+        if found is not None:
+            return found
+        yield withdraw(new.policy.queue, new.id, intent)  # nothing was written: no trace stays
+        raise
+
+
+def _find_lost_reply(new: NewRequest) -> Operation[Reply | None]:
+    """Returns the reply to an enqueue that was written although its reply was lost, or None.
+
+    It has no tokens. The intent stays, so the auditor mints the tokens of the lost reply again.
+    """
+    born = yield from find_born(new)
+    if not born:
+        return None
+    (left,) = (yield from read(new.id, "left_out")) if new.policy.distinct else ("",)
+    return read_enqueued([b"ok", [], born, int(left or 0)])
+
+
+def find_born(new: NewRequest) -> Operation[int]:
+    """Returns `born` of this very submission if it was written and its reply was lost, else 0."""
+    reply = yield from library().confirm(keys.request_keys(new.id)).run()
+    if reply.is_gone or reply.chain.decode() != new.digest.hex or reply.state in CANCELLED:
+        return 0
+    return int(reply.born)
+
+
+def _ask(new: NewRequest, room: Admission, over: int) -> Operation[None]:
+    """Gets room for the first chunk; an empty chunk, or a repeat of an existing one, needs none.
+
+    With `over` only an abandoned life exists, and the new one needs room.
+    """
+    if not new.bodies:
+        return
+    try:
+        yield from room.ask(1, len(new.bodies))
+    except QueueFull:
+        if over or not (yield Command(b"HEXISTS", keys.request_hash(new.id), b"digest")):
+            raise
+
+
+def _restore_found(new: NewRequest, summary: Summary, intent: Intent) -> Operation[str]:
+    """Undoes the intent for an id that exists: it must not keep the auditor from the request.
+
+    Returns the queue of the request.
+    """
+    queue = new.policy.queue
+    home = yield Command(b"HGET", keys.request_hash(new.id), b"queue")
+    is_ours, is_over = home == queue.encode(), summary.state.decode() in ENDED_STATES
+    if is_ours and is_over:
+        yield retire(queue, new.id, summary)
+    if not is_ours:
+        yield withdraw(queue, new.id, intent)
+    elif (step := restore(queue, new.id, intent, is_over=is_over)) is not None:
+        yield step
+    return (home or b"").decode()
+
+
+def already_exists(request_id: str, home: str = "") -> RequestExists:
+    """Returns the error of an id that another producer has; `home`: in this other queue."""
+    if home:
+        return RequestExists(f"request {request_id} is in queue {home}: choose another id")
+    return RequestExists(
+        f"request {request_id} exists with other content or options: "
+        "choose another id, or submit the same again"
+    )
+
+
+def cancelled_error(request_id: str, summary: Summary) -> RequestEnded:
+    """Returns the error of a submission whose request was cancelled: its chunks do not run."""
+    state, reason = summary.state.decode(), summary.reason.decode()
+    why = f" ({reason})" if reason else ""
+    if state == "cancelling":
+        return RequestEnded(
+            f"request {request_id} is being cancelled{why}: wait for its end, or choose another id"
+        )
+    remedy = "submit it again" if reason == "abandoned" else "choose another id"
+    return RequestEnded(f"request {request_id} was cancelled{why}: {remedy}")
+
+
+GROUP = 400  # requests of one create
+Pending = tuple["NewRequest", "Intent | None"]  # None: it is not announced
+
+
+def create(
+    group: Sequence[NewRequest], max_wait_s: float = 0.0
+) -> Operation[list[Created | FairlaneError]]:
+    """Creates 1 to 400 requests of one queue; returns what Redis has of each, or its error.
+
+    An abandoned request of an id was never complete, so a new one takes its place. The errors are
+    RequestExists, RequestEnded (it was cancelled), RedisFull and QueueFull. A request without room
+    is tried again for `max_wait_s` seconds. The error of one request does not stop the others, but
+    when Redis or the queue is full, nothing more is begun. Raises RedisUnreachable.
+    """
+    pending: list[Pending] = [(new, None) for new in group]
+    bound = 0
+    if any(new.policy.after for new in group):
+        yield from check_others(group)
+    if len(group) > 1:
+        with contextlib.suppress(RedisFull):  # then each is tried alone, and its room waited for
+            bound, pending = yield from _create_group(group)
+    errors = (yield from create_each(pending, max_wait_s, bound)) if pending else {}
+    return [new.created or errors[new.id] for new in group]
+
+
+def _create_group(group: Sequence[NewRequest]) -> Operation[tuple[int, list[Pending]]]:
+    """Creates what goes smoothly; returns the queue's bound, and what is to be created alone."""
+    found = yield from submit_on_one_server(group)
+    if found is None:
+        bound, intents = yield from announce(group[0].policy, [new.id for new in group])
+        begun = [Begun(new, intent, None) for new, intent in zip(group, intents, strict=True)]
+    else:
+        bound, begun = found
+    if not bound or not any(new.bodies for new in group):
+        begun = yield from _enqueue_together(begun)
+    return bound, (yield from _follow_up_submitted(begun))
+
+
+def create_one(new: NewRequest) -> Operation[Created]:
+    """Creates one request, and raises its error: see create."""
+    (created,) = yield from create([new])
+    if isinstance(created, FairlaneError):
+        raise created
+    return created
+
+
+def create_each(
+    pending: Sequence[Pending], max_wait_s: float, bound: int = 0
+) -> Operation[dict[str, FairlaneError]]:
+    """Creates one request after the other; returns the errors by id. `bound` is the queue's."""
+    errors: dict[str, FairlaneError] = {}
+    stop: FairlaneError | None = None
+    for new, intent in pending:
+        if stop is not None and not (yield from _was_written(new, intent)):
+            errors[new.id] = stop
+            continue
+        room = new.room or Admission(new.id, new.policy.queue, 0.0 if stop else max_wait_s)
+        room.bound = bound
+        try:
+            yield from create_alone(new, room, intent)
+        except RedisUnreachable:
+            raise
+        except FairlaneError as error:  # also a key of this request that cannot be read
+            errors[new.id] = error
+            if isinstance(error, (RedisFull, QueueFull)):  # else the others are not concerned
+                stop = stop or error
+    return errors
+
+
+def _was_written(new: NewRequest, intent: Intent | None) -> Operation[bool]:
+    """Returns True if the reply of its creation was lost; else withdraws its intent."""
+    if (yield from find_born(new)):
+        return True
+    if intent is not None:
+        yield withdraw(new.policy.queue, new.id, intent)
+    return False
+
+
+# ------------------------------------------------------------------ many together
+
+
+def _enqueue_together(begun: Sequence[Begun]) -> Operation[list[Begun]]:
+    """Enqueues in one batch what is announced only."""
+    announced = [(new, intent) for new, intent, reply in begun if intent and not reply]
+    if not announced:
+        return [*begun]
+    calls = LazySteps(len(announced), enqueue_calls(announced))
+    replies = iter((yield Batch(calls, lenient=True)))
+    return [
+        one._replace(reply=_reply_of(next(replies))) if one.intent and not one.reply else one
+        for one in begun
+    ]
+
+
+def _reply_of(raw: Any) -> Reply | None:
+    return None if isinstance(raw, FairlaneError) else read_enqueued(raw)
+
+
+def _follow_up_submitted(begun: Sequence[Begun]) -> Operation[list[Pending]]:
+    """Follows up the replies of enqueue; returns the requests that did not go smoothly."""
+    queue = begun[0].new.policy.queue
+    steps, left = list[Command | Call](), list[Pending]()
+    done: list[tuple[str, Reply]] = []
+    for new, intent, reply in begun:
+        if not (intent and reply and (reply.is_ok or reply.is_ended or _is_found(reply))):
+            left.append((new, intent))
+            continue
+        if reply.is_exists:
+            if is_over := reply.summary.state.decode() in ENDED_STATES:
+                steps += retire_all(queue, [(new.id, reply.summary)])
+            step = restore(queue, new.id, intent, is_over=is_over)
+            steps += [] if step is None else [step]
+        new.note_reply(reply)
+        done.append((new.id, reply))
+    steps += follow_up(queue, *done)
+    if steps:
+        yield Batch(steps)
+    return left
+
+
+def _is_found(reply: Reply) -> bool:
+    return reply.is_exists and not reply.summary.is_cancelled

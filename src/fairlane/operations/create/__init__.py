@@ -1,1 +1,0 @@
-"""How requests come into being: many together, or one alone that waits for room."""

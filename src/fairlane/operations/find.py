@@ -1,0 +1,577 @@
+"""The workers of a queue: where each one runs, since when, its last beat, and what it holds.
+
+A page costs one HMGET a worker, 100 in a round trip.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane.common.clock import ms_of
+from fairlane.common.text import exact
+from fairlane.errors import InvalidArgument
+from fairlane.found import (
+    ENDED,
+    RUNNING,
+    STATE_GROUPS,
+    RequestFilters,
+    RequestPage,
+    WorkerPage,
+    WorkerState,
+)
+from fairlane.model import ENDED_STATES, Completion
+from fairlane.operations import backlog
+from fairlane.operations.batching import run_all
+from fairlane.operations.completion import has_entries_before
+from fairlane.operations.request_state import (
+    completion,
+    progress_of,
+    read_holds,
+    read_pace,
+    read_release,
+)
+from fairlane.operations.shards import read_shards
+from fairlane.operations.workers import is_late
+from fairlane.options import check_priority
+from fairlane.protocol import keys
+from fairlane.protocol.keys import check_name
+from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Unpack
+
+    from fairlane.model import Progress
+    from fairlane.operations.backlog import Waiting
+
+
+_DIGITS = 20  # of a number of 64 bits
+_SHOWN_MOST = 60  # characters of a refused cursor
+
+
+def write_cursor(owner: str, *parts: Any) -> str:
+    """Returns a cursor; `owner` is what the pages are of, as `queue req`."""
+    text = json.dumps([owner, *parts], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, owner: str) -> list[Any]:
+    """Returns the parts of a cursor. Raises InvalidArgument for one of another owner."""
+    parts = _decoded(cursor)
+    if not isinstance(parts, list) or not parts or not isinstance(parts[0], str):
+        raise invalid_cursor(cursor)
+    if parts[0] != owner:
+        raise InvalidArgument(
+            f"cursor {_short(cursor)} is of {parts[0]}, not of {owner}: "
+            f"give one that a page of {owner} ended with"
+        )
+    return parts[1:]
+
+
+def is_number(text: str) -> bool:
+    """Returns True for a cursor of SCAN: a number of 64 bits."""
+    return len(text) <= _DIGITS and text.isascii() and text.isdecimal() and int(text) < 1 << 64
+
+
+def invalid_cursor(cursor: object) -> InvalidArgument:
+    """Returns the error for a text that no page ended with."""
+    return InvalidArgument(
+        f"cursor {_short(cursor)} is not valid: give the one that the page before ended with"
+    )
+
+
+def _decoded(cursor: str) -> Any:
+    try:
+        return json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, TypeError, binascii.Error, RecursionError):
+        return None
+
+
+def _short(cursor: object) -> str:
+    shown = repr(cursor)
+    return shown if len(shown) <= _SHOWN_MOST else f"{shown[:_SHOWN_MOST]}..."
+
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{0,128}")
+
+_OLDEST_S = 10**12  # more is no age
+_NAMES = RequestFilters.__optional_keys__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFilter:
+    """The checked filters; an empty set excludes nothing."""
+
+    states: frozenset[str] = frozenset()
+    priorities: frozenset[int] = frozenset()
+    id_prefix: str = ""
+    older_ms: int = 0
+    newer_ms: int | None = None
+    tags: frozenset[str] = frozenset()
+    tenants: frozenset[str] = frozenset()
+
+    @property
+    def reads_labels(self) -> bool:
+        """Returns True if tags or the tenant decide, which only the request's hash has."""
+        return bool(self.tags or self.tenants)
+
+    def accepts_labels(self, tags: str, tenant: str) -> bool:
+        """Returns True if a request with these tags, with commas between them, is listed."""
+        return self.tags.issubset(tags.split(",")) and (not self.tenants or tenant in self.tenants)
+
+    def wants_any(self, states: tuple[str, ...]) -> bool:
+        """Returns True if requests in one of these states are listed."""
+        return not self.states or not self.states.isdisjoint(states)
+
+    def accepts(
+        self, request_id: str, state: str, priority: int, submitted_ms: int, now_ms: int
+    ) -> bool:
+        """Returns True if this request is listed."""
+        age_ms = now_ms - submitted_ms
+        return (
+            (not self.states or state in self.states)
+            and (not self.priorities or priority in self.priorities)
+            and request_id.startswith(self.id_prefix)
+            and age_ms >= self.older_ms
+            and (self.newer_ms is None or age_ms < self.newer_ms)
+        )
+
+
+def filter_of(**wanted: Unpack[RequestFilters]) -> RequestFilter:
+    """Returns the filter. Raises InvalidArgument, and TypeError for a wrong name."""
+    given: dict[str, Any] = dict(wanted)
+    for name in given:
+        if name not in _NAMES:
+            raise TypeError(f"filter {name} is not valid: {', '.join(sorted(_NAMES))} are known")
+    older_ms = _age_ms("older_s", given.get("older_s")) or 0
+    newer_ms = _age_ms("newer_s", given.get("newer_s"))
+    if newer_ms is not None and older_ms >= newer_ms:
+        raise InvalidArgument(
+            f"older {exact(older_ms / 1000)} s and newer {exact(newer_ms / 1000)} s exclude each "
+            "other: no request is older than the first and newer than the second"
+        )
+    prefix = given.get("id_prefix", "")
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise InvalidArgument(
+            f"beginning of an id {prefix!r} is not valid: ids have letters, digits and _ . : -"
+        )
+    return RequestFilter(
+        states=frozenset(state for word in _each(given, "states") for state in _states_of(word)),
+        priorities=frozenset(map(check_priority, _each(given, "priorities"))),
+        id_prefix=prefix,
+        older_ms=older_ms,
+        newer_ms=newer_ms,
+        tags=frozenset(check_name("tag", tag) for tag in _each(given, "tags")),
+        tenants=frozenset(check_name("tenant", name) for name in _each(given, "tenants")),
+    )
+
+
+def _each(given: dict[str, Any], name: str) -> Iterable[Any]:
+    values = given.get(name, ())
+    if isinstance(values, (str, int)):
+        return (values,)
+    if isinstance(values, bytes) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"{name} {values!r} is not valid: give one, or a list")
+    return values
+
+
+def _states_of(word: object) -> tuple[str, ...]:
+    known = [*STATE_GROUPS, *RUNNING, *ENDED]
+    if not isinstance(word, str) or word not in known:
+        near = get_close_matches(str(word), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the states are {', '.join(known)}"
+        raise InvalidArgument(f"state {word!r} is not valid: {hint}")
+    return STATE_GROUPS.get(word, (word,))
+
+
+def _age_ms(name: str, seconds: object) -> int | None:
+    if seconds is None:
+        return None
+    found = ms_of(name, seconds)  # type: ignore[arg-type]  # it checks
+    if not 0 <= found <= _OLDEST_S * 1000:
+        raise InvalidArgument(f"{name} {seconds!r} is not valid: 0 to {_OLDEST_S:,} s is expected")
+    return found
+
+
+MOST_LISTED = 1_000  # requests of one page
+_PART = 1_000  # entries of `active`, or of the log, that one call reads
+_CLOCKS_MS = 60_000  # how far the clocks of two nodes of a cluster may be apart
+_URGENT, _WALK, _ENDED = "urgent", "walk", "ended"
+_LABELS = ("born", "tags", "tenant")
+_BEFORE_ALL = (-(1 << 62), 0, 0, "")  # sorted before each request
+
+
+class _Place(NamedTuple):
+    """A section of the list, the ZSCAN cursor in `active`, and what was listed last.
+
+    `log_id` is the entry behind which the list goes on. In the middle of a sorted part of the log
+    it is the first entry of that part.
+    """
+
+    section: str
+    scan: str = "0"
+    behind: OrderKey = _BEFORE_ALL
+    log_id: str = ""
+
+
+class _Part(NamedTuple):
+    """What one part of the list gave, where the next one begins, and how much it cost."""
+
+    found: list[Progress | Completion]
+    next: _Place | None
+    read: int
+
+
+class _Search(NamedTuple):
+    """What is searched, and when."""
+
+    queue: str
+    wanted: RequestFilter
+    order: Order
+    now_ms: int
+    is_small: bool  # one part has all unfinished requests
+
+    def accepts(self, row: Unfinished) -> bool:
+        """Returns True if this unfinished request is listed."""
+        return self.wanted.accepts_labels(row.tags, row.tenant) and self.wanted.accepts(
+            row.id, row.state, row.priority, row.submitted_ms, self.now_ms
+        )
+
+    def accepts_ended(self, one: Completion) -> bool:
+        """Returns True if this ended request is listed, whatever its tags and tenant are."""
+        return self.wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, self.now_ms)
+
+    @property
+    def behind_running(self) -> _Place | None:
+        """Returns where the list goes on behind the last unfinished request."""
+        return _Place(_ENDED) if self.wanted.wants_any(ENDED) else None
+
+
+def list_requests(
+    queue: str, wanted: RequestFilter, limit: int = 100, after: str = "", sort: str = ""
+) -> Operation[RequestPage]:
+    """Returns the page behind `after` ("" = the first), at most `limit` (1 to 1,000) requests.
+
+    Raises InvalidArgument for a limit, an order or a cursor that is not valid.
+    """
+    check_page(limit)
+    order = Order.of(sort)
+    place: _Place | None = _read_place(after, queue, sort) if after else None
+    active, logged, time = yield Batch(
+        [
+            Command(b"ZCARD", keys.active(queue)),
+            Command(b"XLEN", keys.completed(queue)),
+            Command(b"TIME"),
+        ]
+    )
+    is_small = active <= backlog.MOST_READ
+    search = _Search(queue, wanted, order, time_ms(time), is_small)
+    if place is None:
+        running = _URGENT if is_small or not sort else _WALK
+        place = _Place(running if wanted.wants_any(RUNNING) else _ENDED)
+    found: list[Progress | Completion] = []
+    left = backlog.MOST_READ
+    while place is not None and left > 0 and len(found) < limit:
+        part = yield from _SECTIONS[place.section](search, place, limit - len(found))
+        found += part.found
+        place, left = part.next, left - part.read
+    is_sorted = (is_small or not wanted.wants_any(RUNNING)) and (
+        not sort or logged <= _PART or not wanted.wants_any(ENDED)
+    )
+    rows = _without_earlier(found)
+    rest = _write_place(place, queue, sort) if place else ""
+    return RequestPage(rows, rest, search.now_ms, is_sorted)
+
+
+def _without_earlier(found: list[Progress | Completion]) -> list[Progress | Completion]:
+    """Leaves out the running row of a request that ended while the page was read."""
+    over = {(one.id, one.submitted_ms) for one in found if isinstance(one, Completion)}
+    return [
+        one
+        for one in found
+        if isinstance(one, Completion) or (one.id, one.submitted_ms) not in over
+    ]
+
+
+def check_page(limit: object) -> None:
+    """Raises InvalidArgument unless `limit` is a number of rows that one page may have."""
+    is_number = isinstance(limit, int) and not isinstance(limit, bool)
+    if not is_number or not 1 <= limit <= MOST_LISTED:  # type: ignore[operator]
+        raise InvalidArgument(
+            f"limit {limit!r} is not valid: a whole number from 1 to {MOST_LISTED:,} is expected"
+        )
+
+
+# ------------------------------------------------------------------ sections
+
+
+def _urgent(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+    """Lists the most urgent requests; all unfinished ones, unless there are very many."""
+    most = backlog.MOST_READ if search.is_small else backlog.MOST_READ // 2
+    spread = yield from read_shards(search.queue)
+    tokens = yield from backlog.read_waiting(search.queue, spread.served, most)
+    names = yield Command(b"ZRANGE", keys.active(search.queue), 0, most - 1)
+    rows = yield from most_urgent(search.queue, tokens, names)
+    behind = search.behind_running if search.is_small else _Place(_WALK)
+    return (yield from _chosen(search, rows, place, room, behind))
+
+
+def _walk(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+    """Lists the requests of one part of `active`."""
+    cursor, flat = yield Command(b"ZSCAN", keys.active(search.queue), place.scan, b"COUNT", _PART)
+    ids = [name.decode("utf-8", "replace") for name in flat[::2]]
+    rows = yield from unfinished(search.queue, ids, frozenset(ids))
+    scan = cursor.decode()
+    behind = search.behind_running if scan == "0" else _Place(_WALK, scan)
+    return (yield from _chosen(search, rows, place, room, behind))
+
+
+def _chosen(
+    search: _Search, rows: list[Unfinished], place: _Place, room: int, behind: _Place | None
+) -> Operation[_Part]:
+    """Returns the listed ones of `rows`; `behind` is where the list goes on when all are listed."""
+    key = search.order.key
+    listed = [row for row in rows if key(row) > place.behind and search.accepts(row)]
+    listed.sort(key=key)
+    if len(listed) > room:
+        listed = listed[:room]
+        behind = place._replace(behind=key(listed[-1]))
+    return _Part([*(yield from read_progress(listed))], behind, max(1, len(rows)))
+
+
+def _ended(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+    """Lists the requests of one part of the completion log, the newest first or in the order."""
+    entries = yield _log_part(search, place)
+    ended = [completion(*entry) for entry in entries]
+    end = None if len(entries) < _PART else _Place(_ENDED, log_id=ended[-1].log_id)
+    rows, key = ended, search.order.key
+    if search.order.sort:
+        rows = sorted((one for one in ended if key(one) > place.behind), key=key)
+    labels = None
+    if search.wanted.reads_labels:
+        labels = yield from _labels([one for one in rows if search.accepts_ended(one)])
+    found: list[Completion] = []
+    for at, one in enumerate(rows):
+        if len(found) == room:
+            # The next one is for the next page, which begins behind the last one that was examined.
+            last = rows[at - 1]
+            end = _Place(_ENDED, log_id=last.log_id)
+            if search.order.sort:
+                end = _Place(_ENDED, behind=key(last), log_id=ended[0].log_id)
+            break
+        if search.accepts_ended(one) and (
+            labels is None or search.wanted.accepts_labels(*labels.get(one.log_id, ("", "")))
+        ):
+            found.append(one)
+    if labels is None:
+        labels = yield from _labels(found)
+    listed: list[Progress | Completion] = [_with(one, *labels.get(one.log_id, ())) for one in found]
+    return _Part(listed, end, max(1, len(entries)))
+
+
+def _log_part(search: _Search, place: _Place) -> Command:
+    newer_ms = search.wanted.newer_ms
+    # No request is logged before it is submitted.
+    oldest = "-" if newer_ms is None else str(max(0, search.now_ms - newer_ms - _CLOCKS_MS))
+    newest = "+"
+    if place.log_id:
+        newest = place.log_id if place.behind != _BEFORE_ALL else f"({place.log_id}"
+    return Command(b"XREVRANGE", keys.completed(search.queue), newest, oldest, b"COUNT", _PART)
+
+
+def _labels(ended: list[Completion]) -> Operation[dict[str, tuple[str, str]]]:
+    """Returns the tags and the tenant of those endings whose requests are still kept."""
+    replies = yield from run_all([hmget(one.id, *_LABELS) for one in ended])
+    found = {}
+    for one, reply in zip(ended, replies, strict=True):
+        born, tags, tenant = parse_fields(_LABELS, reply)
+        if born == str(one.submitted_ms):  # else another life has the id
+            found[one.log_id] = tags, tenant
+    return found
+
+
+def _with(one: Completion, tags: str = "", tenant: str = "") -> Completion:
+    return replace(one, tags=tuple(filter(None, tags.split(","))), tenant=tenant)
+
+
+_SECTIONS = {_URGENT: _urgent, _WALK: _walk, _ENDED: _ended}
+
+
+# ------------------------------------------------------------------ cursors
+
+
+def _write_place(place: _Place, queue: str, sort: str) -> str:
+    return write_cursor(f"queue {queue}", sort, *place)
+
+
+def _read_place(cursor: str, queue: str, sort: str) -> _Place:
+    """Raises InvalidArgument."""
+    match read_cursor(cursor, f"queue {queue}"):
+        case [
+            str(sorted_by),
+            str(section),
+            str(scan),
+            [int(first), int(priority), int(born), str(name)],
+            str(log_id),
+        ] if (
+            section in _SECTIONS and is_number(scan) and (not log_id or has_entries_before(log_id))
+        ):
+            if sorted_by != sort:
+                raise InvalidArgument(
+                    f"the cursor is of a list with sort={sorted_by!r}, not {sort!r}: begin anew"
+                )
+            return _Place(section, scan, (first, priority, born, name), log_id)
+    raise invalid_cursor(cursor)
+
+
+SORTS = ("priority", "submitted", "waiting", "state")
+_FIELDS = ("state", "queue", "priority", "born", "fresh", "tags", "tenant")
+_STATES = (*RUNNING, *ENDED)
+
+OrderKey = tuple[int, int, int, str]  # what is sorted by; priority; when it was submitted; its id
+
+
+class Unfinished(NamedTuple):
+    """An unfinished request; these tuples are ordered by urgency."""
+
+    priority: int
+    submitted_ms: int
+    id: str
+    state: str
+    tags: str = ""
+    tenant: str = ""
+    waiting: int = 0
+
+
+class Order(NamedTuple):
+    """What a list is sorted by: one of SORTS, with - in front if it falls; "" = by urgency.
+
+    Equals are sorted by priority, then by age.
+    """
+
+    sort: str = ""
+
+    @classmethod
+    def of(cls, sort: object) -> Order:
+        """Returns the order of this name. Raises InvalidArgument."""
+        known = ["", *SORTS, *(f"-{one}" for one in SORTS)]
+        if sort not in known:
+            near = get_close_matches(str(sort), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"write {', '.join(SORTS)}"
+            raise InvalidArgument(f"sort {sort!r} is not valid: {hint}")
+        return cls(str(sort))
+
+    def key(self, one: Unfinished | Completion) -> OrderKey:
+        """Returns what a request is sorted by."""
+        name = self.sort.removeprefix("-")
+        first = 0
+        if name == "state":
+            first = _STATES.index(one.state) if one.state in _STATES else len(_STATES)
+        elif name == "waiting":
+            first = one.waiting if isinstance(one, Unfinished) else 0
+        elif name:
+            first = one.priority if name == "priority" else one.submitted_ms
+        sign = -1 if self.sort.startswith("-") else 1
+        return (sign * first, one.priority, one.submitted_ms, one.id)
+
+
+def most_urgent(
+    queue: str, waiting: Waiting, names: Iterable[bytes]
+) -> Operation[list[Unfinished]]:
+    """Returns the unfinished requests among these tokens and entries of `active`.
+
+    The most urgent comes first. It costs one HMGET a request, 100 in a round trip.
+    """
+    listed = [name.decode("utf-8", "replace") for name in names]
+    ids = list(dict.fromkeys([*waiting.request_ids(), *listed]))
+    return (yield from unfinished(queue, ids, frozenset(listed)))
+
+
+def unfinished(
+    queue: str, ids: Sequence[str], unretired: frozenset[str]
+) -> Operation[list[Unfinished]]:
+    """Returns the requests of this queue among `ids`, the most urgent first.
+
+    Ended ones are left out, unless they are `unretired`: still in `active`.
+    """
+    found = []
+    replies = yield from run_all([hmget(name, *_FIELDS) for name in ids])
+    for name, reply in zip(ids, replies, strict=True):
+        state, home, priority, born, fresh, tags, tenant = parse_fields(_FIELDS, reply)
+        is_over = state in ENDED_STATES and name not in unretired
+        if home == queue and state != "abandoned" and not is_over:
+            more = (state, tags, tenant, int(fresh or 0))
+            found.append(Unfinished(int(priority or 0), int(born or 0), name, *more))
+    return sorted(found)
+
+
+def read_progress(rows: Iterable[Unfinished]) -> Operation[list[Progress]]:
+    """Returns the counts of these requests in their order, without those that are gone."""
+    ids = [row.id for row in rows]
+    hashes = yield from run_all([Command(b"HGETALL", keys.request_hash(name)) for name in ids])
+    counts = (progress_of(name, fields, 0) for name, fields in zip(ids, hashes, strict=True))
+    found = [one for one in counts if one is not None]
+    # While all that is left waits for its first delivery, no lease has any.
+    busy = [one.id for one in found if one.state != "active" or one.left > one.waiting]
+    replies = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
+    held = dict(zip(busy, replies, strict=True))
+    return [replace(one, held=held[one.id]) if held.get(one.id) else one for one in found]
+
+
+_WORKER_FIELDS = (b"host", b"pid", b"started", b"holds")
+_LEASES = re.compile(r"([0-9]{1,9}) leases")
+
+
+def list_workers(queue: str, limit: int = 1000) -> Operation[WorkerPage]:
+    """Returns the workers with the newest beats, at most `limit` (1 to 1,000).
+
+    A worker that unregistered is not among them. Raises InvalidArgument.
+    """
+    check_page(limit)
+    key = keys.workers(queue)
+    newest = Command(b"ZRANGE", key, 0, limit - 1, b"REV", b"WITHSCORES")
+    beats, count, time = yield Batch([newest, Command(b"ZCARD", key), Command(b"TIME")])
+    names = [name.decode("utf-8", "replace") for name in beats[::2]]
+    records = yield from run_all(
+        [Command(b"HMGET", keys.worker(queue, name), *_WORKER_FIELDS) for name in names]
+    )
+    now_ms = time_ms(time)
+    found = [
+        _state(name, int(float(beat)), record, now_ms)
+        for name, beat, record in zip(names, beats[1::2], records, strict=True)
+    ]
+    found.sort(key=lambda one: (not one.is_alive, one.id))
+    return WorkerPage(found, max(0, count - len(found)))
+
+
+def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> WorkerState:
+    host, pid, started, holds = ((value or b"").decode("utf-8", "replace") for value in record)
+    age_ms = max(0, now_ms - beat_ms)
+    leases, pace = _LEASES.match(holds), read_pace(holds)
+    return WorkerState(
+        id=name,
+        host=host.partition(" ")[0],  # worker/host_identity.py: the name, then what is unique
+        pid=_number(pid),
+        started_ms=_number(started),
+        beat_ms=beat_ms,
+        beat_age_ms=age_ms,
+        is_alive=not is_late(age_ms),
+        leases=int(leases[1]) if leases else 0,
+        calls=tuple(read_holds(holds)),
+        units=pace.units,
+        per_s=pace.per_s,
+        release=read_release(holds),
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

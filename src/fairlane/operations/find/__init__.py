@@ -1,1 +1,0 @@
-"""Finds requests, workers, queues and failures. It only reads, in bounded pages."""

@@ -1,0 +1,58 @@
+"""The result of a check: what it found, how bad that is, and the operation that repairs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairlane.errors import FairlaneError, RedisUnreachable
+
+if TYPE_CHECKING:
+    from fairlane.protocol.steps import Call, Command, Operation
+
+
+OK, NOTE, WARN, BAD = "ok", "note", "warn", "bad"
+
+
+@dataclass(slots=True)
+class Finding:
+    """The result of one check. `what` is a sentence without its subject; `subject` may name that.
+
+    `severity` is ok, note (harmless), warn (can wait) or bad (needs a repair or a person). `remedy`
+    describes what `repair` does, or what a person must do if there is no repair.
+    """
+
+    check: str
+    severity: str
+    what: str
+    remedy: str = ""
+    subject: str = ""  # a request, a key or a lane
+    repair: Operation[Any] | None = None
+    is_fixed: bool = False
+
+    @property
+    def is_left(self) -> bool:
+        """Returns True if the finding still needs a repair or a person."""
+        return self.severity == BAD and not self.is_fixed
+
+    def apply(self) -> Operation[None]:
+        """Runs the repair; if that is refused, the error becomes the remedy.
+
+        Raises RedisUnreachable. A repair may run twice, and while workers do the same.
+        """
+        if self.repair is None:
+            return
+        repair, self.repair = self.repair, None
+        try:
+            yield from repair
+        except RedisUnreachable:
+            raise
+        except FairlaneError as error:
+            self.remedy = f"the repair failed: {error}"
+            return
+        self.is_fixed = True
+
+
+def once(step: Command | Call) -> Operation[Any]:
+    """Makes a repair from one step."""
+    return (yield step)

@@ -1,0 +1,149 @@
+"""Reads the runs of flows: the steps of one, and those that have some properties."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.found import FlowProgress, StepProgress
+from fairlane.operations.batching import run_all
+from fairlane.operations.completion import state, wait
+from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
+from fairlane.operations.flows import FLOW_TAG, property_tags
+from fairlane.operations.hand_over import DEAD, Feed, Place, cancel_flow, request_of, run_of
+from fairlane.operations.request_state import asks_of_progress, progress_of
+from fairlane.options import check_whole
+from fairlane.protocol.request_hash import hmget, parse_fields, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fairlane.model import Progress
+    from fairlane.protocol.steps import Operation
+
+
+_PAGES = 20  # of requests that one search reads
+
+
+def place_of(run: str) -> Operation[Place]:
+    """Returns the place of a run's first step. Raises RequestNotFound."""
+    seen, text = yield from read(request_of(run, 1), "state", "flow")
+    place = Place.parse(text)
+    if place is None or seen == "abandoned":
+        raise RequestNotFound(
+            f"there is no flow {run} (one is kept as long as the request of its first step)"
+        )
+    return place
+
+
+def flow_progress(run: str) -> Operation[FlowProgress]:
+    """Returns the steps of a run that are still kept. Raises RequestNotFound."""
+    place = yield from place_of(run)
+    ids = [request_of(run, number) for number in range(1, place.steps + 1)]
+    replies = yield from run_all(asks_of_progress(ids))
+    found: dict[str, Progress] = {}
+    for one, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
+        now = progress_of(one, fields, held)
+        if now is not None:
+            found[one] = now
+    steps = [_step(now, found) for now in found.values()]
+    return FlowProgress(run, place.flow, steps)
+
+
+def _step(now: Progress, all_steps: Mapping[str, Progress]) -> StepProgress:
+    feed = Feed.parse(now.detail.get("feed", ""))
+    found = [all_steps[one] for one in feed.sources if one in all_steps] if feed else []
+    return StepProgress(_name(now), tuple(map(_name, found)), bool(feed and feed.kind == DEAD), now)
+
+
+def _name(now: Progress) -> str:
+    place = Place.parse(now.detail.get("flow", ""))
+    return place.step if place else now.id
+
+
+def flow_state(run: str) -> Operation[str]:
+    """Returns active, done or cancelled. Raises RequestNotFound."""
+    return (yield from flow_progress(run)).state
+
+
+def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float | None) -> Operation[str]:
+    """Waits for the end of every step; returns done or cancelled.
+
+    Raises WaitTimeout, RequestNotFound, RequestLost.
+    """
+    began = clock()
+    place = yield from place_of(run)
+    for number in range(1, place.steps + 1):
+        yield from wait(request_of(run, number), clock, timeout_s, began)
+    return (yield from flow_progress(run)).state
+
+
+def last_step(run: str) -> Operation[str]:
+    """Returns the request of the last step that compensates nothing.
+
+    Raises RequestNotFound, and InvalidArgument if a flow ends with several children.
+    """
+    place = yield from place_of(run)
+    ids = [request_of(run, number) for number in range(1, place.steps + 1)]
+    rows = yield from run_all([hmget(one, "feed", "flow") for one in ids])
+    ends = {ids[0]: place.step}
+    for one, row in zip(ids, rows, strict=True):
+        text, own = parse_fields(["feed", "flow"], row)
+        feed, here = Feed.parse(text), Place.parse(own)
+        if feed is not None and here is not None and feed.kind != DEAD:
+            ends = {name: step for name, step in ends.items() if name not in feed.sources}
+            ends[one] = here.step
+    if len(ends) > 1:
+        raise InvalidArgument(
+            f"flow {run} ends with the children {', '.join(ends.values())}: read the results of "
+            "each, as run.step(NAME).results()"
+        )
+    (last,) = ends
+    yield from state(last)  # it may be gone before the first one is
+    return last
+
+
+def cancel_run(run: str, reason: str) -> Operation[None]:
+    """Cancels the steps of a run; a compensating one ends after its source. RequestNotFound."""
+    place = yield from place_of(run)
+    yield from cancel_flow(run, place.steps, reason)
+
+
+def find_flows(
+    queue: str, properties: Mapping[str, object], flow: str = "", limit: int = 100
+) -> Operation[list[tuple[str, str]]]:
+    """Returns the runs with all these properties that began in this queue: (id, first state).
+
+    Unfinished ones come first, and at most `limit` (1 to 1,000). It reads 20 pages of the queue, so
+    in a queue of many thousand requests some may be missing. Raises InvalidArgument.
+    """
+    check_whole("most", limit, 1, MOST_LISTED)
+    found, after = dict[str, str](), ""
+    for _ in range(_PAGES):
+        page = yield from flow_page(queue, properties, flow, limit - len(found), after)
+        found |= page.runs
+        after = page.after
+        if not after or len(found) >= limit:
+            break
+    return [*found.items()]
+
+
+class FlowPage(NamedTuple):
+    """Runs with the states of their first steps; `after` continues behind them, "" at the end."""
+
+    runs: dict[str, str]
+    after: str
+
+
+def flow_page(
+    queue: str, properties: Mapping[str, object], flow: str, limit: int, after: str
+) -> Operation[FlowPage]:
+    """Returns the runs with all these properties in one page of the queue's requests.
+
+    So it may have none, and yet another one may follow. Raises InvalidArgument.
+    """
+    check_page(limit)
+    tags = [f"{FLOW_TAG}:{flow}" if flow else FLOW_TAG, *property_tags(properties)]
+    page = yield from list_requests(queue, filter_of(tags=tags), limit, after)
+    firsts = (row for row in page.requests if row.id.endswith(".1"))
+    return FlowPage({run_of(row.id): row.state for row in firsts}, page.after)

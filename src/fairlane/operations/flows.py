@@ -1,0 +1,463 @@
+"""Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
+
+So a reader of the first step finds the others. At the end the producer gives each of them a cursor:
+if a step that feeds it vanishes from then on, a leader stops the flow at its next look. If the
+producer dies before, nothing feeds the open ones, and a leader gives them up after an hour.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+from fairlane import settings
+from fairlane.common.text import exact
+from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable, RequestEnded, type_of
+from fairlane.operations.batching import run_all
+from fairlane.operations.create import seen_to_exist
+from fairlane.operations.hand_over import (
+    ARRAY,
+    DEAD,
+    DONE,
+    GATHER,
+    JOIN,
+    JSON_ARRAY,
+    PLAIN,
+    STOPPED,
+    Feed,
+    Place,
+    Wrap,
+    begin_feed,
+    cancel_flow,
+    request_of,
+    run_of,
+)
+from fairlane.operations.open_request import Submission, open_request
+from fairlane.operations.submit import submit
+from fairlane.operations.tokens import reschedule_active
+from fairlane.options import MAX_TAGS, Policy, RequestOptions, check_whole, policy_of
+from fairlane.protocol import keys
+from fairlane.protocol.keys import check_name
+from fairlane.protocol.request_hash import hmget, parse_fields, read
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fairlane.protocol.steps import Operation
+
+
+STOP, CONTINUE = "stop", "continue"
+LEAST_RETAIN_S = 3600  # of results that another step reads
+_NEVER = ("after", "after_any_end", "durable", "on_duplicate", "window_s", "tags", "distinct")
+_LONGEST_NAME = 100  # a key has the number of a step, too
+
+
+class PlannedStep(NamedTuple):
+    """A step as it will be submitted: its request's id and policy."""
+
+    id: str
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: its name, its queue ("" = that of the flow), and the options of its request.
+
+    `on_dead` is "stop", "continue", or the compensating step that gets the dead bodies. `sources`
+    are the steps that it follows. `wrap` is written around each result that it gets. `gathers` is
+    how many results of its only source make its body; 0 = each makes one.
+    """
+
+    name: str
+    queue: str = ""
+    on_dead: str = CONTINUE
+    options: Mapping[str, Any] = field(default_factory=dict)
+    wrap: Wrap = PLAIN
+    sources: tuple[str, ...] = ()
+    is_child: bool = False
+    is_compensating: bool = False
+    gathers: int = 0
+
+
+class Child:
+    """A child of a step with options of its own: `.children("a", Child("b", limit=2))`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        queue: str | None = None,
+        on_dead: str | None = None,
+        wrap: Wrap = PLAIN,
+        **options: Unpack[RequestOptions],
+    ) -> None:
+        self._name, self._wrap, self._options = name, wrap, options
+        self._queue, self._on_dead = queue, on_dead
+
+    def step(self, queue: str, on_dead: str, options: Mapping[str, Any]) -> Step:
+        """Returns the step, with what all children of the call have as defaults."""
+        return Step(
+            self._name,
+            queue if self._queue is None else self._queue,
+            on_dead if self._on_dead is None else self._on_dead,
+            {**options, **self._options},
+            self._wrap,
+            is_child=True,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Child {self._name}>"
+
+
+def as_child(given: str | Child) -> Child:
+    """Returns a child of this name, or the child itself. Raises InvalidArgument."""
+    child: object = given
+    if isinstance(child, Child):
+        return child
+    if isinstance(child, str):
+        return Child(child)
+    raise InvalidArgument(f"child is {type_of(child)}: give its name, or Child(name, limit=2)")
+
+
+def check_step(step: Step, where: str) -> None:
+    """Raises InvalidArgument for a name or options that a step cannot have."""
+    check_flow_name("step", step.name)
+    if step.name in {STOP, CONTINUE}:
+        raise InvalidArgument(f"{where} has a name with a meaning in on_dead: choose another")
+    for option in _NEVER:
+        if option in step.options:
+            raise InvalidArgument(
+                f"{where} has the option {option}, which no step has: a step follows the one "
+                "before it, and properties are given to submit_flow"
+            )
+    try:
+        policy_of(step.queue or "req", **step.options)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error}") from None
+
+
+def check_followed(step: Step, where: str) -> None:
+    """Raises InvalidArgument if results may be gone before the next step has them."""
+    retain_s = step.options.get("retain_s")
+    if retain_s is not None and retain_s < LEAST_RETAIN_S:
+        raise InvalidArgument(
+            f"{where} has retain_s {exact(retain_s)}, and another step reads its results: "
+            f"give {LEAST_RETAIN_S:,} or more"
+        )
+
+
+def check_flow_name(kind: str, name: str) -> None:
+    """Raises InvalidArgument unless the name, with the number of a step, may be part of a key."""
+    check_name(kind, name, _LONGEST_NAME)
+
+
+MAX_STEPS = 50
+MAX_CHILDREN = 20  # of one step; lua/v1/lib/flows/open_end.lua has the number
+MAX_GATHERED = 100  # results of one body; lua/v1/lib/flows/parts.lua has the number
+FLOW_TAG = "flow"  # the first step of each flow has this tag, and flow:<name>
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Flow:
+    """Steps that follow each other: `Flow("access").step("check", limit=8).step("notify")`.
+
+    Each method returns another flow with one step more, so a flow may be kept and submitted often.
+    """
+
+    name: str
+    steps: tuple[Step, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_flow_name("flow", self.name)
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name}: {', '.join(one.name for one in self.steps) or 'no step'}>"
+
+    def step(
+        self,
+        name: str,
+        *,
+        queue: str = "",
+        on_dead: str = CONTINUE,
+        wrap: Wrap = PLAIN,
+        gathers: int = 0,
+        **options: Unpack[RequestOptions],
+    ) -> Flow:
+        """Returns this flow with a step at its end: it gets the results of the step before it.
+
+        After `children` it joins them: for each result of their parent it gets one body, a JSON
+        array of the results in the order of the children, each as text, or as {"base64": ...} if it
+        is no UTF-8, or null if that child is dead or has returned None.
+
+        Workers of `queue` run it; "" = the queue to which the flow is submitted. A dead sub-request
+        is left out, or cancels the flow ("stop"), or `on_dead` names the compensating step that
+        gets its body. `options` are those of submit_request, for this step: priority, limit, and so
+        on. `wrap` is what is written around each result. With `gathers` so many results of the step
+        before it, which are neighbours there, make one body; if some are left over at the end, the
+        flow is cancelled. Raises InvalidArgument, TypeError.
+        """
+        where = f"step {name} of flow {self.name}"
+        check_whole(f"{where}: gathers", gathers, 0, MAX_GATHERED)
+        ends = self._ends()
+        if gathers and (len(ends) != 1 or ends[0].is_child):
+            raise InvalidArgument(
+                f"{where} gathers {gathers} results, and follows no single step: leave gathers out"
+            )
+        sources = tuple(one.name for one in ends)
+        return self._with(Step(name, queue, on_dead, options, wrap, sources, gathers=gathers))
+
+    def children(
+        self,
+        *children: str | Child,
+        queue: str = "",
+        on_dead: str = CONTINUE,
+        **options: Unpack[RequestOptions],
+    ) -> Flow:
+        """Returns this flow with the children of its last step: each gets every result of it.
+
+        They run concurrently: `.children("discord", Child("twitter", limit=2), attempts=3)`. The
+        keywords are defaults of all of them, and mean what they mean in `step`, which joins them if
+        it follows. Raises InvalidArgument, TypeError.
+        """
+        where = f"children of flow {self.name}"
+        if not children:
+            raise InvalidArgument(f"{where} are none: name at least one child")
+        parents = self._ends()
+        made = [as_child(one).step(queue, on_dead, options) for one in children]
+        if not parents:
+            raise InvalidArgument(
+                f"child {made[0].name} of flow {self.name} has no parent: add a step before it"
+            )
+        if parents[0].is_child:
+            raise InvalidArgument(
+                f"child {made[0].name} of flow {self.name} follows children: add a step before it "
+                "which joins them"
+            )
+        if len(made) > MAX_CHILDREN:
+            raise InvalidArgument(f"{where} are {len(made)}: the most are {MAX_CHILDREN}")
+        flow = self
+        for one in made:
+            flow = flow._with(replace(one, sources=(parents[0].name,)))
+        return flow
+
+    def compensate(self, name: str, *, queue: str = "", **options: Unpack[RequestOptions]) -> Flow:
+        """Returns this flow with a compensating step, which another step names in `on_dead`.
+
+        It gets the bodies of that step's dead sub-requests after that step's end, and nothing
+        follows it. Raises the same as `step`.
+        """
+        return self._with(Step(name, queue, CONTINUE, options, is_compensating=True))
+
+    def _ends(self) -> tuple[Step, ...]:
+        """Returns the steps that the next one follows: the last one, or the last children."""
+        line = [one for one in self.steps if not one.is_compensating]
+        if not line:
+            return ()
+        last = line[-1]
+        return tuple(one for one in line if last.is_child and one.sources == last.sources) or (
+            last,
+        )
+
+    def _with(self, step: Step) -> Flow:
+        where = f"step {step.name} of flow {self.name}"
+        check_step(step, where)
+        if any(one.name == step.name for one in self.steps):
+            raise InvalidArgument(
+                f"{where} is there already: a flow has no cycle, and each step has its own name"
+            )
+        if len(self.steps) >= MAX_STEPS:
+            raise InvalidArgument(f"{where} is one too many: the most are {MAX_STEPS} steps")
+        return replace(self, steps=(*self.steps, step))
+
+    def plan(
+        self, queue: str, run: str, properties: Mapping[str, object], trace: str = ""
+    ) -> list[PlannedStep]:
+        """Returns the requests of one run, the first step first. Raises InvalidArgument.
+
+        All steps carry `trace`, so that each continues the trace of the submission.
+        """
+        check_flow_name("flow id", run)
+        line = [one for one in self.steps if not one.is_compensating]
+        if not line:
+            raise InvalidArgument(f"flow {self.name} has no step: add one with step()")
+        first = line[0]
+        if first.queue not in {"", queue}:
+            raise InvalidArgument(
+                f"flow {self.name} begins in queue {first.queue}: submit it to that queue"
+            )
+        self._check_compensations()
+        self._check_followed()
+        # A compensating step is behind the others: so the first step is always number 1.
+        ordered = [*line, *(one for one in self.steps if one.is_compensating)]
+        ids = {one.name: request_of(run, number) for number, one in enumerate(ordered, 1)}
+        tags = property_tags(properties)
+        planned = []
+        for number, one in enumerate(ordered, 1):
+            own = (FLOW_TAG, f"{FLOW_TAG}:{self.name}", *tags) if number == 1 else tags
+            feed = self._feed(one, ids)
+            policy = policy_of(one.queue or queue, trace=trace, **one.options)
+            policy = replace(
+                policy,
+                retain_ms=self._retain_ms(one, policy.retain_ms),
+                tags=own,
+                flow=Place(self.name, number, len(ordered), one.name).text,
+                feed=feed.text if feed else "",
+            )
+            planned.append(PlannedStep(ids[one.name], policy))
+        return planned
+
+    def _feed(self, one: Step, ids: Mapping[str, str]) -> Feed | None:
+        """Returns what a step is fed with; None for the first one."""
+        if one.is_compensating:
+            (source,) = (each for each in self.steps if each.on_dead == one.name)
+            return Feed(DEAD, (ids[source.name],), (False,))
+        if not one.sources:
+            return None
+        sources = [each for each in self.steps if each.name in one.sources]
+        names = tuple(ids[each.name] for each in sources)
+        stops = tuple(each.on_dead == STOP for each in sources)
+        if one.gathers:
+            return Feed(GATHER, names, stops, one.wrap, width=one.gathers)
+        if sources[0].is_child:
+            kind = ARRAY if one.wrap == PLAIN else JOIN
+            wrap = JSON_ARRAY if one.wrap == PLAIN else one.wrap
+            return Feed(kind, names, stops, wrap, width=len(names))
+        joins = [each for each in self.steps if one.name in each.sources]
+        bound = ids[joins[0].name] if one.is_child and joins else ""
+        return Feed(DONE, names, stops, one.wrap, bound)
+
+    def _retain_ms(self, one: Step, given: int) -> int:
+        """Returns how long a step is kept: longer by default if another step reads it."""
+        if one.options.get("retain_s") is not None or not self._is_read(one):
+            return given
+        return max(given, settings.FED_RETAIN_MS)
+
+    def _is_read(self, one: Step) -> bool:
+        """Returns True if another step gets the results, or the dead, of this one."""
+        followed = any(one.name in each.sources for each in self.steps)
+        return followed or one.on_dead not in {STOP, CONTINUE}
+
+    def _check_followed(self) -> None:
+        """Raises InvalidArgument for options without effect, or too small, for their step."""
+        for one in self.steps:
+            where = f"step {one.name} of flow {self.name}"
+            if self._is_read(one):
+                check_followed(one, where)
+            elif one.on_dead == STOP:
+                raise InvalidArgument(
+                    f"{where} has on_dead 'stop', and no step follows it: leave it out"
+                )
+
+    def _check_compensations(self) -> None:
+        known = {one.name for one in self.steps if one.is_compensating}
+        used: set[str] = set()
+        for one in self.steps:
+            target = one.on_dead
+            if target in {STOP, CONTINUE}:
+                continue
+            if target not in known:
+                near = get_close_matches(str(target), [STOP, CONTINUE, *known], n=1)
+                hint = f"did you mean {near[0]}?" if near else f"add compensate({target!r})"
+                raise InvalidArgument(
+                    f"step {one.name} of flow {self.name} has on_dead {target!r}, which is no "
+                    f"compensating step: {hint}"
+                )
+            if target in used:
+                raise InvalidArgument(
+                    f"step {target} of flow {self.name} compensates two steps: give each its own"
+                )
+            used.add(target)
+        if unused := known - used:
+            raise InvalidArgument(
+                f"step {min(unused)} of flow {self.name} compensates no step: name it in the "
+                "on_dead of one"
+            )
+
+
+def checked_flow(flow: Flow) -> Flow:
+    """Returns `flow`. Raises InvalidArgument for what is no Flow."""
+    given: object = flow
+    if not isinstance(given, Flow):
+        raise InvalidArgument(f"flow is {type_of(given)}: a Flow is expected")
+    return flow
+
+
+def property_tags(properties: Mapping[str, object]) -> tuple[str, ...]:
+    """Returns the tags of a flow's properties: `user_id=5` is the tag user_id:5.
+
+    Raises InvalidArgument.
+    """
+    if not hasattr(properties, "items"):
+        raise InvalidArgument(f"properties {properties!r} are not valid: a dict is expected")
+    found = tuple(check_name("property", f"{name}:{value}") for name, value in properties.items())
+    if len(found) > MAX_TAGS - 2:
+        raise InvalidArgument(f"{len(found)} properties are too many: the most is {MAX_TAGS - 2}")
+    return found
+
+
+def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operation[int]:
+    """Submits the caller's chunks to the first step; returns how many sub-requests it has.
+
+    Repeatable with the same id, flow, properties and content. Raises what `submit` raises: nothing
+    is left then, unless another producer of the id submitted the flow. Raises RequestEnded, and
+    cancels the flow, if a later step was given up before the first one was there.
+    """
+    first, *later = steps
+    begun: list[Submission] = []
+    try:
+        for step in reversed(later):
+            opened = yield from open_request(
+                step.id, step.policy, [], max_wait_s, settings.FED_OPEN_MS
+            )
+            begun.append(opened)
+        total = yield from submit(first.id, first.policy, max_wait_s)
+    except (GeneratorExit, RedisUnreachable):  # a repeat goes on, or they are given up
+        raise
+    except BaseException as error:
+        with suppress(FairlaneError):  # the caller's own error is the one to raise
+            yield from _take_back(first, begun, error)
+        raise
+    yield from _check_begun(first, later)
+    for step in later:
+        yield from begin_feed(step.id)
+        yield from _look_soon(step)
+    return total
+
+
+def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> Operation[None]:
+    """Raises RequestEnded if a later step ended before the first one could feed it."""
+    rows = yield from run_all([hmget(one.id, "state", "reason") for one in later])
+    for one, row in zip(later, rows, strict=True):
+        state, reason = parse_fields(["state", "reason"], row)
+        is_over = state in {"", "abandoned", "cancelled", "cancelling"}
+        if is_over and not reason.startswith(STOPPED):  # else a result has stopped the flow
+            why = f"flow: step {one.id} ended while the flow was being submitted"
+            yield from cancel_flow(run_of(first.id), len(later) + 1, why)
+            seen = f"{state or 'gone'} ({reason})" if reason else state or "gone"
+            raise RequestEnded(
+                f"step {one.id} was {seen} before its flow was submitted: the flow is cancelled, "
+                "submit it with another id"
+            )
+
+
+def _look_soon(step: PlannedStep) -> Operation[None]:
+    """Lets the leader look at a step now; an intent would be looked at only after its grace."""
+    active = keys.active(step.policy.queue)
+    score, time = yield Batch([Command(b"ZSCORE", active, step.id), Command(b"TIME")])
+    now = time_ms(time)
+    if score is not None and float(score) > now:
+        row = [step.id, score, seen_to_exist(now)]
+        yield reschedule_active(step.policy.queue, row)
+
+
+def _take_back(
+    first: PlannedStep, begun: list[Submission], error: BaseException
+) -> Operation[None]:
+    (state,) = yield from read(first.id, "state")
+    if state in {"", "abandoned", "cancelled"}:
+        for one in begun:
+            yield from one.take_back(error)

@@ -1,0 +1,574 @@
+"""Hands what earlier steps have finished over to the next one, while all of them run.
+
+The next step is an open request. Its cursor, the last entry of each earlier step that it has, is in
+its own hash, and the script that adds the bodies moves it by compare-and-set. So a hand-over may be
+cut off at any step, and two leaders may do it concurrently. When the earlier steps have ended and
+all of it is handed over, the next one is sealed: then it ends like any other request.
+
+A failover of an earlier step may take back results that were handed over. Their sub-requests run
+again, and their new results may be before the cursor or after it. So the next step also has a bit
+for each index that it has, and what is missing at the end is looked for from the beginning.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import suppress
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane import settings
+from fairlane.errors import FairlaneError, InvalidArgument, RequestNotFound
+from fairlane.model import ENDED_STATES
+from fairlane.operations import change
+from fairlane.operations.batching import run_all
+from fairlane.operations.completion import PAGE, parse_results
+from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.workers import look_after
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields, read
+from fairlane.protocol.scripts import library
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fairlane.model import Result
+    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Call, Operation
+
+
+# What is handed over: results; the bodies of dead sub-requests; or the results of several requests,
+# one of each, put together as they are (join) or as values of a JSON array (array); or all results
+# of one request together (gather).
+DONE, DEAD, JOIN, ARRAY, GATHER = "done", "dead", "join", "array", "gather"
+JOINING = frozenset({JOIN, ARRAY, GATHER})
+_KINDS = frozenset({DONE, DEAD, *JOINING})
+_NOTHING = "-"
+
+
+class Wrap(NamedTuple):
+    """What is written around each result to make a body of the next step.
+
+    `none` is the result None, and where results are joined also a dead one. `between` stands
+    between results that are joined.
+    """
+
+    before: bytes
+    after: bytes
+    none: bytes
+    between: bytes = b""
+
+    def body(self, result: bytes | None) -> bytes:
+        """Returns the body of the next step for this result."""
+        return self.before + (self.none if result is None else result) + self.after
+
+
+PLAIN = Wrap(b"", b"", b"")  # a result is the next body as it is; None is an empty one
+JSON_ARRAY = Wrap(b"[", b"]", b"null", b",")
+
+
+class Place(NamedTuple):
+    """The place of a step in its flow. Steps are counted from 1."""
+
+    flow: str
+    number: int
+    steps: int
+    step: str
+
+    @property
+    def text(self) -> str:
+        """Returns the field `flow` of the request's hash."""
+        return " ".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> Place | None:
+        """Returns the place in such a field; None for a request that is no step."""
+        match text.split(" "):
+            case [flow, number, steps, step] if number.isdecimal() and steps.isdecimal():
+                return cls(flow, int(number), int(steps), step)
+        return None
+
+
+class Feed(NamedTuple):
+    """What an open request is fed with: the results, or the dead, of other requests.
+
+    `stops`: for each of them, whether a dead sub-request cancels the flow. `bound`: the request
+    that joins this one with its siblings; this one must not be far ahead of it. `width`: how many
+    results make one body.
+    """
+
+    kind: str
+    sources: tuple[str, ...]
+    stops: tuple[bool, ...]
+    wrap: Wrap = PLAIN
+    bound: str = ""
+    width: int = 1
+
+    @property
+    def text(self) -> str:
+        """Returns the field `feed` of the request's hash."""
+        stops = ",".join("stop" if one else "continue" for one in self.stops)
+        words = [self.kind, ",".join(self.sources), stops, self.bound or _NOTHING, str(self.width)]
+        if self.wrap != PLAIN:
+            words.append(".".join(part.hex() for part in self.wrap))
+        return " ".join(words)
+
+    @classmethod
+    def parse(cls, text: str) -> Feed | None:
+        """Returns what such a field describes; None for a request that is not fed.
+
+        Raises InvalidArgument for damage.
+        """
+        if not text:
+            return None
+        try:
+            kind, sources, stops, bound, width, *wrap = text.split(" ")
+            parts = Wrap(*map(bytes.fromhex, wrap[0].split("."))) if wrap else PLAIN
+            names, each = tuple(sources.split(",")), tuple(stops.split(","))
+            count = int(width)
+        except (TypeError, ValueError):
+            kind, names, each = "", (), ()
+        if kind not in _KINDS or len(names) != len(each):
+            raise InvalidArgument(f"feed {text!r} of a step is damaged: cancel its request")
+        return cls(
+            kind,
+            names,
+            tuple(one == "stop" for one in each),
+            parts,
+            "" if bound == _NOTHING else bound,
+            count,
+        )
+
+
+def request_of(run: str, number: int) -> str:
+    """Returns the id of the request of a step."""
+    return f"{run}.{number}"
+
+
+def run_of(request_id: str) -> str:
+    """Returns the flow's run that a step's request belongs to."""
+    return request_id.rpartition(".")[0]
+
+
+BEFORE_ALL = "0-0"
+
+
+class Source(NamedTuple):
+    """A request that a step is fed with, as it was before its results are read."""
+
+    id: str
+    state: str
+    total: int
+    done: int
+
+    @property
+    def has_ended(self) -> bool:
+        """Returns True if it has written all its results."""
+        return self.state in ENDED_STATES
+
+
+class Entry(NamedTuple):
+    """An entry of one source: its place among the sources, its id, and what is made of it.
+
+    `made` has the index and the body of each result in turn; for a step that joins, the name and
+    the part.
+    """
+
+    source: int
+    id: str
+    made: list[bytes]
+
+    @property
+    def size(self) -> int:
+        """Returns its bytes."""
+        return sum(map(len, self.made))
+
+
+class Page(NamedTuple):
+    """Entries in the order in which they are handed over. `dead`: of this source one is dead."""
+
+    entries: list[Entry]
+    is_last: bool
+    dead: str = ""
+
+
+def read_page(feed: Feed, sources: Sequence[Source], cursor: Sequence[str]) -> Operation[Page]:
+    """Returns what the sources have after the cursor. Raises RequestNotFound.
+
+    The states of the sources were read before, so one that has ended has written all its results.
+    """
+    if feed.kind == DEAD:
+        (source,), (after,) = sources, cursor
+        dead = yield from read_dead(source.id, "" if after == BEFORE_ALL else after)
+        entries = [Entry(0, one.dead_id, [b"%d" % one.index, one.body]) for one in dead]
+        return Page(entries, not dead)
+    replies = yield Batch(
+        [
+            Command(b"XRANGE", keys.results(source.id), f"({after}", b"+", b"COUNT", PAGE)
+            for source, after in zip(sources, cursor, strict=True)
+        ]
+    )
+    is_last, stopped, columns = True, "", list[list[Entry]]()
+    for place, (source, rows) in enumerate(zip(sources, replies, strict=True)):
+        is_last = is_last and source.has_ended and len(rows) < PAGE
+        column = []
+        for entry_id, fields in rows:
+            results = parse_results(fields)
+            if feed.stops[place] and any(one.status == "dead" for one in results):
+                stopped = source.id
+            column.append(Entry(place, entry_id.decode(), _made(feed, place, results)))
+        columns.append(column)
+    # In turn, so that the parts of one body are often in one call.
+    entries = [one for row in zip_longest(*columns) for one in row if one is not None]
+    return Page(entries, is_last, stopped)
+
+
+def _made(feed: Feed, place: int, results: list[Result]) -> list[bytes]:
+    made: list[bytes] = []
+    if feed.kind not in JOINING:
+        for one in results:
+            if one.status == "done":
+                made += [b"%d" % one.index, feed.wrap.body(one.body)]
+        return made
+    for one in results:
+        child, index = place, one.index
+        if feed.kind == GATHER:
+            index, child = divmod(one.index, feed.width)
+        made += [b"%d:%d" % (child + 1, index), _part(feed, one)]
+    return made
+
+
+def _part(feed: Feed, result: Result) -> bytes:
+    """Returns a result as a part of a body."""
+    if result.status == "dead" or result.body is None:
+        return feed.wrap.none
+    return as_json(result.body) if feed.kind == ARRAY else result.body
+
+
+def as_json(body: bytes) -> bytes:
+    """Returns a body as a JSON value: text, or {"base64": "..."} for bytes that are no UTF-8."""
+    try:
+        value: object = body.decode()
+    except UnicodeDecodeError:
+        value = {"base64": base64.b64encode(body).decode()}
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def parts(
+    entries: Sequence[Entry], cursor: Sequence[str], most: int
+) -> Iterator[tuple[list[str], list[bytes]]]:
+    """Yields whole entries together, as many as one call takes, each with the cursor after them."""
+    moved, made = list(cursor), list[bytes]()
+    size, count = 0, 0
+    for entry in entries:
+        is_full = len(made) + len(entry.made) > most
+        if count and (is_full or size + entry.size > settings.CHUNK_BYTES):
+            yield list(moved), made
+            made, size, count = [], 0, 0
+        made = made + entry.made
+        size, count = size + entry.size, count + 1
+        moved[entry.source] = entry.id
+    if count:
+        yield list(moved), made
+
+
+_PAGES = 20  # of one hand-over; then other steps come first
+_FIELDS = ("state", "open", "queue", "feed", "flow", "handed", "chunks", "chain", "total", "born")
+_OF_SOURCE = ("state", "total", "done")
+_OF_BOUND = ("state", "total")
+_GONE = frozenset({"", "abandoned"})
+STOPPED = "flow: "  # the reason of a flow that a hand-over has cancelled begins with it
+
+
+class HandedOver(NamedTuple):
+    """What one hand-over did. `is_over`: the request will get nothing more."""
+
+    bodies: int = 0
+    is_over: bool = False
+
+
+def hand_over(request_id: str) -> Operation[HandedOver]:
+    """Adds to a step's request what the earlier steps have finished; seals it after the last.
+
+    The steps of the flow are cancelled if an earlier step was cancelled, has dead sub-requests and
+    stops the flow, or vanished after it was seen. If none was seen, because the producer of the
+    flow died before, the request is given up after an hour.
+    """
+    found = dict(zip(_FIELDS, (yield from read(request_id, *_FIELDS)), strict=True))
+    feed = Feed.parse(found["feed"])
+    if feed is None or found["open"] != "1":
+        return HandedOver(is_over=True)
+    if found["state"] in {*_GONE, *ENDED_STATES, "cancelling"}:
+        return HandedOver(is_over=True)
+    hand = _Hand(request_id, found, feed)
+    sources = yield from _sources(feed.sources)
+    if not found["handed"] and any(source.state in _GONE for source in sources):
+        yield from hand.give_up(int(found["born"]))
+        return HandedOver()
+    try:
+        _check_there(sources)
+        yield from hand.read_on(sources)
+        if not hand.count and not hand.is_over:
+            yield from hand.keep_open()
+    except _Stop as stop:
+        yield from _stop(request_id, feed, found["flow"], str(stop))
+        return HandedOver(hand.count, is_over=True)
+    except RequestNotFound:  # a source is gone meanwhile
+        return HandedOver(hand.count)
+    return HandedOver(hand.count, hand.is_over)
+
+
+def begin_feed(request_id: str) -> Operation[None]:
+    """Gives a step its first cursor, which says that the steps before it are there.
+
+    If it has one, nothing changes.
+    """
+    queue, text = yield from read(request_id, "queue", "feed")
+    feed = Feed.parse(text)
+    if feed is not None:
+        first = ",".join([BEFORE_ALL] * len(feed.sources))
+        names = (*keys.request_keys(request_id), keys.fed(request_id))
+        open_ms = settings.FED_OPEN_MS
+        call = library().hand_over(names, since=first, upto=first, open_ms=open_ms, bodies=[])
+        yield from _run(queue, request_id, call)
+
+
+def look_after_and_feed(queue: str) -> Operation[None]:
+    """Does one `look_after`, and hands over to each step that it finds.
+
+    The error of a step is raised after the others had their turn.
+    """
+    fed: list[str] = []
+    yield from look_after(queue, fed=fed)
+    failure: FairlaneError | None = None
+    for request_id in fed:
+        try:
+            yield from hand_over(request_id)
+        except FairlaneError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def cancel_flow(run: str, count: int, reason: str) -> Operation[None]:
+    """Cancels the steps of a flow, but no compensating one: that ends after what it undoes."""
+    ids = [request_of(run, number) for number in range(1, count + 1)]
+    rows = yield from run_all([hmget(one, "feed") for one in ids])
+    for one, row in zip(ids, rows, strict=True):
+        feed = Feed.parse(parse_fields(["feed"], row)[0])
+        if feed is None or feed.kind != DEAD:
+            with suppress(RequestNotFound):
+                yield from change.cancel(one, reason)
+            if feed is not None:
+                yield Command(b"UNLINK", keys.of_flow(one), keys.fed(one))
+
+
+class _Stop(Exception):
+    """The flow is to be cancelled; the text says why."""
+
+
+class _Hand:
+    """The open end of one step's request."""
+
+    def __init__(self, request_id: str, found: dict[str, str], feed: Feed) -> None:
+        self.id, self.queue, self.feed = request_id, found["queue"], feed
+        handed = found["handed"]
+        self.cursor = handed.split(",") if handed else [BEFORE_ALL] * len(feed.sources)
+        self.chunks, self.chain = int(found["chunks"]), found["chain"]
+        self.before = int(found["total"])  # sub-requests that it had
+        self.count, self.is_over = 0, False
+        self.place, self.is_again = list(self.cursor), False  # where the next page begins
+
+    def read_on(self, sources: list[Source]) -> Operation[None]:
+        """Adds what the sources have since; seals the request if nothing will follow.
+
+        Dead sub-requests may be requeued until the source's end, so they are read after it. Raises
+        _Stop, and RequestNotFound if a source is gone.
+        """
+        if not self._may_read(sources):
+            return
+        pages = 0
+        while pages < _PAGES or self.is_again:
+            pages += 1
+            if not self.is_again and (yield from self._is_far_ahead()):
+                return
+            page = yield from read_page(self.feed, sources, self.place)
+            if page.dead:
+                raise _Stop(f"{STOPPED}request {page.dead} has dead sub-requests")
+            for moved, made in parts(page.entries, self.place, 2 * settings.CHUNK_ENTRIES):
+                if not (yield from self._add(moved, made)):
+                    return
+            if page.is_last and not (yield from self._begins_again()):
+                yield from self._seal()
+                return
+
+    def _may_read(self, sources: list[Source]) -> bool:
+        """Returns False if it is too early. Raises _Stop."""
+        if self.feed.kind == DEAD:
+            return sources[0].has_ended
+        for source in sources:
+            if source.state == "cancelled":
+                raise _Stop(f"{STOPPED}request {source.id} was cancelled")
+        return True
+
+    def keep_open(self) -> Operation[None]:
+        """Postpones the time at which the request counts as left open by its producer."""
+        yield from self._move(self._hand_over_call(self.cursor, [], settings.FED_OPEN_MS), [])
+
+    def give_up(self, born: int) -> Operation[None]:
+        """Lets the next check cancel a step whose flow was never submitted, after an hour."""
+        now = time_ms((yield Command(b"TIME")))
+        if now > born + settings.UNFED_OPEN_MS:
+            yield from self._move(self._hand_over_call(self.cursor, [], 0), [])
+
+    def _is_far_ahead(self) -> Operation[bool]:
+        """Returns True if the step that joins this one has not joined many that this one has."""
+        if not self.feed.bound:
+            return False
+        state, total = yield from read(self.feed.bound, *_OF_BOUND)
+        if state not in {"active", "paused"}:
+            return False
+        return self.before + self.count - int(total) >= settings.JOIN_WINDOW
+
+    def _begins_again(self) -> Operation[bool]:
+        """Returns True if something is missing: then all is read once more, from the beginning.
+
+        What is here already is left out. Raises _Stop if it is missing still.
+        """
+        sources = yield from _sources(self.feed.sources)
+        _check_there(sources)
+        missing = yield from self._missing(sources)
+        if missing and self.is_again:
+            raise _Stop(f"{STOPPED}{missing}")
+        self.is_again = bool(missing)
+        if missing:
+            self.place = [BEFORE_ALL] * len(sources)
+        return self.is_again
+
+    def _add(self, moved: list[str], made: list[bytes]) -> Operation[bool]:
+        self.place = moved
+        moved = self.cursor if self.is_again else moved
+        if self.feed.kind in JOINING:
+            wrap = self.feed.wrap
+            call = library().join(
+                (*keys.request_keys(self.id), keys.of_flow(self.id), keys.fed(self.id)),
+                since=",".join(self.cursor),
+                upto=",".join(moved),
+                open_ms=settings.FED_OPEN_MS,
+                width=self.feed.width,
+                before=wrap.before,
+                between=wrap.between,
+                after=wrap.after,
+                parts=made,
+            )
+        else:
+            call = self._hand_over_call(moved, made, settings.FED_OPEN_MS)
+        return (yield from self._move(call, moved, len(made) // 2))
+
+    def _hand_over_call(self, moved: list[str], bodies: list[bytes], open_ms: int) -> Call:
+        return library().hand_over(
+            (*keys.request_keys(self.id), keys.fed(self.id)),
+            since=",".join(self.cursor),
+            upto=",".join(moved),
+            open_ms=open_ms,
+            bodies=bodies,
+        )
+
+    def _move(self, call: Call, moved: list[str], count: int = 0) -> Operation[bool]:
+        reply = yield from _run(self.queue, self.id, call)
+        # A call that was repeated after a lost reply finds its own cursor.
+        if reply.is_ok or (reply.is_moved and reply.cursor.decode() == ",".join(moved)):
+            self.cursor, self.chunks = moved or self.cursor, reply.chunks
+            self.count += count
+            return True
+        self.is_over = not reply.is_moved  # else another leader hands over
+        return False
+
+    def _seal(self) -> Operation[None]:
+        """Ends the submission of the step."""
+        names = keys.request_keys(self.id)
+        seal = library().seal(names, chunks=self.chunks, chain=self.chain)
+        reply = yield from _run(self.queue, self.id, seal)
+        if not reply.is_conflict:
+            yield Command(b"UNLINK", keys.of_flow(self.id), keys.fed(self.id))
+        self.is_over = True
+
+    def _missing(self, sources: list[Source]) -> Operation[str]:
+        """Returns what this step does not have of its sources, which have ended; "" = nothing.
+
+        Raises _Stop if the results of a source cannot be gathered.
+        """
+        (total,) = yield from read(self.id, "total")
+        here = int(total or 0)
+        if self.feed.kind not in JOINING:
+            source = sources[0]
+            if self.feed.kind == DEAD:  # dropped ones are missing rightly
+                count = yield from count_dead(source.id)
+            else:
+                count = source.done
+            is_doubtful = here >= count and not self.is_again and (yield from self._differs(source))
+            return _lack(source, count, here) if here < count or is_doubtful else ""
+        for source in sources:
+            if self.feed.kind == GATHER and source.total % self.feed.width:
+                results = f"{source.total:,} results, and {self.feed.width} of them make one body"
+                raise _Stop(f"{STOPPED}request {source.id} has {results}")
+            joined = here * (1 if len(sources) > 1 else self.feed.width)
+            if source.total != joined:
+                return _lack(source, source.total, joined)
+        return ""
+
+    def _differs(self, source: Source) -> Operation[bool]:
+        """Returns True if other sub-requests may be here than those that ended in this way.
+
+        A failover of the source may take back a result that is here. If its sub-request then dies,
+        the count hides that another result is missing. So the bits of the dead are read: of those
+        that this step gets all must be set, else none. Dropped ones have left no index.
+        """
+        wants_dead, count, after = self.feed.kind == DEAD, 0, b""
+        while source.total > source.done and (page := (yield from list_dead(source.id, after))):
+            count, after = count + len(page), page[-1].dead_id
+            bits = yield from run_all(
+                [Command(b"GETBIT", keys.fed(self.id), one.index) for one in page]
+            )
+            if any(bool(bit) != wants_dead for bit in bits):
+                return True
+        return not wants_dead and count < source.total - source.done
+
+
+def _lack(source: Source, count: int, here: int) -> str:
+    return f"results of request {source.id} are missing: {here:,} of {count:,} could be handed over"
+
+
+def _sources(ids: tuple[str, ...]) -> Operation[list[Source]]:
+    rows = yield from run_all([hmget(one, *_OF_SOURCE) for one in ids])
+    found = []
+    for one, row in zip(ids, rows, strict=True):
+        state, total, done = parse_fields(_OF_SOURCE, row)
+        found.append(Source(one, state, int(total or 0), int(done or 0)))
+    return found
+
+
+def _check_there(sources: list[Source]) -> None:
+    """Raises _Stop if a source is gone, with results that were perhaps not handed over."""
+    for source in sources:
+        if source.state in _GONE:
+            raise _Stop(f"{STOPPED}request {source.id} is gone before all of it was handed over")
+
+
+def _stop(request_id: str, feed: Feed, place: str, reason: str) -> Operation[None]:
+    found = Place.parse(place)
+    if found is not None:
+        yield from cancel_flow(run_of(request_id), found.steps, reason)
+    if found is None or feed.kind == DEAD:  # cancel_flow leaves a compensating step as it is
+        yield from change.cancel(request_id, reason)
+
+
+def _run(queue: str, request_id: str, call: Call) -> Operation[Reply]:
+    reply = yield from call.run()
+    if calls := follow_up(queue, (request_id, reply)):
+        yield Batch(calls)
+    return reply

@@ -1,1 +1,0 @@
-"""What only the server of the HTTP API keeps in Redis."""

@@ -1,1 +1,0 @@
-"""A worker's calls: tokens, leases, shards, statistics."""

@@ -1,0 +1,497 @@
+"""Hands messages over from one list to several, through a pending list.
+
+A message is pushed only by the script that removes it from the pending list. So any process may
+hand over what is pending, also what a process that died has left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from fairlane.common.xid import xid_of
+from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
+from fairlane.operations.batching import run_all
+from fairlane.protocol import keys, list_keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, SingleServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from fairlane.protocol.list_keys import Namespace
+    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Arg, Call, Operation
+
+
+_PAGE = 500  # ids of one look at a list
+
+
+class Settled(NamedTuple):
+    """How many tracked messages were done in time, and how many were not."""
+
+    done: int
+    timed_out: int
+
+
+class Service(NamedTuple):
+    """A service that is registered, renewed `age_ms` ago. One that is not alive has expired."""
+
+    id: str
+    is_alive: bool
+    host: str
+    pid: str
+    age_ms: int
+
+
+def read_services(namespace: Namespace) -> Operation[list[Service]]:
+    """Returns the services of a namespace, newest first; it changes nothing."""
+    ids: list[bytes] = yield Command(b"LRANGE", namespace.ids, 0, -1)
+    fields = (b"host", b"pid", b"renewed")
+    looks = [Command(b"HMGET", namespace.service(_text(one)), *fields) for one in ids]
+    rows = yield from run_all(looks)
+    seconds, _ = yield Command(b"TIME")
+    found = []
+    for one, (host, pid, renewed) in zip(ids, rows, strict=True):
+        age_ms = max(0, int(seconds) - int(renewed or 0)) * 1000
+        found.append(
+            Service(_text(one), host is not None, _text(host or b""), _text(pid or b""), age_ms)
+        )
+    return found
+
+
+def register(
+    namespace: Namespace, host: str, pid: int, expire_s: int, capacity: int
+) -> Operation[str]:
+    """Registers a service and returns its id. Services whose registration has expired go first."""
+    ids: list[bytes] = yield Command(b"LRANGE", namespace.ids, 0, -1)
+    if ids:
+        looks = [Command(b"EXISTS", namespace.service(_text(one))) for one in ids]
+        known = yield Batch(looks)
+        gone = [one for one, is_known in zip(ids, known, strict=True) if not is_known]
+        if gone:
+            yield Batch([Command(b"LREM", namespace.ids, 0, one) for one in gone])
+    number: int = yield Command(b"INCR", namespace.last_id)
+    call = library().keep_service(
+        (namespace.service(str(number)), namespace.ids),
+        id=number,
+        is_new="1",
+        expire=expire_s,
+        capacity=capacity,
+        host=host,
+        pid=pid,
+    )
+    yield from call.run()
+    return str(number)
+
+
+def renew(namespace: Namespace, service_id: str, expire_s: int) -> Operation[bool]:
+    """Renews a registration; returns False if a person has deleted it, or it has expired."""
+    call = library().keep_service(
+        (namespace.service(service_id), namespace.ids),
+        id=service_id,
+        is_new="",
+        expire=expire_s,
+        capacity=0,
+        host="",
+        pid="",
+    )
+    is_ok: bool = (yield from call.run()).is_ok
+    return is_ok
+
+
+def has_services(namespace: Namespace) -> Operation[bool]:
+    """Returns False if no service was ever registered: Redis has lost what it had."""
+    return bool((yield Command(b"EXISTS", namespace.last_id)))
+
+
+def unregister(namespace: Namespace, service_id: str) -> Operation[None]:
+    """Ends a registration."""
+    yield Batch(
+        [
+            Command(b"DEL", namespace.service(service_id)),
+            Command(b"LREM", namespace.ids, 0, service_id),
+        ]
+    )
+
+
+def settle_messages(namespace: Namespace) -> Operation[Settled]:
+    """Counts what consumers have done, and what they have not done in time, each message once.
+
+    Reads at most 500 ids of each list, oldest first; a caller repeats it. While consumers have
+    reported more than that, no message is counted as timed out, because it may be among them.
+    """
+    names = namespace.done, namespace.messages
+    finished, tracked = yield Batch([Command(b"LRANGE", name, -_PAGE, -1) for name in names])
+    if len(finished) == _PAGE:
+        tracked = []
+    wanted = [*reversed(finished), *reversed(tracked)]
+    if not wanted:
+        return Settled(0, 0)
+    keys = [*reversed(names), namespace.metrics("done"), namespace.metrics("timeout")]
+    keys += [namespace.settled, *(namespace.message(_text(one)) for one in wanted)]
+    call = library().settle_messages(keys, ended=len(finished), wanted=wanted)
+    reply = yield from call.run()
+    return Settled(reply.done, reply.timed_out)
+
+
+def _text(one: bytes) -> str:
+    return one.decode("utf-8", "surrogateescape")
+
+
+LOOKS = 8  # lists of one look
+MOST_LISTS = 1_000
+_MARKER_MS = 600_000  # a call is repeated for two minutes at most
+
+
+def check_lists(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of 1 to 1,000 different lists. Raises InvalidArgument."""
+    return keys.check_names("list", names, MOST_LISTS, list_keys.check_list)
+
+
+def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[dict[str, int]]:
+    """Pushes up to 1,000 messages, each to the shortest list; returns how many each list got.
+
+    A repeat of a call with a lost reply pushes nothing again. Raises InvalidArgument if a key holds
+    no list; nothing is pushed then, except in a cluster to lists in other slots.
+    """
+    op = keys.new_id()
+    call = _call(names, messages, op)
+    raw = yield SingleServer(call)
+    if raw is None and len({list_keys.tag_of(name) for name in names}) == 1:
+        raw = yield call
+    if raw is not None:
+        return _counts(names, call.reply(raw))
+    plan = yield from _look(names, messages)
+    calls = [_call([name], part, op) for name, part in plan.items()]
+    counts: dict[str, int] = {}
+    for name, each, reply in zip(plan, calls, (yield Batch(calls)), strict=True):
+        counts |= _counts([name], each.reply(reply))
+    return counts
+
+
+def _call(names: Sequence[str], messages: Sequence[bytes], op: str) -> Call:
+    marker = list_keys.balanced(names[0], op)
+    lists = [list_keys.raw(name) for name in names]
+    return library().push_shortest([marker, *lists], ttl=_MARKER_MS, messages=messages)
+
+
+def _look(names: Sequence[str], messages: Sequence[bytes]) -> Operation[Mapping[str, list[bytes]]]:
+    """Returns which messages go to which list, by the lengths of at most 8 of them.
+
+    A list whose node does not answer gets none. Raises the error of the first list if no node
+    answers, and any other error.
+    """
+    looked = names if len(names) <= LOOKS else random.sample(names, LOOKS)
+    looks = [Command(b"LLEN", list_keys.raw(name)) for name in looked]
+    found = yield Batch(looks, lenient=True)
+    lengths: dict[str, int] = {}
+    for name, length in zip(looked, found, strict=True):
+        if isinstance(length, FairlaneError) and not isinstance(length, RedisUnreachable):
+            raise length
+        if not isinstance(length, FairlaneError):
+            lengths[name] = length
+    if not lengths:
+        raise found[0]
+    plan: dict[str, list[bytes]] = {}
+    for message in messages:
+        best = min(lengths, key=lambda name: lengths[name])
+        lengths[best] += 1
+        plan.setdefault(best, []).append(message)
+    return plan
+
+
+def _counts(names: Sequence[str], reply: Reply) -> dict[str, int]:
+    if reply.is_wrongtype:
+        raise InvalidArgument(
+            f"key {names[reply.at]} holds no list: name another, or delete what it holds"
+        )
+    return {name: count for name, count in zip(names, reply.counts, strict=True) if count}
+
+
+Disagreement = Literal["gap", "diverged"]
+REASONS: dict[Disagreement, str] = {
+    "gap": "the target had lost messages that it had confirmed, or is another one",
+    "diverged": "the source was set back, and some messages may have come twice",
+}
+BATCH = 100  # messages of one round trip to each server
+
+
+class Flight(NamedTuple):
+    """A batch on its way: `before` is the number before its first message.
+
+    `chain` is the digest of all messages of the epoch up to that number. `waiting` is how many
+    messages are behind the batch.
+    """
+
+    epoch: str
+    before: int
+    chain: str
+    waiting: int
+    messages: list[bytes]
+
+    @property
+    def lag(self) -> int:
+        """Returns how many messages are not in the target."""
+        return self.waiting + len(self.messages)
+
+
+class Standby(NamedTuple):
+    """Another forwarder is active; its lease ends in so many ms unless it is extended."""
+
+    left_ms: int
+
+
+class ForwardState(NamedTuple):
+    """How far the forwarding of a list is.
+
+    `lag` is how many messages are not settled: those in the source, and the `flying` ones on their
+    way. The last settled one has the number `sequence` in this `epoch`; `forwarded` counts those of
+    all epochs. `owner`: the forwarder that has the lease, or ""; the lease ends at `until_ms`.
+    `restarts`: how often the numbers began again, because the two servers did not agree; last at
+    `restarted_ms`, for this `reason`. Times are in ms since 1970.
+    """
+
+    lag: int
+    flying: int
+    forwarded: int
+    epoch: str
+    sequence: int
+    owner: str
+    until_ms: int
+    restarts: int
+    restarted_ms: int
+    reason: Disagreement
+
+    def with_landed(self, last: int) -> ForwardState:
+        """Returns the state as the target sees it, which has the messages up to this number."""
+        ahead = min(self.flying, max(0, last - self.sequence))
+        return self._replace(
+            lag=self.lag - ahead, flying=self.flying - ahead, forwarded=self.forwarded + ahead
+        )
+
+
+def next_flight(
+    source: str, owner: str, lease_ms: int, fresh: str, landed: Flight | None = None
+) -> Operation[Flight | Standby]:
+    """Settles what has landed, takes or extends the lease, and returns the next batch.
+
+    `fresh` is the epoch of a list that was never forwarded. With `lease_ms` 0 the lease ends, and
+    no batch is taken. May be repeated at any time. Raises InvalidArgument if the key holds no list;
+    nothing is changed then.
+    """
+    call = library().next_forward(
+        (list_keys.raw(source), list_keys.in_flight(source), list_keys.forward_state(source)),
+        owner=owner,
+        lease=lease_ms,
+        most=BATCH,
+        fresh=fresh,
+        epoch=landed.epoch if landed else "",
+        before=landed.before if landed else 0,
+        count=len(landed.messages) if landed else 0,
+        chain=chain_of(landed.chain, landed.messages) if landed else "",
+    )
+    reply = yield from call.run()
+    if reply.is_wrongtype:
+        raise InvalidArgument(
+            f"key {source} at the source holds no list: name another, or delete what it holds"
+        )
+    if reply.is_held:
+        return Standby(reply.left)
+    epoch, chain = reply.epoch.decode(), reply.chain.decode()
+    return Flight(epoch, reply.sequence, chain, reply.waiting, reply.messages)
+
+
+def chain_of(chain: str, messages: Iterable[bytes]) -> str:
+    """Returns the digest of all messages up to the last of these; land.lua computes the same."""
+    for message in messages:
+        chain = hashlib.sha1(chain.encode() + message, usedforsecurity=False).hexdigest()
+    return chain
+
+
+class Landing(NamedTuple):
+    """What became of a batch: `ok`, and how many messages the target did not have yet.
+
+    `gap` or `diverged`: one of the servers was set back. `wrongtype`: the target holds no list.
+    Nothing is written unless it is `ok`.
+    """
+
+    word: str
+    pushed: int
+
+
+def land(target: str, flight: Flight) -> Operation[Landing]:
+    """Pushes a batch to the target; what the target has already is left out."""
+    call = library().land(
+        (list_keys.raw(target), list_keys.landed(target)),
+        epoch=flight.epoch,
+        before=flight.before,
+        chain=flight.chain,
+        messages=flight.messages,
+    )
+    reply = yield from call.run()
+    return Landing(reply.word, reply.pushed if reply.is_ok else 0)
+
+
+def restart(source: str, epoch: str, fresh: str, reason: Disagreement) -> Operation[None]:
+    """Begins another epoch, unless another forwarder has begun one; the reason is recorded."""
+    state = (list_keys.forward_state(source),)
+    yield library().restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
+
+
+def wait_for_message(source: str, block_s: float) -> Operation[None]:
+    """Waits up to `block_s` seconds for a message, and takes it. Only for the active forwarder."""
+    keys = list_keys.raw(source), list_keys.in_flight(source)
+    yield Command(b"BLMOVE", keys[0], keys[1], b"RIGHT", b"LEFT", block_s)
+
+
+def read_state(source: str) -> Operation[ForwardState]:
+    """Returns how far the forwarding of a list is; it changes nothing."""
+    fields = (b"epoch", b"sequence", b"earlier", b"owner", b"until")
+    of_restarts = (b"restarts", b"restarted", b"reason")
+    waiting, flying, known = yield Batch(
+        [
+            Command(b"LLEN", list_keys.raw(source)),
+            Command(b"LLEN", list_keys.in_flight(source)),
+            Command(b"HMGET", list_keys.forward_state(source), *fields, *of_restarts),
+        ]
+    )
+    epoch, sequence, earlier, owner, until, restarts, restarted, reason = known
+    return ForwardState(
+        lag=waiting + flying,
+        flying=flying,
+        forwarded=int(earlier or 0) + int(sequence or 0),
+        epoch=(epoch or b"").decode("utf-8", "replace"),
+        sequence=int(sequence or 0),
+        owner=owner.decode("utf-8", "replace") if owner else "",
+        until_ms=int(until or 0),
+        restarts=int(restarts or 0),
+        restarted_ms=int(restarted or 0),
+        reason="diverged" if (reason or b"").decode() == "diverged" else "gap",
+    )
+
+
+def read_landed(target: str, epoch: str) -> Operation[int]:
+    """Returns the number of the last message of an epoch that is in the target; 0 = none is."""
+    found = yield Command(b"HGET", list_keys.landed(target), epoch)
+    return int(found.partition(b":")[0]) if found else 0
+
+
+def server_ids() -> Operation[set[bytes]]:
+    """Returns the ids that the servers drew when they started: one, or those of all primaries."""
+    found: set[bytes] = set()
+    for node in (yield Nodes()):
+        info: bytes = yield OnNode(node, Command(b"INFO", b"server"))
+        found.update(line for line in info.splitlines() if line.startswith(b"run_id:"))
+    return found
+
+
+HAND_OVER_BATCH = 100  # messages of one hand-over
+_MOST_PUSHES = 10_000  # of one hand-over: more would keep the server from others for too long
+
+To = Literal["all", "shortest"]
+
+
+class Tracking(NamedTuple):
+    """How messages are tracked: by which service, and the times of each message in seconds."""
+
+    namespace: Namespace
+    service: str
+    timeout_s: int
+    expire_s: int
+
+
+class Route(NamedTuple):
+    """The lists of a hand-over: each message goes `to` all of `outs`, or to the shortest one."""
+
+    source: str
+    pending: str
+    outs: tuple[str, ...]
+    to: To = "all"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns all lists."""
+        return (self.source, self.pending, *self.outs)
+
+
+class Backlog(NamedTuple):
+    """How many messages wait in the source and in the pending list, and in each list behind."""
+
+    waiting: int
+    pending: int
+    outs: tuple[int, ...]
+
+
+def hand_over(
+    route: Route, block_s: float, tracking: Tracking | None = None
+) -> Operation[int | None]:
+    """Hands over up to 100 messages and 1 MiB, oldest first; returns how many.
+
+    None = no message was there. 0 = another process, or the first copy of a repeated call, has
+    handed them over, so there may be more. If none is there, waits up to `block_s` seconds for one.
+    Raises InvalidArgument if one of the keys holds no list; nothing is changed then.
+    """
+    messages = yield from _claim(route)
+    if not messages and block_s > 0:
+        source, pending = list_keys.raw(route.source), list_keys.raw(route.pending)
+        yield Command(b"BLMOVE", source, pending, b"RIGHT", b"LEFT", block_s)
+        messages = yield from _claim(route)
+    if not messages:
+        return None
+    outs = [list_keys.raw(name) for name in route.outs]
+    keys = [list_keys.raw(route.pending), *outs]
+    rows: Sequence[Arg] = messages
+    if tracking is not None:
+        more, rows = yield from _tracked(messages, tracking.namespace)
+        keys += more
+    call = library().fan_out(
+        keys,
+        to=route.to,
+        count=len(outs),
+        service=tracking.service if tracking else "",
+        timeout=tracking.timeout_s if tracking else 1,
+        expire=tracking.expire_s if tracking else 1,
+        rows=rows,
+    )
+    reply = yield from call.run()
+    if reply.is_wrongtype:
+        raise _no_list(keys[1 + reply.at])
+    moved: int = reply.moved
+    return moved
+
+
+def _claim(route: Route) -> Operation[list[bytes]]:
+    keys = list_keys.raw(route.source), list_keys.raw(route.pending)
+    most = max(1, min(HAND_OVER_BATCH, _MOST_PUSHES // len(route.outs)))
+    reply = yield from library().claim_messages(keys, most=most).run()
+    if reply.is_wrongtype:
+        raise _no_list(keys[reply.at])
+    found: list[bytes] = reply.messages
+    return found
+
+
+def _no_list(key: bytes) -> InvalidArgument:
+    name = key.decode("utf-8", "replace")
+    return InvalidArgument(f"key {name} holds no list: name another, or delete what it holds")
+
+
+def _tracked(
+    messages: Sequence[bytes], namespace: Namespace
+) -> Operation[tuple[list[bytes], list[Arg]]]:
+    """Draws an id for each message; returns the keys and the rows of fan_out."""
+    last: int = yield Command(b"INCRBY", namespace.last_message, len(messages))
+    keys = [namespace.messages]
+    rows: list[Arg] = []
+    for number, message in enumerate(messages, last - len(messages) + 1):
+        own = xid_of(message)
+        keys += [namespace.message(str(number)), namespace.message_of(own.text)]
+        rows += [message, number, own.text.encode("utf-8", "replace"), own.kind]
+    return keys, rows
+
+
+def read_backlog(route: Route) -> Operation[Backlog]:
+    """Returns the lengths of all lists of a route."""
+    lengths = yield Batch([Command(b"LLEN", list_keys.raw(name)) for name in route.names])
+    return Backlog(lengths[0], lengths[1], tuple(lengths[2:]))

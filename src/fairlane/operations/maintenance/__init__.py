@@ -1,1 +1,0 @@
-"""Keeps a queue whole: the registry of workers, the auditor, lost tokens, dead workers."""

@@ -1,1 +1,0 @@
-"""Changes many requests: chooses them, counts them, and changes them in bounded batches."""

@@ -1,1 +1,0 @@
-"""Takes and settles sub-requests for programs that are not handlers."""

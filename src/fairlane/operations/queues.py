@@ -1,0 +1,277 @@
+"""The queues on a Redis. Their names are in the names of keys, so SCAN finds them.
+
+A page looks at about MOST_KEYS keys, 1,000 in a call, whatever they are. So on a Redis with
+1,000,000 requests, which have at least 2,000,000 keys, a few pages list all queues. A queue
+costs up to 101 short commands for each of its shards, and up to 106 more, 100 in a round trip.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.found import ENDED, QueuePage, QueueSummary
+from fairlane.operations import backlog
+from fairlane.operations.batching import run_each
+from fairlane.operations.find import (
+    invalid_cursor,
+    is_number,
+    most_urgent,
+    read_cursor,
+    read_progress,
+    write_cursor,
+)
+from fairlane.operations.pause import QueuePause, read_until
+from fairlane.operations.rates import parse_queue_rate
+from fairlane.operations.request_state import completion
+from fairlane.operations.shards import Shards, read_shards, served
+from fairlane.operations.workers import LATEST_MS, beat_ages, is_late
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+MOST_KEYS = 1_000_000  # keys that one page looks at, in all
+MOST_NAMED = 100_000  # keys that are looked at for names like a mistyped one
+_COUNT = 1_000  # keys of one SCAN
+_COUNTED = 100  # unfinished requests, and endings, of a queue whose dead sub-requests are counted
+_OWNER = "the queues"
+_DEAD = ("state", "queue", "dead")
+
+
+class _Scan:
+    """A walk over the keys of all primaries, which a cursor can continue."""
+
+    def __init__(self, nodes: list[Any], scan: str = "0") -> None:
+        self.nodes, self.scan = nodes, scan
+
+    def page(self) -> Operation[list[str]]:
+        """Returns the queues that the next keys name, each only by its first key that exists."""
+        node = self.nodes[0]
+        words = (b"SCAN", self.scan, b"MATCH", keys.EVERY_QUEUE_KEY, b"COUNT", _COUNT)
+        cursor, found = yield OnNode(node, Command(*words))
+        self.scan = cursor.decode()
+        if self.scan == "0":
+            self.nodes = self.nodes[1:]
+        named = [parsed for parsed in map(keys.queue_and_part, found) if parsed is not None]
+        return (yield from _first_keys(named))
+
+
+def _first_keys(named: list[tuple[str, str]]) -> Operation[list[str]]:
+    """Returns the queues whose key of this part is the first that they have.
+
+    So each queue is found once, in whatever page its other keys are.
+    """
+    earlier = [keys.queue_keys(name)[: keys.QUEUE_PARTS.index(part)] for name, part in named]
+    asked = [Command(b"EXISTS", *before) for before in earlier if before]
+    replies = iter((yield from run_each(asked)))
+    return [
+        name
+        for (name, _), before in zip(named, earlier, strict=True)
+        if not before or not _has_any(next(replies))
+    ]
+
+
+def _has_any(count: Any) -> bool:
+    """Returns True if one of the keys exists; False also if this user may not see that."""
+    return isinstance(count, int) and count > 0
+
+
+def list_queues(after: str = "", most_keys: int = MOST_KEYS) -> Operation[QueuePage]:
+    """Returns the queues among the next keys, by name, each with what is in it.
+
+    Raises InvalidArgument for a cursor that is not valid.
+    """
+    scan = yield from _begin(after)
+    found: list[QueueSummary] = []
+    for _ in range(max(1, most_keys // _COUNT)):
+        if not scan.nodes:
+            break
+        node = scan.nodes[0]
+        names = yield from scan.page()
+        found += yield from _summaries(node, names)
+    found.sort(key=lambda one: one.name)
+    rest = write_cursor(_OWNER, _shown(scan.nodes[0]), scan.scan) if scan.nodes else ""
+    return QueuePage(found, rest)
+
+
+def _begin(after: str) -> Operation[_Scan]:
+    """Returns the walk that a cursor continues; the nodes are in the order of their addresses."""
+    nodes = sorted((yield Nodes()), key=_shown)
+    if not after:
+        return _Scan(nodes)
+    match read_cursor(after, _OWNER):
+        case [str(shown), str(scan)] if is_number(scan):
+            left = [node for node in nodes if _shown(node) >= shown]
+            if left and _shown(left[0]) == shown:
+                return _Scan(left, scan)
+    raise invalid_cursor(after)
+
+
+def _shown(node: Any) -> str:
+    return "" if node is None else str(node)
+
+
+# ------------------------------------------------------------------ one queue
+
+
+def _summaries(node: Any, names: list[str]) -> Operation[list[QueueSummary]]:
+    """Reads queues whose slots are on this node."""
+    if not names:
+        return []
+    now_ms = time_ms((yield OnNode(node, Command(b"TIME"))))
+    counts = yield from run_each([step for name in names for step in _counts(name, now_ms)])
+    rows = [counts[at : at + 6] for at in range(0, len(counts), 6)]
+    found = []
+    for name, row in zip(names, rows, strict=True):
+        if any(isinstance(reply, FairlaneError) for reply in row):
+            found.append(QueueSummary(name))
+            continue
+        (present, left, until), requests, workers, ended, newest, active = row
+        waiting = yield from _tokens(name, served(present or b"", left or b""))
+        shards = Shards.of(present or b"").numbers
+        pause = QueuePause(read_until(until), now_ms)
+        dead = yield from _dead(name, newest, active)
+        found.append(
+            QueueSummary(
+                *(name, waiting, requests, workers, ended, shards),
+                *(pause.is_paused, pause.until_ms, dead),
+            )
+        )
+    return found
+
+
+def _dead(name: str, newest: list[Any], active: list[bytes]) -> Operation[int | None]:
+    """Counts the dead sub-requests of these endings and of these entries of `active`."""
+    ids = [one.decode("utf-8", "replace") for one in active]
+    rows = yield from run_each([hmget(one, *_DEAD) for one in ids])
+    count = sum(completion(*entry).dead for entry in newest)
+    for row in rows:
+        if isinstance(row, FairlaneError):
+            return None
+        state, home, dead = parse_fields(_DEAD, row)
+        if home == name and state not in ENDED:  # an ending is in the log, or will be soon
+            count += int(dead or 0)
+    return count
+
+
+def _counts(name: str, now_ms: int) -> list[Command]:
+    return [
+        Command(b"HMGET", keys.conf(name), b"shards", b"left", b"paused_until"),
+        Command(b"ZCARD", keys.active(name)),
+        Command(b"ZCOUNT", keys.workers(name), now_ms - LATEST_MS, b"+inf"),
+        Command(b"XLEN", keys.completed(name)),
+        Command(b"XREVRANGE", keys.completed(name), b"+", b"-", b"COUNT", _COUNTED),
+        Command(b"ZRANGE", keys.active(name), 0, _COUNTED - 1),
+    ]
+
+
+def _tokens(name: str, shards: tuple[int, ...]) -> Operation[int | None]:
+    """Counts the tokens in all lanes; an empty queue costs one command a shard."""
+    lanes = [keys.lanes(name, shard) for shard in shards]
+    there = yield from run_each([Command(b"EXISTS", *one) for one in lanes])
+    full = [one for one, count in zip(lanes, there, strict=True) if count]
+    counts = yield from run_each([Command(b"LLEN", key) for one in full for key in one])
+    if any(isinstance(reply, FairlaneError) for reply in (*there, *counts)):
+        return None
+    return sum(map(int, counts))
+
+
+# ------------------------------------------------------------------ names
+
+
+def is_known(queue: str) -> Operation[bool]:
+    """Returns True if this queue was ever used on this Redis, by a producer or a worker.
+
+    It makes one try, because the caller has something more important to do.
+    """
+    (count,) = yield Batch([Command(b"EXISTS", *keys.queue_keys(queue))], patience_s=0.0)
+    return bool(count)
+
+
+def reach(queue: str) -> Operation[None]:
+    """Returns when the server of this queue answers, with whatever. Raises RedisUnreachable."""
+    (reply,) = yield Batch([Command(b"EXISTS", keys.workers(queue))], lenient=True)
+    if isinstance(reply, RedisUnreachable):
+        raise reply
+
+
+def similar_queues(queue: str) -> Operation[tuple[list[str], list[str]]]:
+    """Returns the names like this one, the most similar first, and all names that were found.
+
+    It looks at about MOST_NAMED keys.
+    """
+    scan = yield from _begin("")
+    share = max(1, MOST_NAMED // _COUNT // max(1, len(scan.nodes)))
+    names: list[str] = []
+    for node in scan.nodes:
+        one = _Scan([node])
+        for _ in range(share):
+            if not one.nodes:
+                break
+            names += yield from one.page()
+    return get_close_matches(queue, names), sorted(names)
+
+
+_CONF = (b"max_waiting", b"waiting", b"paused_until", b"rate")
+
+
+def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
+    """Returns counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
+
+    `requests` are the `most` most urgent ones among those of the first MOST_READ tokens and the
+    first MOST_READ entries of `active`; `more` is how many others are unfinished. `lanes` and
+    `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
+    those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
+    `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None. `rate` is
+    the queue's. `paused_until` is in ms by its Redis; None: not paused, or until it is resumed.
+    """
+    spread = yield from read_shards(queue)
+    tokens = yield from backlog.read_waiting(queue, spread.served)
+    replies = yield Batch(
+        [
+            Command(b"ZRANGE", keys.workers(queue), 0, -1, b"WITHSCORES"),
+            Command(b"TIME"),
+            Command(b"ZCARD", keys.active(queue)),
+            Command(b"ZRANGE", keys.active(queue), 0, backlog.MOST_READ - 1),
+            Command(b"XLEN", keys.completed(queue)),
+            Command(b"HMGET", keys.conf(queue), *_CONF),
+        ]
+    )
+    beats = beat_ages(replies[0], time_ms(replies[1]))
+    active, names, logged, bound = replies[2:]
+    requests = yield from read_progress((yield from most_urgent(queue, tokens, names))[:most])
+    stale = yield from backlog.count_stale(queue, tokens)
+    lanes, delayed = backlog.without_stale(tokens.counts, stale)
+    return {
+        "queue": queue,
+        "lanes": lanes,
+        "delayed": delayed,
+        "stale": stale.total(),
+        "shards": list(spread.present.numbers),
+        "workers": [name for name, age_ms in beats.items() if not is_late(age_ms)],
+        "beats": beats,
+        "requests": requests,
+        "more": max(0, active - most),
+        "logged": logged,
+        **_settings(queue, bound, time_ms(replies[1])),
+    }
+
+
+def _settings(queue: str, conf: Sequence[bytes | None], now_ms: int) -> dict[str, Any]:
+    """Returns the bound, the count of what waits, the pause and the rate."""
+    most, waits, until, text = conf
+    rate = parse_queue_rate(queue, text)
+    pause = QueuePause(read_until(until), now_ms)
+    return {
+        "max_waiting": int(most) if most else None,
+        "waiting": int(waits or 0) if most else None,
+        "paused": pause.is_paused,
+        "paused_until": pause.until_ms,
+        "rate": rate.words if rate is not None else None,
+    }

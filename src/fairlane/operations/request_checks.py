@@ -1,0 +1,588 @@
+"""The checks of requests: each takes a page of requests, and returns a finding for each damage.
+
+Lost tokens are not checked here, because the lanes are read once for many requests: see `Walk`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane import settings
+from fairlane.common.text import format_duration, join_names, of_queue, plural
+from fairlane.errors import FairlaneError, RedisUnreachable, TopicNotFound
+from fairlane.model import ENDED_STATES
+from fairlane.operations import lists
+from fairlane.operations import tokens as turns
+from fairlane.operations.backlog import are_queued
+from fairlane.operations.batching import run_all, run_each
+from fairlane.operations.create import seen_to_exist
+from fairlane.operations.estimate import read_queue, read_request
+from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding, once
+from fairlane.operations.lives import circle_text, find_circles, waiting_lives
+from fairlane.operations.pause import read_pause
+from fairlane.operations.rates import read_queue_rate
+from fairlane.operations.server_checks import retention, small_requests
+from fairlane.operations.shards import read_shards
+from fairlane.operations.tokens import drop_active, parse
+from fairlane.operations.topics import read_topic
+from fairlane.operations.why import causes_of
+from fairlane.operations.workers import is_late, look_at, reap_all
+from fairlane.protocol import keys, list_keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairlane.found import Cause
+    from fairlane.operations.lists import ForwardState
+    from fairlane.operations.topics import Subscriber, TopicState
+    from fairlane.protocol.steps import Operation
+
+
+_PAGE = 1000
+_MEMBER = re.compile(rb"(\d{1,2})\|(.+)")
+
+
+class Dispatch:
+    """Checks `active`, `delayed` and the lanes of one queue."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self._cursor = b"0"
+        self._lane = self._first = self._tokens = 0
+        self._shards: list[int] | None = None  # shards not checked yet, once they are known
+        self._phases = [self._active, self._delayed, self._lanes]
+
+    @property
+    def is_over(self) -> bool:
+        """Returns True if there is nothing left to check."""
+        return not self._phases
+
+    def page(self) -> Operation[list[Finding]]:
+        """Checks the next page."""
+        found: list[Finding] = []
+        is_done = yield from self._phases[0](found)
+        if is_done:
+            self._phases.pop(0)
+        return found
+
+    def _scan(self, key: bytes) -> Operation[tuple[list[Any], int]]:
+        """Returns the next page of a sorted set, as flat member and score, and the time in ms."""
+        asked = [Command(b"ZSCAN", key, self._cursor, b"COUNT", _PAGE), Command(b"TIME")]
+        (cursor, found), (seconds, _) = yield Batch(asked)
+        self._cursor = bytes(cursor)
+        return found, int(seconds) * 1000
+
+    def _active(self, findings: list[Finding]) -> Operation[bool]:
+        """Finds entries that belong to no unfinished request."""
+        found, now = yield from self._scan(keys.active(self.queue))
+        late = [
+            (name, score)
+            for name, score in zip(found[::2], found[1::2], strict=True)
+            if now - float(score) > GRACE_MS  # otherwise a leader handles it now, or soon
+        ]
+        ids = [name.decode("utf-8", "replace") for name, _ in late]
+        asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one in ids]
+        rows = yield from run_each(asked)
+        for (name, score), request_id, row in zip(late, ids, rows, strict=True):
+            if isinstance(row, FairlaneError):
+                findings.append(unreadable(request_id, row))
+                continue
+            what = self._why(row, score)
+            if what is None:
+                continue
+            repair, remedy = self._take_out(name, score.decode(), now), "take it out of `active`"
+            findings.append(Finding("no request", BAD, what, remedy, request_id, repair))
+        return self._cursor == b"0"
+
+    def _why(self, row: list[bytes | None], score: bytes) -> str | None:
+        state, queue = ((value or b"").decode("utf-8", "replace") for value in row)
+        if state in {"", "abandoned"}:
+            was_seen = float(score) % 1 != 0
+            return "was there and is gone" if was_seen else "was announced and never submitted"
+        if queue != self.queue:
+            return f"is in `active` of {self.queue} and belongs to queue {queue}"
+        return "has ended and still is in `active`" if state in ENDED_STATES else None
+
+    def _take_out(self, name: bytes, score: str, now: int) -> Operation[None]:
+        try:
+            request_id = keys.check_name("request id", name.decode("utf-8", "replace"))
+        except FairlaneError:
+            yield drop_active(self.queue, name, score)
+            return
+        yield from look_at(self.queue, request_id, score, now)
+
+    def _delayed(self, findings: list[Finding]) -> Operation[bool]:
+        """Finds members that would stop a promoter, because it cannot read them, and stale ones."""
+        if self._shards is None:
+            self._shards = list((yield from read_shards(self.queue)).served)
+        delayed = keys.delayed(self.queue, self._shards[0])
+        found, _ = yield from self._scan(delayed)
+        tokens = []
+        for member in found[::2]:
+            match = _MEMBER.fullmatch(member)
+            if match:
+                tokens.append(match[2])
+                continue
+            shown = member[:80].decode("utf-8", "replace")
+            repair, what = once(Command(b"ZREM", delayed, member)), "in `delayed` is no token"
+            findings.append(Finding("unreadable", BAD, what, "remove it", shown, repair))
+        yield from self._count(tokens)
+        if self._cursor == b"0":
+            self._report(findings, "delayed")
+        return self._cursor == b"0"
+
+    def _lanes(self, findings: list[Finding]) -> Operation[bool]:
+        """Finds tokens of requests that are gone, or of permits that have other tokens now."""
+        shards = self._shards or [0]
+        lane = keys.lanes(self.queue, shards[0])[self._lane]
+        page = yield Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
+        words = [word for word in page if word != turns.PLACEHOLDER]
+        if not self._first:  # of very many that wait for their tenant's turn it checks the first
+            number = shards[0] * keys.LANES + self._lane
+            members = yield turns.first_of_lane(self.queue, number, _PAGE)
+            words += map(turns.token_of, members)
+        yield from self._count(words)
+        self._first += _PAGE
+        if len(page) < _PAGE:
+            shown = f"shard {shards[0]}, " if shards[0] else ""
+            self._report(findings, f"{shown}lane {self._lane}")
+            self._lane, self._first = self._lane + 1, 0
+        if self._lane < keys.LANES:
+            return False
+        self._lane, self._shards = 0, shards[1:]
+        if self._shards:
+            self._phases[1:1] = [self._delayed, self._lanes]
+        return True
+
+    def _count(self, tokens: list[bytes]) -> Operation[None]:
+        """Counts the stale tokens."""
+        read = [token for token in map(parse, tokens) if token is not None]
+        fresh = yield from are_queued(read, run_each)
+        self._tokens += len(tokens) - sum(fresh)
+
+    def _report(self, findings: list[Finding], where: str) -> None:
+        if self._tokens:
+            what = f"{plural(self._tokens, 'token')} that no permit waits for"
+            findings.append(Finding("stale", NOTE, what, subject=where))
+        self._tokens = 0
+
+
+_ENDINGS = 100
+_OVERDUE_MS = 30_000  # a leader handles what is due within seconds
+
+
+def workers(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+    """Finds a queue that no worker serves, and workers whose last heartbeat is old."""
+    key = keys.workers(queue)
+    beats, waiting, time = yield Batch(
+        [
+            Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"),
+            Command(b"ZCARD", keys.active(queue)),
+            Command(b"TIME"),
+        ]
+    )
+    pairs = zip(beats[::2], beats[1::2], strict=True)
+    ages = {
+        name.decode("utf-8", "replace"): time_ms(time) - float(beaten) for name, beaten in pairs
+    }
+    late = [name for name, age in ages.items() if is_late(age)]
+    gone = [name for name in late if ages[name] > settings.WORKER_TTL_MS]
+    count = len(ages) - len(late)
+    if not count and waiting:
+        what = f"no worker beats, and {plural(waiting, 'unfinished request')} waiting"
+        remedy = f"start one: fairlane worker --queue {queue} --handler module:function"
+        found = [Finding("workers", BAD, what, remedy)]
+    elif late:
+        remedy = "look whether they run; what they held goes to others"
+        found = [Finding("workers", WARN, f"{count} beat, late: {join_names(late)}", remedy)]
+    else:
+        what = f"{count} beat" if count else "none, and no unfinished request is listed"
+        found = [Finding("workers", OK, what)]
+    if gone:
+        expire = once(library().expire_workers((key,), ttl=settings.WORKER_TTL_MS))
+        what = f"no beat for a minute, still registered: {join_names(gone)}"
+        found.append(Finding("late", NOTE, what, "remove them from the registry", repair=expire))
+    return found
+
+
+def pause(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+    """Finds that the queue is paused."""
+    found = yield from read_pause(queue)
+    if not found.is_paused:
+        return []
+    what, resumes = f"the queue is {found.text}", f"fairlane queue resume{of_queue(queue)}"
+    return [Finding("pause", WARN, what, f"{resumes} lets workers take from it")]
+
+
+def rate(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+    """Finds that the queue has a rate."""
+    found = yield from read_queue_rate(queue)
+    if found is None:
+        return []
+    what = f"the queue starts at most {found.words}"
+    remedy = f"fairlane queue rate off{of_queue(queue)} removes the rate"
+    return [Finding("rate", NOTE, what, remedy)]
+
+
+def upkeep(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+    """Finds that no leader handles what is due in `active` and in every `delayed`."""
+    spread = yield from read_shards(queue)
+    due_keys = [keys.active(queue), *(keys.delayed(queue, shard) for shard in spread.served)]
+    asked = [Command(b"ZRANGE", key, 0, 0, b"WITHSCORES") for key in due_keys]
+    *firsts, time = yield Batch([*asked, Command(b"TIME")])
+    behind = time_ms(time) - min((float(first[1]) for first in firsts if first), default=9e15)
+    if behind <= _OVERDUE_MS:
+        return [Finding("upkeep", OK, "what is due is looked after")]
+    what = f"no leader has looked after what was due {format_duration(int(behind))} ago"
+    return [Finding("upkeep", WARN, what, "start a worker: each of them may lead")]
+
+
+def endings(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+    """Finds requests that vanished recently."""
+    log = yield Command(b"XREVRANGE", keys.completed(queue), b"+", b"-", b"COUNT", _ENDINGS)
+    lost = []
+    for _entry, fields in log:
+        text = dict(zip(fields[::2], fields[1::2], strict=True))
+        if text.get(b"state") == b"lost":
+            lost.append(text.get(b"id", b"?").decode("utf-8", "replace"))
+    if not lost:
+        return [Finding("endings", OK, f"none lost among the last {len(log)}")]
+    what = f"{len(lost)} of the last {len(log)} requests were lost: {join_names(lost)}"
+    remedy = "submit them again; see persistence and replicas above for how not to lose the next"
+    return [Finding("endings", WARN, what, remedy)]
+
+
+QUEUE = (workers, pause, rate, upkeep, endings, small_requests, retention)
+
+
+_IDLE_MS = 3_600_000  # a subscriber, or a list, that waits for so long has no consumer
+_NEAR = 0.8  # of the retention: what is older may be deleted soon
+
+
+def check_messages(found: Iterable[bytes], now_ms: int) -> Operation[list[Finding]]:
+    """Finds what is wrong with the topics and forwarded lists whose keys are among these."""
+    findings: list[Finding] = []
+    for key in found:
+        if (topic := keys.topic_of(key)) is not None:
+            findings += yield from _topic(topic, now_ms)
+        elif (source := list_keys.forwarded_list(key)) is not None:
+            findings += yield from _forwarded(source, now_ms)
+    return findings
+
+
+def _topic(topic: str, now_ms: int) -> Operation[list[Finding]]:
+    try:
+        state = yield from read_topic(topic)
+    except RedisUnreachable:
+        raise
+    except TopicNotFound:  # it was deleted meanwhile
+        return []
+    except FairlaneError as error:
+        return [_unread("topics", f"topic {topic}", "topics", error)]
+    found = []
+    if state.messages and not state.subscribers:
+        what = f"{plural(state.messages, 'message')} and no subscriber"
+        found.append(Finding("topics", NOTE, what, subject=f"topic {topic}"))
+    for one in state.subscribers:
+        problem = _problem(state, one, now_ms)
+        if problem is not None:
+            what, remedy = problem
+            subject = f"topic {topic}, subscriber {one.name}"
+            found.append(Finding("topics", WARN, what, remedy, subject))
+    return found
+
+
+def _problem(state: TopicState, one: Subscriber, now_ms: int) -> tuple[str, str] | None:
+    """Returns what is wrong with a subscriber, and the remedy; the worst only."""
+    if not one.lag:
+        return None
+    age_ms = now_ms - one.oldest_ms if one.oldest_ms else 0
+    idle_ms = now_ms - one.seen_ms
+    start = f"start its consumer, or fairlane topic unsubscribe {state.name} {one.name}"
+    read = f"has not read for {format_duration(idle_ms)}" if one.seen_ms else "has never read"
+    waits = f"{plural(one.lag, 'message')} not acknowledged"
+    if one.missed and one.waiting == state.messages:
+        what = f"has missed {plural(one.missed, 'message')}: the retention deleted them unread"
+        longer = f"keep more: fairlane topic retain {state.name} --age or --count; or {start}"
+        return f"{what}; it {read}, {waits}", longer
+    if one.waiting > _NEAR * state.retain_count or age_ms > _NEAR * state.retain_ms:
+        oldest = format_duration(age_ms)
+        what = f"is close to the end of the retention: {waits}, the oldest for {oldest}"
+        return what, f"keep more: fairlane topic retain {state.name} --age or --count; or {start}"
+    if idle_ms > _IDLE_MS and age_ms > _IDLE_MS:
+        return f"{read}: {waits}, the oldest for {format_duration(age_ms)}", start
+    return None
+
+
+def _forwarded(source: str, now_ms: int) -> Operation[list[Finding]]:
+    try:
+        state = yield from lists.read_state(source)
+    except RedisUnreachable:
+        raise
+    except FairlaneError as error:
+        return [_unread("forward", f"list {source}", "lists", error)]
+    subject, found = f"list {source}", []
+    if state.lag and state.until_ms < now_ms:
+        what = f"{plural(state.lag, 'message')} not forwarded, and no forwarder is active"
+        remedy = f"start one: fairlane forward --from URL/{source} --to URL/LIST"
+        found.append(Finding("forward", WARN, what, remedy, subject))
+    if state.restarts:
+        found.append(Finding("forward", NOTE, _restarted(state, now_ms), subject=subject))
+    return found
+
+
+def _restarted(state: ForwardState, now_ms: int) -> str:
+    ago = format_duration(max(0, now_ms - state.restarted_ms))
+    times = plural(state.restarts, "time")
+    return f"its numbers began again {times}, last {ago} ago: {lists.REASONS[state.reason]}"
+
+
+def _unread(check: str, subject: str, role: str, error: FairlaneError) -> Finding:
+    what = f"can't be read: {error}"
+    return Finding(check, NOTE, what, f"a user with the role {role} may read it", subject)
+
+
+GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner
+_LONG_MS = 600_000  # so long without progress
+FIELDS = (
+    *("state", "queue", "born", "ended", "open", "last_ms", "fresh", "failure"),
+    *("opens", "after", "feed", "handed"),
+)
+
+
+class Row(NamedTuple):
+    """A request as its hash describes it."""
+
+    id: str
+    state: str
+    queue: str
+    values: dict[str, str]
+
+    @property
+    def is_over(self) -> bool:
+        """Returns True for a tombstone."""
+        return self.state in ENDED_STATES
+
+    def number(self, name: str) -> int:
+        """Returns a number of the hash; 0 if it is missing."""
+        return int(self.values[name] or 0)
+
+
+class Page(NamedTuple):
+    """Some requests of a queue, and their server's time in ms."""
+
+    queue: str
+    now: int
+    rows: list[Row]
+
+    @property
+    def live(self) -> list[Row]:
+        """Returns the requests that have not ended."""
+        return [row for row in self.rows if not row.is_over]
+
+
+def forgotten(page: Page) -> Operation[list[Finding]]:
+    """Finds requests that are missing in `active`, so that no leader looks after them."""
+    live = [row.id for row in page.live]
+    scores = yield from run_all(
+        [Command(b"ZSCORE", keys.active(page.queue), name) for name in live]
+    )
+    missing = [name for name, score in zip(live, scores, strict=True) if score is None]
+    asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in missing]
+    states = yield from run_all(asked)  # a request may have ended meanwhile
+    return [
+        Finding(
+            *("forgotten", BAD, "is not in `active`", "put it there", name),
+            _restore(page.queue, name),
+        )
+        for name, state in zip(missing, states, strict=True)
+        if state is not None and state.decode() not in ENDED_STATES
+    ]
+
+
+def _restore(queue: str, name: str) -> Operation[None]:
+    active = keys.active(queue)
+    # TIME goes to the node of the step with a key: `active` uses that node's clock.
+    _, (seconds, _) = yield Batch([Command(b"EXISTS", active), Command(b"TIME")])
+    yield library().restore_active((active,), id=name, due=seen_to_exist(int(seconds) * 1000))
+
+
+def unlogged(page: Page) -> Operation[list[Finding]]:
+    """Finds ends without a marker, which the completion log does not have."""
+    ended = [row for row in page.rows if row.is_over]
+    old = [row for row in ended if page.now - row.number("ended") > settings.TOKEN_GRACE_MS]
+    logged = keys.logged(page.queue)
+    asked = [Command(b"ZSCORE", logged, f"{row.id}|{row.number('born')}") for row in old]
+    markers = yield from run_all(asked)
+    return [
+        Finding(
+            *("unlogged", BAD, f"is {row.state}, unlogged", "log its end", row.id),
+            reap_all(page.queue, row.id),  # reports the end, too
+        )
+        for row, marker in zip(old, markers, strict=True)
+        if marker is None
+    ]
+
+
+def unsound(page: Page) -> Operation[list[Finding]]:
+    """Finds requests whose invariants do not hold, also those that nothing would continue."""
+    asked = [library().check(keys.request_keys(row.id)) for row in page.rows]
+    replies = yield from run_each(asked)
+    found = []
+    for row, broken in zip(page.rows, replies, strict=True):
+        if isinstance(broken, FairlaneError):
+            found.append(unreadable(row.id, broken))
+        elif broken:
+            what = "; ".join(part.decode() for part in broken)
+            is_left = row.is_over and "accounted" not in what
+            names = ("left over", "tidy its keys") if is_left else ("unsound", "reap and mint")
+            found.append(
+                Finding(names[0], BAD, what, names[1], row.id, _make_sound(page.queue, row))
+            )
+    return found
+
+
+def unreadable(name: str, error: FairlaneError) -> Finding:
+    """Returns the finding for a request that no script can read, and so no repair can."""
+    return Finding("unreadable", BAD, f"can't be read: {error}", "look at its keys", name)
+
+
+def _make_sound(queue: str, row: Row) -> Operation[None]:
+    names = keys.request_keys(row.id)
+    if row.is_over:
+        yield library().expire_leftovers(names, ttl=settings.MARKER_MS)
+    else:
+        yield from reap_all(queue, row.id)
+    if (yield library().check(names)):
+        raise FairlaneError("cancel it and submit it anew under another id")
+
+
+def overdue(page: Page) -> Operation[list[Finding]]:
+    """Finds leases that expired long ago and that no leader has taken back."""
+    live = [row.id for row in page.live]
+    asked = [Command(b"ZCOUNT", keys.leases(name), b"-inf", page.now - GRACE_MS) for name in live]
+    found = []
+    for name, count in zip(live, (yield from run_each(asked)), strict=True):
+        if isinstance(count, int) and count:  # an error is a finding of `unsound`
+            what = f"has {plural(count, 'lease')} that expired more than a minute ago"
+            repair = reap_all(page.queue, name)
+            found.append(Finding("overdue", BAD, what, "take them back", name, repair))
+    return found
+
+
+def idle(page: Page) -> Operation[list[Finding]]:
+    """Finds requests without progress for long, whose producer or handler may be gone.
+
+    The diagnosis of `fairlane why` says what holds up each of them. What is delayed, or waits for
+    others, is no finding; a queue without workers is one of `queue_checks.py`.
+    """
+    found = _left_open(page)
+    before = page.now - _LONG_MS
+    old = [row for row in page.live if row.state == "active" and row.number("born") < before]
+    asked = [Command(b"XRANGE", keys.results(row.id), before, b"+", b"COUNT", 1) for row in old]
+    replies = yield from run_each(asked)
+    quiet = [row.id for row, recent in zip(old, replies, strict=True) if recent == []]
+    for name, causes in (yield from _explained(page.queue, quiet)):
+        cause = causes[0]
+        if cause.kind in _REMEDIES:
+            check, remedy = _REMEDIES[cause.kind]
+            what = f"nothing was done for {format_duration(_LONG_MS)}: {cause.text}"
+            found.append(Finding(check, WARN, what, remedy, name))
+    return found
+
+
+def circles(page: Page) -> Operation[list[Finding]]:
+    """Finds requests that wait for each other, so that none of them ever starts."""
+    fields = ("state", "opens", "after", "feed")
+    waits = {row.id: waiting_lives(*(row.values[name] for name in fields)) for row in page.live}
+    waiting = {name: lives for name, lives in waits.items() if lives}
+    remedy = "cancel one of them: fairlane cancel ID"
+    return [
+        Finding("circle", BAD, f"waits in a circle: {circle_text(circle)}", remedy, min(circle))
+        for circle in (yield from find_circles(waiting))
+        if min(circle) in waiting  # else it is a finding of the page with that request
+    ]
+
+
+_SLOW = ("slow", "fairlane status ID names the calls that report progress; a handler may hang")
+_WAITING = ("waiting", "workers are busy with more urgent lanes: fairlane why ID; add workers")
+_REMEDIES = {"limit": _SLOW, "held": _SLOW, "lanes": _WAITING, "token": _WAITING}
+
+
+def _explained(queue: str, names: Sequence[str]) -> Operation[list[tuple[str, list[Cause]]]]:
+    """Returns what holds up requests, without those that ended or that can't be read.
+
+    A request that can't be read is a finding of `unsound`.
+    """
+    if not names:
+        return []
+    home = yield from read_queue(queue)
+    found = []
+    for name in names:
+        try:
+            facts = yield from read_request(name)
+        except RedisUnreachable:
+            raise
+        except (FairlaneError, ValueError):
+            continue
+        if facts is not None and (causes := causes_of(facts, home)):
+            found.append((name, causes))
+    return found
+
+
+def _left_open(page: Page) -> list[Finding]:
+    what = f"is open, and no chunk has come for {format_duration(_LONG_MS)}"
+    remedy = "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
+    return [
+        Finding("open", WARN, what, remedy, row.id)
+        for row in page.live
+        if row.values["open"] == "1"
+        and not row.values["feed"]  # such a request is one of `unfed`
+        and page.now - max(row.number("last_ms"), row.number("born")) > _LONG_MS
+    ]
+
+
+def unfed(page: Page) -> Operation[list[Finding]]:
+    """Finds steps of flows that get nothing, because a step before them is gone or never came."""
+    fed = {
+        row.id: [life.id for life in waiting_lives(row.state, "", "", row.values["feed"])]
+        for row in page.live
+        if row.values["open"] == "1"
+        and row.values["feed"]
+        # Without a cursor the producer has perhaps not sent the first step yet.
+        and page.now - row.number("born") > (GRACE_MS if row.values["handed"] else _LONG_MS)
+    }
+    sources = sorted({name for names in fed.values() for name in names})
+    asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in sources]
+    states = dict(zip(sources, (yield from run_all(asked)), strict=True))
+    remedy = "submit the same flow again, or fairlane cancel ID; after an hour it is cancelled"
+    return [
+        Finding("unfed", WARN, f"gets nothing: request {names[0]} is not there", remedy, step)
+        for step, those in fed.items()
+        if (names := [name for name in those if states[name] in {None, b"abandoned"}])
+    ]
+
+
+def given_back(page: Page) -> Operation[list[Finding]]:
+    """Finds requests whose sub-requests workers gave back, because none has what they need."""
+    named = [row.id for row in page.live if _is_given_back(row.values["failure"])]
+    remedy = "start a worker that can make the call, or fairlane cancel ID; it is dead in 3 days"
+    return [
+        Finding("given back", WARN, cause.text, remedy, name)
+        for name, causes in (yield from _explained(page.queue, named))
+        for cause in causes
+        if cause.kind == "task"
+    ]
+
+
+def _is_given_back(note: str) -> bool:
+    """Returns True for a note of lib/core/note_failure.lua that is of no failure."""
+    return ":g:" in note.partition(" ")[2].partition(" ")[0]
+
+
+REBUILD = (forgotten, unlogged)  # what the dispatch slot must have
+REQUEST = (*REBUILD, unsound, overdue, circles, idle, unfed, given_back)

@@ -1,0 +1,550 @@
+"""Adds, lists, pauses, resumes and removes schedules."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from fairlane import settings
+from fairlane.common.chunking import chunks
+from fairlane.common.text import plural
+from fairlane.errors import FairlaneError, InvalidArgument, ScheduleNotFound, type_of
+from fairlane.options import policy_of
+from fairlane.protocol import keys
+from fairlane.protocol.keys import check_name
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import tzinfo
+
+    from fairlane.common.chunking import Body
+    from fairlane.options import Policy
+    from fairlane.protocol.steps import Call
+
+
+Missed = Literal["skip", "one", "all"]
+MISSED = ("skip", "one", "all")
+DEFAULT_MISSED: Missed = "one"
+_TICK = "%Y%m%dT%H%M%SZ"
+_TICK_LENGTH = len("20261224T180000Z")
+_LONGEST_ID = 128
+_ONCE = {
+    "run_at",
+    "after",
+    "after_any_end",
+    "on_duplicate",
+    "window_s",
+    "distinct",
+}  # of a single request
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a schedule does, as it is kept in Redis.
+
+    `options` are those of submit_request. `app` is True if an app has registered it.
+    """
+
+    cron: str
+    tz: str
+    bodies: list[bytes]
+    missed: Missed = DEFAULT_MISSED
+    most: int = settings.MISSED_MOST
+    options: dict[str, Any] = field(default_factory=dict)
+    app: bool = False
+
+    def policy(self, queue: str) -> Policy:
+        """Returns the policy of its requests. Raises InvalidArgument."""
+        given = dict(self.options)
+        if "backoff_s" in given:
+            given["backoff_s"] = tuple(given["backoff_s"])
+        try:
+            return policy_of(queue, **given)
+        except TypeError as error:  # an option of a newer release
+            raise InvalidArgument(f"{error}; a newer release may have written it") from None
+
+    def encode(self) -> bytes:
+        """Returns the text in Redis: JSON, bodies in base64. Equal schedules have equal texts."""
+        import msgspec
+
+        return msgspec.json.encode(self, order="sorted")
+
+
+def define(
+    *,
+    cron: str,
+    bodies: Iterable[Body],
+    tz: str = "UTC",
+    missed: Missed = DEFAULT_MISSED,
+    most: int = settings.MISSED_MOST,
+    app: bool = False,
+    **options: Any,
+) -> Definition:
+    """Returns a checked definition. Raises InvalidArgument, and TypeError for a wrong option."""
+    if missed not in MISSED:
+        raise InvalidArgument(f"missed {missed!r} is not valid: write {', '.join(MISSED)}")
+    is_whole = isinstance(most, int) and not isinstance(most, bool)
+    if not is_whole or not 1 <= most <= settings.MISSED_MOST:
+        raise InvalidArgument(
+            f"most {most!r} is not valid: 1 to {settings.MISSED_MOST:,} missed ticks are expected"
+        )
+    if given := sorted(_ONCE & options.keys()):
+        raise InvalidArgument(f"{given[0]} has no meaning in a schedule: leave it out")
+    policy_of(settings.DEFAULT_QUEUE, **options)
+    if isinstance(options.get("delay"), timedelta):
+        options["delay"] = options["delay"].total_seconds()
+    found: list[bytes] = []
+    for chunk in chunks(bodies):
+        found += chunk
+        if len(found) > settings.CHUNK_ENTRIES or sum(map(len, found)) > settings.MAX_SCHEDULE:
+            raise InvalidArgument(
+                f"the bodies of the schedule are too large: keep up to {settings.CHUNK_ENTRIES:,} "
+                f"with {settings.MAX_SCHEDULE // 1024} KiB together, let a handler find the rest"
+            )
+    if not found:
+        raise InvalidArgument("a schedule has no body: each of its requests needs one")
+    line = cron_of(cron, tz).line
+    return Definition(line, tz, found, missed, most, options, app)
+
+
+def decode(raw: bytes) -> Definition:
+    """Returns the definition that `encode` made. Raises InvalidArgument."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(raw, type=Definition)
+    except msgspec.MsgspecError as error:
+        raise InvalidArgument(
+            f"its definition cannot be read ({error}): a newer release may have written it"
+        ) from None
+
+
+def digest_of(raw: bytes) -> str:
+    """Returns the SHA-1 by which scripts recognise a definition."""
+    return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
+
+
+def check_schedule_name(queue: str, name: str) -> str:
+    """Returns a name whose requests have valid ids. Raises InvalidArgument."""
+    check_name("schedule", name)
+    if ":" in name:
+        raise InvalidArgument(
+            f"schedule {name!r} is not valid: use letters, digits and the characters _ . -"
+        )
+    most = _LONGEST_ID - _TICK_LENGTH - len(queue) - 2
+    if len(name) > most:
+        raise InvalidArgument(
+            f"schedule {name[:60]!r} has {len(name)} characters: in queue {queue[:60]} the ids of "
+            f"its requests have room for {max(0, most)}"
+        )
+    return name
+
+
+def request_id(queue: str, name: str, tick: int) -> str:
+    """Returns the id of the request of a tick.
+
+    It has the queue's name because ids are unique across queues. A schedule's name has no colon, so
+    no other queue and schedule make the same id.
+    """
+    return f"{queue}:{name}:{datetime.fromtimestamp(tick / 1000, UTC).strftime(_TICK)}"
+
+
+def is_of_tick(name: str) -> bool:
+    """Returns True for an id that the request of a tick may have."""
+    queue, _, rest = name.partition(":")
+    try:
+        datetime.strptime(rest.rpartition(":")[2], _TICK).replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return bool(queue) and rest.count(":") > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as it was read at `now_ms` of the queue's Redis.
+
+    `next_ms` is when its next tick is due, 0 while it is paused. `options` are those of
+    submit_request; `missed` and `most` are the policy for missed ticks. `is_of_app` is True if a
+    worker registered it for its app.
+    """
+
+    name: str
+    queue: str
+    cron: str
+    tz: str
+    bodies: tuple[bytes, ...]
+    missed: Missed
+    most: int
+    options: dict[str, Any]
+    is_of_app: bool
+    next_ms: int
+    now_ms: int
+
+    @property
+    def state(self) -> str:
+        """Returns active, paused, or overdue: no worker has submitted the tick yet."""
+        if not self.next_ms:
+            return "paused"
+        return "overdue" if self.next_ms < self.now_ms - settings.LATE_TICK_MS else "active"
+
+    def next(self, count: int = 1) -> list[datetime]:
+        """Returns the next ticks as times in the zone of the schedule; [] while it is paused.
+
+        Raises InvalidArgument if this machine has no such zone.
+        """
+        is_number = isinstance(count, int) and not isinstance(count, bool)
+        if not is_number or not 0 <= count <= settings.MISSED_MOST:
+            raise InvalidArgument(
+                f"count {count!r} is not valid: 0 to {settings.MISSED_MOST:,} is expected"
+            )
+        if not self.next_ms:
+            return []
+        begin = max(self.now_ms, self.next_ms - 1)
+        return cron_of(self.cron, self.tz).moments(begin, count)
+
+
+def schedule_of(queue: str, name: str, raw: bytes, tick: float, now_ms: int) -> Schedule:
+    """Returns the schedule of a definition in Redis. Raises InvalidArgument."""
+    try:
+        found = decode(raw)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"schedule {name}: {error}") from None
+    return Schedule(
+        name=name,
+        queue=queue,
+        cron=found.cron,
+        tz=found.tz,
+        bodies=tuple(found.bodies),
+        missed=found.missed,
+        most=found.most,
+        options=found.options,
+        is_of_app=found.app,
+        next_ms=int(tick),
+        now_ms=now_ms,
+    )
+
+
+_LONGEST = 200  # characters of a line
+_FIELDS = ("minute", "hour", "day of the month", "month", "day of the week")
+_EXAMPLE, _ZONE = "0 7 * * mon-fri", "Europe/Berlin"
+
+
+class Cron:
+    """A checked cron line in a zone: `line`, `zone` and its ticks. Raises InvalidArgument."""
+
+    def __init__(self, line: str, tz: str) -> None:
+        self.zone = zone_of(tz)
+        self.line = " ".join(line.split())
+        if len(line) > _LONGEST:
+            raise InvalidArgument(
+                f"cron line {self.line[:60]!r}... has {len(line):,} characters: "
+                f"write at most {_LONGEST}"
+            )
+        self._check()
+
+    def after(self, ms: int) -> Iterator[int]:
+        """Yields the ticks later than `ms`, in their order."""
+        from cronsim import CronSim
+
+        last = ms
+        for moment in CronSim(self.line, datetime.fromtimestamp(ms / 1000, self.zone)):
+            tick = round(moment.timestamp() * 1000)
+            if tick > last:  # an hour that comes twice has no second fixed time
+                yield tick
+                last = tick
+
+    def next(self, ms: int) -> int:
+        """Returns the first tick later than `ms`. Raises InvalidArgument: there is none."""
+        tick = next(self.after(ms), None)
+        if tick is None:
+            raise InvalidArgument(self._never())
+        return tick
+
+    def latest(self, first: int, until: int, most: int) -> list[int]:
+        """Returns the ticks from `first` to `until`, both included; at most the latest `most`.
+
+        It reads a part of the time, and one twice as long until there are enough. So a long time
+        without a worker costs little more than the ticks that are returned.
+        """
+        span = settings.LATE_TICK_MS
+        while True:
+            begin = max(first, until - span)
+            found = list(self._until(begin - 1, until))
+            if len(found) >= most or begin == first:
+                return found[-most:]
+            span *= 2
+
+    def moments(self, after_ms: int, count: int) -> list[datetime]:
+        """Returns the next `count` ticks later than `after_ms`, in the zone."""
+        return [self.moment(tick) for tick in islice(self.after(after_ms), count)]
+
+    def moment(self, tick: int) -> datetime:
+        """Returns a tick as a time in the zone."""
+        return datetime.fromtimestamp(tick / 1000, self.zone)
+
+    def _until(self, after: int, until: int) -> Iterator[int]:
+        for tick in self.after(after):
+            if tick > until:
+                return
+            yield tick
+
+    def _check(self) -> None:
+        """Raises InvalidArgument for a line that is not valid, or is never due."""
+        if _is_valid(self.line):
+            return
+        fields = self.line.split()
+        if len(fields) not in (5, 6):
+            raise InvalidArgument(
+                f"cron line {self.line!r} has {plural(len(fields), 'field')}: write 5, such as "
+                f"{_EXAMPLE}"
+            )
+        names = _FIELDS if len(fields) == len(_FIELDS) else ("second", *_FIELDS)
+        for place, (name, part) in enumerate(zip(names, fields, strict=True)):
+            alone = ["*"] * len(fields)
+            alone[place] = part
+            if not _is_valid(" ".join(alone)):
+                raise InvalidArgument(
+                    f"cron line {self.line!r} is not valid: {name} {part} is wrong; "
+                    f"a line such as {_EXAMPLE} is expected"
+                )
+        raise InvalidArgument(self._never())
+
+    def _never(self) -> str:
+        return f"cron line {self.line!r} is never due: no day of the calendar fits, choose another"
+
+
+def cron_of(line: str, tz: str) -> Cron:
+    """Returns a checked cron line in a zone. Raises InvalidArgument."""
+    given: tuple[tuple[str, object, str], ...] = (
+        ("cron line", line, _EXAMPLE),
+        ("time zone", tz, _ZONE),
+    )
+    for what, value, example in given:
+        if not isinstance(value, str):
+            raise InvalidArgument(f"{what} is {type_of(value)}: write text such as {example}")
+    return _cron_of(line, tz)
+
+
+@lru_cache(maxsize=4096)
+def _cron_of(line: str, tz: str) -> Cron:
+    return Cron(line, tz)
+
+
+def _is_valid(line: str) -> bool:
+    """Returns True if the line can be read and is due at some time."""
+    from cronsim import CronSim, CronSimError
+
+    try:
+        return next(CronSim(line, datetime(2000, 1, 1, tzinfo=UTC)), None) is not None
+    except (CronSimError, AssertionError, TypeError, ValueError):
+        return False
+
+
+def zone_of(tz: str) -> tzinfo:
+    """Returns the zone of this name, as `Europe/Berlin`. Raises InvalidArgument."""
+    from zoneinfo import ZoneInfo
+
+    if tz == "UTC":  # it needs no time zone data
+        return UTC
+    try:
+        return ZoneInfo(tz)
+    except (LookupError, OSError, ValueError):
+        raise InvalidArgument(_unknown_zone(tz)) from None
+
+
+def _unknown_zone(tz: str) -> str:
+    from zoneinfo import available_timezones
+
+    known = available_timezones()
+    if not known:
+        return f"time zone {tz!r} cannot be read: install the Python package tzdata"
+    by_name = {name.lower(): name for name in known}
+    by_city = {name.rpartition("/")[2].lower(): name for name in sorted(known)}
+    asked = tz[:60].lower().replace(" ", "_")
+    near = get_close_matches(asked, [*by_name, *by_city], n=1)
+    hint = f"write a name such as {_ZONE}"
+    if near:
+        hint = f"did you mean {by_name.get(near[0]) or by_city[near[0]]}?"
+    return f"time zone {tz[:60]!r} does not exist: {hint}"
+
+
+_SCANNED = 100  # definitions of one call
+
+
+class _Stored(NamedTuple):
+    """A schedule in Redis at `now_ms`; b"" = there is none, tick None = it is paused."""
+
+    raw: bytes
+    tick: int | None
+    now_ms: int
+
+
+def keys_of(queue: str) -> tuple[bytes, ...]:
+    """Returns the keys of the scripts that change schedules."""
+    return *keys.schedules(queue), keys.firing(queue)
+
+
+def put(queue: str, name: str, wanted: Definition) -> Operation[Schedule]:
+    """Adds a schedule, or gives an existing one this definition; returns it.
+
+    The first tick is later than now. An existing schedule keeps its next tick, which may be a
+    missed one, unless its cron line or zone changes. A paused one stays paused. Raises
+    InvalidArgument before anything is written.
+    """
+    check_schedule_name(queue, name)
+    wanted.policy(queue)
+    line, raw = cron_of(wanted.cron, wanted.tz), wanted.encode()
+    while True:
+        stored = yield from _read(queue, name)
+        tick: int | str = ""
+        if not _is_due_alike(stored.raw, wanted):
+            tick = line.next(stored.now_ms)
+        if raw != stored.raw:
+            found = digest_of(stored.raw) if stored.raw else ""
+            call = library().put_schedule(
+                keys_of(queue), schedule=name, found=found, definition=raw, tick=tick
+            )
+            if (yield from call.run()).is_changed:
+                continue
+        stored = yield from _read(queue, name)
+        if stored.raw:  # else another caller removed it
+            return schedule_of(queue, name, stored.raw, stored.tick or 0, stored.now_ms)
+
+
+def _is_due_alike(raw: bytes, wanted: Definition) -> bool:
+    """Returns True if a definition in Redis has the same line and zone."""
+    try:
+        return bool(raw) and _line_of(decode(raw)) == _line_of(wanted)
+    except InvalidArgument:  # a newer release wrote it
+        return False
+
+
+def _line_of(one: Definition) -> tuple[str, str]:
+    return one.cron, one.tz
+
+
+def register(queue: str, wanted: Mapping[str, Definition]) -> Operation[list[str]]:
+    """Adds the schedules of apps; returns those of apps that are in Redis and not wanted here."""
+    for name, definition in wanted.items():
+        yield from put(queue, name, definition)
+    names = yield from _names_of_apps(queue)
+    return sorted(names - wanted.keys())
+
+
+def list_schedules(queue: str) -> Operation[list[Schedule]]:
+    """Returns the schedules of a queue, the next one first, paused ones last.
+
+    Raises InvalidArgument if one of them cannot be read.
+    """
+    now_ms = yield from _now(queue)
+    found: list[Schedule] = []
+    for name, (raw, tick) in (yield from _all(queue)).items():
+        found.append(schedule_of(queue, name, raw, tick or 0, now_ms))
+    return sorted(found, key=lambda one: (not one.next_ms, one.next_ms, one.name))
+
+
+def pause(queue: str, name: str) -> Operation[Schedule]:
+    """Pauses a schedule: it has no tick until it is resumed. Raises ScheduleNotFound."""
+    return (yield from _set_tick(queue, name, is_paused=True))
+
+
+def resume(queue: str, name: str) -> Operation[Schedule]:
+    """Resumes a paused schedule; what was due meanwhile was not missed. Raises ScheduleNotFound."""
+    return (yield from _set_tick(queue, name, is_paused=False))
+
+
+def remove(queue: str, name: str) -> Operation[None]:
+    """Removes a schedule; its requests stay. Raises ScheduleNotFound.
+
+    The schedule is read first, because the reply to a repeated removal would be that there is none.
+    """
+    check_schedule_name(queue, name)
+    if not (yield from _read(queue, name)).raw:
+        raise (yield from _not_found(queue, name))
+    yield library().drop_schedule(keys_of(queue), schedule=name)
+
+
+def move_tick(queue: str, name: str, raw: bytes, expected: int | None, tick: int | None) -> Call:
+    """Returns the call that sets a schedule's next tick, if it still is as the caller read it."""
+    return library().move_tick(
+        keys_of(queue),
+        schedule=name,
+        found=digest_of(raw),
+        expected="" if expected is None else expected,
+        tick="" if tick is None else tick,
+    )
+
+
+def _set_tick(queue: str, name: str, *, is_paused: bool) -> Operation[Schedule]:
+    check_schedule_name(queue, name)
+    while True:
+        stored = yield from _read(queue, name)
+        if not stored.raw:
+            raise (yield from _not_found(queue, name))
+        if (stored.tick is None) == is_paused:
+            return schedule_of(queue, name, stored.raw, stored.tick or 0, stored.now_ms)
+        tick = None
+        if not is_paused:
+            found = schedule_of(queue, name, stored.raw, 0, stored.now_ms)
+            tick = cron_of(found.cron, found.tz).next(stored.now_ms)
+        yield move_tick(queue, name, stored.raw, stored.tick, tick)
+
+
+def _read(queue: str, name: str) -> Operation[_Stored]:
+    schedules, ticks = keys.schedules(queue)
+    now = library().due_schedules((schedules, ticks), skip=0, most=0)
+    reads = Command(b"HGET", schedules, name), Command(b"ZSCORE", ticks, name)
+    raw, tick, reply = yield Batch([*reads, now])
+    return _Stored(raw or b"", None if tick is None else int(float(tick)), now.reply(reply).now)
+
+
+def _now(queue: str) -> Operation[int]:
+    """Returns the time of the dispatch slot in ms; the clocks of two nodes are never compared."""
+    call = library().due_schedules(keys.schedules(queue), skip=0, most=0)
+    now: int = (yield from call.run()).now
+    return now
+
+
+def _all(queue: str) -> Operation[dict[str, tuple[bytes, int | None]]]:
+    """Returns the definition and the tick of each schedule, None = it is paused."""
+    schedules, ticks = keys.schedules(queue)
+    found: dict[str, tuple[bytes, int | None]] = {}
+    cursor: bytes | int = 0
+    while True:
+        cursor, flat = yield Command(b"HSCAN", schedules, cursor, b"COUNT", _SCANNED)
+        names, texts = flat[::2], flat[1::2]
+        scores = (yield Batch([Command(b"ZSCORE", ticks, one) for one in names])) if names else []
+        for name, raw, tick in zip(names, texts, scores, strict=True):
+            found[name.decode("utf-8", "replace")] = raw, None if tick is None else int(float(tick))
+        if not int(cursor):
+            return found
+
+
+def _names_of_apps(queue: str) -> Operation[set[str]]:
+    names = set()
+    for name, (raw, _) in (yield from _all(queue)).items():
+        try:
+            if decode(raw).app:
+                names.add(name)
+        except FairlaneError:  # the leader reports it
+            continue
+    return names
+
+
+def _not_found(queue: str, name: str) -> Operation[ScheduleNotFound]:
+    names = sorted((yield from _all(queue)))
+    near = get_close_matches(name, names, n=1)
+    if near:
+        hint = f"did you mean {near[0]}?"
+    elif names:
+        hint = f"fairlane schedule list --queue {queue} shows its schedules"
+    else:
+        hint = "it has no schedules"
+    return ScheduleNotFound(f"schedule {name} is not in queue {queue}: {hint}")

@@ -1,0 +1,190 @@
+"""The values that the steps of a run share, in the hash of the first step's request.
+
+So they live as long as that request. A change is one call of a script, which notes it under the
+name of its caller. So a change that is repeated after a lost reply is made once, and one that
+arrives late is not made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections import deque
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane import settings
+from fairlane.errors import InvalidArgument, RequestNotFound, type_of
+from fairlane.operations.hand_over import request_of
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import VALUE, as_text
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.protocol.steps import Operation
+
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
+_LARGEST = 2**53 - 1  # of a whole number that Lua adds to
+_MISSING = ""
+
+
+class _Caller(NamedTuple):
+    """Makes one change after the other, each with a higher number."""
+
+    name: str
+    numbers: Iterator[int]
+
+
+class _Callers:
+    """The callers of this process. Each is lent to one change at a time, in any thread or task."""
+
+    def __init__(self) -> None:
+        self._free: deque[_Caller] = deque()
+
+    @contextmanager
+    def one(self) -> Iterator[_Caller]:
+        """Lends a caller. After an error it is dropped: its last change may still be on its way."""
+        try:
+            caller = self._free.pop()
+        except IndexError:
+            caller = _Caller(secrets.token_hex(8), count(1))
+        yield caller
+        self._free.append(caller)
+
+    def forget(self) -> None:
+        """Drops all callers: a forked process must not go on with its parent's numbers."""
+        self._free.clear()
+
+
+_callers = _Callers()
+forget_callers = _callers.forget
+
+
+def read_value(run: str, name: str) -> Operation[Any]:
+    """Returns a value, None if there is none. Raises InvalidArgument."""
+    wanted = VALUE + checked_name(name)
+    text = yield Command(b"HGET", keys.request_hash(request_of(run, 1)), wanted.encode())
+    return None if text is None else json.loads(text)
+
+
+def read_shared(run: str) -> Operation[dict[str, Any]]:
+    """Returns all values by their names, in the order of the names."""
+    flat = yield Command(b"HGETALL", keys.request_hash(request_of(run, 1)))
+    found = {
+        name.removeprefix(VALUE): json.loads(text)
+        for name, text in as_text(flat).items()
+        if name.startswith(VALUE)
+    }
+    return dict(sorted(found.items()))
+
+
+def set_value(run: str, name: str, value: Any) -> Operation[None]:
+    """Sets a value. Raises InvalidArgument, and RequestNotFound if the run is not there."""
+    yield from _change(run, "set", name, value_text(name, value))
+
+
+def drop_value(run: str, name: str) -> Operation[None]:
+    """Removes a value, if it is there. Raises the same as set_value."""
+    yield from _change(run, "drop", name)
+
+
+def add_to_value(run: str, name: str, by: int) -> Operation[int]:
+    """Adds to a whole number, which is 0 at first; returns the sum. Raises as set_value does."""
+    if isinstance(by, bool) or not isinstance(by, int) or abs(by) > _LARGEST:
+        raise InvalidArgument(f"addition of {by!r} is not valid: a whole number is expected")
+    return int((yield from _change(run, "add", name, str(by)))[1])
+
+
+def swap_value(run: str, name: str, expected: Any, value: Any) -> Operation[bool]:
+    """Sets a value if it is the expected one, None = there is none; returns whether it was."""
+    wanted = _MISSING if expected is None else value_text(name, expected)
+    word, _ = yield from _change(run, "swap", name, value_text(name, value), wanted)
+    return word == "ok"
+
+
+def value_text(name: str, value: Any) -> str:
+    """Returns a value as canonical JSON, so that equal values are equal texts.
+
+    Raises InvalidArgument.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidArgument(f"value of {name!r} {_problem_of(value)}") from None
+    if value is None:
+        raise InvalidArgument(f"value of {name!r} is None: delete it instead")
+    if not _is_text(text):
+        raise InvalidArgument(
+            f"value of {name!r} has half of a surrogate pair: give text that UTF-8 can hold"
+        )
+    if (size := len(text.encode())) > settings.SHARED_VALUE:
+        raise InvalidArgument(
+            f"value of {name!r} has {size:,} bytes: the most is {settings.SHARED_VALUE:,}: "
+            "share a path or a key instead"
+        )
+    return text
+
+
+def checked_name(name: str) -> str:
+    """Returns the name of a value. Raises InvalidArgument."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not _is_text(name):
+        raise InvalidArgument(
+            f"name {str(name)[:60]!r} of a shared value is not valid: "
+            "1 to 128 characters are expected, none of control and no half of a surrogate pair"
+        )
+    return name
+
+
+def _problem_of(value: Any) -> str:
+    """Returns what is wrong with a value that JSON refuses."""
+    try:
+        json.dumps(value, skipkeys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        kinds = "use None, bool, int, float, str, list or dict"
+        return f"is {type_of(value)}, which JSON has not: {kinds}"
+    return "has a dict with a key that is no text: keys are text"  # so they cannot be sorted
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _change(
+    run: str, how: str, name: str, value: str = "", expected: str = _MISSING
+) -> Operation[tuple[str, str]]:
+    """Makes one change; returns the word of the reply and its text."""
+    checked_name(name)
+    with _callers.one() as caller:
+        call = library().change_shared(
+            keys.request_keys(request_of(run, 1)),
+            caller=caller.name,
+            number=next(caller.numbers),
+            how=how,
+            field=name,
+            value=value,
+            expected=expected,
+            most_names=settings.SHARED_NAMES,
+            most_bytes=settings.SHARED_BYTES,
+        )
+        reply = yield from call.run()
+    if reply.is_gone or reply.is_late:
+        raise RequestNotFound(f"there is no flow {run}, whose steps could share {name!r}")
+    text = reply.text.decode()
+    if reply.is_kind:
+        raise InvalidArgument(f"value of {name!r} is {text[:60]}: only a whole number is added to")
+    if reply.is_full:
+        raise InvalidArgument(
+            f"shared state of flow {run} is full: at most {settings.SHARED_NAMES:,} values of "
+            f"{settings.SHARED_BYTES:,} bytes together: delete some"
+        )
+    return reply.word, text

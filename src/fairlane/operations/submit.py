@@ -1,0 +1,412 @@
+"""Submits requests: one from a stream of bodies, or many in few round trips."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
+
+from fairlane import settings
+from fairlane.common.chunking import split, split_async
+from fairlane.errors import (
+    FairlaneError,
+    InvalidArgument,
+    QueueFull,
+    RedisFull,
+    RedisUnreachable,
+    RequestClosed,
+    type_of,
+)
+from fairlane.operations.admission import Admission, check_max_wait
+from fairlane.operations.create import GROUP, already_exists, create, create_one
+from fairlane.operations.durability import check_replicas, confirm_submission
+from fairlane.operations.new_request import Digest, NewRequest, RequestKept
+from fairlane.operations.open_request import Submission, discard
+from fairlane.options import policy_of
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Hurry, NextChunk, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from fairlane.common.chunking import Body
+    from fairlane.operations.new_request import Chunk, Created, Guard
+    from fairlane.options import Policy, SharedOptions
+
+
+def submit(
+    request_id: str,
+    policy: Policy,
+    max_wait_s: float = 0.0,
+    *,
+    takes_back: bool = True,
+    guard: Guard | None = None,
+) -> Operation[int]:
+    """Submits the caller's chunks as one request; returns how many sub-requests it has.
+
+    Idempotent: with the same id and content it resumes or finds the request, and an abandoned
+    request is submitted anew. A chunk for which Redis or the queue has no room is tried again for
+    `max_wait_s` seconds. Raises RequestExists, RequestEnded (it was cancelled, before or
+    meanwhile), RequestLost, RedisFull and QueueFull (nothing is left of it). With policy.durable it
+    also raises RedisUnfit (too few replicas: nothing was written) and NotDurable (the request goes
+    on). Without `takes_back` an incomplete one stays open for a repeat. `guard`: see NewRequest.
+    """
+    room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
+    new = NewRequest(
+        request_id, policy, Digest(policy), [], room=room, takes_back=takes_back, guard=guard
+    )
+    try:
+        return (yield from _confirmed(new, _submit(new)))
+    except RequestKept as kept:
+        return kept.total
+
+
+def submit_chunk(new: NewRequest) -> Operation[int]:
+    """Submits a request of one chunk, as `submit` does."""
+    return (yield from _confirmed(new, _begin(new, None)))
+
+
+def _confirmed(new: NewRequest, submission: Operation[int]) -> Operation[int]:
+    if not new.policy.durable:
+        return (yield from submission)
+    yield from check_replicas(new.id, new.policy.durable)
+    total = yield from submission
+    yield from confirm_submission(new.id, new.policy.durable, new.digest.hex)
+    return total
+
+
+def _submit(new: NewRequest) -> Operation[int]:
+    new.begin((yield NextChunk()) or [])
+    # One chunk of look-ahead: a request that fits into one call is never open.
+    following: Chunk | None = (yield NextChunk()) if new.bodies else None
+    new.open_ms = 0 if following is None else settings.OPEN_MS
+    return (yield from _begin(new, following))
+
+
+def _begin(new: NewRequest, following: Chunk | None) -> Operation[int]:
+    created = yield from create_one(new)
+    if following is None and new.is_complete:
+        return created.total
+    return (yield from complete(new, created, following))
+
+
+def complete(new: NewRequest, created: Created, following: Chunk | None = None) -> Operation[int]:
+    """Completes a created request: the chunks that it does not have yet, then the seal.
+
+    Returns how many sub-requests it has. Raises as submit does.
+    """
+    return (yield from _or_discard(new, _resume(new, created, following)))
+
+
+def _or_discard(new: NewRequest, rest: Operation[int]) -> Operation[int]:
+    """Runs the rest of a submission; no room, or Ctrl-C, cancels the open request.
+
+    The request stays if it is another producer's or gone. It also stays if Redis does not answer:
+    then a repeat with the same id resumes, or the caller runs what the error has as `take_back`.
+    """
+    try:
+        return (yield from rest)
+    except GeneratorExit:  # the caller is gone; an open request is cancelled in time
+        raise
+    except FairlaneError as error:
+        if isinstance(error, (RedisFull, QueueFull)):
+            yield from _take_back(new, error)
+        elif isinstance(error, RedisUnreachable) and new.takes_back:
+            error.take_back = partial(_take_back_later, new, type(error).__name__)
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            yield Hurry()
+        with suppress(FairlaneError):  # the caller's own error is the one to raise
+            yield from _take_back(new, error)
+        raise
+
+
+def _pull(new: NewRequest) -> Operation[Chunk | None]:
+    """Returns the next chunk; takes the request back if a body is refused.
+
+    Any other error of the caller's bodies takes it back, too: see _or_discard.
+    """
+    try:
+        chunk: Chunk | None = yield NextChunk()
+    except FairlaneError as error:
+        yield from _take_back(new, error)
+        raise
+    return chunk
+
+
+def _take_back(new: NewRequest, error: BaseException) -> Operation[None]:
+    if new.takes_back:
+        yield from discard(new, f"submission: {type(error).__name__}")
+
+
+def _take_back_later(new: NewRequest, reason: str) -> Operation[None]:
+    """Takes back what a submission wrote before its error, with a chunk whose reply was lost."""
+    if new.unsure is not None:
+        new.digest = new.unsure
+    yield from discard(new, f"submission: {reason}")
+
+
+def _resume(new: NewRequest, created: Created, following: Chunk | None) -> Operation[int]:
+    """Goes on at the first chunk that the request does not have."""
+    chunks, chunk = 1, following
+    while chunk is not None and chunks < created.chunks:
+        new.digest.add(chunk)
+        chunks += 1
+        chunk = yield from _pull(new)
+    if chunks != created.chunks or new.digest.hex != created.chain:
+        raise already_exists(new.id)
+    if chunk is not None and not created.is_open:
+        raise already_exists(new.id)
+    if not created.is_open:
+        return created.total
+    return (yield from _append_rest(new, created, chunk))
+
+
+def _append_rest(new: NewRequest, created: Created, chunk: Chunk | None) -> Operation[int]:
+    request = Submission(new, created)
+    while chunk is not None:
+        try:
+            yield from request.add(chunk)
+        except RequestClosed:  # another producer has sealed it before
+            raise already_exists(new.id) from None
+        chunk = yield from _pull(new)
+    return (yield from request.seal())
+
+
+B = TypeVar("B")
+Rest = TypeVar("Rest")
+
+
+class Collected(NamedTuple, Generic[Rest]):
+    """The next request: its only chunk, or [] and all its chunks in `rest`."""
+
+    id: str
+    policy: Policy
+    chunk: Chunk
+    rest: Rest | None
+
+
+class Many:
+    """Collects small requests of one queue into groups; every operation it returns must be run.
+
+    The requests share a policy, unless `add` gets another. `submitted` are the ids of the requests
+    in Redis, in their order. If Redis stops answering, at least these were written. If one request
+    is refused, the rest of its group is submitted, and then the error is raised. When Redis or the
+    queue is full, nothing more is begun.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        max_wait_s: float = 0.0,
+        ids: Iterable[str] | None = None,
+        limits: Iterable[int] | None = None,
+    ) -> None:
+        self.policy, self.max_wait_s = policy, check_max_wait(max_wait_s)
+        self.submitted: list[str] = []
+        self._totals: list[tuple[str, int]] = []  # of those submitted since take_submitted
+        self._sent = 0
+        self._limits = None if limits is None else iter(limits)
+        self._digest = Digest(policy)
+        self._group: list[NewRequest] = []
+        self._size = 0
+        self._seen: set[str] = set()
+        self._is_given = ids is not None
+        self._names = iter(keys.new_id, None) if ids is None else self._given(ids)
+        self._count = 0
+
+    @classmethod
+    def of(
+        cls,
+        queue: str,
+        limit: int | Iterable[int],
+        max_wait_s: float,
+        ids: Iterable[str] | None,
+        *,
+        trace: str = "",
+        **options: Unpack[SharedOptions],
+    ) -> Many:
+        """Returns a collector for these options; `limit` is one for all requests, or for each."""
+        if isinstance(limit, Iterable):
+            return cls(policy_of(queue, trace=trace, **options), max_wait_s, ids, limit)
+        return cls(policy_of(queue, trace=trace, limit=limit, **options), max_wait_s, ids)
+
+    # ------------------------------------------------------------------ requests of the caller
+
+    def collect(self, bodies: Iterable[Body]) -> Collected[Iterator[Chunk]]:
+        """Returns the next request. Raises InvalidArgument, whose text names the request."""
+        request_id = self._name()
+        try:
+            return Collected(request_id, self._policy(), *split(bodies))
+        except InvalidArgument as error:
+            raise self._wrong(error) from None
+
+    async def collect_async(
+        self, bodies: Iterable[Body] | AsyncIterable[Body]
+    ) -> Collected[AsyncIterator[Chunk]]:
+        """Returns the next request, whose bodies may come asynchronously."""
+        request_id = self._name()
+        try:
+            return Collected(request_id, self._policy(), *await split_async(bodies))
+        except InvalidArgument as error:
+            raise self._wrong(error) from None
+
+    def check_ends(self) -> None:
+        """Raises InvalidArgument if an id or a limit is left over behind the last request."""
+        if self._is_given and next(self._names, None) is not None:
+            raise InvalidArgument(f"there are more ids than requests: {self._count:,} requests")
+        if self._limits is not None and next(self._limits, None) is not None:
+            raise InvalidArgument(f"there are more limits than requests: {self._count:,} requests")
+
+    def _policy(self) -> Policy:
+        if self._limits is None:
+            return self.policy
+        limit = next(self._limits, None)
+        if limit is None:
+            raise InvalidArgument("there is no limit for it: one limit for each is expected")
+        return replace(self.policy, limit=limit)
+
+    def _name(self) -> str:
+        self._count += 1
+        request_id = next(self._names, None)
+        if request_id is None:
+            raise InvalidArgument(f"there are more requests than ids: {self._count - 1:,} ids")
+        return request_id
+
+    def _given(self, ids: Iterable[str]) -> Iterator[str]:
+        if isinstance(ids, (str, bytes)):
+            raise InvalidArgument(f"ids {ids[:60]!r} is not valid: one id for each request")
+        for request_id in ids:
+            keys.check_name("request id", request_id)
+            if request_id in self._seen:
+                raise InvalidArgument(
+                    f"request id {request_id} is given twice: each is one request"
+                )
+            self._seen.add(request_id)
+            yield request_id
+
+    def _wrong(self, error: InvalidArgument) -> InvalidArgument:
+        return InvalidArgument(f"request {self._count - 1} of the call: {error}")
+
+    @property
+    def sent(self) -> int:
+        """Returns how many sub-requests all requests together have that are in Redis."""
+        return self._sent
+
+    @contextlib.contextmanager
+    def names_submitted(self) -> Iterator[None]:
+        """Adds to an error that is raised inside which requests were submitted before it."""
+        try:
+            yield
+        except FairlaneError as error:
+            error.submitted = tuple(self.submitted)
+            raise
+        except Exception as error:
+            error.add_note(f"{len(self.submitted):,} requests were submitted before")
+            raise
+
+    # ------------------------------------------------------------------ groups for Redis
+
+    def step(self, taken: Collected[Any]) -> Operation[None] | None:
+        """Takes a request; returns what is to be run now with `taken.rest`, or None."""
+        if taken.rest is None:
+            return self.add(taken.id, taken.chunk, taken.policy)
+        return self.large(taken.id, taken.policy)
+
+    def take_submitted(self) -> list[tuple[str, int]]:
+        """Returns id and number of sub-requests of those submitted since the last call."""
+        totals, self._totals = self._totals, []
+        return totals
+
+    def add(
+        self, request_id: str, chunk: Chunk, policy: Policy | None = None
+    ) -> Operation[None] | None:
+        """Takes a small request; returns what submits the group before it when that is full.
+
+        `policy` may differ from the others' in its limit and priority.
+        """
+        size, full = sum(map(len, chunk)), None
+        is_room = self._size + size <= settings.CHUNK_BYTES and len(self._group) < GROUP
+        if self._group and not is_room:
+            full = self.rest()
+        policy = policy or self.policy
+        digest = self._digest.copy() if policy is self.policy else Digest(policy)
+        new = NewRequest(request_id, policy, digest, [])
+        new.begin(chunk)
+        self._group.append(new)
+        self._size += size
+        return full
+
+    def rest(self) -> Operation[None]:
+        """Submits what was added and not submitted yet."""
+        group, self._group, self._size = self._group, [], 0
+        return self._submit(group)
+
+    def large(self, request_id: str, policy: Policy | None = None) -> Operation[None]:
+        """Submits what was added, and then the caller's chunks as one request."""
+        yield from self.rest()
+        total = yield from submit(request_id, policy or self.policy, self.max_wait_s)
+        self._count_up(request_id, total)
+
+    def _submit(self, group: list[NewRequest]) -> Operation[None]:
+        if self.policy.durable:
+            for new in group:
+                new.room = Admission(new.id, self.policy.queue, self.max_wait_s)
+                self._count_up(new.id, (yield from submit_chunk(new)))
+            return
+        errors: list[FairlaneError] = []
+        try:
+            yield from self._create(group, errors)
+        finally:  # also when Redis goes away in the middle
+            for new in group:
+                if new.created is not None and new.is_complete:
+                    self._count_up(new.id, new.created.total)
+        if errors:
+            raise errors[0]
+
+    def _create(self, group: list[NewRequest], errors: list[FairlaneError]) -> Operation[None]:
+        """Creates a group, and completes a request that another producer of the id left open."""
+        if not group:
+            return
+        for new, created in zip(group, (yield from create(group, self.max_wait_s)), strict=True):
+            if isinstance(created, RequestKept):
+                self._count_up(new.id, created.total)
+            elif isinstance(created, FairlaneError):
+                errors.append(created)
+            elif not new.is_complete:
+                try:
+                    yield from complete(new, created)
+                except RedisUnreachable:
+                    raise
+                except FairlaneError as error:
+                    errors.append(error)
+
+    def _count_up(self, request_id: str, total: int) -> None:
+        self.submitted.append(request_id)
+        self._totals.append((request_id, total))
+        self._sent += total
+
+
+def checked_requests(requests: Iterable[B]) -> Iterable[B]:
+    """Returns `requests` itself. Raises InvalidArgument for what is no iterable of requests."""
+    given: object = requests
+    if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
+        raise InvalidArgument(
+            f"requests is {type_of(given)}: an iterable of requests is expected, "
+            "each an iterable of bodies"
+        )
+    return requests
+
+
+async def each_request(requests: Iterable[B] | AsyncIterable[B]) -> AsyncIterator[B]:
+    """Returns the requests of an async iterable (or an ordinary one). Raises InvalidArgument."""
+    if isinstance(requests, AsyncIterable):
+        async for bodies in requests:
+            yield bodies
+        return
+    for bodies in checked_requests(requests):
+        yield bodies

@@ -1,1 +1,0 @@
-"""A request from its first chunk to its seal, and how a producer takes it back."""

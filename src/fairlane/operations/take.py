@@ -1,0 +1,352 @@
+"""Takes sub-requests for a program that is not a handler: pop -> acquire -> extend and dispatch.
+
+Each sub-request has a lease of its own, as a slow handler's has. So a request has at most `limit`
+of them taken, and each is settled, extended and taken back alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.operations import admission, rates, workers
+from fairlane.operations import tokens as turns
+from fairlane.operations.audit import Audit
+from fairlane.operations.batching import call_each, run_each_or_error
+from fairlane.operations.completion import trim
+from fairlane.operations.fire import fire
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.hand_over import look_after_and_feed
+from fairlane.operations.lease import acquire_call, extend, slice_of
+from fairlane.operations.rates import acquire_rated, parse_queue_rate
+from fairlane.operations.receipt import Receipt, check_visible, new_proof, receipt_of
+from fairlane.operations.shards import served
+from fairlane.operations.tokens import parse, pop, pop_ahead, push
+from fairlane.options import check_whole
+from fairlane.protocol import keys, permit_fields
+from fairlane.protocol.request_hash import as_text, hmget, parse_fields
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fairlane.common.rate import Rate
+    from fairlane.model import Slice, Token
+    from fairlane.operations.rates import Allowance
+    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Call, Operation, Popped
+
+
+TAKER = "taker:"  # how the names of programs that take begin
+_FIELDS = ("queue", "durable")
+
+
+def find_receipt(queue: str, request_id: str, index: int) -> Operation[Receipt | None]:
+    """Returns the receipt of the program that holds this sub-request now.
+
+    None: no program holds it, or the request is not in this queue. A worker is no such program.
+    Raises RedisError.
+    """
+    stream = keys.request_keys(request_id)[0]
+    row, fields, is_stream = yield Batch(
+        [
+            hmget(request_id, *_FIELDS),
+            Command(b"HGETALL", keys.permits(request_id)),
+            Command(b"EXISTS", stream),
+        ]
+    )
+    home, durable = parse_fields(_FIELDS, row)
+    if home != queue:
+        return None
+    for one in permit_fields.held(as_text(fields)):
+        if one.worker.startswith(TAKER) and one.first.endswith(f"-{index}"):
+            attempt = (yield from _attempt(stream, one.first)) if is_stream else 1
+            return Receipt(
+                queue, request_id, one.k, one.fence.encode(), one.op.encode(), one.first.encode(),
+                attempt, int(one.fence) // 1000, int(durable or 0),
+            )  # fmt: skip
+    return None
+
+
+def _attempt(stream: bytes, entry_id: str) -> Operation[int]:
+    """Returns which attempt at a leased entry of the stream this is."""
+    rows = yield Command(b"XPENDING", stream, stream, entry_id, entry_id, 1)
+    return int(rows[0][3]) if rows else 1
+
+
+_REST_MS = int(settings.AUDIT_S * 1000)
+_REST_MOST_MS = int(settings.AUDIT_REST_MOST_S * 1000)
+
+
+class Upkeep:
+    """The maintenance of one queue by programs that take from it; any thread may use it."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        # One thread at a time takes the audit, because a list's pop and append are atomic.
+        self._audits = [Audit(queue)]
+        self._rest_ms = _REST_MS
+
+    def do_due(self, taker: str) -> Operation[tuple[Reply, FairlaneError | None]]:
+        """Does what is due if no worker lives; returns how the queue stands.
+
+        An error of a duty stops neither the other duties nor the caller: it is returned. Raises
+        RedisError if the queue can't be read.
+        """
+        reply = yield from self._ask(taker)
+        failure: FairlaneError | None = None
+        for duty in self._due(reply) if reply.leads else ():
+            try:
+                yield from duty
+            except FairlaneError as error:
+                failure = failure or error
+        return reply, failure
+
+    def _ask(self, taker: str) -> Operation[Reply]:
+        names = (
+            *(keys.workers(self._queue), keys.active(self._queue), keys.delayed(self._queue)),
+            *(keys.conf(self._queue), keys.schedules(self._queue)[1], keys.firing(self._queue)),
+        )
+        call = library().stand_in(names, id=taker, lock_ms=settings.LOCK_MS, rest_ms=self._rest_ms)
+        return (yield from call.run())
+
+    def _due(self, reply: Reply) -> list[Operation[object]]:
+        """Returns the duties of a leader that are due."""
+        shards = served(reply.shards, reply.left)
+        duties: list[Operation[object]] = []
+        if shards != (0,) or 0 < reply.delayed_due <= reply.now:  # no reply has the shards' slots
+            duties.append(workers.promote(self._queue, shards))
+        if 0 < reply.active_due <= reply.now:
+            duties += [look_after_and_feed(self._queue), admission.recount(self._queue)]
+        if 0 < reply.tick_due <= reply.now:
+            duties.append(fire(self._queue))
+        if reply.audits:
+            duties += [self._audit(), trim(self._queue)]
+        return duties
+
+    def _audit(self) -> Operation[None]:
+        try:
+            audit = self._audits.pop()
+        except IndexError:  # another thread audits
+            return
+        began = clock.mono_s()
+        try:
+            yield from audit.run(settings.TOKEN_GRACE_MS)
+        finally:
+            self._audits.append(audit)
+            took_ms = int(settings.AUDIT_REST_FACTOR * 1000 * (clock.mono_s() - began))
+            self._rest_ms = max(_REST_MS, min(_REST_MOST_MS, took_ms))
+
+
+_LAST = keys.LANES - 1
+_WAIT_MS = 1_000  # one blocking pop; between two of them, what is due is done
+_REST_S = settings.SHARD_BLOCK_MS / 1000  # between two looks at a paused queue, or at shards
+
+
+class Delivery(NamedTuple):
+    """One sub-request that was taken; `trace` as in Slice."""
+
+    receipt: Receipt
+    body: bytes
+    trace: str = ""
+
+
+class Round(NamedTuple):
+    """What one round over the lanes has brought, and its first error.
+
+    `wait_s`: the rate of the queue allows more after so long; 0 = it is not used up.
+    """
+
+    found: list[Delivery]
+    failure: FairlaneError | None = None
+    wait_s: float = 0.0
+
+
+@dataclass
+class Taker:
+    """A program that takes from one queue; any thread may use it.
+
+    `name_of` returns its name, as results and dead letters show who had a sub-request.
+    """
+
+    queue: str
+    name_of: Callable[[], str]
+    upkeep: Upkeep = field(init=False)
+    turn: int = 0  # of the shards
+
+    def __post_init__(self) -> None:
+        self.upkeep = Upkeep(self.queue)
+
+
+def check_wait(wait_s: float) -> float:
+    """Returns how long a take may wait, in seconds. Raises InvalidArgument."""
+    is_number = isinstance(wait_s, (int, float)) and not isinstance(wait_s, bool)
+    if not is_number or not 0 <= wait_s <= settings.LONGEST_TERM_MS / 1000:
+        raise InvalidArgument(
+            f"wait_s {wait_s!r} is not valid: seconds are expected, at most a day; 0 = do not wait"
+        )
+    return float(wait_s)
+
+
+def take(
+    taker: Taker, count: int, visible_for: float, wait_s: float = 0.0
+) -> Operation[list[Delivery]]:
+    """Takes up to `count` sub-requests, the most urgent ones first; [] = there is none to take.
+
+    Each is held for `visible_for` seconds. If there is none, it waits up to `wait_s` seconds for
+    the first one. Does the queue's maintenance that is due, if no worker lives. Raises
+    InvalidArgument, and RedisError if nothing was taken.
+    """
+    check_whole("count", count, 1, settings.TAKE_MOST)
+    visible_ms, ends = check_visible(visible_for), clock.mono_s() + check_wait(wait_s)
+    while True:
+        standing, failure = yield from taker.upkeep.do_due(taker.name_of())
+        shards = served(standing.shards, standing.left)
+        rate, rest_s = parse_queue_rate(taker.queue, standing.rate), 0.0
+        if not standing.paused_until:
+            found, error, rest_s = yield from _take_now(taker, shards, count, visible_ms, rate)
+            if found:
+                return found
+            failure = failure or error
+        left_ms = int((ends - clock.mono_s()) * 1000)
+        if left_ms <= 0:
+            if failure is not None:
+                raise failure
+            return []
+        if standing.paused_until or shards != (0,) or rest_s:
+            yield Pause(min(rest_s or _REST_S, _REST_S, left_ms / 1000))
+        else:
+            popped: Popped | None = yield pop(taker.queue, min(_WAIT_MS, left_ms))
+            if popped is not None:
+                found, _, rest_s = yield from exchange_tokens(taker, popped, visible_ms, rate)
+                if found:
+                    return found
+                yield Pause(min(rest_s, _REST_S))
+
+
+def _take_now(
+    taker: Taker, shards: Sequence[int], count: int, visible_ms: int, rate: Rate | None
+) -> Operation[Round]:
+    """Takes what is there now."""
+    found: list[Delivery] = []
+    failure: FairlaneError | None = None
+    bound = _LAST  # of several shards, a less urgent lane is not popped before the others are empty
+    misses = 0
+    while len(found) < count and misses < len(shards):
+        taker.turn += 1
+        shard = shards[taker.turn % len(shards)]
+        try:
+            popped: Popped | None = yield pop_ahead(taker.queue, bound, count - len(found), shard)
+        except FairlaneError as error:  # another shard's node may answer
+            failure, popped = error, None
+        if popped is None:
+            misses += 1
+            if misses == len(shards) and bound < _LAST:
+                misses, bound = 0, _LAST
+            continue
+        misses, bound = 0, keys.number_of(popped.lane) % keys.LANES
+        more, refused, wait_s = yield from exchange_tokens(taker, popped, visible_ms, rate)
+        found, failure = found + more, failure or refused
+        if wait_s:
+            return Round(found, failure, wait_s)
+    return Round(found, failure)
+
+
+def exchange_tokens(
+    taker: Taker, popped: Popped, visible_ms: int, rate: Rate | None = None
+) -> Operation[Round]:
+    """Exchanges popped tokens for leases of one sub-request each, as far as the rate allows.
+
+    A token whose exchange fails is lost, until an audit finds that its permit is queued.
+    """
+    words, wait_s = popped.tokens, 0.0
+    try:
+        if rate is not None:
+            words, wait_s = yield from _allowed(popped, rate)
+        raw = yield from turns.resolve(taker.queue, popped.lane, words)
+    except FairlaneError as error:  # the audit adds the placeholders that are missing
+        return Round([], error)
+    found, failure, used = yield from _exchange(taker, raw, visible_ms)
+    if rate is not None and used < len(words):
+        with suppress(FairlaneError):  # then that many sub-requests start later
+            yield from rates.refund([(rate, len(words) - used)])
+    return Round(found, failure, wait_s)
+
+
+def _allowed(popped: Popped, rate: Rate) -> Operation[tuple[list[bytes], float]]:
+    """Returns the tokens that may be used now, and how long the others wait, in their lane.
+
+    A program may try again after any time, so it takes no place in the bucket's line.
+    """
+    allowed, wait_ms = yield from rates.take([rate], len(popped.tokens), waits=rates.Waits.NEVER)
+    words, rest = popped.tokens[:allowed], popped.tokens[allowed:]
+    if rest:
+        yield Batch(push(popped.lane, [*reversed(rest)]))
+    return words, max(wait_ms, 1) / 1000 if rest else 0.0
+
+
+def _exchange(
+    taker: Taker, raw: Sequence[bytes], visible_ms: int
+) -> Operation[tuple[list[Delivery], FairlaneError | None, int]]:
+    """Returns what these tokens brought, the first error, and how many leases were granted."""
+    tokens = [token for word in raw if (token := parse(word)) is not None]
+    ops = [new_proof(taker.queue) for _ in tokens]
+    name = taker.name_of()
+    asked = [_acquire(name, token, op) for token, op in zip(tokens, ops, strict=True)]
+    replies = yield from call_each([ask(None) for ask in asked])
+    failure: FairlaneError | None = None
+    granted: list[Slice] = []
+    settled: list[tuple[str, Reply]] = []
+    for token, op, ask, reply in zip(tokens, ops, asked, replies, strict=True):
+        try:
+            if isinstance(reply, FairlaneError):
+                raise reply
+            if reply.is_rated:
+                reply = yield from acquire_rated(token.request_id, reply, ask)  # noqa: PLW2901
+        except FairlaneError as error:
+            failure = failure or error
+            continue
+        settled.append((token.request_id, reply))
+        if (taken := slice_of(token, op, reply)) is not None and taken.entries:
+            granted.append(taken)
+    found, refused = yield from _hold(taker.queue, granted, settled, visible_ms)
+    return found, failure or refused, len(granted)
+
+
+def _acquire(name: str, token: Token, op: bytes) -> Callable[[Allowance | None], Call]:
+    def ask(allowance: Allowance | None) -> Call:
+        call = acquire_call(token, name, "", 1, op, allowance=allowance)
+        call.away_s = settings.AWAY_S
+        return call
+
+    return ask
+
+
+def _hold(
+    queue: str, granted: list[Slice], settled: list[tuple[str, Reply]], visible_ms: int
+) -> Operation[tuple[list[Delivery], FairlaneError | None]]:
+    """Gives new leases their length, and dispatches what the acquires asked for, in one round trip.
+
+    Until then a lease lasts as long as its request says. So a program that dies in between loses
+    nothing.
+    """
+    terms = [
+        extend(taken.request_id, taken.k, taken.fence.decode(), taken.op.decode(), visible_ms)
+        for taken in granted
+    ]
+    replies = yield from run_each_or_error([*terms, *follow_up(queue, *settled)])
+    errors = [reply for reply in replies if isinstance(reply, FairlaneError)]
+    found: list[Delivery] = []
+    for taken, call, raw in zip(granted, terms, replies, strict=False):
+        if isinstance(raw, FairlaneError):
+            continue
+        reply = call.reply(raw)
+        if reply.is_ok or reply.is_cancelled:
+            body = taken.entries[0][1][1]
+            found.append(Delivery(receipt_of(queue, taken), body, taken.trace))
+    return found, errors[0] if errors else None

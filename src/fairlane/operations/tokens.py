@@ -1,0 +1,283 @@
+"""Tokens: dispatches those of a script's reply to their lanes, and pops them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from fairlane import settings
+from fairlane.errors import RedisUnreachable
+from fairlane.model import Token
+from fairlane.protocol import keys
+from fairlane.protocol.replies import Summary
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Arg, Batch, Call, Command, Operation, Pop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+Part = tuple[list[Arg], list[Arg]]  # what goes to one lane: tokens now; tokens later, each with ms
+Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, permit, delay ms, from mint
+Ending = tuple[str, Sequence[Any]]  # a request and its summary, as the reply `ended` brings it
+_MOST = 900  # arguments of one call
+_MOST_ENDINGS = 80
+
+
+def insert(queue: str, request_id: str, tokens: list[Any]) -> list[Call]:
+    """Returns the calls that dispatch the tokens of one request, as mint returned them."""
+    return insert_all(queue, [(request_id, tokens)]) if tokens else []
+
+
+def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
+    """Returns the calls that dispatch the tokens of many requests, few calls of bounded size."""
+    calls: list[Call] = []
+    parts: dict[bytes, Part] = {}  # by lane
+    placed: dict[bytes, list[Arg]] = {}  # by lane: tokens that wait among those of their tenant
+    size = 0
+    for request_id, tokens in minted:
+        name = request_id.encode()
+        for at in range(0, len(tokens), 3):
+            lane, permit, delay = tokens[at : at + 3]
+            if size > _MOST - 5:  # a lane's three arguments and two for a token
+                calls += _insertions(queue, parts)
+                parts, size = {}, 0
+            part = parts.get(lane)
+            if part is None:
+                part = parts[lane] = ([], [])
+                size += 3
+            token = name + b"#" + permit
+            if delay:
+                part[1].extend((token, delay))
+                size += 2
+            elif b"@" in permit:  # before its placeholder
+                placed.setdefault(lane, []).append(token)
+                part[0].append(PLACEHOLDER)
+                size += 1
+            else:
+                part[0].append(token)
+                size += 1
+    calls = [*calls, *_insertions(queue, parts)] if parts else calls
+    return [*add(queue, placed), *calls] if placed else calls
+
+
+def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call]:
+    """Returns a call for each shard."""
+    shards: dict[int, dict[int, Part]] = {}
+    for number, part in parts.items():
+        shard, lane = divmod(int(number), keys.LANES)
+        shards.setdefault(shard, {})[lane] = part
+    return [_insertion(queue, shard, lanes) for shard, lanes in shards.items()]
+
+
+def _insertion(queue: str, shard: int, parts: dict[int, Part]) -> Call:
+    lanes, delayed = keys.lanes(queue, shard), keys.delayed(queue, shard)
+    names, args = [delayed], list[Arg]()
+    for lane, (awake, later) in parts.items():
+        names.append(lanes[lane])
+        args += (lane, len(awake), len(later) // 2, *awake, *later)
+    call = library().insert_tokens(names, tokens=args)
+    call.apart = partial(_insert_apart, lanes, delayed, parts)
+    return call
+
+
+def _insert_apart(
+    lanes: tuple[bytes, ...], delayed: bytes, parts: dict[int, Part]
+) -> Operation[int]:
+    """Calls insert_tokens for one key at a time, which takes the place of both its keys."""
+    calls = []
+    for lane, (awake, later) in parts.items():
+        if awake:
+            calls.append(_one_key(lanes[lane], (lane, len(awake), 0, *awake)))
+        if later:
+            calls.append(_one_key(delayed, (lane, 0, len(later) // 2, *later)))
+    counts: list[int] = yield Batch(calls)
+    return sum(counts)
+
+
+def _one_key(key: bytes, args: Sequence[Arg]) -> Call:
+    return library().insert_tokens((key, key), tokens=args)
+
+
+def push(key: bytes, words: Sequence[Arg], ttl_ms: int = 0) -> list[Call]:
+    """Returns the calls that put words where the next pop takes them, also on a full Redis.
+
+    With `ttl_ms` the whole list expires.
+    """
+    return [
+        library().push((key,), ttl=ttl_ms, words=words[at : at + _MOST])
+        for at in range(0, len(words), _MOST)
+    ]
+
+
+def retire(queue: str, request_id: str, summary: Sequence[Any]) -> Call:
+    """Returns the call that moves an ended request from `active` into the completion log."""
+    return retire_all(queue, [(request_id, summary)])[0]
+
+
+def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call]:
+    """Returns the calls that move ended requests from `active` into the completion log."""
+    endings = [(request_id, Summary._make(summary)) for request_id, summary in ended]
+    parts = [endings[at : at + _MOST_ENDINGS] for at in range(0, len(endings), _MOST_ENDINGS)]
+    names = (keys.active(queue), keys.logged(queue), keys.completed(queue), *keys.bound(queue))
+    return [
+        library().retire(
+            names,
+            least=settings.MARKER_LEAST_MS,
+            longest=settings.MARKER_MS,
+            most=settings.LOG_MOST,
+            endings=[arg for request_id, summary in part for arg in (request_id, *summary)],
+        )
+        for part in parts
+    ]
+
+
+def marker_ms(retain_ms: int) -> int:
+    """Returns how long a log marker outlives the tombstone of a request with this retention."""
+    return min(settings.MARKER_MS, max(settings.MARKER_LEAST_MS, retain_ms))
+
+
+def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call:
+    """Returns the call that takes an entry out of `active` while its score is still `seen`.
+
+    `gone`: there is no such request; if there was one, that is logged as `lost`.
+    """
+    return library().drop_active(
+        (keys.active(queue), keys.completed(queue), *keys.bound(queue)),
+        id=request_id,
+        seen=seen,
+        gone=b"1" if gone else b"0",
+        most=settings.LOG_MOST,
+    )
+
+
+def reschedule_active(queue: str, rows: list[Arg]) -> Call:
+    """Returns the call that moves entries of `active` whose scores are still those seen.
+
+    Each row is a request, the score seen, and the next one; at most 300 rows.
+    """
+    return library().reschedule_active((keys.active(queue),), rows=rows)
+
+
+@lru_cache(maxsize=1024)
+def pop(queue: str, block_ms: int, worker: str | None = None, most: int = 1, shard: int = 0) -> Pop:
+    """Returns the blocking pop of up to `most` tokens of one lane, the most urgent that has any.
+
+    `worker` may be woken from it.
+    """
+    wake = () if worker is None else (keys.wake(queue, worker, shard),)
+    return Pop((*wake, *keys.lanes(queue, shard)), block_ms, most)
+
+
+@lru_cache(maxsize=4096)
+def pop_ahead(queue: str, lane: int, most: int, shard: int = 0) -> Pop:
+    """Returns the pop of what is there now, of this priority or a more urgent one."""
+    return Pop(keys.lanes(queue, shard)[: lane + 1], 0, most)
+
+
+def parse(raw: bytes) -> Token | None:
+    """Reads `<id>#<k>.<g>`, perhaps with `@<turn>`; None for what no release wrote."""
+    request_id, _, permit = raw.partition(b"#")
+    number, _, turn = permit.partition(b"@")
+    k, _, g = number.partition(b".")
+    if not (request_id and k.isdigit() and g.isdigit()):
+        return None
+    shown = request_id.decode("ascii", "replace")
+    return Token(shown, k.decode(), g.decode(), turn.decode("ascii", "replace"))
+
+
+def count_stop(queue: str) -> Operation[None]:
+    """Counts a request that was stopped while it is worked on: cancelled, discarded or overdue.
+
+    The supervisors of its handlers read the count. If this fails, they see the stop when they
+    extend a lease.
+    """
+    count = Command(b"HINCRBY", keys.conf(queue), b"cancels", 1)
+    with suppress(RedisUnreachable):
+        yield Batch([count], lenient=True, away_s=settings.AWAY_S)
+
+
+PLACEHOLDER = b"@"  # in a lane, for one token of a tenant
+_MAX_TURNS = 900  # tokens of one call
+_MOST_ROWS = 250
+_PAGE = 1000
+
+
+def add(queue: str, placed: Mapping[bytes, Sequence[Arg]]) -> list[Call]:
+    """Returns the calls that add the tokens of each lane; their placeholders follow them."""
+    calls: list[Call] = []
+    for number, tokens in placed.items():
+        shard, lane = divmod(int(number), keys.LANES)
+        calls += [
+            library().add_turns(
+                keys.turns(queue, shard), lane=lane, tokens=tokens[first : first + _MAX_TURNS]
+            )
+            for first in range(0, len(tokens), _MAX_TURNS)
+        ]
+    return calls
+
+
+def resolve(queue: str, lane: bytes, popped: list[bytes]) -> Operation[list[bytes]]:
+    """Returns the words popped from a lane, with tokens in place of the placeholders.
+
+    There may be fewer tokens than placeholders.
+    """
+    count = popped.count(PLACEHOLDER)
+    if not count:
+        return popped
+    shard, number = divmod(keys.number_of(lane), keys.LANES)
+    call = library().take_turns(keys.turns(queue, shard), lane=number, count=count)
+    taken: list[bytes] = yield call
+    return [*(word for word in popped if word != PLACEHOLDER), *taken]
+
+
+def first_of_lane(queue: str, lane: int, most: int) -> Command:
+    """Returns the command that reads up to `most` members of a lane, tenant by tenant."""
+    shard, number = divmod(lane, keys.LANES)
+    bounds = b"[%d|" % number, b"(%d}" % number  # } follows |
+    return Command(b"ZRANGEBYLEX", keys.turns(queue, shard)[0], *bounds, b"LIMIT", 0, most)
+
+
+def token_of(member: bytes) -> bytes:
+    """Returns the token in a member."""
+    return member.split(b"|", 3)[3]
+
+
+def lane_of(member: bytes) -> int:
+    """Returns the lane of a member, within its shard."""
+    return int(member.partition(b"|")[0])
+
+
+def read(queue: str, lane: int, tenants: Iterable[str]) -> Operation[list[bytes]]:
+    """Returns all tokens of these tenants in a lane."""
+    shard, number = divmod(lane, keys.LANES)
+    key = keys.turns(queue, shard)[0]
+    found: list[bytes] = []
+    for tenant in tenants:
+        name = f"{number}|{tenant}".encode()
+        low, page = b"[%b|" % name, list[bytes]()
+        while not page or len(page) == _PAGE:
+            page = yield Command(
+                b"ZRANGEBYLEX", key, low, b"(%b}" % name, b"LIMIT", 0, _PAGE
+            )  # in the order of their arrival
+            found += map(token_of, page)
+            if not page:
+                break
+            low = b"(" + page[-1]
+    return found
+
+
+def charge(queue: str, costs: Iterable[tuple[int, str, int, int]]) -> list[Call]:
+    """Returns the calls that charge what turns have cost.
+
+    Each row is a lane, the turn's share and tenant, the number of turns, and tenths of ms.
+    """
+    flat: list[Arg] = [part for row in costs for part in row]
+    size = 4 * _MOST_ROWS
+    tenants = keys.turns(queue)[1:]
+    return [
+        library().charge_turns(tenants, rows=flat[first : first + size])
+        for first in range(0, len(flat), size)
+    ]

@@ -1,1 +1,0 @@
-"""Topics: every subscriber gets every message, online or not."""

@@ -1,0 +1,495 @@
+"""What the leading worker does for requests that age, or wait for others.
+
+Both depend on the time or on other slots, so no script of the request alone can do them. A chore
+may be done twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from fairlane import settings
+from fairlane.common.text import of_queue
+from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.operations.batching import TOGETHER, call_each, run_each_or_error
+from fairlane.operations.create import seen_to_exist
+from fairlane.operations.follow_up import follow_up
+from fairlane.operations.lease import reap
+from fairlane.operations.lives import DONE, endings_of, lives_text, read_lives
+from fairlane.operations.pause import QueuePause, read_until, remedy
+from fairlane.operations.rates import opens, parse_queue_rate, until_more
+from fairlane.operations.tokens import count_stop, drop_active, parse, push, reschedule_active
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.server_info import time_ms
+from fairlane.protocol.steps import Batch, Call, Command, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.steps import Arg
+
+
+_PROMOTED = 1000  # tokens a call
+_GLANCES = 250  # requests of one batch
+_ROWS = 300  # of one call
+_CALLS = 20  # of one batch; each has hundreds of tokens
+NOW = 1  # `look_ms` of a reply: there is something to do now
+_AHEAD = 100  # checks that lie too far ahead, of one pass
+_AHEAD_MS = 120_000  # no check lies farther ahead, unless there are very many requests
+_BITES = 20  # reaps of one request in one check; each takes back about 1,000 entries
+
+
+def register_worker(
+    queue: str, worker: str, host: str, pid: int, started: str
+) -> Operation[tuple[Reply, str]]:
+    """Registers a worker; returns the reply, and the start of an earlier process with its name.
+
+    The reply is `taken` if another process beats under the name. `host` is where the worker runs,
+    see worker/host_identity.py. The start is "" if no earlier process had the name in the same
+    place. A process elsewhere, even on a host with the same name, may be alive and only late, so
+    its leases are left to expire.
+    """
+    former, home = yield Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
+    if home != host.encode():
+        former = None
+    call = library().register_worker(
+        (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue)),
+        id=worker,
+        host=host,
+        pid=pid,
+        started=started,
+        ttl=settings.WORKER_TTL_MS,
+        late=settings.LATE_MS,
+    )
+    reply = yield from call.run()
+    return reply, (former or b"").decode()
+
+
+def unregister_worker(queue: str, worker: str, started: str) -> Operation[int]:
+    """Removes a worker; returns 1 if it was there."""
+    names = (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue))
+    taken = keys.taken(queue, worker)
+    left: int = yield library().unregister_worker((*names, taken), id=worker, started=started)
+    return left
+
+
+def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> Operation[None]:
+    """Ends the blocking pops of a draining worker's units; words that are not popped expire."""
+    calls: list[Call] = []
+    for shard in shards:
+        key = keys.wake(queue, worker, shard)
+        calls += push(key, [b"wake"] * units, 2 * settings.BLOCK_MS)
+    yield Batch(calls)
+
+
+def heartbeat(
+    queue: str, worker: str, started: str, holds: str, *, died: bool = False
+) -> Operation[Reply]:
+    """Renews a worker's record; returns the reply of heartbeat.lua.
+
+    `died`: a process died or a connection broke, and tokens may be lost with it, so the leader
+    looks for them.
+    """
+    names = (
+        *(keys.workers(queue), keys.worker(queue, worker)),
+        *(keys.active(queue), keys.delayed(queue), keys.conf(queue)),
+        *(keys.taken(queue, worker), keys.schedules(queue)[1], keys.firing(queue)),
+    )
+    call = library().heartbeat(
+        names,
+        id=worker,
+        started=started,
+        ttl=settings.WORKER_TTL_MS,
+        lock_ms=settings.LOCK_MS,
+        holds=holds,
+        taken_ttl=settings.TAKEN_TTL_MS,
+        died="1" if died else "",
+    )
+    return (yield from call.run())
+
+
+def count_cancels(queue: str) -> Operation[bytes | None]:
+    """Returns how many requests of the queue were stopped while workers held slices of them."""
+    step = Command(b"HGET", keys.conf(queue), b"cancels")
+    step.away_s = settings.BEAT_MS / 1000  # leases at other nodes must not wait for this node
+    count: bytes | None = yield step
+    return count
+
+
+def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
+    """Moves every due token to its lane; returns how many.
+
+    The error of a shard is raised after the other shards were served.
+    """
+    moved, todo, failure = 0, list(shards), None
+    while todo:
+        calls = []
+        for shard in todo:
+            names = (
+                *(keys.delayed(queue, shard), *keys.turns(queue, shard)),
+                *keys.lanes(queue, shard),
+            )
+            calls.append(library().promote(names, most=_PROMOTED))
+        replies = yield Batch(calls, lenient=True)
+        again = []
+        for shard, call, raw in zip(todo, calls, replies, strict=True):
+            if isinstance(raw, FairlaneError):
+                failure = raw
+                continue
+            count = call.reply(raw).moved
+            moved += count
+            if count == _PROMOTED:
+                again.append(shard)
+        todo = again
+    if failure is not None:
+        raise failure
+    return moved
+
+
+def look_after(
+    queue: str, *, failed: dict[str, FairlaneError] | None = None, fed: list[str] | None = None
+) -> Operation[int]:
+    """Checks the requests whose check is due, a bounded number; returns how many.
+
+    A glance is enough for most requests; only one that needs more is looked at closely. The more
+    requests are unfinished, the later a request that needs nothing is checked again: workers' notes
+    and the audit lead to damage sooner. A request that can't be read is postponed like the others,
+    and its error is put into `failed`. A step of a flow that gets its sub-requests from another one
+    is put into `fed`, see operations/flows/hand_over.py.
+    """
+    now, names, scores, unfinished = yield from _due(queue)
+    failed = {} if failed is None else failed
+    calm_ms = max(settings.AUDIT_MS, 1000 * unfinished // settings.LOOKS_PER_S)
+    rows: list[Arg] = []
+    for name, reply in (yield from glances(queue, names)).items():
+        score = scores[name]
+        try:
+            if isinstance(reply, FairlaneError):
+                raise reply
+            if reply.is_ok and reply.chore == b"feed":
+                (fed if fed is not None else []).append(name)
+            elif reply.is_ok and reply.chore:
+                yield from do_chore(queue, name, reply.chore.decode())
+            if reply.is_ok and reply.look_ms != NOW:
+                due = _not_before(score, now, now + _until_next(name, reply.look_ms, calm_ms))
+                rows += [name, score, seen_to_exist(due)]
+                continue
+            yield from look_at(queue, name, score, now)
+        except FairlaneError as error:
+            failed[name] = error
+            due = _not_before(score, now, now + _until_next(name, 0, calm_ms))
+            rows += [name, score, seen_to_exist(due) if float(score) % 1 else due]
+    yield from _postpone_all(queue, rows)
+    return len(scores)
+
+
+def _until_next(name: str, look_ms: int, calm_ms: int) -> int:
+    """Returns the ms until the next check, from the `look_ms` of a glance.
+
+    With many requests the time varies, so that those submitted together are not all due together.
+    """
+    if calm_ms > settings.AUDIT_MS:
+        calm_ms = calm_ms * (256 + crc32(name.encode()) % 256) // 512
+    return min(look_ms or calm_ms, calm_ms)
+
+
+def _not_before(score: str, now: int, due_ms: int) -> int:
+    """Returns when to check next. That must not be before an intent in the same entry.
+
+    The intent may be that of a new life, whose request is written only after the present one ended.
+    A check that then gives up the entry must give up the intent, too. No intent lies farther ahead
+    of `now` than a grace, and `now` is cut to seconds.
+    """
+    return max(due_ms, min(int(float(score)), now + settings.INTENT_GRACE_MS + 1000))
+
+
+def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
+    """Returns the dispatch slot's time in ms, the due names, all scores, and the size of `active`.
+
+    An entry that no release of ours wrote is removed. A check that lies too far ahead is due, too:
+    it was set before the clock went back.
+    """
+    most = settings.MAINTAIN_MOST
+    active = keys.active(queue)
+    (seconds, _), due, unfinished = yield Batch(
+        [
+            Command(b"TIME"),
+            Command(b"ZRANGE", active, 0, most - 1, b"WITHSCORES"),
+            Command(b"ZCARD", active),
+        ]
+    )
+    now = int(seconds) * 1000
+    names, scores = list[str](), dict[str, str]()
+    # lua/v1/lib/dispatch/lead.lua has the same bound.
+    latest = now + max(_AHEAD_MS, 10 * unfinished)
+    entries = dict(zip(due[::2], due[1::2], strict=True))
+    if unfinished > most:
+        ahead = yield Command(b"ZRANGE", active, -_AHEAD, -1, b"WITHSCORES")
+        pairs = zip(ahead[::2], ahead[1::2], strict=True)
+        entries |= {name: score for name, score in pairs if float(score) > latest}
+    for name, score in entries.items():
+        if now + 1000 < float(score) <= latest:
+            continue
+        shown = name.decode("utf-8", "replace")
+        scores[shown] = score.decode()
+        try:
+            names.append(keys.check_name("request id", shown))
+        except InvalidArgument:
+            yield drop_active(queue, name, score.decode())
+    return now, names, scores, unfinished
+
+
+def glances(
+    queue: str, names: Iterable[str], grace_ms: int | None = None
+) -> Operation[dict[str, Reply | FairlaneError]]:
+    """Returns what the script glance reports of each request, or its error.
+
+    With `grace_ms`, each reply names the permits whose tokens have been on their way for longer.
+    """
+    ids = list(names)
+    replies = yield from call_each([glance(queue, name, grace_ms) for name in ids], _GLANCES)
+    return dict(zip(ids, replies, strict=True))
+
+
+def glance(queue: str, request_id: str, grace_ms: int | None = None) -> Call:
+    """Returns the call that reports what maintenance a request needs, and changes nothing."""
+    grace = "" if grace_ms is None else grace_ms
+    return library().glance(keys.request_keys(request_id), queue=queue, grace=grace)
+
+
+def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool]:
+    """Checks an unfinished request: expired leases, an unlogged end, a lost producer.
+
+    `score` is the request's score in `active`, `now` the dispatch slot's time in ms. Returns True
+    if the request goes on.
+    """
+    reply = yield from reap_all(queue, request_id)
+    is_lost = False
+    if reply.is_gone or reply.is_ended:  # a new life may follow, also after a deletion
+        names = keys.request_keys(request_id)
+        marked = yield from library().abandon(names, seen=score, ttl=settings.MARKER_MS).run()
+        # A request, or the next life of this one, came and has ended since.
+        has_come = marked.is_over and (reply.is_gone or marked.born != reply.summary.born)
+        if has_come or marked.is_exists:  # a producer was quicker: the next check is about it
+            return False
+        is_lost = reply.is_gone and marked.is_ok
+    if not goes_on(reply):  # gone, ended, or a request of another queue
+        yield drop_active(queue, request_id, score, gone=is_lost)
+        return False
+    look = min(reply.look_ms or settings.AUDIT_MS, settings.AUDIT_MS)
+    due = _not_before(score, now, now + look)
+    yield from _postpone_all(queue, [request_id, score, seen_to_exist(due)])
+    return True
+
+
+def goes_on(reply: Reply) -> bool:
+    """Returns True if a reply of reap shows that the request goes on; then it has `look_ms`."""
+    return bool(reply.is_ok or reply.is_stopped)
+
+
+def reap_all(queue: str, request_id: str) -> Operation[Reply]:
+    """Takes back every expired lease, in bounded calls; returns the last reply, followed up.
+
+    After twenty calls, about half a second, the rest waits for the next check. That is due
+    immediately, but other requests come first.
+    """
+    for _ in range(_BITES):
+        reply = yield from reap(queue, request_id).run()
+        yield from settle_reap(queue, request_id, reply)
+        if not goes_on(reply) or reply.look_ms != NOW:
+            break
+    return reply
+
+
+def _postpone_all(queue: str, rows: list[Arg]) -> Operation[None]:
+    """Sets when to check requests next; a row is a request, the score read, and the new score.
+
+    The score of a request that exists has a fraction; the score of an intent is a whole number.
+    """
+    for start in range(0, len(rows), 3 * _ROWS):
+        yield reschedule_active(queue, rows[start : start + 3 * _ROWS])
+
+
+def settle_reap(queue: str, request_id: str, reply: Reply) -> Operation[None]:
+    """Dispatches the tokens that a reap minted, or logs the end that it found."""
+    yield from settle_reaps(queue, {request_id: reply})
+
+
+def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError]) -> Operation[None]:
+    """Dispatches the tokens that the reaps of many requests minted, and logs the ends they found.
+
+    `replies` is by request; errors among them are skipped. The error of a shard that takes no
+    tokens is raised after the other shards have theirs.
+    """
+    settled = [
+        (request_id, reply)
+        for request_id, reply in replies.items()
+        if not isinstance(reply, FairlaneError)
+    ]
+    calls = follow_up(queue, *settled)
+    errors: list[FairlaneError] = []
+    for start in range(0, len(calls), _CALLS):
+        answers = yield from run_each_or_error(calls[start : start + _CALLS])
+        errors += (answer for answer in answers if isinstance(answer, FairlaneError))
+    if any(reply.is_stopped for _, reply in settled):
+        yield from count_stop(queue)
+    if errors:
+        raise errors[0]
+
+
+def unserved(queue: str) -> Operation[str]:
+    """Returns the remedy for a queue that is paused, has no worker or has used up its rate.
+
+    It returns "" for any other.
+
+    Also "" if the workers cannot be read, because the caller reports something more important.
+    """
+    key = keys.workers(queue)
+    asked = [
+        Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"),
+        Command(b"HMGET", keys.conf(queue), b"paused_until", b"rate"),
+        Command(b"TIME"),
+    ]
+    try:
+        workers, (until, text), time = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
+        rate, now_ms = parse_queue_rate(queue, text), time_ms(time)
+        opens_ms = 0 if rate is None else (yield from opens(rate, now_ms))
+    except FairlaneError:
+        return ""
+    pause = QueuePause(read_until(until), now_ms)
+    if pause.is_paused:
+        return remedy(queue, pause)
+    ages = beat_ages(workers, now_ms)
+    if all(is_late(age_ms) for age_ms in ages.values()):
+        return no_worker(queue)
+    return until_more(queue, rate, opens_ms, now_ms) if rate is not None and opens_ms else ""
+
+
+def no_worker(queue: str) -> str:
+    """Returns the sentence about a queue without a live worker."""
+    return (
+        f"no worker takes from queue {queue}: "
+        f"start one with rq-worker --app module:app, or --handler module:function{of_queue(queue)}"
+    )
+
+
+def beat_ages(workers: Sequence[bytes], now_ms: int) -> dict[str, int]:
+    """Returns the age of each worker's last beat, unless its record has expired since."""
+    pairs = zip(workers[::2], workers[1::2], strict=True)
+    ages = {
+        name.decode("utf-8", "replace"): max(0, now_ms - int(float(beat))) for name, beat in pairs
+    }
+    return {name: ages[name] for name in sorted(ages) if ages[name] <= settings.WORKER_TTL_MS}
+
+
+LATEST_MS = 2 * settings.LATE_MS  # a worker with an older beat is stopped, cut off or dead
+
+
+class Late(NamedTuple):
+    """A worker whose beat is late."""
+
+    worker: str
+    started: str
+    host: str
+
+
+def is_late(age_ms: float) -> bool:
+    """Returns True if the last heartbeat is so old that the worker is stopped, cut off or dead."""
+    return age_ms > LATEST_MS
+
+
+def late_workers(queue: str) -> Operation[list[Late]]:
+    """Returns at most 100 workers whose beat is old; forgets workers without a beat for a TTL."""
+    time, beats = yield Batch(
+        [Command(b"TIME"), Command(b"ZRANGE", keys.workers(queue), 0, 99, b"WITHSCORES")]
+    )
+    before = time_ms(time) - settings.PROBE_AFTER_MS
+    names = [
+        name.decode()
+        for name, beaten in zip(beats[::2], beats[1::2], strict=True)
+        if int(float(beaten)) < before
+    ]
+    if not names:
+        return []
+    lives = yield Batch(
+        [Command(b"HMGET", keys.worker(queue, name), b"started", b"host") for name in names]
+    )
+    yield library().expire_workers((keys.workers(queue),), ttl=settings.WORKER_TTL_MS)
+    return [
+        Late(name, started.decode(), (host or b"").decode())
+        for name, (started, host) in zip(names, lives, strict=True)
+        if started
+    ]
+
+
+def take_over(queue: str, worker: str, started: str) -> Operation[int]:
+    """Takes back what a dead worker held, then forgets the worker; returns how many requests.
+
+    Takes back its leases, and mints again the tokens that it popped and had not used. That costs a
+    call for each request that the worker held: it notes in Redis which tokens it takes before it
+    uses them. A request that can't be read is skipped: the audit finds its expired lease. The error
+    of a shard that takes no tokens is raised after the worker is forgotten.
+    """
+    fields = yield Command(b"HGETALL", keys.taken(queue, worker))
+    wanted: dict[str, list[str]] = {}
+    for raw in (token for tokens in fields[1::2] for token in tokens.split()):
+        if (token := parse(raw)) is not None:
+            wanted.setdefault(token.request_id, []).extend((token.k, token.g))
+    todo = list(wanted)
+    error: FairlaneError | None = None
+    while todo:
+        part, todo = todo[:TOGETHER], todo[TOGETHER:]
+        calls = [
+            reap(queue, name, worker=worker, started=started, missing=wanted[name]) for name in part
+        ]
+        replies = dict(zip(part, (yield from call_each(calls)), strict=True))
+        try:
+            yield from settle_reaps(queue, replies)
+        except FairlaneError as failure:  # of a shard that takes no tokens: the audit mints again
+            error = error or failure
+        for name, reply in replies.items():
+            if isinstance(reply, FairlaneError):
+                continue
+            if goes_on(reply) and reply.look_ms == NOW:
+                todo.append(name)  # the worker held more than one call takes back
+    yield from unregister_worker(queue, worker, started)
+    if error is not None:
+        raise error
+    return len(wanted)
+
+
+def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
+    """Does what a glance has reported: hastens a request, or starts it after others."""
+    if chore == "aged":
+        yield from _run(queue, request_id, library().hasten(keys.request_keys(request_id)))
+        return
+    mode, lives = read_lives(chore)
+    endings = yield from endings_of(lives)
+    failures = [
+        f"after: request {life.id} {ending}"
+        for life, ending in zip(lives, endings, strict=True)
+        if ending and mode == DONE
+    ]
+    # A life that has ended is not read again: its tombstone may expire before the others end.
+    later = [
+        life if ending is None else life._replace(is_over=True)
+        for life, ending in zip(lives, endings, strict=True)
+    ]
+    if later == lives and not failures and None in endings:
+        return
+    call = library().open_gate(
+        keys.request_keys(request_id),
+        found=chore,
+        left=f"{mode}:{lives_text(later)}" if None in endings else "",
+        reason=failures[0] if failures else "",
+    )
+    yield from _run(queue, request_id, call)
+
+
+def _run(queue: str, request_id: str, call: Call) -> Operation[None]:
+    reply = yield from call.run()
+    if calls := follow_up(queue, (request_id, reply)):
+        yield Batch(calls)
