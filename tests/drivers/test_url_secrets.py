@@ -19,7 +19,7 @@ from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
 from fairlane.redis_url import resolve_url
 from fairlane.spark.fleet.fleet import FleetPlan
-from fairlane.worker.process.child import Assignment
+from fairlane.worker.child import Assignment
 from tests.support.operations.drivers import both, run
 from tests.support.scripts.requests import once
 

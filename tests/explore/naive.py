@@ -16,7 +16,7 @@ import redis
 
 from fairlane.protocol.scripts import Script
 from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation
-from fairlane.worker.unit.leases import Lease, LeaseBatch
+from fairlane.worker.unit import Lease, LeaseBatch
 from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.explorer import System
 from tests.explore.machinery.protocol import Protocol

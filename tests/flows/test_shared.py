@@ -10,7 +10,7 @@ import pytest
 
 from fairlane import Change, Flow, InvalidArgument, RequestNotFound
 from fairlane.aio import Queue as AsyncQueue
-from fairlane.worker.handler.handlers import Context
+from fairlane.worker.handlers import Context
 from tests.support.scripts.requests import work_off
 
 if TYPE_CHECKING:

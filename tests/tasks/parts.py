@@ -10,7 +10,7 @@ import msgspec
 
 from fairlane import Context
 from fairlane.tasks.worker.calls import Calls
-from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handlers import shape_of
 
 if TYPE_CHECKING:
     from fairlane import App

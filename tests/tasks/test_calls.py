@@ -11,17 +11,17 @@ import pytest
 from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskCall
 from fairlane.common import clock
 from fairlane.tasks.worker.calls import Calls
-from fairlane.worker.handler import outcome
-from fairlane.worker.handler.errors import GiveBack, GivenBack
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
+from fairlane.worker import calls
+from fairlane.worker.calls import Runner
+from fairlane.worker.errors import GiveBack, GivenBack
+from fairlane.worker.handlers import shape_of
 from tests.tasks.parts import body_of, call, context_of
 from tests.worker.parts import record_of_its_own, slice_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from fairlane.worker.handler.handlers import Lifespan
+    from fairlane.worker.handlers import Lifespan
 
 
 @pytest.fixture(params=["sync", "async", "mixed"])
@@ -106,13 +106,13 @@ def test_a_call_that_no_worker_can_make_is_dead_after_three_days(
 ):
     now = 0.0
     monkeypatch.setattr(clock, "mono_s", lambda: now)
-    monkeypatch.setattr(outcome, "_given_back", GivenBack())
+    monkeypatch.setattr(calls, "_given_back", GivenBack())
     found: list[tuple[str, str]] = []
     entry = (b"5-0", (b"body", body_of(app, "run", n=1, width=2)))
     for now in (*range(0, 3 * 86_400, 1_800), 3 * 86_400):  # noqa: B007  read by the clock
         with pytest.raises(GiveBack) as raised:
             call(app, entry[1][1])
-        built = outcome.OutcomeBuilder(slice_of(b""), 0, 0)
+        built = calls.OutcomeBuilder(slice_of(b""), 0, 0)
         built.fail(entry, raised.value)
         (verdict,) = built.outcome(0).verdicts
         found.append((verdict.verdict, verdict.error))

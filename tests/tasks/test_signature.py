@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import App, ArgumentsRefused, Context, InvalidArgument, Reject
 from fairlane.tasks.codec import JSON, MSGPACK
-from fairlane.worker.handler.errors import GiveBack
+from fairlane.worker.errors import GiveBack
 from tests.tasks.parts import Box, Row, Size, body_of, call, context_of
 
 if TYPE_CHECKING:

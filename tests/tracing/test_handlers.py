@@ -12,10 +12,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from fairlane import App
 from fairlane.tasks.worker.calls import Calls
 from fairlane.worker import Reject, Retry, batch_handler
-from fairlane.worker.handler.errors import GiveBack
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.handler.spans import traced
+from fairlane.worker.calls import Runner, traced
+from fairlane.worker.errors import GiveBack
+from fairlane.worker.handlers import shape_of
 from tests.tasks.parts import body_of
 from tests.worker.parts import SUBMITTED_MS, TAKEN_MS, record_of_its_own, slice_of
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.model import Slice
-    from fairlane.worker.handler.outcome import Outcome
+    from fairlane.worker.calls import Outcome
 
 TRACE_ID, SPAN_ID = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 TRACE = f"00-{TRACE_ID:032x}-{SPAN_ID:016x}-01 vendor=a"
@@ -151,7 +150,7 @@ def test_the_time_of_an_async_call_begins_before_its_first_step(
 
     taken = slice_of(b"a")
     times = [1.0]
-    monkeypatch.setattr("fairlane.worker.handler.spans.perf_counter", lambda: times[-1])
+    monkeypatch.setattr("fairlane.worker.calls.perf_counter", lambda: times[-1])
     called = traced(shape_of(handler), "req", taken, taken.entries, 2.0)(b"a")
     times.append(9.0)
     with pytest.raises(asyncio.CancelledError):
@@ -164,7 +163,7 @@ def test_a_late_sync_call_has_the_outcome_timeout(
     spans: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
 ):
     times = iter([1.0, 9.0])
-    monkeypatch.setattr("fairlane.worker.handler.spans.perf_counter", lambda: next(times))
+    monkeypatch.setattr("fairlane.worker.calls.perf_counter", lambda: next(times))
     run(lambda body: body, slice_of(b"a", time_limit_ms=2_000))
     (span,) = spans()
     assert span.attributes["fairlane.outcome"] == "timeout"

@@ -179,7 +179,7 @@ def test_the_product_works_where_opentelemetry_is_not_installed():
     code = (
         "import sys\n"
         "sys.modules['opentelemetry'] = None  # each import of it raises ImportError\n"
-        "import fairlane, fairlane.aio, fairlane.worker.process.child\n"
+        "import fairlane, fairlane.aio, fairlane.worker.child\n"
         "from fairlane.tracing import tracer, client\n"
         "assert tracer.find_tracer() is None and client.sending('q').trace == ''\n"
         "tracer.flush()"

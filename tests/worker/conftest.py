@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.queue import Queue
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import shape_of
 from tests.support.processes.workers import Workers, check_requests, workers_of
 from tests.worker.parts import made_async, record_of_its_own
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.model import Slice
-    from fairlane.worker.handler.outcome import Outcome
-    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.board import LeaseRecord
+    from fairlane.worker.calls import Outcome
     from tests.support.processes.workers import Folder
 
 

@@ -12,15 +12,12 @@ from fairlane.drivers.cluster.slot_map import key_of
 from fairlane.model import Slice
 from fairlane.protocol.steps import Batch, Command, Handle, Handled
 from fairlane.worker import Context, batch_handler
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.outcome import Outcome
-from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
-from fairlane.worker.metrics import Metrics
-from fairlane.worker.unit.dispatch import FollowUps
-from fairlane.worker.unit.leases import Acquired, Lease, hold
-from fairlane.worker.unit.loop import work
-from fairlane.worker.unit.sizing import Sizer
-from fairlane.worker.unit.unit import Unit
+from fairlane.worker.board import LeaseBoard, LeaseRecord
+from fairlane.worker.calls import Outcome
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.measures import Metrics
+from fairlane.worker.settle import work
+from fairlane.worker.unit import Acquired, FollowUps, Lease, Sizer, Unit, note_lease
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
@@ -125,7 +122,7 @@ def handled(step: Handle, outcome: Outcome) -> Handled:
 def work_off(unit: Unit, taken: Slice, lane: bytes = b"") -> Operation[list[Any]]:
     """Runs a unit over its one lease; returns what must be dispatched."""
     record, returned = unit.free.pop(), FollowUps(unit.queue, lane)
-    hold(record, taken, clock.mono_s())
+    note_lease(record, taken, clock.mono_s())
     yield from unnoted(work(unit, Acquired(lane, [Lease(taken, record)]), returned))
     return returned.calls()
 

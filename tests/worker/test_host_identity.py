@@ -25,7 +25,7 @@ from fairlane.worker.host_identity import (
     is_loopback,
     whereabouts,
 )
-from fairlane.worker.maintenance.leader import refuses
+from fairlane.worker.leader import refuses
 from tests.support.processes.prepared import ROOT
 from tests.support.processes.workers import FOLDER, Folder
 from tests.support.servers.server_process import run_server

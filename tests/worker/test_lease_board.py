@@ -12,14 +12,21 @@ import pytest
 
 from fairlane.model import Token
 from fairlane.operations.request_state import CallProgress
-from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
-from fairlane.worker.lease_memory import COUNTS, SHARDS_MOST, Counts, RecordFields, WorkerFields
+from fairlane.worker.board import (
+    COUNTS,
+    SHARDS_MOST,
+    Counts,
+    LeaseBoard,
+    LeaseRecord,
+    RecordFields,
+    WorkerFields,
+)
 from tests.worker.parts import OP, record_of_its_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.worker.held import Held, Running
+    from fairlane.worker.board import Held, Running
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 

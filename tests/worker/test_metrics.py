@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from fairlane.worker.metrics import EVERY_S, Metrics
+from fairlane.worker.measures import EVERY_S, Metrics
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fairlane.operations.request_state import (
     read_pace,
     read_release,
 )
-from fairlane.worker.pace import Pace
+from fairlane.worker.measures import Pace
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE
 

@@ -10,8 +10,8 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisFull, RedisUnreachable
-from fairlane.worker.log.repeats import Repeats
-from fairlane.worker.process.signals import Signals
+from fairlane.worker.log import Repeats
+from fairlane.worker.termination import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,7 +38,7 @@ from fairlane.tasks.task import Task
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from fairlane.worker.handler.handlers import Context
+    from fairlane.worker.handlers import Context
 
 P = ParamSpec("P")
 R = TypeVar("R")

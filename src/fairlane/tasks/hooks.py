@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fairlane.errors import InvalidArgument, type_of
 
 if TYPE_CHECKING:
-    from fairlane.worker.handler.handlers import Context
+    from fairlane.worker.handlers import Context
 
 __fairlane_caller__ = True  # its frames are left out of a task's traceback
 _LOOK_S = 0.2  # between looks whether a call's result is still wanted

@@ -23,7 +23,7 @@ from fairlane.tasks.codec import (
     why_not,
 )
 from fairlane.tasks.options import RequestOptions
-from fairlane.worker.handler.handlers import Context
+from fairlane.worker.handlers import Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable

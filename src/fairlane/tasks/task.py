@@ -9,7 +9,7 @@ from fairlane.errors import ArgumentsRefused, type_of
 from fairlane.tasks.batch import AsyncBatch, AsyncSubmitted, Batch, ResultReader, Submitted
 from fairlane.tasks.chain import Link
 from fairlane.tasks.options import RequestOptions, request_options
-from fairlane.worker.handler.handlers import Context
+from fairlane.worker.handlers import Context
 
 if TYPE_CHECKING:
     from fairlane import aio

@@ -15,8 +15,8 @@ from fairlane.protocol import keys
 from fairlane.tasks.app import StandIn, check_apps
 from fairlane.tasks.worker.calls import Calls
 from fairlane.testing.watched import WatchedHandler
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.calls import Runner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairlane.common.chunking import Bodies, Body
     from fairlane.options import Policy
     from fairlane.tasks.app import App
-    from fairlane.worker.handler.outcome import Outcome
+    from fairlane.worker.calls import Outcome
 
 _WORKER = "eager"
 

@@ -17,14 +17,12 @@ from fairlane.tasks.app import check_apps
 from fairlane.tasks.worker.calls import Calls
 from fairlane.testing.moved_clock import MovedClock
 from fairlane.testing.watched import WatchedHandler
-from fairlane.worker.handler.flow_step import connect_handlers
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.metrics import Metrics
-from fairlane.worker.unit.dispatch import FollowUps
-from fairlane.worker.unit.loop import take
-from fairlane.worker.unit.sizing import Sizer
-from fairlane.worker.unit.unit import Unit
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import connect_handlers
+from fairlane.worker.measures import Metrics
+from fairlane.worker.settle import take
+from fairlane.worker.unit import FollowUps, Sizer, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

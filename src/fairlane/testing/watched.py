@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fairlane.worker.handler.errors import GiveBack
-from fairlane.worker.handler.handlers import Shape, shape_of
+from fairlane.worker.errors import GiveBack
+from fairlane.worker.handlers import Shape, shape_of
 
 if TYPE_CHECKING:
     from fairlane.tasks.worker.calls import Calls
-    from fairlane.worker.handler.handlers import Context
+    from fairlane.worker.handlers import Context
 
 
 class WatchedHandler:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairlane.worker.handler.errors import Reject, Retry
-from fairlane.worker.handler.handlers import Context, batch_handler, time_limit
-from fairlane.worker.supervisor.worker import Worker
+from fairlane.worker.errors import Reject, Retry
+from fairlane.worker.handlers import Context, batch_handler, time_limit
+from fairlane.worker.supervisor import Worker
 
 __all__ = ["Context", "Reject", "Retry", "Worker", "batch_handler", "time_limit"]

@@ -20,6 +20,7 @@ from fairlane.model import Verdict
 if TYPE_CHECKING:
     from mmap import mmap
 
+
 _BATCH, _LEASE, _RESULT, _VERDICT = b"BLRV"
 _ALL_BYTES = 512 << 20  # of all journals of a worker, about
 _HALF_LEAST, _HALF_MOST = 64 << 10, 256 << 10

@@ -38,10 +38,9 @@ from fairlane.protocol.steps import (
     Step,
     Subscribe,
 )
-from fairlane.worker.handler.outcome import Outcome
-from fairlane.worker.unit import loop
-from fairlane.worker.unit.leases import LeaseBatch
-from fairlane.worker.unit.unit import Unit
+from fairlane.worker import settle
+from fairlane.worker.calls import Outcome
+from fairlane.worker.unit import LeaseBatch, Unit
 from tests.explore.machinery.names import scored
 from tests.explore.machinery.protocol import QUEUE, REQUEST, T0, TAKEN_BY
 from tests.explore.machinery.replies import Broken, Chunk, replay
@@ -208,14 +207,14 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 @kind("worker")
 def _work(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     given: Any = (StillRecord(), Fixed(role.option("slice", 1)), NoMeasures())
-    return loop.serve(Unit(QUEUE, role.name, "1", *given))
+    return settle.serve(Unit(QUEUE, role.name, "1", *given))
 
 
 @kind("bunch worker")
 def _work_in_bunches(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     sizer = Fixed(role.option("slice", 1), 2)
     given: Any = (StillRecord(), sizer, NoMeasures(), (StillRecord(),))
-    return loop.serve(Unit(QUEUE, role.name, "1", *given))
+    return settle.serve(Unit(QUEUE, role.name, "1", *given))
 
 
 @kind("puller")

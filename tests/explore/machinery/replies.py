@@ -10,13 +10,13 @@ import redis
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
 from fairlane.protocol.steps import Batch, Confirmed, Handle, Handled, Pop, Popped, Step
-from fairlane.worker.handler.outcome import Outcome
+from fairlane.worker.calls import Outcome
 from tests.explore.machinery.world import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from fairlane.worker.unit.leases import Lease, LeaseBatch
+    from fairlane.worker.unit import Lease, LeaseBatch
 
 
 class Chunk(tuple[bytes, ...]):

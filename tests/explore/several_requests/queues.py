@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fairlane.operations import pause, rates, workers
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Handle
-from fairlane.worker.unit import loop
-from fairlane.worker.unit.unit import Unit
+from fairlane.worker import settle
+from fairlane.worker.unit import Unit
 from tests.explore.machinery.actors import Fixed, NoMeasures, Role, StillRecord, kind
 from tests.explore.machinery.protocol import QUEUE, T0, Facts, Fairlane
 
@@ -63,7 +63,7 @@ def _one_round(unit: Unit, record: BeatRecord, beaten: int) -> Generator[Step, A
 
     It names 0 if time has passed since the heartbeat, whose allowance may then be older.
     """
-    serving = loop.serve(unit)
+    serving = settle.serve(unit)
     step: Any = next(serving)
     record.is_draining = True
     while True:

@@ -15,18 +15,16 @@ from fairlane.protocol.steps import (
     Popped,
     SingleServer,
 )
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.outcome import Outcome
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.metrics import Metrics
-from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.sizing import Sizer
-from fairlane.worker.unit.unit import Unit
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.calls import Outcome, Runner
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.measures import Metrics
+from fairlane.worker.settle import serve
+from fairlane.worker.unit import Sizer, Unit
 from tests.worker.parts import entries_of, unnoted
 
 if TYPE_CHECKING:
-    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.board import LeaseRecord
 
 LANE = b"{req}:5"
 POPPED = Popped(LANE, [b"r1#0.3"])

@@ -283,7 +283,7 @@ def main() -> int:
     from fairlane import settings
     from fairlane.queue import Queue
     from fairlane.worker import Worker
-    from fairlane.worker.handler.handlers import load
+    from fairlane.worker.handlers import load
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     url, handler, options = sys.argv[1:]

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from fairlane.protocol.steps import Call, Confirm, Confirmed
-from fairlane.worker.handler.outcome import Outcome
+from fairlane.worker.calls import Outcome
 from tests.worker.parts import entries_of, slice_of, unit_of_its_own, work_off
 
 

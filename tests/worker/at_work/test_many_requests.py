@@ -10,8 +10,8 @@ import pytest
 
 from fairlane.common import clock
 from fairlane.worker import Worker
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.stalled_leases import StalledLeases
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.limits import StalledLeases
 from tests.support.processes.workers import Folder, check_settled_once
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE, OP
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fairlane.queue import Queue
     from fairlane.request import Request
-    from fairlane.worker.held import Held
+    from fairlane.worker.board import Held
     from tests.support.processes.workers import Workers
 
 

@@ -197,7 +197,7 @@ def test_what_ends_its_process_is_charged_once_it_is_alone(
     """The first death, in a slice of several, is not charged; the supervisor names the others."""
     monkeypatch.setattr("faulthandler.is_enabled", lambda: False)  # pytest's shows them elsewhere
     # On a busy machine a death takes long: then its call would be alone before it, and charged.
-    monkeypatch.setattr("fairlane.worker.supervisor.stalled_leases._LONG_S", 60.0)
+    monkeypatch.setattr("fairlane.worker.limits._LONG_S", 60.0)
     caplog.set_level("INFO")
     request = submit(queue)
     worker = Worker(queue, handler_of(act))

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import HandlerNotFound
-from fairlane.worker import Context, batch_handler
-from fairlane.worker.handler import handlers
-from fairlane.worker.handler.handlers import load, print_json, shape_of
+from fairlane.worker import Context, batch_handler, handlers
+from fairlane.worker.handlers import load, print_json, shape_of
 from tests.worker.parts import record_of_its_own
 
 if TYPE_CHECKING:

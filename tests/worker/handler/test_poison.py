@@ -15,11 +15,10 @@ import pytest
 from fairlane import settings
 from fairlane.protocol.steps import Batch, Call
 from fairlane.worker import Worker
-from fairlane.worker.handler.outcome import Outcome
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.process.child import Assignment
-from fairlane.worker.process.pool import ProcessPool
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.calls import Outcome, Runner
+from fairlane.worker.child import Assignment
+from fairlane.worker.pool import ProcessPool
 from tests.support.processes.workers import Folder, broken, check_settled_once, is_alive
 from tests.worker.handlers import echo, spend_async
 from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own, work_off
@@ -166,8 +165,8 @@ def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
     now: list[float],
 ):
     """It does so for ten seconds from the last start; then the others begin."""
-    monkeypatch.setattr("fairlane.worker.process.pool.start", lambda *_: (0, 0))
-    monkeypatch.setattr("fairlane.worker.process.stack_dump.make", lambda: -1)
+    monkeypatch.setattr("fairlane.worker.pool.start", lambda *_: (0, 0))
+    monkeypatch.setattr("fairlane.worker.child.make", lambda: -1)
     board = LeaseBoard(3)
     children, records = children_of(board)
     children.alone(records)

@@ -9,8 +9,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.worker import Context, batch_handler
-from fairlane.worker.handler import outcome as outcome_module
-from fairlane.worker.handler import runner as runner_module
+from fairlane.worker import calls as outcome_module
+from fairlane.worker import calls as runner_module
 from tests.worker.parts import (
     OP,
     Run,
@@ -22,7 +22,7 @@ from tests.worker.parts import (
 )
 
 if TYPE_CHECKING:
-    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.board import LeaseRecord
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 

@@ -11,8 +11,8 @@ import pytest
 from fairlane import Reject, Retry, settings
 from fairlane.errors import InvalidArgument
 from fairlane.worker import batch_handler
-from fairlane.worker.handler.handlers import shape_of, time_limit
-from fairlane.worker.handler.runner import GRACE_S, Runner, _cancelled
+from fairlane.worker.calls import GRACE_S, Runner, _cancelled
+from fairlane.worker.handlers import shape_of, time_limit
 from tests.worker.parts import Run, failed, indexes, pairs, record_of_its_own, slice_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_an_exception_is_a_retry_with_its_traceback(run: Run):
     assert (verdict.verdict, failed(outcome)) == ("retry", [1])
     assert verdict.head == b"1:x:1:500:0"
     assert verdict.error.startswith("Traceback (most recent call last):\n")
-    assert 'fairlane/worker/handler/runner.py"' not in verdict.error
+    assert 'fairlane/worker/calls.py"' not in verdict.error
     assert "test_verdicts.py" in verdict.error
     assert ", in boom\n" in verdict.error
     assert verdict.error.endswith("ValueError: bad 1\n")

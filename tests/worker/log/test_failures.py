@@ -12,10 +12,10 @@ import pytest
 from fairlane.cli.log import StderrHandler
 from fairlane.common import clock
 from fairlane.worker import Reject, Retry, Worker
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.log.failures import Failures
-from fairlane.worker.metrics import Metrics
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.log import Failures
+from fairlane.worker.measures import Metrics
 from tests.worker.parts import ON_SINGLE, record_of_its_own, slice_of
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ import pytest
 
 from fairlane.cli.log import StderrHandler
 from fairlane.protocol import keys
-from fairlane.worker import termination
-from fairlane.worker.log import log_queue
-from fairlane.worker.log.log_queue import LogQueue
+from fairlane.worker import log, termination
+from fairlane.worker.log import LogQueue
 from tests.support.processes.prepared import ROOT
 from tests.support.processes.workers import FOLDER, Folder
 from tests.support.wait import wait_until
@@ -90,13 +89,13 @@ def test_what_finds_the_queue_full_is_dropped_and_counted(gated: Gated):
     with LogQueue():
         LOG.info("first")
         gated.began.wait()
-        for i in range(log_queue._MOST + 7):
+        for i in range(log._MAX_QUEUED + 7):
             LOG.info("line %d", i)
         gated.gate.set()
-        wait_until(lambda: len(gated.messages) == log_queue._MOST + 2, why="all is written")
+        wait_until(lambda: len(gated.messages) == log._MAX_QUEUED + 2, why="all is written")
         LOG.info("last")
     dropped = "7 lines of this log were dropped: its reader is slow"
-    kept = [f"line {i}" for i in range(log_queue._MOST)]
+    kept = [f"line {i}" for i in range(log._MAX_QUEUED)]
     assert gated.messages == ["first", *kept, dropped, "last"]
 
 
@@ -105,20 +104,20 @@ def test_a_line_after_dropped_ones_follows_their_count(gated: Gated):
     with LogQueue():
         LOG.info("first")
         gated.began.wait()
-        for i in range(log_queue._MOST + 1):
+        for i in range(log._MAX_QUEUED + 1):
             LOG.info("line %d", i)
         gated.gate.set()
         wait_until(lambda: len(gated.messages) > 1, why="there is room")
         LOG.info("last")
     place = gated.messages.index("1 lines of this log were dropped: its reader is slow")
-    assert gated.messages[place - 1 :: 2] == [f"line {log_queue._MOST - 1}", "last"]
+    assert gated.messages[place - 1 :: 2] == [f"line {log._MAX_QUEUED - 1}", "last"]
 
 
 def test_a_queue_whose_reader_never_reads_is_left_in_bounded_time(
     gated: Gated, monkeypatch: pytest.MonkeyPatch
 ):
     """What waits is lost with the process, or written if the reader reads before its end."""
-    monkeypatch.setattr(log_queue, "_STUCK_S", 0.05)
+    monkeypatch.setattr(log, "_STUCK_S", 0.05)
     with LogQueue() as queue:
         LOG.info("first")
         gated.began.wait()

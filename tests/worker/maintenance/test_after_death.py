@@ -10,9 +10,9 @@ from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.audit import Audit
 from fairlane.protocol import keys
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.maintenance.duty import NEVER
-from fairlane.worker.supervisor.heartbeat import Heartbeat
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.heartbeat import Heartbeat
+from fairlane.worker.leader import NEVER
 from tests.support.operations.upkeep import HOME, server_ms
 
 if TYPE_CHECKING:

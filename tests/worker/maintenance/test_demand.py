@@ -9,9 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from fairlane.found import Demand
-from fairlane.worker.maintenance.demand import EVERY_S, DemandGauge
-from fairlane.worker.maintenance.duty import NEVER, Beat
-from fairlane.worker.maintenance.leader import Maintenance
+from fairlane.worker.leader import EVERY_S, NEVER, Beat, DemandGauge, Maintenance
 from tests.support.wait import wait_until
 from tests.worker.maintenance.test_leader import NOWHERE
 from tests.worker.parts import ON_SINGLE

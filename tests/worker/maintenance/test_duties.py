@@ -13,9 +13,8 @@ from fairlane import settings
 from fairlane.errors import FairlaneError, QueueFull, RedisUnreachable
 from fairlane.operations.fire import Fired
 from fairlane.operations.workers import Late
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.maintenance.duty import NEVER, Beat
-from fairlane.worker.maintenance.leader import Maintenance
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.leader import NEVER, Beat, Maintenance
 from tests.support.operations.upkeep import ACTIVE
 from tests.support.scripts.requests import MINUTE
 from tests.support.wait import wait_until
@@ -103,7 +102,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     made = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     still = SimpleNamespace(Thread=NoThread, Condition=threading.Condition)
-    monkeypatch.setattr("fairlane.worker.maintenance.duty.threading", still)
+    monkeypatch.setattr("fairlane.worker.leader.threading", still)
     return made
 
 

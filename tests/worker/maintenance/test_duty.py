@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import NodeAway, RedisUnreachable
-from fairlane.worker.maintenance.duty import NEVER, Beat, Duty
+from fairlane.worker.leader import NEVER, Beat, Duty
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from fairlane.operations.workers import Late
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command
 from fairlane.queue import Queue
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.host_identity import whereabouts
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.maintenance.leader import refuses
-from fairlane.worker.supervisor.heartbeat import Heartbeat
-from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
+from fairlane.worker.leader import refuses
+from fairlane.worker.lease_keeper import LeaseKeeper
 from tests.support.operations.upkeep import ACTIVE, WORKERS, server_ms, watch
 from tests.support.scripts.requests import MINUTE, Lane, Tok, numbered, pop_token
 from tests.worker.parts import OP

@@ -11,8 +11,7 @@ import pytest
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.doctor import Walk
-from fairlane.worker.maintenance.duty import NEVER
-from fairlane.worker.maintenance.leader import Maintenance
+from fairlane.worker.leader import NEVER, Maintenance
 from tests.support.operations.upkeep import ACTIVE
 from tests.support.wait import wait_until
 from tests.worker.maintenance.test_duties import driver, lane, lead, now, quick, slow, upkeep

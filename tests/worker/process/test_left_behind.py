@@ -17,7 +17,7 @@ from fairlane import App
 from fairlane.errors import HandlerNotFound
 from fairlane.tasks.worker.calls import Calls
 from fairlane.worker import Worker, termination
-from fairlane.worker.handler.handlers import load_object
+from fairlane.worker.handlers import load_object
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.worker.process.signals import Signals
+from fairlane.worker.termination import Signals
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE
 

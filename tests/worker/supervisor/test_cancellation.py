@@ -14,10 +14,10 @@ from fairlane.errors import InvalidArgument, NodeAway, RedisUnreachable
 from fairlane.operations.change import cancel
 from fairlane.protocol import keys
 from fairlane.worker import Reject, Worker, batch_handler
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.cancellation import CancellationWatch
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.limits import CancellationWatch
 from tests.support.processes.workers import Folder
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE, OP, slice_of
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from fairlane.errors import FairlaneError
     from fairlane.queue import Queue
     from fairlane.worker import Context
-    from fairlane.worker.handler.outcome import Outcome
-    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.board import LeaseRecord
+    from fairlane.worker.calls import Outcome
     from tests.support.processes.workers import Workers
 
 SOON_S = 2.0  # a second, and one more for a machine that is busy

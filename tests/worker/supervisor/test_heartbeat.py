@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import RedisUnreachable
 from fairlane.protocol.scripts import library
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.heartbeat import Heartbeat
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     import pytest

@@ -14,8 +14,8 @@ from fairlane.operations.why import Waits, waiting
 from fairlane.operations.workers import no_worker, unregister_worker
 from fairlane.protocol import keys
 from fairlane.worker import Worker
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.idle_report import IdleReport
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.supervisor import IdleReport
 from tests.support.processes.beats import STARTED, beat
 from tests.support.scripts.requests import change_number, take_slice
 from tests.support.wait import wait_until
@@ -173,7 +173,7 @@ def test_a_worker_logs_what_it_waits_for_and_ends_when_that_has_ended(
 ):
     """The request is paused, and the test resumes it when it is reported."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("fairlane.worker.supervisor.idle_report._QUIET_S", 0.1)
+    monkeypatch.setattr("fairlane.worker.supervisor._QUIET_S", 0.1)
     request = queue.submit_request([b"x"], id="pz")
     request.pause()
 

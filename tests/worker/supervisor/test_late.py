@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.worker import Reject, batch_handler
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import shape_of
 from tests.worker.parts import indexes, record_of_its_own, slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.worker.handler.outcome import Outcome
+    from fairlane.worker.calls import Outcome
 
 LIMIT_S = 2.0
 
@@ -23,8 +23,8 @@ LIMIT_S = 2.0
 def take(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Runs a handler over bodies; each call takes as many seconds as its body names."""
     now = [10**9]
-    monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("fairlane.worker.handler.outcome._FLUSH_NS", 10**15)
+    monkeypatch.setattr("fairlane.worker.calls.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.calls._FLUSH_NS", 10**15)
 
     def go(handler: Callable[..., Any], *bodies: bytes, limit_s: float = LIMIT_S) -> Outcome:
         def called(given: Any) -> Any:

@@ -11,8 +11,8 @@ from fairlane.errors import FairlaneError, NodeAway, RedisUnfit, RedisUnreachabl
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call
 from fairlane.queue import Queue
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.lease_keeper import LeaseKeeper
 from tests.support.scripts.requests import take_slice
 from tests.worker.parts import OP
 
@@ -89,7 +89,7 @@ def test_nothing_is_sent_before_a_third_of_the_lease_is_used_up(now: list[float]
 
 def test_a_round_trip_is_bounded(now: list[float], monkeypatch: pytest.MonkeyPatch):
     """A thousand units are not one call."""
-    monkeypatch.setattr("fairlane.worker.supervisor.lease_keeper.AT_MOST", 2)
+    monkeypatch.setattr("fairlane.worker.lease_keeper.AT_MOST", 2)
     driver = Counting()
     assert extend_all(driver, ["a1", "a2", "a3"], now) == [141.0] * 3
     assert driver.trips == [["a1", "a2"], ["a3"]]
@@ -103,7 +103,7 @@ def test_when_no_node_answers_the_others_are_not_extended(
     def answer(_: str) -> Any:
         raise RedisUnreachable("Redis at h:1 does not answer")
 
-    monkeypatch.setattr("fairlane.worker.supervisor.lease_keeper.AT_MOST", 2)
+    monkeypatch.setattr("fairlane.worker.lease_keeper.AT_MOST", 2)
     driver = Counting(answer)
     assert extend_all(driver, ["a1", "a2", "a3"], now) == [130.0] * 3
     assert driver.trips == [["a1", "a2"]]
@@ -120,7 +120,7 @@ def test_a_node_that_is_away_costs_only_its_own_leases(
             raise NodeAway("Redis at h:1 has not answered")
         return [b"ok"]
 
-    monkeypatch.setattr("fairlane.worker.supervisor.lease_keeper.AT_MOST", 2)
+    monkeypatch.setattr("fairlane.worker.lease_keeper.AT_MOST", 2)
     driver = Counting(answer)
     assert extend_all(driver, ["a1", "a2", "a3", "b1"], now) == [130.0, 130.0, 130.0, 141.0]
     assert driver.trips == [["a1", "a2"], ["a3", "b1"]]

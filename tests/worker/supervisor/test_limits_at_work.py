@@ -19,9 +19,7 @@ import pytest
 
 from fairlane import time_limit
 from fairlane.protocol import keys
-from fairlane.worker import Worker, batch_handler
-from fairlane.worker.handler import runner
-from fairlane.worker.process import pool
+from fairlane.worker import Worker, batch_handler, calls, pool
 from tests.support.processes.workers import Folder, broken, check_settled_once, is_alive
 from tests.support.wait import wait_until
 from tests.worker.handlers import spend, spend_async
@@ -52,7 +50,7 @@ def folder(tmp_path: Path) -> Folder:
 @pytest.fixture(autouse=True)
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time that a cancelled task has to end."""
-    monkeypatch.setattr(runner, "GRACE_S", 0.3)
+    monkeypatch.setattr(calls, "GRACE_S", 0.3)
 
 
 def bodies(count: int = 8) -> list[bytes]:

@@ -14,11 +14,10 @@ from fairlane.operations import lease, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.worker import Worker
-from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
-from fairlane.worker.lease_memory import COUNTS
-from fairlane.worker.process.child import Assignment
-from fairlane.worker.process.pool import Child, ProcessPool
-from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
+from fairlane.worker.board import COUNTS, LeaseBoard, LeaseRecord
+from fairlane.worker.child import Assignment
+from fairlane.worker.lease_keeper import LeaseKeeper
+from fairlane.worker.pool import Child, ProcessPool
 from tests.support.processes.workers import Folder, broken, check_settled_once
 from tests.support.scripts.requests import once, pop_token
 from tests.worker.parts import ON_SINGLE, OP, record_of_its_own

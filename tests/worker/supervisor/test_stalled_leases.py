@@ -8,9 +8,9 @@ import pytest
 
 from fairlane.errors import FairlaneError, RedisFull, RedisUnreachable
 from fairlane.protocol.steps import Batch, Call, SingleServer
-from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
-from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
-from fairlane.worker.supervisor.stalled_leases import StalledLeases
+from fairlane.worker.board import LeaseBoard, LeaseRecord
+from fairlane.worker.lease_keeper import LeaseKeeper
+from fairlane.worker.limits import StalledLeases
 from tests.worker.parts import OP
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.process import pool, stack_dump
-from fairlane.worker.process.child import Assignment
-from fairlane.worker.supervisor import time_limits
+from fairlane.worker import child as stack_dump
+from fairlane.worker import limits, pool
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.child import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     calls: list[str] = []
     now = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
-    monkeypatch.setattr(time_limits, "kill", lambda _: calls.append("kill"))
+    monkeypatch.setattr(limits, "kill", lambda _: calls.append("kill"))
     monkeypatch.setattr(stack_dump, "ask", lambda *_: calls.append("ask"))
 
     def make(untils: list[float], *, is_async: bool = False) -> Any:
@@ -45,7 +45,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             begin(records[i], i, until)
         keeper: Any = Kept()
         some: Any = type("Children", (), {"running": {7: child}})
-        watch = time_limits.TimeLimits(some, keeper, is_async=is_async)
+        watch = limits.TimeLimits(some, keeper, is_async=is_async)
 
         def look(moment: float) -> None:
             now[0] = moment
@@ -290,7 +290,7 @@ def test_of_a_very_long_stack_the_beginning_is_kept():
 def test_a_process_that_has_no_file_for_its_stacks_is_watched_all_the_same():
     """Without files of any kind there is just no text."""
     stack_dump.prepare(-1)
-    stack_dump.close(-1)
+    stack_dump.close_stacks(-1)
     assert stack_dump.read(-1) == ""
 
 

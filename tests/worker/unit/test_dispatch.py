@@ -10,14 +10,11 @@ from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnfit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Pause, Pop, Popped
-from fairlane.worker.handler.outcome import Outcome
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.metrics import Metrics
-from fairlane.worker.unit import dispatch
-from fairlane.worker.unit.dispatch import FollowUps
-from fairlane.worker.unit.leases import acquire
-from fairlane.worker.unit.sizing import Sizer
-from fairlane.worker.unit.unit import Unit
+from fairlane.worker import unit as dispatch
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.calls import Outcome
+from fairlane.worker.measures import Metrics
+from fairlane.worker.unit import FollowUps, Sizer, Unit, acquire
 from tests.support.processes.worker_units import (
     POPPED,
     TOKENS,

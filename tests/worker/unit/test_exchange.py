@@ -19,10 +19,10 @@ from fairlane.protocol.steps import (
     SingleServer,
     UntilHandled,
 )
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.lease_keeper import LeaseKeeper
 from tests.support.processes.worker_units import (
     LANE,
     MORE,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.queue import Queue
-    from fairlane.worker.unit.unit import Unit
+    from fairlane.worker.unit import Unit
     from tests.support.processes.workers import Workers
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.errors import NodeAway, RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Call
-from fairlane.worker.unit import settle
+from fairlane.worker import settle
 
 if TYPE_CHECKING:
     from fairlane.errors import FairlaneError

@@ -9,8 +9,8 @@ import pytest
 from fairlane import settings
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Popped
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.unit.lane_rotation import LaneRotation
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.unit import LaneRotation
 
 SHARDS = (3, 4, 9)
 

@@ -125,7 +125,7 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
     """At 30 us each, a used-up one is short, and one with many behind it may fill the slice."""
     unit = quick_unit()
     now = [0]
-    monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.calls.perf_counter_ns", lambda: now[0])
 
     def quick(body: bytes) -> bytes:
         now[0] += 30_000
@@ -191,7 +191,7 @@ def test_a_handler_that_turns_slow_keeps_no_lease_waiting(monkeypatch: pytest.Mo
     """What is not begun is released uncharged, in the round trip that settles what is done."""
     unit = quick_unit()
     now = [0]
-    monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.calls.perf_counter_ns", lambda: now[0])
 
     def slow(body: bytes) -> bytes:
         now[0] += 100_000_000
@@ -212,7 +212,7 @@ def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
     """After a slice's time they are settled, and the rest continues if it fits another one."""
     unit = quick_unit()
     now = [0]
-    monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.calls.perf_counter_ns", lambda: now[0])
 
     def medium(body: bytes) -> bytes:
         now[0] += 11_000_000
@@ -332,10 +332,7 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_no_lease_waits_for_it(
     """
     unit = quick_unit()
     now = [0]
-    for module in ("runner", "outcome"):
-        monkeypatch.setattr(
-            f"fairlane.worker.handler.{module}.perf_counter_ns", lambda: now[0], raising=False
-        )
+    monkeypatch.setattr("fairlane.worker.calls.perf_counter_ns", lambda: now[0])
 
     def slow(body: bytes) -> bytes:
         now[0] += 300_000_000

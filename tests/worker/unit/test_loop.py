@@ -15,10 +15,9 @@ from fairlane.protocol.steps import (
     Pause,
     Popped,
 )
-from fairlane.worker.handler.outcome import Outcome
-from fairlane.worker.lease_board import LeaseRecord
-from fairlane.worker.lease_memory import COUNTS
-from fairlane.worker.unit.loop import serve
+from fairlane.worker.board import COUNTS, LeaseRecord
+from fairlane.worker.calls import Outcome
+from fairlane.worker.settle import serve
 from tests.support.processes.worker_units import (
     MORE,
     POPPED,

@@ -10,7 +10,7 @@ from fairlane import settings
 from fairlane.errors import RedisFull
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Popped
-from fairlane.worker.unit.loop import serve
+from fairlane.worker.settle import serve
 from tests.support.processes.worker_units import (
     LANE,
     done,
@@ -24,7 +24,7 @@ from tests.worker.parts import granted, handled, is_note, unit_of_its_own
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.worker.unit.unit import Unit
+    from fairlane.worker.unit import Unit
 
 TAKEN = keys.taken("req", "w:1")
 

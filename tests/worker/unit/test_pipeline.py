@@ -9,8 +9,8 @@ import pytest
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Handle, Handled, UntilHandled
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
+from fairlane.worker.calls import Runner
+from fairlane.worker.handlers import shape_of
 from tests.support.processes.worker_units import (
     MORE,
     SUMMARY,
@@ -26,7 +26,7 @@ from tests.support.processes.worker_units import (
 from tests.worker.parts import granted
 
 if TYPE_CHECKING:
-    from fairlane.worker.unit.unit import Unit
+    from fairlane.worker.unit import Unit
 
 
 def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, Handle]:

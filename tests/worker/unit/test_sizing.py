@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fairlane.worker.unit.sizing import Sizer
+from fairlane.worker.unit import Sizer
 
 
 def grown(sizes: Sizer, request_id: str, each_s: float, turns: int = 10) -> list[int]:

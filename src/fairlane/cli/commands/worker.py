@@ -162,7 +162,7 @@ def _look_here() -> None:
 
 def _find(handler: str | None) -> Callable[..., Any]:
     """Returns the handler. Raises HandlerNotFound."""
-    from fairlane.worker.handler import handlers
+    from fairlane.worker import handlers
 
     return handlers.print_json if handler is None else handlers.load(handler)
 

@@ -104,7 +104,7 @@ def _find(handler: str) -> Callable[..., Any]:
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
         sys.path.insert(0, here)
-    from fairlane.worker.handler import handlers
+    from fairlane.worker import handlers
 
     return handlers.load(handler)
 

@@ -18,8 +18,8 @@ from fairlane.errors import InvalidArgument, type_of
 from fairlane.tasks.app import App, merged_tasks
 from fairlane.tasks.codec import JSON, MSGPACK, UNENCODABLE, VERSION, Codec, NotCarried, why_not
 from fairlane.tasks.hooks import Hooks, ProcessLoop, TaskCall
-from fairlane.worker.handler.errors import GiveBack, Reject
-from fairlane.worker.handler.handlers import Context, Lifespan
+from fairlane.worker.errors import GiveBack, Reject
+from fairlane.worker.handlers import Context, Lifespan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -18,8 +18,8 @@ from fairlane.tasks.schedules import register_schedules, schedules_of
 from fairlane.tasks.task import Task
 from fairlane.tasks.worker.calls import Calls
 from fairlane.worker import termination
-from fairlane.worker.handler.handlers import load_object
-from fairlane.worker.supervisor.worker import Worker
+from fairlane.worker.handlers import load_object
+from fairlane.worker.supervisor import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,25 +1,13 @@
-"""The duties of the leading worker for the whole queue, each in its own thread.
-
-To check thousands of requests, or to try the ports of dead workers, takes time, and the leases of
-this worker can't wait for that. Nor does one duty wait for another: a node that does not answer
-delays the checks of its own requests, but no retry of other nodes and no take-over. Every operation
-may run twice, so the lead may change hands in the middle.
-
-Every hour the leader walks over all requests. It puts requests that are missing in the dispatch
-slot back there, because a failover or a person may have removed them. The first walk is an hour
-after the lead began, or ten seconds after a beat found that the slot was wiped. The walk goes page
-by page, and its pauses are as long as its work. In a cluster, one primary may lose in a failover
-what depends on another's data: an end that was logged, an intent whose request exists. So there the
-first walk is soon after the lead began, and another one follows each new primary.
-"""
+"""The duties of the leading worker, each on a thread of its own."""
 
 from __future__ import annotations
 
 import logging
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.common import clock
@@ -29,22 +17,165 @@ from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations import admission, completion, shards, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.doctor import Walk, primaries
+from fairlane.operations.estimate import demand
 from fairlane.operations.fire import fire
 from fairlane.operations.hand_over import hand_over
 from fairlane.worker.health_port import split_id
 from fairlane.worker.host_identity import is_loopback, whereabouts
-from fairlane.worker.log.repeats import Repeats
-from fairlane.worker.maintenance.demand import DemandGauge
-from fairlane.worker.maintenance.duty import NEVER, Beat, Duty
+from fairlane.worker.log import Outage, Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fairlane.found import Demand
     from fairlane.operations.workers import Late
-    from fairlane.worker.log.repeats import Outage
+
 
 _log = logging.getLogger("fairlane.worker")
+NEVER = float("inf")
+
+
+class Beat(NamedTuple):
+    """The reply to a heartbeat: times of the server's clock in ms, 0 = nothing is due."""
+
+    now_ms: int
+    active_due: int
+    delayed_due: int
+    oldest_beat: int
+    died_ms: int
+    tick_due: int = 0
+
+    def moment(self, due_ms: int) -> float:
+        """Returns a time of the server's clock in seconds of clock.mono_s; NEVER for 0."""
+        return clock.mono_s() + max(0, due_ms - self.now_ms) / 1000 if due_ms else NEVER
+
+
+class Duty:
+    """Runs `run` when it is due; the thread begins when the first time is set.
+
+    `next_due` returns when a beat makes the duty due, in seconds of clock.mono_s. A beat may make
+    it due sooner. If the duty `follows_beats`, a beat may also make it due later.
+
+    `run` returns when the duty is due again; NEVER = at the next `due` or `set`. It must be safe to
+    run twice. Its errors are logged and the thread goes on, because no other worker does this duty
+    while this worker leads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        next_due: Callable[[Beat], float],
+        run: Callable[[], float],
+        *,
+        follows_beats: bool = False,
+        outage: Outage | None = None,
+    ) -> None:
+        self.name = name
+        self._next_due, self._work = next_due, run
+        self._follows_beats = follows_beats
+        self._repeats = Repeats(outage)
+        self._at = NEVER
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def at(self) -> float:
+        """Returns when the duty is due next, in seconds of clock.mono_s; NEVER if it is not."""
+        return self._at
+
+    def next(self, beat: Beat) -> None:
+        """Sets when the duty is due by this beat."""
+        at = self._next_due(beat)
+        if self._follows_beats:
+            self.set(at)
+        else:
+            self.due(at)
+
+    def set(self, at: float) -> None:
+        """Makes the duty due at this time, and at no other."""
+        with self._changed:
+            self._at = at
+            if self._thread is None and at < NEVER and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def due(self, at: float) -> None:
+        """Makes the duty due at this time, unless it is due earlier."""
+        if at < self._at:
+            self.set(at)
+
+    def close(self) -> None:
+        """Ends the thread; a call that runs now is finished first."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the end of the thread, for so many seconds at most."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, seconds))
+
+    def pause(self, seconds: float) -> bool:
+        """Pauses the duty's `run` for this time; returns True if the duty was closed meanwhile."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_closed, seconds)
+
+    def _run(self) -> None:
+        while self._wait():
+            again = NEVER
+            try:
+                again = self._work()
+                self._repeats.over()
+            except FairlaneError as error:
+                self._repeats.failed(error, f"{self.name}: ")
+            except Exception:  # noqa: BLE001  this worker leads: no other one would go on
+                _log.exception("%s failed; trying again", self.name)
+            self.due(again)
+
+    def _wait(self) -> bool:
+        """Waits until the duty is due; returns False once it is closed."""
+        with self._changed:
+            while not self._is_closed and self._at > clock.mono_s():
+                left = self._at - clock.mono_s()
+                self._changed.wait(None if left == NEVER else left)
+            self._at = NEVER
+            return not self._is_closed
+
+
+EVERY_S = 5.0
+_ASKED_S = 150.0  # so long after the metrics were last read, it is measured
+_FRESH_S = 30.0  # so long after the next value was due, the last one is shown
+
+
+class DemandGauge:
+    """The last demand. Unless something reads the metrics, nothing is measured."""
+
+    def __init__(self, driver: SyncDriver, queue: str) -> None:
+        self._driver, self._queue = driver, queue
+        self._last: Demand | None = None
+        self._next_at = self._asked_at = -NEVER
+
+    def ask(self) -> Demand | None:
+        """Notes that the metrics are read; returns the last demand, None if there is no new one."""
+        self._asked_at = clock.mono_s()
+        return self._last if self._asked_at < self._next_at + _FRESH_S else None
+
+    def measure(self) -> float:
+        """Reads the demand; returns when it is to be read again. Raises FairlaneError."""
+        began = clock.mono_s()
+        self._last = self._driver.run(demand(self._queue))
+        now = clock.mono_s()
+        self._next_at = now + max(EVERY_S, settings.AUDIT_REST_FACTOR * (now - began))
+        return self._next_at if now - self._asked_at < _ASKED_S else NEVER
+
+    @property
+    def next_at(self) -> float:
+        """Returns when it may be measured next, in seconds of clock.mono_s."""
+        return self._next_at
+
+
 _PROBERS = 16
 _AGAIN_S = 60.0  # after a walk that failed
 _LAPSE_S = 60.0  # so long after the last beat that reported the lead, the lead is over

@@ -15,35 +15,71 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.errors import InvalidArgument
+from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.lease import check_rights
 from fairlane.operations.queues import reach
+from fairlane.operations.why import waiting
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.scripts import library
 from fairlane.queue import Queue
-from fairlane.worker.handler.handlers import Handler, shape_of
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.child import Assignment
+from fairlane.worker.handlers import Handler, shape_of
 from fairlane.worker.health_port import HealthPort, own_address
+from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.host_identity import full_id
-from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.log.failures import Failures
-from fairlane.worker.log.log_queue import LogQueue
-from fairlane.worker.log.repeats import Repeats
-from fairlane.worker.process.child import Assignment
-from fairlane.worker.process.pool import Child, ProcessPool
-from fairlane.worker.process.signals import Signals
-from fairlane.worker.supervisor.cancellation import CancelGrace, check_grace
-from fairlane.worker.supervisor.heartbeat import Heartbeat
-from fairlane.worker.supervisor.idle_report import IdleReport
-from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
-from fairlane.worker.supervisor.stalled_leases import LOOK_S, StalledLeases
-from fairlane.worker.supervisor.time_limits import TimeLimits
+from fairlane.worker.lease_keeper import LeaseKeeper
+from fairlane.worker.limits import LOOK_S, CancelGrace, StalledLeases, TimeLimits, check_grace
+from fairlane.worker.log import Failures, LogQueue, Repeats
+from fairlane.worker.pool import Child, ProcessPool
+from fairlane.worker.termination import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.found import Demand
 
+
 _log = logging.getLogger("fairlane.worker")
+_QUIET_S = 5.0  # without work for so long, the cause is read; also the time between two reads
+_SHOWN = 5  # requests named
+
+
+class IdleReport:
+    """Reads now and then why nothing happens, and logs a new cause."""
+
+    def __init__(self, driver: SyncDriver, queue: str, board: LeaseBoard) -> None:
+        self._driver, self._queue, self._board = driver, queue, board
+        self._quiet_since = clock.mono_s()
+        self._slices = 0  # how many were settled at the last look
+        self._logged: list[tuple[str, str, int]] = []
+
+    def look(self) -> None:
+        """Logs a new cause; to be called often. Raises no error of Redis."""
+        slices, now = self._board.counts()["slices"], clock.mono_s()
+        if slices != self._slices or self._board.held():
+            self._quiet_since, self._slices = now, slices
+        if now - self._quiet_since < _QUIET_S:
+            return
+        self._quiet_since = now
+        try:
+            found, more = self._driver.run(waiting(self._queue))
+        except FairlaneError:
+            return  # the heartbeat logs this error
+        causes = [(one.request_id, one.kind, one.due_ms) for one in found]
+        if not found or causes == self._logged:
+            return
+        self._logged = causes
+        named = ", ".join(f"{one.request_id} ({one.why})" for one in found[:_SHOWN])
+        more += max(0, len(found) - _SHOWN)
+        _log.info(
+            "nothing can start: waiting for request%s %s%s",
+            "s" if len(found) > 1 else "",
+            named,
+            f" and {more:,} more" if more else "",
+        )
+
+
 _TICK_S = 0.2
 _LONGEST_SLICE_S = 10
 _SPARE_MOST = 255  # spare records of one process, for more than one lease a unit

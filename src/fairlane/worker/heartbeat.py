@@ -17,10 +17,9 @@ from fairlane.operations.rates import parse_queue_rate
 from fairlane.operations.request_state import WorkerPace, holds_text
 from fairlane.operations.shards import served
 from fairlane.worker.host_identity import hostname_of, whereabouts
-from fairlane.worker.log.repeats import Repeats, is_redis_away
-from fairlane.worker.maintenance.duty import Beat
-from fairlane.worker.maintenance.leader import Maintenance
-from fairlane.worker.pace import Pace
+from fairlane.worker.leader import Beat, Maintenance
+from fairlane.worker.log import Repeats, is_redis_away
+from fairlane.worker.measures import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from fairlane.found import Demand
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation
-    from fairlane.worker.lease_board import LeaseBoard
+    from fairlane.worker.board import LeaseBoard
+
 
 _log = logging.getLogger("fairlane.worker")
 _OFTEN_S = 0.1  # between beats while waiting for the queue to become idle

@@ -1,42 +1,143 @@
-"""The leases of a worker's processes: a page of shared memory, one record a unit.
-
-A unit (one thread or task of a child process) writes its lease there before the handler runs. The
-supervisor reads the lease and extends it, even if the handler keeps the interpreter lock for long.
-The page costs no system call.
-
-A unit that takes several tokens in one call has a record for each of their leases: its own record,
-which also has its counts, and spare ones. One of these leases has its turn; the others wait, or
-were handled.
-"""
+"""The memory that the processes of a worker share: a record of the lease of each unit."""
 
 from __future__ import annotations
 
 import mmap
 import os
 from contextlib import suppress
-from ctypes import c_double, sizeof
+from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint8, c_uint64, sizeof
+from dataclasses import dataclass
+from enum import IntEnum
 from itertools import compress
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.operations.request_state import CallProgress
-from fairlane.worker.held import Held, Running, Turn
 from fairlane.worker.journal import Journal
-from fairlane.worker.lease_memory import (
-    COUNTS,
-    TOKEN_MOST,
-    Counts,
-    RecordFields,
-    WorkerFields,
-)
-
-_BUSY_S = 1.0  # after the end of its last batch a worker is busy for so long
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.model import Token
+
+
+COUNTS = (
+    "done",
+    "failed",
+    "slices",
+    "busy_us",
+    "unconfirmed",
+    "retries",
+    "rejected",
+    "timeouts",
+    "lost",
+    "dead",
+)
+SHARDS_MOST = 56
+_SHARD_NUMBERS = 256  # one byte each
+_BURST_SCALE = 2**20  # more than any burst
+TOKEN_MOST = 296  # bytes
+
+
+class Counts(Structure):
+    """What a unit has done so far."""
+
+    _fields_ = tuple((name, c_uint64) for name in COUNTS)
+
+
+class WorkerFields(Structure):
+    """The head of the page, which all units of a worker read."""
+
+    _fields_ = (
+        ("is_draining", c_bool),
+        ("is_paused", c_bool),
+        ("has_lost_connection", c_bool),
+        ("is_asleep", c_bool),
+        ("packed_rate", c_uint64),
+        ("shard_count", c_uint64),
+        ("shards", c_uint8 * SHARDS_MOST),
+    )
+
+    @property
+    def rate(self) -> tuple[int, int] | None:
+        """Returns the rate of the queue as its interval in us and its burst; None = no rate."""
+        return divmod(self.packed_rate, _BURST_SCALE) if self.packed_rate else None
+
+    def set_rate(self, interval_us: int, burst: int) -> None:
+        """Writes the rate of the queue, by one store; twice 0 = no rate."""
+        self.packed_rate = interval_us * _BURST_SCALE + burst
+
+    def set_shards(self, shards: Iterable[int]) -> None:
+        """Writes the shards that may have tokens; a reader of a half-written list sees none."""
+        numbers = [shard for shard in shards if shard < _SHARD_NUMBERS][:SHARDS_MOST]
+        count = 0 if numbers == [0] else len(numbers)
+        self.shards[:count] = numbers[:count]
+        self.shard_count = count
+
+
+class RecordFields(Structure):
+    """One record of the page."""
+
+    _fields_ = (
+        # The lease; its version is odd while it is written.
+        ("version", c_uint64),
+        ("deadline", c_double),
+        ("taken", c_double),
+        ("lease_s", c_double),
+        ("fence", c_uint64),
+        # Of its only sub-request; of several, minus their number, 0 and 0.
+        ("index", c_int64),
+        ("lease_attempt", c_uint64),
+        ("lease_attempts", c_uint64),
+        ("request_id", c_char * 128),
+        ("k", c_char * 4),
+        ("op", c_char * 32),
+        ("is_held", c_bool),
+        ("turn", c_uint8),
+        # A call of the handler that has a time limit; its number is odd while it is written.
+        ("is_running", c_bool),
+        ("number", c_uint64),
+        ("running_version", c_uint64),
+        ("began", c_double),
+        ("until", c_double),
+        ("limit_s", c_double),
+        ("taken_ms", c_uint64),
+        ("attempt", c_uint64),
+        ("attempts", c_uint64),
+        ("least_backoff_ms", c_uint64),
+        ("most_backoff_ms", c_uint64),
+        ("thread", c_uint64),
+        ("entry_id", c_char * 56),
+        # How far a call is, if it reported that; odd while it is written.
+        ("report_number", c_uint64),
+        ("report_version", c_uint64),
+        ("report_index", c_uint64),
+        ("report_done", c_uint64),
+        ("report_total", c_uint64),
+        # Acquires without an answer: one that is on its way, and one that was given up. A token is
+        # "<id>#<k>.<g>".
+        ("is_acquiring", c_bool),
+        ("has_abandoned", c_bool),
+        ("acquire_op", c_char * 32),
+        ("acquire_token", c_char * TOKEN_MOST),
+        ("abandoned_op", c_char * 32),
+        ("abandoned_token", c_char * TOKEN_MOST),
+        ("counts", Counts),
+        # Written by the supervisor. The versions are those of the leases it means.
+        ("attention", c_bool),
+        ("is_waiting", c_bool),
+        ("stopped_version", c_uint64),
+        ("split_version", c_uint64),
+        ("revoked_op", c_char * 32),
+        ("narrowed_version", c_uint64),
+        ("narrowed_index", c_uint64),
+        ("extended_version", c_uint64),
+        ("extended_deadline", c_double),
+    )
+
+
+_BUSY_S = 1.0  # after the end of its last batch a worker is busy for so long
 
 
 class LeaseRecord:
@@ -523,3 +624,79 @@ class LeaseBoard:
         """Returns the counts of all units, added up."""
         rows = [record.counts() for record in self.records[: self.units]]
         return {name: sum(row[name] for row in rows) for name in COUNTS}
+
+
+class Turn(IntEnum):
+    """When a lease of a unit is worked on."""
+
+    NOW = 0
+    LATER = 1  # it waits for other leases
+    OVER = 2
+    GRANTED = 3  # it is alone in its unit, and its handler was not called yet
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease as the supervisor reads it; times in seconds of time.monotonic().
+
+    `version` is the version of the record; no other lease of this unit has it. (Fences differ only
+    among the leases of one request.) If the lease covers one sub-request, `index` is its index, and
+    it is at `attempt` of `attempts`. If it covers several, `index` is minus their number, and the
+    others are 0.
+    """
+
+    unit: int
+    version: int
+    request_id: str
+    k: str
+    fence: int
+    op: str
+    deadline: float
+    taken: float
+    lease_s: float
+    index: int = -1
+    attempt: int = 0
+    attempts: int = 0
+    turn: int = Turn.NOW
+
+    @property
+    def has_its_turn(self) -> bool:
+        """Returns True from the first call of its handler until the last call has ended."""
+        return self.turn == Turn.NOW
+
+    @property
+    def waits(self) -> bool:
+        """Returns True while the lease waits for other leases of its unit."""
+        return self.turn == Turn.LATER
+
+    @property
+    def count(self) -> int:
+        """Returns the number of sub-requests that the lease covers."""
+        return max(1, -self.index)
+
+    @property
+    def what(self) -> str:
+        """Names what was worked on, with the index if it is known, for people."""
+        which = "sub-requests" if self.index < 0 else f"sub-request {self.index}"
+        return f"{which} of request {self.request_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A call of a handler that has a time limit; times in seconds of time.monotonic().
+
+    `number` is unique among the calls of this unit. `entry_id` is the entry it works on, or b""
+    for a batch of several. `thread` is the identity of its thread.
+    """
+
+    unit: int
+    number: int
+    entry_id: bytes
+    began: float
+    until: float
+    limit_s: float
+    taken_ms: int
+    attempt: int
+    attempts: int
+    backoff_ms: tuple[int, int]
+    thread: int

@@ -9,26 +9,180 @@ block. A failure that found no room is counted, and reported with the next failu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import select
 import threading
+from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fairlane.common import clock
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.terminal import printable
 from fairlane.common.text import plural
+from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.model import Slice
 
+
 _log = logging.getLogger("fairlane.worker")
+_QUIET_S = 30.0  # between two lines about one failure
+_OUTAGE_QUIET_S = 60.0  # between two lines about one outage
+_BACK_S = 2.0  # an outage is over when no call has failed for so long
+_MAX_KINDS = 100  # texts that are remembered; a text may name a request, so there may be very many
+
+
+def is_redis_away(error: FairlaneError) -> bool:
+    """Returns True if all of Redis is unreachable, not only one node: then all calls fail."""
+    return isinstance(error, RedisUnreachable) and not isinstance(error, NodeAway)
+
+
+class Outage:
+    """Logs for a whole process that Redis does not answer, at most once a minute, and its end.
+
+    Any thread may call it.
+    """
+
+    def __init__(self) -> None:
+        self._next = self._failed = 0.0
+        self._is_logged = False
+        self._changed = threading.Lock()
+
+    def failed(self, error: FairlaneError) -> None:
+        """Logs that a call failed, unless that was logged a moment ago."""
+        now = clock.mono_s()
+        with self._changed:
+            self._failed = now
+            if now < self._next:
+                return
+            self._next, self._is_logged = now + _OUTAGE_QUIET_S, True
+        _log.warning("%s; trying again", error)
+
+    def answered(self) -> None:
+        """Logs the end of an outage that was logged."""
+        with self._changed:
+            if not self._is_logged or clock.mono_s() < self._failed + _BACK_S:
+                return
+            self._is_logged = False
+        _log.info("Redis answers again")
+
+
+class Repeats:
+    """Logs a text again in the same outage only if 30 s have passed since it was logged.
+
+    If all of Redis is unreachable, `outage` logs that. Any thread may call it.
+    """
+
+    def __init__(self, outage: Outage | None = None) -> None:
+        self.outage = outage or Outage()
+        self._until: dict[str, float] = {}
+        self._changed = threading.Lock()
+
+    def failed(self, error: FairlaneError, what: str = "") -> None:
+        """Logs the failure of a call that is tried again; `what` names the caller."""
+        if is_redis_away(error):
+            self.outage.failed(error)
+        else:
+            self.warn(f"{what}{error}; trying again")
+
+    def warn(self, text: str) -> None:
+        """Logs the text as a warning, unless it is a repeat."""
+        now = clock.mono_s()
+        with self._changed:
+            if now < self._until.get(text, now):
+                return
+            if len(self._until) >= _MAX_KINDS:
+                self._until.clear()
+            self._until[text] = now + _QUIET_S
+        _log.warning("%s", text)
+
+    def over(self) -> None:
+        """Notes a success: the next failure belongs to another outage."""
+        with self._changed:
+            self._until.clear()
+        self.outage.answered()
+
+
+_LOGGER = logging.getLogger("fairlane.worker")
+_MAX_QUEUED = 1000  # records that wait
+_STUCK_S = 2.0  # at the end the thread is given up if it has written nothing for so long
+_LAST_S = 10.0  # ... and in any case after this time
+
+
+class LogQueue(logging.Filter):
+    """While entered, a thread writes this process's log records with their own handlers.
+
+    A record that finds the queue full is dropped and counted; the count is logged when there is
+    room again. At the end the remaining records are written, if that is possible in bounded time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+        self._waiting: deque[logging.LogRecord] = deque()
+        self._changed = threading.Condition()
+        self._dropped = self._written = 0
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        _LOGGER.addFilter(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _LOGGER.removeFilter(self)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        until, before = clock.mono_s() + _LAST_S, -1
+        while self._thread.is_alive() and self._written > before and clock.mono_s() < until:
+            before = self._written
+            self._thread.join(_STUCK_S)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Puts a record into the queue, so that this thread does not write it."""
+        if os.getpid() != self._pid:  # a handler's process, which has no thread of this queue
+            return True
+        with self._changed:
+            if len(self._waiting) >= _MAX_QUEUED:
+                self._dropped += 1
+            else:
+                self._note_dropped()
+                self._waiting.append(record)
+                self._changed.notify()
+        return False
+
+    def _note_dropped(self) -> None:
+        """Logs how many records were dropped, at their place in the log."""
+        if self._dropped:
+            text = "%d lines of this log were dropped: its reader is slow"
+            given = ("", 0, text, (self._dropped,), None)
+            self._waiting.append(_LOGGER.makeRecord(_LOGGER.name, logging.WARNING, *given))
+            self._dropped = 0
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._dropped and not self._is_closed:
+                    self._changed.wait()
+                if not self._waiting:
+                    self._note_dropped()
+                if not self._waiting:
+                    return
+                record = self._waiting.popleft()
+            with contextlib.suppress(Exception):  # a handler's own failure stops no other line
+                _LOGGER.callHandlers(record)
+            self._written += 1
+
+
 _EVERY_S = 30.0  # between two lines about one kind
 _LINES = 10  # kinds that are logged in that time, and as many that are counted
 _KINDS = 1000  # kinds that are remembered

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
 from fairlane.common.text import exact
-from fairlane.worker.process import stack_dump
-from fairlane.worker.process.child import Assignment, start
+from fairlane.worker import child as stack_dump
+from fairlane.worker.child import Assignment, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.worker.held import Held, Running
-    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.board import Held, LeaseRecord, Running
+
 
 _log = logging.getLogger("fairlane.worker")
 _STEADY_S = 10.0  # a process that lived this long starts again immediately
@@ -80,7 +80,7 @@ class ProcessPool:
         try:
             pid, pipe = start(assignment, self._let_go, file)
         except OSError:
-            stack_dump.close(file)
+            stack_dump.close_stacks(file)
             raise
         self.running[pid] = Child(pid, index, assignment.records, pipe, file, clock.mono_s())
 
@@ -90,7 +90,7 @@ class ProcessPool:
             close()
         for child in self.running.values():
             os.close(child.pipe)
-            stack_dump.close(child.stacks)
+            stack_dump.close_stacks(child.stacks)
 
     def collect(self, *, restart: bool) -> Iterator[Child]:
         """Yields each process that has died; starts it again when that is due."""
@@ -150,7 +150,7 @@ class ProcessPool:
             elif any(record.pending_acquire() for record in child.records):
                 yield child  # it drained while Redis was away
         finally:
-            stack_dump.close(child.stacks)
+            stack_dump.close_stacks(child.stacks)
 
     @property
     def is_over(self) -> bool:
@@ -167,7 +167,7 @@ class ProcessPool:
                 os.waitpid(pid, 0)
             child = self.running.pop(pid)
             os.close(child.pipe)
-            stack_dump.close(child.stacks)
+            stack_dump.close_stacks(child.stacks)
 
 
 def kill(pid: int) -> None:

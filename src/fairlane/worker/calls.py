@@ -1,0 +1,780 @@
+"""Calls a handler for each sub-request of a slice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter, perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.common.backoff import retry_delay_ms
+from fairlane.common.fingerprint import CAUSE
+from fairlane.common.text import shortened
+from fairlane.errors import type_of
+from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
+from fairlane.tracing import tracer as tracing
+from fairlane.worker import termination
+from fairlane.worker.errors import GiveBack, GivenBack, Reject, Retry, TimedOut, is_seconds
+from fairlane.worker.handlers import Context, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+
+    from opentelemetry.trace import Tracer
+
+    from fairlane.protocol.steps import Arg
+    from fairlane.worker.board import LeaseRecord
+    from fairlane.worker.handlers import Handler
+    from fairlane.worker.journal import Journal
+    from fairlane.worker.log import Failures
+    from fairlane.worker.unit import Lease, LeaseBatch
+
+
+_NOTED_RESULT = RESULT_HEAD + b" %d\n%b"
+_given_back = GivenBack()
+_FLUSH_NS = int(settings.FLUSH_MS * 1e6)
+# Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
+_RAISED = f"{__package__}.errors"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of one run of the handler over a slice or a part of it."""
+
+    position: int  # of the first entry not handled
+    seconds: float = 0.0
+    ids: list[bytes] = field(default_factory=list)
+    results: list[Arg] = field(default_factory=list)  # (head, body) pairs, flat
+    verdicts: list[Verdict] = field(default_factory=list)
+    is_over: bool = False  # the unit must stop here and give back the rest
+    timeouts: int = 0  # calls whose time ran out
+    waited_ms: list[int] = field(default_factory=list)  # of each result
+    ran_us: list[int] = field(default_factory=list)
+    size: int = 0  # bytes of the results
+    hold_ms: int = 0  # nothing more of the request starts for so long
+
+    def parts(self) -> Iterator[tuple[list[bytes], list[Arg], list[Verdict]]]:
+        """Yields what must be settled, in calls of bounded size; at least one."""
+        first = size = 0
+        for i in range(len(self.ids)):
+            size += len(self.results[2 * i + 1])  # type: ignore[arg-type]
+            if size > settings.FLUSH_BYTES:
+                yield self.ids[first : i + 1], self.results[2 * first : 2 * i + 2], []
+                first, size = i + 1, 0
+        yield self.ids[first:], self.results[2 * first :], self.verdicts
+
+
+class OutcomeBuilder:
+    """Collects the outcome of one run, which began at `began` ns of the performance counter.
+
+    `limit_s` is the time limit of a sync handler: its late calls run on. Failed attempts are
+    reported to `failures`. Each outcome is noted in the `journal`.
+    """
+
+    def __init__(
+        self,
+        taken: Slice,
+        position: int,
+        began: int,
+        limit_s: float = 0.0,
+        failures: Failures | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        self._taken = taken
+        self._journal = journal
+        self._position = position
+        self._began = began
+        self._limit_s = limit_s
+        self._failures = failures
+        self._bytes, self._most = 0, settings.FLUSH_BYTES  # -1: the journal is full
+        self._ids: list[bytes] = []
+        self._results: list[Any] = []
+        self._verdicts: list[Verdict] = []
+        self._timeouts = 0
+        self._waited_ms: list[int] = []
+        self._ran_us: list[int] = []
+        self._hold_ms = 0
+        self.is_over = False
+
+    def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
+        """Adds a result; a result that can't be stored is a failure of the handler."""
+        if self._limit_s and (late := self.late(ran_ns)):
+            self.fail(entry, late)
+            return
+        try:
+            status, body = _stored(result)
+        except (TypeError, ValueError) as error:
+            self._settle(entry, "retry", None, str(error))
+            return
+        entry_id = entry[0]
+        submitted, _, index = entry_id.partition(b"-")
+        waited = max(0, self._taken.taken_ms - int(submitted))
+        ran_us = ran_ns // 1000
+        journal, attempt = self._journal, self._taken.attempt
+        if journal is None:
+            head = result_head(index, status, attempt, waited, ran_us)
+        else:  # the same head, and what the journal wants to know of the body
+            parts = (index, status, attempt, waited, ran_us, len(body), body)
+            noted = _NOTED_RESULT % parts
+            head = noted[: noted.index(b" ")]
+            journal.result(noted)
+            if journal.is_full:
+                self._most = -1
+        self._waited_ms.append(waited)
+        self._ran_us.append(ran_us)
+        self._ids.append(entry_id)
+        self._results += (head, body)
+        self._bytes += len(body)
+        self._position += 1
+
+    def add_all(self, entries: list[Entry], results: Any, ran_ns: int) -> None:
+        """Adds a batch handler's results; if there are not as many as bodies, the batch failed.
+
+        An exception in the list is the failure of its own body.
+        """
+        try:
+            _check_count(results, len(entries))
+        except TypeError as error:
+            for entry in entries:
+                self._settle(entry, "retry", None, str(error))
+            return
+        each = ran_ns // len(entries)
+        for entry, result in zip(entries, results, strict=True):
+            if isinstance(result, BaseException):
+                self.fail(entry, result)
+            else:
+                self.add(entry, result, each)
+
+    def late(self, ran_ns: int, error: BaseException | None = None) -> TimedOut | None:
+        """Returns the error of a call that ended, but after its time limit; None if in time.
+
+        The supervisor's signal for the stacks interrupts waits in foreign code, which may return.
+        """
+        if not self._limit_s or ran_ns <= self._limit_s * 1e9:
+            return None
+        late = TimedOut(self._limit_s)
+        late.__cause__ = error
+        return late
+
+    def fail(self, entry: Entry, error: BaseException, ran_ns: int = 0) -> None:
+        """Adds a failure: retried after the backoff or the handler's pause, dead if rejected."""
+        error = self.late(ran_ns, error) or error
+        if isinstance(error, TimedOut):
+            self._timeouts += 1
+            self._settle(entry, "timeout", None, _text_of(error), int(error.limit_s * 1e6))
+        elif isinstance(error, GiveBack):
+            key = (self._taken.request_id, entry[0])
+            if _given_back.is_over(key, error.longest_s, clock.mono_s()):
+                self._settle(entry, "dead", 0, error.at_last)
+            else:
+                self._settle(entry, "release", error.after, error.reason)
+        elif isinstance(error, Reject):
+            self._settle(entry, "dead", 0, _reason_of(error))
+        elif isinstance(error, Retry):
+            pause = _pause_of(error)
+            self._settle(entry, "retry", pause, _reason_of(error))
+            if pause and getattr(error, "whole_request", False):
+                self._hold_ms = max(self._hold_ms, round(pause * 1000) or 1)
+                self.is_over = True
+        else:
+            self._settle(entry, "retry", None, _text_of(error))
+
+    def fail_all(self, entries: list[Entry], error: BaseException) -> None:
+        """Adds the failure of a batch. Its cause is unknown, so each entry comes back alone.
+
+        If the time ran out, the number of entries alone may be the cause: so none is charged.
+        """
+        if isinstance(error, TimedOut) and len(entries) > 1:
+            self._timeouts += 1
+            for entry in entries:
+                self._settle(entry, "release", 0, "")
+            return
+        for entry in entries:
+            self.fail(entry, error)
+
+    def _settle(
+        self, entry: Entry, verdict: str, after_s: float | None, text: str, ran_us: int = 0
+    ) -> None:
+        """Adds a verdict; `after_s` is the pause before another attempt, None for the backoff."""
+        taken = self._taken
+        submitted, _, index = entry[0].partition(b"-")
+        waited = max(0, taken.taken_ms - int(submitted))
+        delay = retry_delay_ms(taken.attempt, *taken.backoff_ms)
+        if after_s is not None:
+            delay = round(after_s * 1000)
+        status = b"g" if verdict == "release" else b"x"
+        head = result_head(index, status, taken.attempt, waited, ran_us)
+        text = shortened(text, settings.MAX_ERROR)
+        self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
+        if self._journal is not None:
+            self._journal.verdict(self._verdicts[-1])
+            if self._journal.is_full:
+                self._most = -1
+        if self._failures is not None and verdict != "release":
+            is_dead = verdict == "dead" or taken.attempt >= taken.attempts
+            is_rejected = verdict == "dead"
+            self._failures.report(
+                taken, int(index), delay, text, entry[1][1], is_dead=is_dead,
+                is_rejected=is_rejected,
+            )  # fmt: skip
+        self._position += 1
+
+    def is_time(self, now: int) -> bool:
+        """Returns True if the run must stop, or took long or grew big: it is settled now."""
+        return self.is_over or self._bytes > self._most or now - self._began > _FLUSH_NS
+
+    def outcome(self, now: int) -> Outcome:
+        """Returns the outcome of the whole run."""
+        return Outcome(
+            self._position,
+            (now - self._began) / 1e9,
+            self._ids,
+            self._results,
+            self._verdicts,
+            self.is_over,
+            self._timeouts,
+            self._waited_ms,
+            self._ran_us,
+            self._bytes,
+            self._hold_ms,
+        )
+
+
+# ------------------------------------------------------------------ results
+
+
+def _stored(result: Any) -> tuple[bytes, bytes]:
+    """Returns a handler's result as (status, bytes). Raises TypeError or ValueError with a text."""
+    if type(result) is bytes:
+        status, body = b"d", result
+    elif isinstance(result, str):
+        status, body = b"d", _encoded(result)
+    elif result is None:
+        return b"n", b""
+    elif isinstance(result, (bytes, bytearray, memoryview)):
+        status, body = b"d", bytes(result)
+    else:
+        _refuse_awaitable(result)
+        hint = "raise it instead" if isinstance(result, BaseException) else _EXPECTED
+        raise TypeError(f"the handler returned {type_of(result)}: {hint}")
+    if len(body) > settings.MAX_BODY:
+        raise ValueError(f"the result has {len(body):,} bytes: the most is {settings.MAX_BODY:,}")
+    return status, body
+
+
+_EXPECTED = "bytes, str or None is expected"
+
+
+def _refuse_awaitable(result: Any) -> None:
+    """Raises TypeError for a coroutine (which it closes) or another awaitable."""
+    if not isinstance(result, Awaitable):
+        return
+    if isinstance(result, Coroutine):
+        with suppress(Exception):  # one that has begun may raise whatever it likes
+            result.close()
+    raise TypeError(
+        f"the handler returned {type_of(result)}, which is never awaited: "
+        "make the handler an async def and await it there"
+    )
+
+
+def _check_count(results: Any, expected: int) -> None:
+    """Raises TypeError unless there are as many results as bodies."""
+    _refuse_awaitable(results)
+    if not isinstance(results, (list, tuple)) or len(results) != expected:
+        count = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
+        raise TypeError(f"the batch handler returned {count} results for {expected} bodies")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the handler returned a str that is not valid UTF-8: {error}") from None
+
+
+# ------------------------------------------------------------------ errors
+
+
+def _reason_of(error: Retry | Reject) -> str:
+    """Returns the error's reason, and the exception that it was raised from, or while handling."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001  a subclass may raise anything
+        text = type(error).__name__
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return text if cause is None else f"{text}\n{CAUSE}\n{_text_of(cause)}"
+
+
+def _pause_of(error: Retry) -> float | None:
+    """Returns the pause in seconds; None for the backoff, also if a subclass has no valid pause."""
+    after: Any = getattr(error, "after", None)
+    return float(after) if is_seconds(after) else None
+
+
+def _text_of(error: BaseException) -> str:
+    """Returns the traceback, from the handler's own first frame on."""
+    if isinstance(error, TimedOut):  # its cause has the place where the handler was
+        cause = error.__cause__
+        return str(error) if cause is None else f"{error}\n{_text_of(cause)}"
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and _is_caller(trace.tb_frame.f_globals):
+        trace = trace.tb_next
+    try:
+        report = traceback.TracebackException(type(error), error, trace, compact=True)
+        report.stack = traceback.StackSummary.from_list(_others(trace, report.stack))
+        return "".join(report.format())
+    except BaseException:  # noqa: BLE001  methods of the handler's own classes run here
+        return f"{type(error).__name__}, which has no text\n"
+
+
+def _is_caller(module: dict[str, Any]) -> bool:
+    """Returns True for a module that only calls the handler, or its tasks."""
+    return "__fairlane_caller__" in module
+
+
+def _others(
+    trace: TracebackType | None, frames: list[traceback.FrameSummary]
+) -> list[traceback.FrameSummary]:
+    """Returns the frames without those of this package's exceptions, which refuse bad arguments."""
+    modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(trace)]
+    if len(modules) != len(frames):
+        return frames
+    return [one for one, module in zip(frames, modules, strict=True) if module != _RAISED]
+
+
+__fairlane_caller__ = True  # its frames are left out of a handler's traceback: see _text_of
+
+
+def traced(
+    shape: Shape, queue: str, taken: Slice, entries: Sequence[Entry], limit_s: float
+) -> Callable[..., Any]:
+    """Returns the handler for these entries; with a tracer, each call of it is in a span.
+
+    It must be called for the entries in their order, or, if it is a batch handler, once.
+    """
+    tracer = tracing.find_tracer()
+    if tracer is None:
+        return shape.call
+    calls = _Calls(tracer, shape, queue, taken, entries, limit_s)
+    return calls.acall if shape.is_async else calls.call
+
+
+class _Calls:
+    """The calls of a handler for the entries of a slice."""
+
+    def __init__(
+        self, tracer: Tracer, shape: Shape, queue: str, taken: Slice, entries: Sequence[Entry],
+        limit_s: float,
+    ) -> None:  # fmt: skip
+        self._tracer, self._shape, self._queue, self._taken = tracer, shape, queue, taken
+        self._calls = iter([entries] if shape.is_batch else [[entry] for entry in entries])
+        self._limit_s = limit_s
+
+    def call(self, *args: Any) -> Any:
+        """Calls a sync handler."""
+        with self._span(perf_counter()):
+            return self._shape.call(*args)
+
+    def acall(self, *args: Any) -> Coroutine[Any, Any, Any]:
+        """Calls an async handler.
+
+        Its time begins here: the timer of its limit starts before the call's first step.
+        """
+        return self._acall(perf_counter(), args)
+
+    async def _acall(self, began: float, args: tuple[Any, ...]) -> Any:
+        with self._span(began):
+            return await self._shape.call(*args)
+
+    @contextlib.contextmanager
+    def _span(self, began: float) -> Iterator[None]:
+        entries = next(self._calls)
+        with self._begin(entries) as span:
+            try:
+                yield
+            except GiveBack:
+                span.set_attribute("fairlane.outcome", "released")
+                raise
+            except BaseException as error:
+                outcome = self._outcome(error, perf_counter() - began)
+                span.set_attribute("fairlane.outcome", outcome)
+                kind = outcome if outcome in {"cancelled", "timeout"} else ""
+                tracing.note_error(span, error, kind)
+                raise
+            is_late = self._is_late(perf_counter() - began)
+            span.set_attribute("fairlane.outcome", "timeout" if is_late else "done")
+
+    def _begin(self, entries: Sequence[Entry]) -> Any:
+        """Returns the block of a new span, which continues the trace of its call or its request.
+
+        A batch may be part of many traces one day, so its span is only linked to its request's.
+        """
+        from opentelemetry.trace import Link, SpanKind, get_current_span
+
+        trace, links = self._taken.trace, []
+        if self._shape.trace_of is not None:
+            trace = self._shape.trace_of(entries[0][1][1]) or trace
+        parent = tracing.context_of(trace) if trace else None
+        if self._shape.is_batch and parent is not None:
+            links, parent = [Link(get_current_span(parent).get_span_context())], None
+        return self._tracer.start_as_current_span(
+            f"process {self._queue}",
+            context=parent,
+            kind=SpanKind.CONSUMER,
+            links=links,
+            attributes=self._attributes(entries),
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+
+    def _attributes(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        taken, first = self._taken, entries[0]
+        submitted, _, index = first[0].partition(b"-")
+        found = tracing.attributes(self._queue, "process", "process")
+        found["fairlane.request.id"] = taken.request_id
+        found["fairlane.attempt"] = taken.attempt
+        found["fairlane.priority"] = taken.priority
+        if self._shape.is_batch:
+            found["messaging.batch.message_count"] = len(entries)
+            return found
+        found["messaging.message.id"] = tracing.message_id(taken.request_id, int(index))
+        found["fairlane.waited_ms"] = max(0, taken.taken_ms - int(submitted))
+        if self._shape.task_of is not None:
+            found["fairlane.task"] = self._shape.task_of(first[1][1])
+        return found
+
+    def _outcome(self, error: BaseException, seconds: float) -> str:
+        if self._is_late(seconds):
+            return "timeout"
+        if isinstance(error, asyncio.CancelledError):
+            return "cancelled"
+        is_last = self._taken.attempt >= self._taken.attempts
+        return "dead" if is_last or isinstance(error, Reject) else "retry"
+
+    def _is_late(self, seconds: float) -> bool:
+        return 0 < self._limit_s < seconds
+
+
+GRACE_S = 1.5  # so long after a task was cancelled, its process is killed
+
+
+class Runner:
+    """The handler of one unit. `queue` is named in its spans."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        record: LeaseRecord,
+        failures: Failures | None = None,
+        queue: str = "",
+    ) -> None:
+        self.shape, self._queue = shape, queue
+        self.record = record
+        self._failures = failures
+        self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
+        self._is_cancelled = False
+        self._journal: Journal | None = None  # while others wait for the outcomes of a batch
+
+    @property
+    def is_calling(self) -> bool:
+        """Returns True while an async handler is awaited."""
+        return self._task is not None
+
+    def cancel_unwanted(self) -> None:
+        """Cancels the call of an async handler whose result is not wanted; in its event loop."""
+        if self._task is not None and not self._is_cancelled and self.record.is_unwanted:
+            self._is_cancelled = True
+            self._task.cancel()
+
+    def _end_call(self) -> bool:
+        """Notes that a call of an async handler has ended; returns True if it was cancelled."""
+        task, self._task = self._task, None
+        was_cancelled, self._is_cancelled = self._is_cancelled, False
+        if was_cancelled and task is not None:
+            task.uncancel()
+        return was_cancelled
+
+    def run(self, batch: LeaseBatch) -> list[Lease]:
+        """Calls a sync handler for leases in turn, until it is time to settle.
+
+        Returns the leases that had their turn and were not settled meanwhile.
+        """
+        for lease in self._turns(batch):
+            lease.note(self.run_slice(lease.slice, lease.position))
+        return batch.take_done()
+
+    async def run_async(self, batch: LeaseBatch) -> list[Lease]:
+        """Does the same for an async handler."""
+        for lease in self._turns(batch):
+            lease.note(await self.run_slice_async(lease.slice, lease.position))
+        return batch.take_done()
+
+    def _turns(self, batch: LeaseBatch) -> Iterator[Lease]:
+        """Yields each lease when its turn comes, while its record is ours, until it is time.
+
+        The only lease of a unit keeps its turn until it is settled, so that a death is charged.
+        """
+        own, is_alone = self.record, batch.is_alone
+        is_time = None if is_alone else _Time(batch.slice_s, own.journal)
+        is_noted = not is_alone or any(lease.left > 1 for lease in batch.waiting)
+        if is_noted and own.journal is not None:
+            own.journal.begin()
+            self._journal = own.journal
+            own.begin_batch()
+        try:
+            while (is_alone or not own.is_draining) and (lease := batch.take()):
+                self.record = lease.record
+                if lease.record.take_turn():
+                    self._note(lease)
+                    yield lease
+                if not is_alone:
+                    lease.record.end_turn()
+                batch.done.append(lease)  # from here on its record may be another lease's
+                if is_time is None or is_time.after(lease):
+                    break
+        finally:
+            self.record = own
+            if termination.is_child:
+                termination.clear_timer()
+            if self._journal is not None:
+                self._journal = None
+                own.end_batch()
+
+    def _note(self, lease: Lease) -> None:
+        """Notes in the journal which entries the next outcomes belong to."""
+        if self._journal is not None:
+            ids = [entry[0] for entry in lease.slice.entries[lease.position :]]
+            self._journal.lease(lease.record.unit, lease.record.version, ids)
+
+    def run_slice(self, taken: Slice, position: int) -> Outcome:
+        """Calls a sync handler for the slice from `position` on, until it is time to settle."""
+        now, limit_s = perf_counter_ns(), self._limit_s(taken)
+        tally = OutcomeBuilder(taken, position, now, limit_s, self._failures, self._journal)
+        if self.shape.is_batch:
+            return self._run_batch(taken, taken.entries[position:], tally)
+        call, wants_context = self._call(taken, position), self.shape.wants_context
+        for entry in taken.entries[position:]:
+            if limit_s:
+                self._begin(taken, entry, limit_s)
+            before = perf_counter_ns()
+            try:
+                body = entry[1][1]
+                result = call(body, self._context(taken, entry)) if wants_context else call(body)
+            except BaseException as error:  # noqa: BLE001  even SystemExit is the sub-request's failure
+                if termination.is_marked:
+                    termination.after_call(error)
+                now = perf_counter_ns()
+                tally.fail(entry, error, now - before)
+            else:
+                if termination.is_marked:
+                    termination.after_call(None)
+                now = perf_counter_ns()
+                tally.add(entry, result, now - before)
+            if (self.record.attention and self._must_stop(tally)) or tally.is_time(now):
+                break
+        if limit_s:
+            self.record.rest()
+        return tally.outcome(now)
+
+    async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
+        """Does the same for an async handler."""
+        now = perf_counter_ns()
+        tally = OutcomeBuilder(taken, position, now, 0.0, self._failures, self._journal)
+        if self.shape.is_batch:
+            return await self._run_batch_async(taken, taken.entries[position:], tally)
+        call, wants_context = self._call(taken, position), self.shape.wants_context
+        limit_s, task = self._limit_s(taken), asyncio.current_task()
+        for entry in taken.entries[position:]:
+            before = perf_counter_ns()
+            try:
+                body = entry[1][1]
+                called = call(body, self._context(taken, entry)) if wants_context else call(body)
+                self._task = task
+                result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
+            except BaseException as error:
+                if termination.is_marked:
+                    termination.after_call(error)
+                was_cancelled, now = self._end_call(), perf_counter_ns()
+                if _ends_unit(error, task):
+                    raise
+                if was_cancelled:
+                    tally.is_over = True
+                    break
+                tally.fail(entry, error)
+            else:
+                if termination.is_marked:
+                    termination.after_call(None)
+                self._end_call()
+                now = perf_counter_ns()
+                tally.add(entry, result, now - before)
+            if (self.record.attention and self._must_stop(tally)) or tally.is_time(now):
+                break
+        return tally.outcome(now)
+
+    def _run_batch(self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder) -> Outcome:
+        limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
+        if limit_s:
+            self._begin(taken, entries[0] if len(entries) == 1 else None, limit_s)
+        try:
+            results = self._call_batch(taken, entries)
+        except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
+            error = raised
+        if termination.is_marked:
+            termination.after_call(error)
+        if limit_s:
+            self.record.rest()
+        error = tally.late(perf_counter_ns() - before, error) or error
+        return _batch_outcome(tally, entries, results, error, before)
+
+    async def _run_batch_async(
+        self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder
+    ) -> Outcome:
+        limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
+        only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
+        try:
+            called = self._call_batch(taken, entries)
+            self._task = task
+            results = await (self._within(limit_s, taken, only, called) if limit_s else called)
+        except BaseException as raised:
+            was_cancelled = self._end_call()
+            if not termination.is_fork and _ends_unit(raised, task):
+                raise
+            error = raised
+            tally.is_over = was_cancelled
+        self._end_call()
+        if termination.is_marked:
+            termination.after_call(error)
+        if tally.is_over:
+            return tally.outcome(perf_counter_ns())
+        return _batch_outcome(tally, entries, results, error, before)
+
+    def _call_batch(self, taken: Slice, entries: list[Entry]) -> Any:
+        bodies = [entry[1][1] for entry in entries]
+        call = self._call(taken, len(taken.entries) - len(entries))
+        if self.shape.wants_context:
+            return call(bodies, self._context(taken, entries[0], entries))
+        return call(bodies)
+
+    def _call(self, taken: Slice, position: int) -> Handler:
+        entries = taken.entries[position:]
+        return traced(self.shape, self._queue, taken, entries, self._limit_s(taken))
+
+    def _context(self, taken: Slice, entry: Entry, entries: Sequence[Entry] = ()) -> Context:
+        index, fence = int(entry[0].partition(b"-")[2]), int(taken.fence)
+        return Context(
+            taken.request_id, index, taken.attempt, fence, self.record, entries, taken.attempts
+        )
+
+    def _must_stop(self, tally: OutcomeBuilder) -> bool:
+        """Returns True if the supervisor stopped or split this lease, or drains the worker."""
+        self.record.clear_attention()  # before the reads: a later stop sets it again
+        record = self.record
+        tally.is_over = record.is_draining or record.is_split or record.is_stopped
+        return tally.is_over
+
+    # Time limits. Each call is on the board while it runs: the supervisor ends a call that takes
+    # too long.
+
+    def _limit_s(self, taken: Slice) -> float:
+        """Returns the smaller of the handler's and the request's limits; 0 = there is none."""
+        own, asked = self.shape.time_limit_s, taken.time_limit_ms / 1000
+        return min(own, asked) if own and asked else own or asked
+
+    def _begin(
+        self, taken: Slice, entry: Entry | None, limit_s: float, grace_s: float = 0.0
+    ) -> None:
+        began = clock.mono_s()
+        self.record.begin(
+            entry[0] if entry else b"",
+            began=began,
+            until=began + limit_s + grace_s,
+            limit_s=limit_s,
+            taken_ms=taken.taken_ms,
+            attempt=taken.attempt,
+            attempts=taken.attempts,
+            backoff_ms=taken.backoff_ms,
+        )
+
+    async def _within(
+        self, limit_s: float, taken: Slice, entry: Entry | None, called: Awaitable[Any]
+    ) -> Any:
+        """Awaits a handler call. Raises TimedOut from the error that the cancellation raised.
+
+        If the call goes on regardless, or blocks the loop, its process is killed.
+        """
+        self._begin(taken, entry, limit_s, GRACE_S)
+        task = asyncio.current_task()
+        try:
+            async with asyncio.timeout(limit_s) as timer:
+                result = await called
+        except BaseException as error:
+            if timer.expired() and not _ends_unit(error, task):
+                raise TimedOut(limit_s) from _cancelled(error)
+            raise
+        finally:
+            self.record.rest()
+        if timer.expired():  # the handler was cancelled, and returned a result all the same
+            raise TimedOut(limit_s)
+        return result
+
+
+class _Time:
+    """Decides when leases that were handled should be settled; starts now."""
+
+    def __init__(self, slice_s: float, journal: Journal | None) -> None:
+        self._until = perf_counter_ns() + int(slice_s * 1e9)
+        self._bytes, self._journal = 0, journal
+
+    def after(self, lease: Lease) -> bool:
+        """Returns True if it took long or grew big, or if this lease must go on or stop."""
+        outcome = lease.outcome
+        if outcome is not None:
+            self._bytes += outcome.size
+            if outcome.position < len(lease.slice.entries):
+                return True
+        if self._journal is not None and not self._journal.has_room:
+            return True
+        return self._bytes > settings.FLUSH_BYTES or perf_counter_ns() > self._until
+
+
+def _batch_outcome(
+    tally: OutcomeBuilder,
+    entries: list[Entry],
+    results: Any,
+    error: BaseException | None,
+    before: int,
+) -> Outcome:
+    now = perf_counter_ns()
+    if error is None:
+        tally.add_all(entries, results, now - before)
+    else:
+        tally.fail_all(entries, error)
+    return tally.outcome(now)
+
+
+def _cancelled(error: BaseException) -> BaseException:
+    """Returns the CancelledError behind asyncio's TimeoutError: it shows where the handler was."""
+    if not isinstance(error, TimeoutError):
+        return error
+    behind = error.__cause__ or error.__context__  # Python 3.11.2 raises it without `from`
+    return behind if isinstance(behind, asyncio.CancelledError) else error
+
+
+def _ends_unit(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Returns True if the async unit itself is being ended, not only what its handler awaited."""
+    if isinstance(error, asyncio.CancelledError):
+        return task is not None and task.cancelling() > 0
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:  # another task closes a coroutine that waits, or no task at all
+        return asyncio.current_task() is not task
+    except RuntimeError:
+        return True

@@ -1,1 +1,0 @@
-"""The handler: finds it, calls it, and collects the outcomes of its calls."""

@@ -1,0 +1,160 @@
+"""Measures the units of a worker: what each does, and the pace of all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.common import clock
+from fairlane.operations.lease import tally
+from fairlane.operations.tokens import charge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlane.model import Slice
+    from fairlane.protocol.steps import Call
+    from fairlane.worker.log import Failures
+
+
+EVERY_S = 1.0
+
+
+class Metrics:
+    """The measurements of one process, shared by its threads: value -> how often it came.
+
+    Failures that could not be reported yet are sent along.
+    """
+
+    def __init__(self, queue: str, failures: Failures | None = None) -> None:
+        self._queue = queue
+        self._failures = failures
+        self._lock = threading.Lock()
+        self._found: dict[int, tuple[Counter[int], Counter[int], Counter[str]]] = {}
+        self._costs: dict[tuple[int, str], list[float]] = {}  # lane and turn -> turns, seconds
+        self._sent = clock.mono_s()
+
+    def add(
+        self,
+        priority: int,
+        waited_ms: Iterable[int],
+        ran_us: Iterable[int],
+        failed: int = 0,
+        timeouts: int = 0,
+    ) -> None:
+        """Adds what was measured of one settled part of a slice."""
+        with self._lock:
+            found = self._found.get(priority)
+            if found is None:
+                found = self._found[priority] = (Counter(), Counter(), Counter())
+            found[0].update(waited_ms)
+            found[1].update(ran_us)
+            if failed:
+                found[2]["failed"] += failed
+            if timeouts:
+                found[2]["timeouts"] += timeouts
+
+    def add_cost(self, taken: Slice, ends: bool, seconds: float) -> None:
+        """Adds what a part of a slice cost whose request names a tenant; `ends`: the last part."""
+        with self._lock:
+            cost = self._costs.setdefault((taken.priority, taken.turn), [0, 0.0])
+            cost[0] += ends
+            cost[1] += seconds
+
+    def due(self) -> list[Call]:
+        """Returns the calls that send what was collected, once a second; none if it is idle."""
+        if self._failures is not None:
+            self._failures.flush()
+        if not self._found or clock.mono_s() - self._sent < EVERY_S:
+            return []
+        return self.rest()
+
+    def rest(self) -> list[Call]:
+        """Returns the calls that send all of it now."""
+        with self._lock:
+            found, self._found = self._found, {}
+            costs, self._costs = self._costs, {}
+            self._sent = clock.mono_s()
+        rows = [
+            (lane, turn, int(count), round(seconds * 10_000))
+            for (lane, turn), (count, seconds) in costs.items()
+            if count
+        ]
+        return [
+            *(
+                call
+                for priority, (waited, ran, counts) in found.items()
+                for call in tally(self._queue, priority, waited, ran, counts)
+            ),
+            *charge(self._queue, rows),
+        ]
+
+
+_WINDOW_S = 60.0  # so much of the last time counts
+_LONGEST_S = 3_600.0  # ... and up to so much, until enough sub-requests are finished
+_ENOUGH = 10
+_LEAST_S = 0.5  # between two samples
+
+
+class _Sample(NamedTuple):
+    """One stretch of time: its length, the units' time in it at work, what they finished."""
+
+    seconds: float
+    held_s: float  # by the leases that were held at its ends
+    busy_s: float  # by the calls that returned in it
+    settled: int
+
+
+class Pace:
+    """The pace of the last minute; of up to an hour if the calls are slow.
+
+    The time of idle units shows nothing about the pace, so only the time at work counts. There are
+    two measures of it, and each misses a part: samples miss short leases, and the sum of the calls
+    misses the time between calls. The longer one counts.
+    """
+
+    def __init__(self, units: int) -> None:
+        self._units = units
+        self._samples: deque[_Sample] = deque()
+        self._at_s: float | None = None
+        self._held = self._settled = self._busy_us = 0
+
+    def look(self, now_s: float, held: int, settled: int, busy_us: int) -> float:
+        """Adds a sample, and returns how many sub-requests all units finish in a second.
+
+        0.0 = nothing was finished. `settled` and `busy_us` are the counts since the start.
+        """
+        held = min(held, self._units)
+        if self._at_s is None:
+            self._note(now_s, held, settled, busy_us)
+        elif (seconds := now_s - self._at_s) >= _LEAST_S:
+            held_s = seconds * (held + self._held) / 2 / self._units
+            busy_s = (busy_us - self._busy_us) / 1e6 / self._units
+            self._samples.append(_Sample(seconds, held_s, busy_s, settled - self._settled))
+            self._note(now_s, held, settled, busy_us)
+            self._forget()
+        return self._per_s()
+
+    def _note(self, now_s: float, held: int, settled: int, busy_us: int) -> None:
+        self._at_s, self._held = now_s, held
+        self._settled, self._busy_us = settled, busy_us
+
+    def _forget(self) -> None:
+        """Drops the oldest samples as long as the others are enough."""
+        whole = sum(one.seconds for one in self._samples)
+        settled = sum(one.settled for one in self._samples)
+        while self._samples:
+            oldest = self._samples[0]
+            is_enough = whole - oldest.seconds >= _WINDOW_S and settled - oldest.settled >= _ENOUGH
+            if not is_enough and whole <= _LONGEST_S:
+                return
+            self._samples.popleft()
+            whole, settled = whole - oldest.seconds, settled - oldest.settled
+
+    def _per_s(self) -> float:
+        settled = sum(one.settled for one in self._samples)
+        held_s = sum(one.held_s for one in self._samples)
+        busy_s = sum(one.busy_s for one in self._samples)
+        seconds = min(sum(one.seconds for one in self._samples), max(held_s, busy_s))
+        return settled / seconds if settled and seconds > 0 else 0.0

@@ -1,1 +1,0 @@
-"""The child processes that run the units: starts, watches and ends them."""

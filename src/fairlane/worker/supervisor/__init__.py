@@ -1,1 +1,0 @@
-"""The supervisor: keeps leases alive and enforces time limits, and runs no handler."""
