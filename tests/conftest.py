@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 import redis.utils
 
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.protocol import scripts
 from fairlane.queue import Queue
 from tests.support.operations.actor import Actor

@@ -26,7 +26,7 @@ import redis
 from bench.harness import support
 
 from fairlane import Queue, Reject, Worker, settings
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.operations.completion import trim
 from fairlane.spark import session
 from fairlane.spark.archive.archive import archive

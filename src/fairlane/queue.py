@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.flows.blocking import FlowRun, Flows
 from fairlane.operations import admission, completion, dead_letters, find, queues, rates, shards

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.sync import background
-from fairlane.drivers.wire import encoding
-from fairlane.drivers.wire.fitness import check_fitness
+from fairlane.drivers import encoding, sync
+from fairlane.drivers.error_mapping import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.operations import request_state, tokens
 from fairlane.operations.submit import submit
@@ -411,7 +410,7 @@ def test_a_handler_starts_as_soon_as_the_first_step_is_sent(
     made_of: Callable[[Command], Command | Batch],
 ):
     """That step is one call or a batch. It waits here for what the handler pushes."""
-    monkeypatch.setattr(background, "_SENT_S", 20)
+    monkeypatch.setattr(sync, "_SENT_S", 20)
 
     def meanwhile() -> Operation[Any]:
         reply = yield made_of(Command(b"BLPOP", "{a}:0", 5))

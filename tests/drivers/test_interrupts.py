@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnreachable
 from fairlane.protocol.steps import Batch, Command, Hurry, Operation
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from fairlane.drivers.sync.connections import Servers
+from fairlane.drivers.sync import Servers
 from fairlane.drivers.urls import hide_secret, read
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.protocol.steps import Command

@@ -80,7 +80,7 @@ from tests.support.servers.replicas import run_pair
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.receipt import Receipt
 
     Scenario = Callable[[Any], None]

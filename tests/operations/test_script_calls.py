@@ -15,7 +15,7 @@ STATES = {b"abandoned", b"cancelled", b"cancelling", b"lost"}  # of requests, an
 WORDS = {word for script in library() for word in script.replies} - STATES
 REDIS = "a stream, or TIME: Redis's own reply has no names"
 EXCEPTED = {
-    "drivers/wire/encoding.py": "a pop, or WAIT behind a step: Redis's own reply has no names",
+    "drivers/encoding.py": "a pop, or WAIT behind a step: Redis's own reply has no names",
     "operations/completion.py": REDIS,
     "operations/lease.py": "acquire's slice: to unpack a tuple is quickest",
     "protocol/server_info.py": REDIS,

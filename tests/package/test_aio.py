@@ -23,7 +23,7 @@ from tests.support.scripts.requests import listeners, numbered, publish, work_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from tests.support.scripts.requests import Lane
 
 

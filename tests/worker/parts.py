@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.common import clock
-from fairlane.drivers.cluster.slot_map import key_of
+from fairlane.drivers.slot_map import key_of
 from fairlane.model import Slice
 from fairlane.protocol.steps import Batch, Command, Handle, Handled
 from fairlane.worker import Context, batch_handler

@@ -9,7 +9,7 @@ from fairlane import settings
 from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
 from fairlane.aio.request import Opening, Request
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
-from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations import admission, completion, dead_letters, find, queues, rates, shards
 from fairlane.operations import change as selection

@@ -8,7 +8,7 @@ from fairlane import settings
 from fairlane.cli.output import note
 from fairlane.common import clock
 from fairlane.drivers.driver import BACK, away
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.operations.queues import reach
 from fairlane.protocol.steps import Command, Message, NextChunk, Pause
 

@@ -53,7 +53,7 @@ def write_line(line: str) -> None:
 
 
 def write_styled(line: str) -> None:
-    """Writes one line that cli/display/colours.py made, with its colours, and flushes it."""
+    """Writes one line that cli/tables.py made, with its colours, and flushes it."""
     out = stdout()
     out.write(line.encode() + b"\n")
     out.flush()

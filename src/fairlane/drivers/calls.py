@@ -1,28 +1,271 @@
-"""Sends steps to Redis for both drivers: repeats calls, and sends batches to many nodes."""
+"""Performs the steps of operations, for both drivers."""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import redis
 
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
-from fairlane.drivers.batch_turns import BatchTurns
-from fairlane.drivers.cluster.batch_state import batch_of
-from fairlane.drivers.wire import encoding, error_mapping
-from fairlane.drivers.wire.missing_scripts import may_refuse_to_load
-from fairlane.errors import RedisUnfit
+from fairlane.drivers import encoding, error_mapping, slot_map
+from fairlane.drivers.error_mapping import may_refuse_to_load
+from fairlane.drivers.topology import BatchState, NodePart, batch_of
+from fairlane.errors import FairlaneError, RedisUnfit
 from fairlane.protocol.scripts import Dialect
-from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Pop, SingleServer
+from fairlane.protocol.steps import (
+    Batch,
+    Call,
+    Command,
+    Confirm,
+    Confirmed,
+    Handle,
+    Handled,
+    Hurry,
+    Message,
+    NextChunk,
+    Nodes,
+    OnNode,
+    Pause,
+    Pop,
+    SingleServer,
+    Step,
+    Subscribe,
+    T,
+    TextCall,
+    UntilHandled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from fairlane.drivers.cluster import slot_map
     from fairlane.drivers.driver import Driver
+    from fairlane.protocol.steps import Operation
+
+    Sent = tuple[NodePart, Any, Any]  # a part, the connections to its server, the one it is sent on
+
+
+class Primitives(Protocol):
+    """Operations of one kind of I/O on a connection of redis-py."""
+
+    def connection_class(self, kind: Any) -> Any:
+        """Returns the class to make connections of, for a pool's class."""
+
+    def connect(self, line: Any) -> Awaitable[None]:
+        """Connects and logs in; a no-op on an open connection."""
+
+    def is_open(self, line: Any) -> bool:
+        """Returns True if `connect` would be a no-op."""
+
+    def ask(self, line: Any, packed: bytes) -> Awaitable[Any]:
+        """Sends packed commands and returns the first reply."""
+
+    def send(self, line: Any, packed: bytes) -> Awaitable[None]:
+        """Sends packed commands."""
+
+    def send_command(self, line: Any, *words: Any) -> Awaitable[None]:
+        """Packs one command and sends it."""
+
+    def receive(self, line: Any) -> Awaitable[Any]:
+        """Returns one reply."""
+
+    def receive_many(self, line: Any, most: int) -> Awaitable[list[Any]]:
+        """Returns up to `most` replies; an error, of the server or of the connection, is the last.
+
+        The connection may stay open after an error: the caller drops it.
+        """
+
+    def listen(self, line: Any, timeout_s: float) -> Awaitable[Any]:
+        """Returns the next published reply; None after `timeout_s`."""
+
+    def disconnect(self, line: Any) -> Awaitable[None]:
+        """Closes a connection; it connects again at its next use."""
+
+    def abandon(self, line: Any) -> Awaitable[None]:
+        """Closes a connection with unread replies, after Ctrl-C or a cancellation."""
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Waits for `seconds`."""
+
+    def task(self) -> asyncio.Task[Any] | None:
+        """Returns the task that runs this, if it may be cancelled."""
+
+    def close_client(self, client: Any) -> Awaitable[None]:
+        """Closes a client of redis-py."""
+
+    def refuse_plain(self, options: dict[str, Any]) -> Awaitable[None]:
+        """Raises ConnectionError if the server answers a plain PING."""
+
+
+class BatchTurns:
+    """The turns of one batch. It is not repeated after `until`, in seconds of clock.mono_s."""
+
+    SHARES: ClassVar = False  # True with multiplexed connections: `_send_shared` is tried first
+
+    def __init__(self, calls: Calls[Any], batch: Batch) -> None:
+        driver = calls.driver
+        self._calls, self._driver, self._io = calls, driver, driver.servers.IO
+        self.until = calls.end_of(batch.patience_s)
+        self._away_s = driver.cluster_away_s(calls.away_s if batch.away_s is None else batch.away_s)
+        self._state = BatchState(batch, driver.place, driver.may_pass, self._away_s)
+
+    async def run(self, first: Awaitable[None] | None = None) -> list[Any]:
+        """Returns the replies. `first`: an awaitable that replaces the first turn."""
+        driver, state, delays = self._driver, self._state, None
+        await (first or self._turn())
+        while True:
+            for index, operation in state.fallbacks():
+                try:
+                    state.replies[index] = await driver.start(
+                        operation, until=self.until, away_s=self._away_s
+                    )
+                except FairlaneError as error:
+                    state.replies[index] = error
+            if state.is_over:
+                break
+            delays = delays or connection_delays(self.until - clock.mono_s())
+            pause = state.pause(delays)
+            if pause is None or state.is_enough() or driver.give_up():
+                break
+            await self._io.sleep(pause)
+            await self._turn()
+        return state.result(is_replica=driver.is_replica)
+
+    async def _turn(self) -> None:
+        """Sends unanswered steps to their nodes, then reads the replies."""
+        servers, state = self._driver.servers, self._state
+        sent: list[Sent] = []
+        try:
+            try:
+                home = None if servers.is_one else (await servers.slots()).home
+                for part in state.parts(home):
+                    await self._send(part, sent)
+            except (redis.RedisError, OSError) as error:
+                state.note_broken(list(range(len(state.steps))), error)
+            self._calls.on_sent()
+            while sent:
+                await self._receive(*sent[0])
+                del sent[0]
+        finally:  # after an interrupt, the other replies are unread
+            for _, _, line in sent:
+                await self._abandon(line)
+
+    async def _abandon(self, line: Any) -> None:
+        await self._io.abandon(line)
+
+    async def _send(self, part: NodePart, sent: list[Sent]) -> None:
+        lines = line = None
+        try:
+            lines = self._driver.servers.only if part.place is None else None
+            lines = lines or await self._lines(part)
+            if self._state.skip_if_away(part.indexes, lines):
+                self._driver.servers.look_again()
+                return
+            shared = await self._send_shared(part, lines) if self.SHARES else None
+            if shared is not None:
+                sent.append((part, lines, shared))
+                return
+            line = lines.idle() or await lines.take()
+            self._state.note_sent(part.indexes)
+            steps = (self._state.steps[index] for index in part.indexes)
+            for piece in encoding.pieces(steps, self._calls.dialect, asking=part.asking):
+                await self._io.send(line, piece)
+            sent.append((part, lines, line))
+        except (redis.RedisError, OSError) as error:
+            await self._fail(part, lines, line, error)
+        except BaseException:
+            if line is not None:
+                await self._io.abandon(line)
+            raise
+
+    async def _send_shared(self, part: NodePart, lines: Any) -> Any:  # noqa: ARG002
+        """Sends a part over a multiplexed connection and returns it; None = there is none."""
+        return None
+
+    async def _fail(self, part: NodePart, lines: Any, line: Any, error: Exception) -> None:
+        """Drops a broken connection; its steps are sent again if the server is reachable."""
+        await self._driver.drop(lines, line, error)
+        self._state.note_broken(part.indexes, error)
+        self._state.give_up_if_away(part.indexes, lines)
+
+    async def _receive(self, part: NodePart, lines: Any, line: Any) -> None:
+        """Reads the replies to a part."""
+        state, io, refusal = self._state, self._io, None
+        waiting, indexes = len(part.indexes), iter(part.indexes)
+        try:
+            while waiting:
+                if part.asking:
+                    await io.receive(line)
+                replies = await io.receive_many(line, 1 if part.asking else waiting)
+                waiting -= len(replies)
+                for reply, index in zip(replies, indexes, strict=False):
+                    if isinstance(reply, Exception):
+                        refusal = await self._note_error(reply, index, part, lines) or refusal
+                    else:
+                        is_pop = isinstance(state.steps[index], Pop)
+                        state.answer(index, encoding.popped(reply) if is_pop else reply)
+        except (redis.RedisError, OSError) as error:
+            await self._fail(part, lines, line, error)
+        else:
+            if refusal is None:
+                lines.give(line)
+                return
+            await self._driver.drop(lines, line, refusal)
+            state.give_up_if_away(part.indexes, lines)
+
+    async def _note_error(
+        self, error: Exception, index: int, part: NodePart, lines: Any
+    ) -> Exception | None:
+        """Notes the error of a step, and returns it if its server refuses every call.
+
+        Raises the error of a connection.
+        """
+        if not isinstance(error, redis.exceptions.ResponseError):
+            raise error
+        result = await self._refused(error, self._state.steps[index], part, lines)
+        self._state.answer(index, result)
+        is_refusal = isinstance(result, Exception) and self._driver.spoils(result)
+        return result if is_refusal else None
+
+    async def _lines(self, part: NodePart) -> Any:
+        servers = self._driver.servers
+        if isinstance(part.place, tuple):  # it may have no slot yet, and so not be known
+            return servers.lines_at(part.place)
+        return await servers.lines_for(part.place)
+
+    async def _refused(
+        self, error: Exception, step: Command | Call, part: NodePart, lines: Any
+    ) -> Any:
+        """Returns the error of a step; if the server lacks the script, sends its text instead."""
+        if error_mapping.is_forgotten(error):
+            return await self._send_whole(step, part, lines)
+        if self._driver.may_pass(error) and not error_mapping.is_on_the_move(error):
+            self._driver.servers.moved()
+        return error
+
+    async def _send_whole(self, step: Command | Call, part: NodePart, lines: Any) -> Any:
+        """Sends a missing script on another connection: a later pop of the batch may block.
+
+        An error of the script is its reply, as it is in the batch.
+        """
+        line = await lines.take()
+        try:
+            reply = await self._calls.send_one(line, step, asking=part.asking)
+        except redis.exceptions.ResponseError as error:
+            if self._driver.spoils(error):
+                await self._driver.drop(lines, line, error)
+                return error
+            reply = error
+        except BaseException:
+            await self._io.abandon(line)
+            raise
+        lines.give(line)
+        return reply
+
 
 D = TypeVar("D", bound="Driver[Any]")
 
@@ -173,3 +416,142 @@ class Calls(Generic[D]):
             with encoding.disk_may_be_missing(answers):
                 answers.append(await self.send_one(line, command))
         return encoding.confirmed(reply, answers)
+
+
+class StepRunner(ABC):
+    """The calls of one run, its subscription, and the functions that answer its other steps.
+
+    `source` answers NextChunk, `handle` answers Handle. Only an operation that runs beside a
+    handler has `handled`, which is set when the handler has returned, and `on_sent`, as in Calls.
+    """
+
+    CALLS: ClassVar[type[Calls[Any]]] = Calls
+
+    def __init__(
+        self,
+        driver: Any,
+        source: Any = None,
+        handle: Any = None,
+        handled: Any = None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.driver = driver
+        self.calls = self.CALLS(driver, on_sent)
+        self._source, self._handle, self._handled = source, handle, handled
+        self._io: Primitives = driver.servers.IO
+        self._subscription: Any = None  # its connection, if the operation subscribed
+        self._channel = b""
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Performs the steps of an operation and returns its result; raises what it raises."""
+        task = self._io.task()
+        seen = task.cancelling() if task is not None else 0
+        reply: Any = None
+        failure: BaseException | None = None
+        try:
+            while True:
+                try:
+                    step = operation.send(reply) if failure is None else operation.throw(failure)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                failure = reply = None
+                try:
+                    reply = await self._perform(step)
+                except BaseException as error:  # noqa: BLE001  the operation decides what it means
+                    failure = error
+                    if isinstance(error, KeyboardInterrupt):
+                        self.calls.hurry()
+                # wait_for of Python 3.11, under redis-py, may swallow a cancellation.
+                if task is not None and (now := task.cancelling()) != seen:
+                    if now > seen and failure is None:
+                        failure = asyncio.CancelledError()
+                    seen = now
+        finally:
+            if self._subscription is not None:
+                await self._unsubscribe()
+
+    def _perform(self, step: Step) -> Awaitable[Any]:
+        """Performs a step; the kinds that a producer or a worker sends most often go first."""
+        kind = type(step)
+        if kind is TextCall or kind is Call or kind is Command:
+            return self.calls.call(step)  # type: ignore[arg-type]
+        if kind is Batch:
+            return self.calls.batch(step)  # type: ignore[arg-type]
+        if kind is SingleServer:
+            return self.calls.single_server(step)  # type: ignore[arg-type]
+        if kind is Handle and self._handle is not None:
+            return self.handle(step)  # type: ignore[arg-type]
+        return self._perform_other(step)
+
+    async def _perform_other(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
+        calls = self.calls
+        match step:
+            case Command() | Call():
+                return await calls.call(step)
+            case UntilHandled() if self._handled is not None:
+                return await self.wait_until_handled(step.timeout_s)
+            case NextChunk():
+                return await self.next_chunk() if self._source is not None else None
+            case Hurry():
+                return calls.hurry()
+            case Nodes():
+                return await calls.repeat(None, self._nodes)
+            case OnNode():
+                return await calls.repeat(
+                    step.node, lambda line: calls.send_one(line, step.command)
+                )
+            case Confirm():
+                inner = step.step
+                return await calls.repeat(
+                    slot_map.key_of(inner),
+                    lambda line: calls.confirm(step, line),
+                    away_s=inner.away_s,
+                )
+            case Pause():
+                return await self._io.sleep(step.seconds)
+            case Subscribe():
+                return await self._subscribe(step.channel)
+            case Message():
+                return await self._message(step.timeout_s)
+        raise TypeError(f"no driver performs {type(step).__name__} here")
+
+    @abstractmethod
+    async def handle(self, step: Handle) -> Handled:
+        """Calls the handler with leases, while it runs the `meanwhile` of the step."""
+
+    @abstractmethod
+    async def wait_until_handled(self, timeout_s: float) -> bool:
+        """Returns True if the handler returned within `timeout_s`."""
+
+    @abstractmethod
+    async def next_chunk(self) -> list[bytes] | None:
+        """Returns the next chunk of the source; None when it is empty."""
+
+    async def _unsubscribe(self) -> None:
+        await self._io.disconnect(self._subscription)
+
+    async def _nodes(self, _: Any) -> list[slot_map.Address | None]:
+        nodes: list[slot_map.Address | None] = self.calls.driver.servers.nodes
+        return nodes
+
+    async def _subscribe(self, channel: bytes) -> None:
+        async def listen(line: Any) -> Any:
+            words = encoding.subscription(channel, self.calls.dialect)
+            await self._io.send_command(line, *words)
+            await self._io.receive(line)
+            return line
+
+        if self._subscription is not None:
+            await self._unsubscribe()
+        self._channel = channel
+        self._subscription = await self.calls.repeat(channel, listen, keep=True)
+
+    async def _message(self, timeout_s: float) -> Any:
+        """Returns a message; None after `timeout_s`. Subscribes anew if the connection broke."""
+        try:
+            reply = await self._io.listen(self._subscription, timeout_s)
+            return None if reply is None else encoding.message(reply)
+        except (redis.RedisError, OSError):
+            await self._subscribe(self._channel)
+            return None

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
-from fairlane.drivers.cluster.slot_map import Address, address
+from fairlane.drivers.slot_map import Address, address
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 SCHEMES = (
     "redis",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from fairlane.operations import shared
 
 if TYPE_CHECKING:
-    from fairlane.drivers.aio.driver import AsyncDriver
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.aio import AsyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 
 class SharedState:

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from fairlane import settings
-from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fairlane.common import clock
 from fairlane.common.text import plural
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
 from fairlane.operations import lists

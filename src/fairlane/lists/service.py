@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.worker.log import Repeats
 from fairlane.worker.termination import Signals

@@ -11,7 +11,7 @@ from fairlane.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 
 def is_one_slot(keys: Sequence[bytes]) -> bool:

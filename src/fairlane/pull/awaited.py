@@ -9,7 +9,7 @@ from fairlane.pull.taken import Holding
 
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
-    from fairlane.drivers.aio.driver import AsyncDriver
+    from fairlane.drivers.aio import AsyncDriver
     from fairlane.operations.receipt import Receipt
 
 

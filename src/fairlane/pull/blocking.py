@@ -9,7 +9,7 @@ from fairlane.pull.taken import Holding
 
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.receipt import Receipt
 
 

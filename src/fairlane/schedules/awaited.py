@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlane.common.chunking import Body
-    from fairlane.drivers.aio.driver import AsyncDriver
+    from fairlane.drivers.aio import AsyncDriver
     from fairlane.options import RequestOptions
 
 

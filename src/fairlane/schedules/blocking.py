@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlane.common.chunking import Body
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.options import RequestOptions
 
 

@@ -12,7 +12,7 @@ from fairlane.tasks.task import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.tasks.app import App
 
 T = TypeVar("T", bound=Task[..., Any, Any])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from fairlane import settings
 from fairlane.common.chunking import Bodies, Body, chunks_async
-from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.aio import AsyncDriver
 from fairlane.operations import topics
 from fairlane.operations.topics import check_driver
 from fairlane.protocol import keys

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from fairlane import settings
 from fairlane.common.chunking import Body, chunks
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import topics
 from fairlane.operations.topics import check_driver
 from fairlane.protocol import keys

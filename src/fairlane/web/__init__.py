@@ -37,7 +37,7 @@ def asgi(
     from pathlib import Path
 
     from fairlane.aio.queue import Queue
-    from fairlane.drivers.aio.driver import AsyncDriver
+    from fairlane.drivers.aio import AsyncDriver
     from fairlane.redis_url import resolve_url
     from fairlane.web.access.caller import Proxies
     from fairlane.web.access.rates import CallRates

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairlane.aio.queue import Queue
-from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.web.access.caller import Proxies
 from fairlane.web.access.tokens import TokenFile

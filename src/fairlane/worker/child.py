@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError
 from fairlane.operations.workers import promote
 from fairlane.tracing.tracer import flush

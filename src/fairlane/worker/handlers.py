@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fairlane import settings
 from fairlane.common.fingerprint import FOREIGN
 from fairlane.common.terminal import as_json
-from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
 from fairlane.flows.shared import AsyncSharedState, SharedState
 from fairlane.operations.hand_over import Place, run_of

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.common.rate import Rate
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.found import Demand
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation

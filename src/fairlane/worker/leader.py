@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.text import plural
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations import admission, completion, shards, workers
 from fairlane.operations.audit import Audit

@@ -32,7 +32,7 @@ from fairlane.worker.unit import FollowUps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.model import Token, Verdict
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Operation

@@ -20,7 +20,7 @@ from fairlane.worker.pool import ALONE, kill, listed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Call
     from fairlane.worker.board import Held, LeaseBoard, LeaseRecord, Running
     from fairlane.worker.journal import Worked

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.text import plural
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.lease import check_rights
 from fairlane.operations.queues import reach

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnfit
 from fairlane.operations import lease, tokens
 from fairlane.operations.fire import fire

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import Queue
-from fairlane.cli.display.unknown_queue import unknown
+from fairlane.cli.tables import unknown
 
 if TYPE_CHECKING:
     from tests.cli.program import Program

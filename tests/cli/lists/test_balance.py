@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.lists.balancer import AsyncBalancer, Balancer
 from fairlane.operations.lists import LOOKS

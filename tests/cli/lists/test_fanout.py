@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.lists.fanout import Fanout
 from fairlane.lists.options import FanoutOptions
 from fairlane.operations.lists import hand_over

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.cli import stall_notice
-from fairlane.cli.results.writer import write_results
+from fairlane.cli.results import write_results
 from fairlane.cli.stall_notice import StallNotice
 from fairlane.errors import RequestLost, WaitTimeout
 from fairlane.queue import Queue

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import settings
+from fairlane.cli import progress as view
 from fairlane.cli.durations import ago, eta
-from fairlane.cli.progress import view
-from fairlane.cli.progress.view import Lines, Meter, Pace, Reading, describe, watch
-from fairlane.cli.submission.input_lines import open_source
-from fairlane.cli.submission.request import SubmitOptions, await_end
+from fairlane.cli.progress import Lines, Meter, Pace, Reading, describe, watch
+from fairlane.cli.submission import SubmitOptions, await_end, open_source
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.model import Progress
 from fairlane.options import Policy

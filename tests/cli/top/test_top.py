@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.cli.top import view
+from fairlane.cli import top
 from fairlane.errors import RedisUnreachable
 from fairlane.live.frames import Rates, frame_of
 from fairlane.live.poller import Poller
@@ -14,7 +14,7 @@ from tests.support.run.event_loop import in_event_loop
 from tests.support.scripts.snapshots import measured, request, snapshot_of, worker
 
 if TYPE_CHECKING:
-    from fairlane.cli.top.app import Top
+    from fairlane.cli.top import Top
     from fairlane.operations.observe import Snapshot
     from tests.cli.program import Program
 
@@ -43,7 +43,7 @@ class Source:
 
 
 def app_of(source: Source) -> Top:
-    from fairlane.cli.top.app import Top
+    from fairlane.cli.top import Top
 
     return Top(Poller(source.read, every_s=3600), "req", "redis://h:1")
 
@@ -180,12 +180,12 @@ async def test_text_from_redis_cannot_command_the_terminal():
 def test_a_summary_of_late_workers_is_in_words():
     found = snapshot_of(request("r1"), workers=(worker("h:1"),))
     frames = [frame_of(1, found, Rates(done=12_345.0, failed=0.0))]
-    assert "done    12.3k/s" in view.summary(found, frames)[0]
+    assert "done    12.3k/s" in top.summary(found, frames)[0]
 
 
 def test_lanes_that_do_not_fit_are_counted():
     many = [request(f"r{n}", priority=n) for n in range(9)]
-    lines = view.lanes(snapshot_of(*many), 5)
+    lines = top.lane_lines(snapshot_of(*many), 5)
     assert len(lines) == 5
     assert lines[-1].strip() == "... and 5 less urgent priorities"
 

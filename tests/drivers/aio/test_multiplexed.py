@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.aio.multiplexed import CALLS_PER_WRITE
+from fairlane.drivers.aio import CALLS_PER_WRITE, AsyncDriver
 from fairlane.operations import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.aio import connections as aio_connections
-from fairlane.drivers.sync import connections as sync_connections
+from fairlane.drivers import aio as aio_connections
+from fairlane.drivers import sync as sync_connections
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations import tokens
 from fairlane.protocol.scripts import Dialect

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import change, shards, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Message, Operation, Pause, Subscribe

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.aio.calls import AsyncCalls
-from fairlane.drivers.cluster.topology import ServerHealth
+from fairlane.drivers.aio import AsyncCalls
+from fairlane.drivers.topology import ServerHealth
 from fairlane.errors import NodeAway
 from fairlane.protocol.scripts import Dialect
 from fairlane.protocol.steps import Batch, Command, Pop

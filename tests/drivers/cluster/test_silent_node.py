@@ -12,10 +12,9 @@ import redis
 import redis.asyncio
 
 from fairlane import settings
-from fairlane.drivers.aio import connections as aio_connections
-from fairlane.drivers.sync import connections as sync_connections
-from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.drivers.sync.io import complete
+from fairlane.drivers import aio as aio_connections
+from fairlane.drivers import sync as sync_connections
+from fairlane.drivers.sync import SyncDriver, complete
 from tests.support.operations.drivers import both
 
 if TYPE_CHECKING:

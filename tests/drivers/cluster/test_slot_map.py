@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fairlane.drivers.cluster.slot_map import key_of
+from fairlane.drivers.slot_map import key_of
 from fairlane.protocol.steps import Command
 from tests.test_house import SRC, sources
 

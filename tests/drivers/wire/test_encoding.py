@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import redis
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
 
-from fairlane.drivers.wire import encoding
+from fairlane.drivers import encoding
 
 
 def line(*received: object) -> SimpleNamespace:

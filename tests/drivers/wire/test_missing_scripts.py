@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.drivers.sync.any_node import driver_of_all
+from fairlane.drivers.sync import driver_of_all
 from fairlane.errors import RedisUnfit, ScriptsNotLoaded
 from fairlane.operations import tokens
 from fairlane.operations.script_loading import everywhere, look

@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import aio, settings
 from fairlane.common import clock
-from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue

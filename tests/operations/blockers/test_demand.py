@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Step
     from fairlane.queue import Queue
     from tests.support.scripts.requests import Lane

@@ -17,7 +17,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
 

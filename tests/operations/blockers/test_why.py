@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.found import WhyWaiting
     from fairlane.protocol.steps import Batch, Command
     from fairlane.queue import Queue

@@ -45,7 +45,7 @@ from tests.support.scripts.requests import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
     from fairlane.request import Request
     from tests.support.scripts.requests import Lane

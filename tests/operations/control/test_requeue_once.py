@@ -21,7 +21,7 @@ from tests.support.scripts.requests import cut, insert, next_slice, numbered, on
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
     from tests.support.scripts.requests import Lane
 

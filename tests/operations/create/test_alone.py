@@ -22,7 +22,7 @@ from tests.support.scripts.requests import dump, once, work_off
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.create import Intent
     from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue

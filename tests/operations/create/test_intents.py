@@ -16,7 +16,7 @@ from tests.support.scripts.requests import once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from tests.support.scripts.requests import Lane
 
     Undo = Callable[..., Any]

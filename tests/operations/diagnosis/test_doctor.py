@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from fairlane.common import clock
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations.doctor import examine, examine_servers
 from fairlane.operations.server_checks import Facts, Left, judge

@@ -9,7 +9,7 @@ import pytest
 from tests.operations.flows.parts import Plain
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.operations.lost_replies import settle, slice_of_a_token, take
 from tests.support.scripts.requests import numbered, once
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.flows import Flow
 
 FIRST, SECOND, THIRD, FOURTH = "r.1", "r.2", "r.3", "r.4"

@@ -18,7 +18,7 @@ from tests.support.scripts.requests import once, work_off
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.finding import Finding
     from fairlane.queue import Queue
 

@@ -8,7 +8,7 @@ from fairlane.operations.lease import all_of, forget_stats, read_stats, tally
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 
 def send(driver: SyncDriver, priority: int, waited: dict, ran: dict, **counts: int) -> int:

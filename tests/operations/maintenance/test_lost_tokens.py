@@ -24,7 +24,7 @@ from tests.support.operations.upkeep import (
 from tests.support.scripts.requests import MINUTE, Lane, Tok, insert, pop_token
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 
 def test_what_was_queued_just_now_is_not_suspected(lane: Lane):

@@ -27,7 +27,7 @@ from tests.support.operations.upkeep import (
 from tests.support.scripts.requests import HOUR, MINUTE, Lane, Tok, work_off
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 # ------------------------------------------------------------------ drain or unknown
 

@@ -18,7 +18,7 @@ from tests.support.scripts.requests import change_number, next_slice, once
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
 
 

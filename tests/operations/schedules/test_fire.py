@@ -25,7 +25,7 @@ from tests.support.servers import backends
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.schedules import Definition
     from fairlane.protocol.steps import Operation
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane import Queue, Request
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from tests.support.scripts.requests import Lane
 
 POLICY = Policy(distinct=True)

@@ -32,7 +32,7 @@ from tests.support.scripts.requests import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
     from tests.support.scripts.requests import Lane
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from tests.support.scripts.requests import Lane
 
 CONF = keys.conf("req")

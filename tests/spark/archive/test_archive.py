@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("pyspark")
 
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import DataLost, InvalidArgument
 from fairlane.spark.archive import archive as archive_module
 from fairlane.spark.archive import reader, tables

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 ROOT = Path(__file__).resolve().parents[3]

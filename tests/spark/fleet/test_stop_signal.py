@@ -10,7 +10,7 @@ from fairlane.spark.fleet import stop_signal
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 WEEK_US = stop_signal.KEPT_MS * 1000
 

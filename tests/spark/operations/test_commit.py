@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.model import Slice
     from fairlane.protocol.steps import Operation, Step
     from fairlane.queue import Queue

@@ -26,7 +26,7 @@ from tests.support.scripts.requests import once
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 10, 100])

@@ -25,7 +25,7 @@ from tests.support.servers import backends
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 DEDUPE = {"writeMode": "dedupe", "idColumn": "id"}

@@ -13,7 +13,7 @@ from tests.spark.sink.sinks import numbers, rows, write
 from tests.support.scripts.requests import work_off
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 pytestmark = [
     pytest.mark.rest,

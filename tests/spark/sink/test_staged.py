@@ -16,7 +16,7 @@ from tests.support.scripts.requests import stored
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 
 def is_sealed(client: redis.Redis, request_id: str) -> bool:

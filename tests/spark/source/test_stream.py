@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import redis
     from pyspark.sql import SparkSession
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 LOG = "{req}:completed"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.aio import AsyncDriver
 from fairlane.protocol.steps import Batch, Command
 from tests.support.scripts.requests import once
 

@@ -26,7 +26,7 @@ from tests.support.servers import backends
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Operation
 
     Scenario = Callable[[Any], None]

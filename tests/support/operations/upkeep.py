@@ -12,7 +12,7 @@ from tests.support.scripts.requests import once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Operation, Step
     from tests.support.scripts.requests import Lane, Tok
 

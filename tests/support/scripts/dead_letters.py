@@ -18,7 +18,7 @@ from tests.support.scripts.requests import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.model import Slice, Verdict
     from fairlane.queue import Queue
     from fairlane.request import Request

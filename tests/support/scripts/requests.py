@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.model import Slice, Token
     from fairlane.protocol.scripts import Script
     from fairlane.protocol.steps import Operation, Step

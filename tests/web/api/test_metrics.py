@@ -21,7 +21,7 @@ from tests.support.wait import wait_until
 from tests.web.serving import Serving
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
     from tests.cli.program import Program
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import workers
 from fairlane.protocol import keys
 from fairlane.queue import Queue

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Dialect, library

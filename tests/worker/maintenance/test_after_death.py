@@ -16,7 +16,7 @@ from fairlane.worker.leader import NEVER
 from tests.support.operations.upkeep import HOME, server_ms
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from tests.support.scripts.requests import Lane
 
 NOW = 1_000_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import Token
 from fairlane.operations import workers

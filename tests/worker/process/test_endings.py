@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument, WorkerRefused
 from fairlane.operations import workers as registry
 from fairlane.protocol import keys

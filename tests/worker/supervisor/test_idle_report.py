@@ -25,7 +25,7 @@ from tests.worker.parts import ON_SINGLE, OP
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
 
 PAUSED = Waits("pz", "paused", "paused: fairlane resume pz")

@@ -19,7 +19,7 @@ from tests.worker.parts import OP
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Operation
 
 

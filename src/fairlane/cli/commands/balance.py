@@ -29,7 +29,7 @@ def command(*, file: str, outs: tuple[str, ...], as_json: bool, redis: str | Non
     """
     from fairlane.cli.driver import CommandDriver
     from fairlane.cli.output import write_json, write_line
-    from fairlane.cli.submission.input_lines import open_source
+    from fairlane.cli.submission import open_source
     from fairlane.lists.balancer import Balancer
 
     driver = CommandDriver(url_of(redis))

@@ -9,7 +9,7 @@ import click
 
 from fairlane.cli.options import open_request
 from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.selection.control import CODES, Wish, change_many, control_options
+from fairlane.cli.selection import CODES, Wish, change_many, control_options
 
 
 @click.command(

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.display.failure_groups import group_fields, group_lines, short
-from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.exit_status import children_of, dead_of, gone_words
 from fairlane.cli.options import (
     any_or_home_option,
@@ -19,7 +17,8 @@ from fairlane.cli.options import (
 )
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
-from fairlane.cli.selection.control import Wish, change_many, control_options
+from fairlane.cli.selection import Wish, change_many, control_options
+from fairlane.cli.tables import group_fields, group_lines, note_unknown, short
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:

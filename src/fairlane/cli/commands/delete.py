@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fairlane.cli.selection.control import CODES, Wish, change_many, control_options
+from fairlane.cli.selection import CODES, Wish, change_many, control_options
 
 
 @click.command(

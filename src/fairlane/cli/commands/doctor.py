@@ -12,7 +12,7 @@ from fairlane.cli.options import json_option, open_queue, queue_option, redis_op
 from fairlane.cli.output import note, write_json, write_line
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.finding import Finding
 
 PATIENCE_S, TIMEOUT_S = 1.0, 4.0  # a diagnosis must not take long
@@ -50,7 +50,7 @@ def _driver(redis: str | None, queue: str, *, repair: bool) -> SyncDriver:
 
     It does not wait for a Redis that is away, because its absence is a finding.
     """
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
     driver = open_queue(redis, queue, check=False).driver
     if repair:

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.display.colours import coloured
-from fairlane.cli.display.failure_groups import group_fields, group_lines, queue_group_fields, short
-from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.durations import ago
 from fairlane.cli.options import (
     any_or_home_option,
@@ -18,6 +15,14 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import note, write_json, write_styled
+from fairlane.cli.tables import (
+    coloured,
+    group_fields,
+    group_lines,
+    note_unknown,
+    queue_group_fields,
+    short,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.display.tables import REQUESTS, State, request_cells, table
-from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.options import (
     json_option,
     limit_option,
@@ -18,11 +16,12 @@ from fairlane.cli.options import (
 )
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
+from fairlane.cli.tables import REQUESTS, State, note_unknown, request_cells, table
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.shared import read_shared
 
 if TYPE_CHECKING:
-    from fairlane.cli.display.tables import Cell
+    from fairlane.cli.tables import Cell
     from fairlane.found import FlowProgress, StepProgress
 
 _HEAD = ("RUN", "FLOW", "STATE", "STEPS", "DONE", "DEAD")
@@ -102,7 +101,7 @@ def show(
 
 
 def _write_picture(file: str, found: FlowProgress) -> None:
-    from fairlane.cli.results.atomic_file import open_results
+    from fairlane.cli.results import open_results
     from fairlane.flows.svg import svg
 
     with open_results(file, "--svg") as out:

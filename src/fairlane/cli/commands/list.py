@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.display.tables import AGES, REQUESTS, age_cells, request_cells, table
-from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.options import (
     after_option,
     json_option,
@@ -17,7 +15,8 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import note, write_json, write_styled
-from fairlane.cli.selection.filters import filter_options, filters_of
+from fairlane.cli.selection import filter_options, filters_of
+from fairlane.cli.tables import AGES, REQUESTS, age_cells, note_unknown, request_cells, table
 from fairlane.model import Completion, Progress
 
 if TYPE_CHECKING:

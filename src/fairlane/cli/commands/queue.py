@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.options import (
     json_option,
     open_queue,
@@ -16,6 +15,7 @@ from fairlane.cli.options import (
 )
 from fairlane.cli.output import note, write_json, write_line
 from fairlane.cli.registry import Group
+from fairlane.cli.tables import note_unknown
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -40,10 +40,9 @@ def command(
 ) -> int:
     """Print the results of the request ID, one a line, until it has ended."""
     from fairlane.cli.exit_status import dead_of, judge, naming_what_goes_on
-    from fairlane.cli.results.atomic_file import open_results
-    from fairlane.cli.results.writer import NDJSON, write_results
+    from fairlane.cli.results import NDJSON, open_results, write_results
     from fairlane.cli.stall_notice import StallNotice
-    from fairlane.cli.submission.request import end_like_interrupt
+    from fairlane.cli.submission import end_like_interrupt
 
     limit = timeout_s(timeout)
     name = None if out == "-" else out

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane import settings
-from fairlane.cli.display.tables import State, table
-from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.options import (
     FILE,
     json_option,
@@ -23,6 +21,7 @@ from fairlane.cli.options import (
 )
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
+from fairlane.cli.tables import State, note_unknown, table
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def _bodies(
         return [_call(task, "{}" if arguments is None else arguments)]
     if file is None:
         return [body.encode("utf-8", "surrogateescape") for body in bodies]
-    from fairlane.cli.submission.input_lines import open_source
+    from fairlane.cli.submission import open_source
 
     found: list[bytes] = []
     with open_source(file) as source:

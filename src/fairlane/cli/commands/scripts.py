@@ -71,7 +71,7 @@ def _url(redis: str | None) -> str:
 
 
 def _look(url: str, *, load: bool) -> list[ScriptStatus]:
-    from fairlane.drivers.sync.any_node import driver_of_all
+    from fairlane.drivers.sync import driver_of_all
     from fairlane.operations.script_loading import everywhere, look
 
     driver = driver_of_all(url, patience_s=PATIENCE_S, timeout_s=TIMEOUT_S)

@@ -8,7 +8,7 @@ import click
 
 from fairlane.cli.options import open_request, time_ms
 from fairlane.cli.output import write_json, write_line
-from fairlane.cli.selection.control import CODES, Wish, change_many, control_options
+from fairlane.cli.selection import CODES, Wish, change_many, control_options
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:

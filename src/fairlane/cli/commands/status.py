@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.commands.failures import failure_fields, failure_rows
-from fairlane.cli.display.refresh import Frame, refresh
-from fairlane.cli.display.tables import REQUESTS, request_cells, row_line, shown_state, table
-from fairlane.cli.display.unknown_queue import note_unknown
 from fairlane.cli.durations import ago
 from fairlane.cli.options import (
     any_or_home_option,
@@ -22,6 +19,8 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import write_styled
+from fairlane.cli.progress import Frame, refresh
+from fairlane.cli.tables import REQUESTS, note_unknown, request_cells, row_line, shown_state, table
 from fairlane.common.terminal import as_json as to_json
 from fairlane.common.terminal import printable
 
@@ -188,7 +187,7 @@ def _request_table(requests: Sequence[Progress]) -> Iterator[str]:
 
 def _request_frame(request: Request, *, as_json: bool) -> Frame:
     from fairlane.cli.exit_status import summary
-    from fairlane.cli.progress.view import describe
+    from fairlane.cli.progress import describe
 
     progress, holders, retries, now_ms = request.queue.driver.run(_look(request.id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.display.tables import table
 from fairlane.cli.options import FILE, json_option, time_ms
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
+from fairlane.cli.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

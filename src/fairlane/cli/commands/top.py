@@ -33,8 +33,8 @@ def command(every: str, queue: str, redis: str | None) -> int:
         )
     with open_queue(redis, queue) as opened:
         name, place = opened.name, opened.driver.place
-    from fairlane.cli.top.app import Top
-    from fairlane.drivers.aio.driver import AsyncDriver
+    from fairlane.cli.top import Top
+    from fairlane.drivers.aio import AsyncDriver
     from fairlane.live.poller import Poller
     from fairlane.operations.observe import snapshot
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane import settings
-from fairlane.cli.display.tables import table
 from fairlane.cli.options import FILE, json_option, redis_option, time_ms, url_of
 from fairlane.cli.output import note, stdout, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
+from fairlane.cli.tables import table
 from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, SubscriberNotFound
 
@@ -46,7 +46,7 @@ def _open(redis: str | None, name: str) -> Topic:
 @redis_option
 def publish(name: str, file: str, redis: str | None) -> int:
     """Publish each line of FILE (- is stdin) as a message; print how many there were."""
-    from fairlane.cli.submission.input_lines import open_source
+    from fairlane.cli.submission import open_source
 
     with _open(redis, name) as topic, open_source(file) as source:
         numbers = topic.publish_many(chain.from_iterable(source.blocks()))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.utils import is_remote
 
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.spark.archive import tables
 from fairlane.spark.archive.reader import NONE_COUNTED, counted, counts_of, dead_of, results_of

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.accumulators import AccumulatorParam
 
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RequestNotFound
 from fairlane.operations.dead_letters import error_texts_of_many
 from fairlane.spark.archive.tables import SMALL, written

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument, WorkerRefused
 from fairlane.protocol.keys import check_name
 from fairlane.queue import Queue

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from fairlane import settings
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.options import Policy, check_limit, check_priority
 from fairlane.protocol import keys

@@ -26,7 +26,7 @@ from fairlane.spark.operations.stream_ranges import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.completion import Entries
     from fairlane.spark.operations.stream_ranges import StreamRange
 

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import DataLost, FairlaneError, InvalidArgument, RequestNotFound
 from fairlane.operations import completion
 from fairlane.operations.completion import mark

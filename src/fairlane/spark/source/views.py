@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.operations import completion as completion_log
 from fairlane.operations import request_state

@@ -6,27 +6,176 @@ installed, else a line now and then.
 
 from __future__ import annotations
 
+import datetime as dt
+import shutil
 import sys
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from fairlane import settings
 from fairlane.cli.durations import eta
 from fairlane.cli.exit_status import so_far
-from fairlane.cli.output import note
+from fairlane.cli.output import note, stdout, write_styled
 from fairlane.cli.stall_notice import StallNotice
+from fairlane.cli.tables import is_terminal
+from fairlane.common import clock
+from fairlane.common.terminal import printable
 from fairlane.common.text import exact
 
 if TYPE_CHECKING:
-    from fairlane.cli.submission.input_lines import Source
+    from collections.abc import Callable, Sequence
+
+    from fairlane.cli.submission import Source
     from fairlane.errors import RedisUnreachable
     from fairlane.model import Progress
     from fairlane.protocol.steps import Operation
     from fairlane.request import Request
+
+
+EVERY_S = 1.0  # between two reads, at least
+_REST = 9  # a read that takes long is followed by a pause so many times as long
+_CLEAR, _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[2J", "\x1b[H", "\x1b[K", "\x1b[J"
+_CUT_LINES, _WRAP_LINES = "\x1b[?7l", "\x1b[?7h"
+
+
+class Frame(NamedTuple):
+    """One read: the lines of the view, one line with the same facts, and a mark that changes.
+
+    After the last one nothing changes any more.
+    """
+
+    lines: Sequence[str]
+    line: str
+    mark: str
+    is_last: bool = False
+
+
+def refresh(look: Callable[[], Frame], *, in_place: bool) -> None:
+    """Shows the view again and again until its last frame; Ctrl-C raises KeyboardInterrupt.
+
+    With `in_place` it is drawn, if stdout is a terminal.
+    """
+    show = _draw() if in_place and is_terminal() else _print_changes()
+    while True:
+        began = clock.mono_s()
+        frame = look()
+        show(frame)
+        if frame.is_last:
+            return
+        clock.sleep(max(EVERY_S, _REST * (clock.mono_s() - began)))
+
+
+def _print_changes() -> Callable[[Frame], None]:
+    printed: list[str] = []
+
+    def show(frame: Frame) -> None:
+        if printed != [frame.mark]:
+            printed[:] = [frame.mark]
+            write_styled(frame.line)
+
+    return show
+
+
+def _draw() -> Callable[[Frame], None]:
+    """Draws from the first line of the terminal on; a view that is too high is cut off."""
+    first = [_CLEAR]
+
+    def show(frame: Frame) -> None:
+        height = shutil.get_terminal_size().lines
+        lines = [*frame.lines[: height - 2], *([] if frame.is_last else [_footer()])]
+        drawn = "".join(f"{line}{_REST_OF_LINE}\n" for line in lines)
+        start = "".join(first)
+        first.clear()
+        out = stdout()
+        text = f"{start}{_HOME}{_CUT_LINES}{drawn}{_REST_OF_SCREEN}{_WRAP_LINES}"
+        out.write(text.encode())
+        out.flush()
+
+    return show
+
+
+def _footer() -> str:
+    """Returns when this was, by the clock of this machine."""
+    return f"({dt.datetime.now().astimezone():%H:%M:%S}; Ctrl-C ends)"
+
+
+BAR_S = 0.2  # between looks
+
+
+class Bar(AbstractContextManager["Bar"]):
+    """Draws a bar on stderr, and removes a `transient` one at the end. Colours follow NO_COLOR."""
+
+    def __init__(self, *, transient: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Columns
+
+        text = "{task.fields[text]}"
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn(text, markup=False),
+        )
+        self._columns = Columns(*columns, console=Console(stderr=True), transient=transient)
+        self._task = self._columns.add_task("", total=None, text="")
+
+    def __enter__(self) -> Self:
+        self._columns.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._columns.stop()
+
+    def show(self, now: Progress, rate: float | None) -> float:
+        """Draws the bar; returns the seconds until the next look."""
+        text = [
+            f"{now.done:,}/{now.total:,}{so_far(now)}",
+            f"{now.dead:,} dead" if now.dead else "",
+        ]
+        text += [f"{now.left_out:,} left out" if now.left_out else ""]
+        text += [
+            "-/s" if rate is None else f"{rate:,.0f}/s",
+            "" if now.ended else _when(now, rate),
+        ]
+        text += [f"permits {now.held}/{now.limit}"]
+        self._columns.update(
+            self._task,
+            description=now.id,
+            total=None if now.is_open else now.total or None,
+            completed=now.total - now.left,
+            text=printable("  ".join(part for part in text if part)),
+        )
+        return BAR_S
+
+    def show_away(self, place: str, away_s: float) -> float:
+        """Shows the outage in place of the rate; returns after how many seconds to try again."""
+        del place  # the bar has no room for it
+        since = f" for {away_s:.0f} s" if away_s >= 1 else ""
+        self._columns.update(self._task, text=f"Redis does not answer{since}")
+        return BAR_S
+
+    def show_reading(self, now: Reading, rate: float | None) -> float:
+        """Draws the bar; returns the seconds until the next look."""
+        self._columns.update(
+            self._task,
+            description=printable(now.title),
+            total=None if now.share is None else 1.0,
+            completed=now.share or 0.0,
+            text="  ".join([now.doing, *now.figures(rate)]),
+        )
+        return BAR_S
+
+
+def _when(now: Progress, rate: float | None) -> str:
+    """Returns the ETA of an active request whose total is final, else its state."""
+    if now.is_open and now.state == "active":
+        return "more may come"
+    return f"ETA {eta(now.left, rate)}" if now.state == "active" else now.state
+
 
 RATE_OVER_S = 10.0  # the rate is that of the last so many seconds
 AWAY_AGAIN_S = 0.5  # between two tries while Redis does not answer
@@ -93,7 +242,7 @@ class Meter(AbstractContextManager["Meter"]):
 
 def watch(request: Request, timeout: float | None) -> None:
     """Shows progress until the end. Raises WaitTimeout, RedisUnreachable, RequestNotFound."""
-    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.drivers.sync import SyncDriver
 
     # A driver of its own: it makes one try and reports an outage soon, so that it can be shown.
     url = request.queue.driver.url
@@ -191,8 +340,6 @@ class Pace:
 def _view(*, transient: bool = False) -> AbstractContextManager[View]:
     if sys.stderr.isatty():
         try:
-            from fairlane.cli.progress.bar import Bar
-
             return Bar(transient=transient)
         except ImportError:  # the extra `progress` is not installed
             return Lines()

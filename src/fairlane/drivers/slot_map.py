@@ -13,6 +13,7 @@ from fairlane.protocol.steps import Arg, Call, Command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 Address = tuple[str, int]
 _KEYLESS = frozenset({b"TIME", b"INFO", b"SUBSCRIBE"})
 _READS = frozenset({b"XREAD", b"XREADGROUP"})

@@ -18,6 +18,7 @@ from fairlane.protocol.steps import Arg, Call, Command, Confirmed, Pop, Popped, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+
 PIECE_BYTES = 16_384  # about what Redis reads in one call
 _BLOCKING = frozenset({b"BLMOVE", b"BLMPOP", b"BRPOP", b"WAIT", b"WAITAOF"})
 _ASKING = b"*1\r\n$6\r\nASKING\r\n"

@@ -1,1 +1,0 @@
-"""Progress on stderr: `--watch` and the bar."""

@@ -1,1 +1,0 @@
-"""Writes results to stdout or to a file."""

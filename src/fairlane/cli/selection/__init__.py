@@ -1,1 +1,0 @@
-"""Options that choose requests, and the change of many of them."""

@@ -1,1 +1,0 @@
-"""`rq-submit`: reads its input, and submits it as one request or as many."""

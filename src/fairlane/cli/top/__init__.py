@@ -1,1 +1,0 @@
-"""`fairlane top`: a queue in a terminal, as it is now."""
