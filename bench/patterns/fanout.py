@@ -17,7 +17,7 @@ import redis
 from bench.harness import support
 
 from fairlane.lists.fanout import Fanout
-from fairlane.lists.options import FanoutOptions
+from fairlane.lists.service import FanoutOptions
 from fairlane.topics import Topic
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from bench.harness.registry import Peer
 from bench.peers.cpu_work import PRIMES, count_primes
 
 from fairlane import App, Executor
-from fairlane.tasks.worker.serve import workers_of
+from fairlane.tasks.serve import workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

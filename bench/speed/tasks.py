@@ -13,7 +13,7 @@ import redis
 from bench.harness import support
 
 from fairlane import App, Context, Queue, Worker
-from fairlane.tasks.worker.serve import workers_of
+from fairlane.tasks.serve import workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         WebhookNotFound,
         WorkerRefused,
     )
-    from fairlane.flows.blocking import FlowRun
+    from fairlane.flows import FlowRun
     from fairlane.model import Completion, Progress, Result
     from fairlane.operations.change import Change
     from fairlane.operations.flows import Child, Flow
@@ -53,10 +53,9 @@ if TYPE_CHECKING:
     from fairlane.options import RequestOptions, SharedOptions
     from fairlane.queue import Queue, submit_request
     from fairlane.request import OpenRequest, Request
-    from fairlane.tasks.app import App
+    from fairlane.tasks.app import App, TaskCall
     from fairlane.tasks.chain import chain, group
-    from fairlane.tasks.executor.executor import Executor
-    from fairlane.tasks.hooks import TaskCall
+    from fairlane.tasks.executor import Executor
     from fairlane.worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
     __version__: str

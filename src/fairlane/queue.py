@@ -9,7 +9,7 @@ from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.flows.blocking import FlowRun, Flows
+from fairlane.flows import FlowRun, Flows
 from fairlane.operations import admission, completion, dead_letters, find, queues, rates, shards
 from fairlane.operations import change as selection
 from fairlane.operations import pause as queue_pause
@@ -23,12 +23,11 @@ from fairlane.operations.submit import Many, checked_requests, submit
 from fairlane.operations.take import Taker, take
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
-from fairlane.pull.blocking import Taken
-from fairlane.pull.taken import taker_name
 from fairlane.redis_url import resolve_url
 from fairlane.request import OpenRequest, Request
-from fairlane.schedules.blocking import Schedules
-from fairlane.tracing.client import receiving, sending
+from fairlane.schedules import Schedules
+from fairlane.taken import Taken, taker_name
+from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

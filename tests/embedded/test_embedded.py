@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from fairlane import embedded
-from fairlane.embedded import ServerBinary, data_folders, server
+from fairlane.embedded import ServerBinary, server
 from fairlane.embedded import home as place_module
 from fairlane.embedded.home import find_place
 from fairlane.errors import RedisUnfit, RedisUnreachable
@@ -470,9 +470,9 @@ def test_valkey_reads_what_redis_wrote_up_to_7_2(
     (written / "appendonly.aof.1.base.rdb").write_bytes(head + b"rest")
     if not is_read:
         with pytest.raises(RedisUnfit, match=r"written by Redis 7, which Valkey 9\.0\.0"):
-            data_folders.choose(home)
+            server.choose(home)
         return
-    chosen, folder = data_folders.choose(home)
+    chosen, folder = server.choose(home)
     assert (chosen.path, folder) == (program, home / "valkey-9")
     assert any((folder / "appendonlydir").iterdir())
 
@@ -484,7 +484,7 @@ def test_data_stay_with_their_flavour(
     write_program(tmp_path / "2", "Valkey server v=9.0.0", name="valkey-server")
     only_on_path(tmp_path / "1", tmp_path / "2")
     (home / "redis-6" / "appendonlydir").mkdir(parents=True)
-    chosen, folder = data_folders.choose(home)
+    chosen, folder = server.choose(home)
     assert (chosen.path, folder) == (older, home / "redis-7")
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.operations import lists
 from fairlane.operations.lists import Route, Standby, Tracking, hand_over
-from fairlane.protocol import list_keys, scripts
-from fairlane.protocol.list_keys import Namespace
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.keys import Namespace
 from fairlane.protocol.steps import Command
 from tests.explore.machinery.actors import OPS, Role, kind
 from tests.explore.machinery.explorer import Faults, System
@@ -46,7 +46,7 @@ def forwarder(name: str) -> Role:
 
 @kind("publisher")
 def _publish(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    yield Command(b"LPUSH", list_keys.raw(SOURCE), *SENT)
+    yield Command(b"LPUSH", keys.raw(SOURCE), *SENT)
 
 
 @kind("fan-out")
@@ -91,10 +91,10 @@ class Lists(Protocol):
         """`in_stream` means nothing here."""
         self.library = scripts.Library(root or scripts.library().root)
         self.keys = {
-            "source": list_keys.raw(SOURCE),
+            "source": keys.raw(SOURCE),
             "behind": self.behind,
-            "first": list_keys.raw(FIRST),
-            "second": list_keys.raw(SECOND),
+            "first": keys.raw(FIRST),
+            "second": keys.raw(SECOND),
             "tracked": SPACE.messages,
         }
 
@@ -136,7 +136,7 @@ def _has_ended(actor: Actor) -> bool:
 class FanOuts(Lists):
     """Each message is in the source, in the pending list, or in every list behind, once."""
 
-    behind = list_keys.raw(PENDING)
+    behind = keys.raw(PENDING)
 
     def wrong_stand(self, facts: ListFacts) -> tuple[str, ...]:
         wrong = []
@@ -160,7 +160,7 @@ class TrackedFanOuts(FanOuts):
 class Shortest(Lists):
     """Each message is in one of the lists, and these are equally long."""
 
-    behind = list_keys.raw(PENDING)
+    behind = keys.raw(PENDING)
 
     def wrong_stand(self, facts: ListFacts) -> tuple[str, ...]:
         found = facts.waiting + facts.first + facts.second
@@ -175,7 +175,7 @@ class Shortest(Lists):
 class Forwards(Lists):
     """The target has the first messages in their order, once; the others wait in their order."""
 
-    behind = list_keys.in_flight(SOURCE)
+    behind = keys.in_flight(SOURCE)
 
     def wrong_stand(self, facts: ListFacts) -> tuple[str, ...]:
         wrong = []

@@ -14,7 +14,7 @@ from fairlane.worker.handlers import Context
 from tests.support.scripts.requests import work_off
 
 if TYPE_CHECKING:
-    from fairlane.flows.shared import SharedState
+    from fairlane.flows import SharedState
     from fairlane.queue import Queue
 
 ACCESS = Flow("access").step("check").step("notify")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from fairlane import Child, Flow
-from fairlane.flows.svg import svg
+from fairlane.flow_svg import svg
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fairlane.common import clock
 from fairlane.errors import RedisUnreachable
 from fairlane.found import Demand
-from fairlane.live.demand import ASKED_S, OLDEST_S, DemandNow, SharedDemand
+from fairlane.live import ASKED_S, OLDEST_S, DemandNow, SharedDemand
 from tests.support.scripts.snapshots import snapshot_of
 
 if TYPE_CHECKING:

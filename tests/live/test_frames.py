@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlane.live.frames import MOST_SHARES, OTHERS, Rates, Totals, frame_of, rates_between
+from fairlane.live import MOST_SHARES, OTHERS, Rates, Totals, frame_of, rates_between
 from tests.support.scripts.snapshots import NOW_MS, measured, request, snapshot_of
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlane.errors import RedisUnreachable
-from fairlane.live.poller import Poller
+from fairlane.live import Poller
 from fairlane.web.live.broadcast import Broadcast
 from tests.support.run.event_loop import in_event_loop
 from tests.support.scripts.snapshots import measured, request, snapshot_of

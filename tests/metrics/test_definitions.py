@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fairlane.metrics.definitions import ALL, BANDS, DEMAND, WANTED, WORKER, band_of
-from fairlane.metrics.plain import text_of
+from fairlane.metrics import ALL, BANDS, DEMAND, WANTED, WORKER, band_of, text_of
 from tests.guide.blocks import ROOT
 from tests.support.promtool import promtool
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from fairlane.metrics.definitions import ALL, QUEUE
+from fairlane.metrics import ALL, QUEUE
 from fairlane.web.access.tokens import SCOPES
 from fairlane.web.operate import why
 from tests.guide.blocks import ROOT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import App
-from fairlane.tasks.worker.serve import workers_of
+from fairlane.tasks.serve import workers_of
 from tests.cli.program import Program
 from tests.support.servers import backends
 

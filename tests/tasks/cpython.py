@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import test  # type: ignore[import-not-found]
 
 from fairlane import App, Executor
-from fairlane.tasks.executor.call_stream import CallFuture
+from fairlane.tasks.executor import CallFuture
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 
 from fairlane import Context
-from fairlane.tasks.worker.calls import Calls
+from fairlane.tasks.serve import Calls
 from fairlane.worker.handlers import shape_of
 
 if TYPE_CHECKING:

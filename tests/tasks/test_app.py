@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import App, ArgumentsRefused, Executor, InvalidArgument
 from fairlane.tasks.app import merged_tasks
-from fairlane.tasks.worker.calls import Calls
+from fairlane.tasks.serve import Calls
 from fairlane.testing import eager, run_tasks
 from fairlane.topics import AsyncTopic, Topic
 

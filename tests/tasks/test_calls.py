@@ -10,7 +10,7 @@ import pytest
 
 from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskCall
 from fairlane.common import clock
-from fairlane.tasks.worker.calls import Calls
+from fairlane.tasks.serve import Calls
 from fairlane.worker import calls
 from fairlane.worker.calls import Runner
 from fairlane.worker.errors import GiveBack, GivenBack

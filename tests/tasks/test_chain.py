@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_each_call_gets_the_result_before_it_first(redis_url: str, encoding: Any):
-    from fairlane.tasks.worker.serve import workers_of
+    from fairlane.tasks.serve import workers_of
 
     app = App("images", redis_url, encoding=encoding)
 

@@ -36,8 +36,8 @@ from fairlane import (
 )
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
-from fairlane.tasks.executor import call_stream
-from fairlane.tasks.executor.call_stream import Pace
+from fairlane.tasks import executor as call_stream
+from fairlane.tasks.executor import Pace
 from fairlane.testing import run_tasks
 from tests.support.scripts.requests import once
 from tests.support.wait import wait_until

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import App, ArgumentsRefused, InvalidArgument
-from fairlane.tasks.worker.serve import workers_of
+from fairlane.tasks.serve import workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from fairlane import (
     TaskError,
     WaitTimeout,
 )
-from fairlane.tasks.worker.serve import workers_of
+from fairlane.tasks.serve import workers_of
 from tests.tasks.parts import Size
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from fairlane import App, TaskError
-from fairlane.tasks.worker.serve import run_workers, workers_of
+from fairlane.tasks.serve import run_workers, workers_of
 from tests.cli.program import finish
 from tests.support.wait import wait_until
 

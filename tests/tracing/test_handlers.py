@@ -10,7 +10,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fairlane import App
-from fairlane.tasks.worker.calls import Calls
+from fairlane.tasks.serve import Calls
 from fairlane.worker import Reject, Retry, batch_handler
 from fairlane.worker.calls import Runner, traced
 from fairlane.worker.errors import GiveBack

@@ -9,7 +9,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 from starlette.testclient import TestClient
 
-from fairlane.tracing.tracer import text_of_headers
+from fairlane.tracing import text_of_headers
 from fairlane.web import asgi
 from tests.support.scripts.requests import stored
 

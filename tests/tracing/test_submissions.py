@@ -17,7 +17,7 @@ from fairlane.errors import InvalidArgument, RequestExists
 from fairlane.operations.create import submit_call
 from fairlane.operations.new_request import Digest, NewRequest
 from fairlane.options import Policy, policy_of
-from fairlane.tracing.tracer import context_of, text_of
+from fairlane.tracing import context_of, text_of
 from tests.support.scripts.requests import stored
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry import trace
 
-from fairlane import App
-from fairlane.tracing import tracer as tracing
-from fairlane.tracing.tracer import flush
+from fairlane import App, tracing
+from fairlane.tracing import flush
 from tests.cli.program import Program
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.aio.request import Request
 from fairlane.common import clock
-from fairlane.flows.blocking import named_step
-from fairlane.flows.shared import AsyncSharedState
+from fairlane.flows import AsyncSharedState, named_step
 from fairlane.operations import flow_runs
 from fairlane.protocol import keys
 

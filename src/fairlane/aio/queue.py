@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from fairlane import settings
 from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
 from fairlane.aio.request import Opening, Request
+from fairlane.aio.schedules import AsyncSchedules
+from fairlane.aio.taken import AsyncTaken
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
@@ -24,11 +26,9 @@ from fairlane.operations.submit import Many, each_request, submit
 from fairlane.operations.take import Taker, take
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
-from fairlane.pull.awaited import AsyncTaken
-from fairlane.pull.taken import taker_name
 from fairlane.redis_url import resolve_url
-from fairlane.schedules.awaited import AsyncSchedules
-from fairlane.tracing.client import receiving, sending
+from fairlane.taken import taker_name
+from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping

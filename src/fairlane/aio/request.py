@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.open_request import Submission
     from fairlane.protocol.steps import Operation
-    from fairlane.tracing.client import ClientSpan
+    from fairlane.tracing import ClientSpan
 
 
 class Request:

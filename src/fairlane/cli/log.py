@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from fairlane.cli.output import send_notes_to
-from fairlane.common.terminal import as_json, printable
+from fairlane.common.text import as_json, printable
 
 _OURS = "fairlane: %(message)s"
 _OTHERS = "%(asctime)s %(levelname)s %(name)s: %(message)s"

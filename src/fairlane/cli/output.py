@@ -11,7 +11,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fairlane.common.terminal import as_json, printable
+from fairlane.common.text import as_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,7 @@ from fairlane.cli.output import note, stdout, write_styled
 from fairlane.cli.stall_notice import StallNotice
 from fairlane.cli.tables import is_terminal
 from fairlane.common import clock
-from fairlane.common.terminal import printable
-from fairlane.common.text import exact
+from fairlane.common.text import exact, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fairlane.cli.exit_status import counts_of
 from fairlane.cli.output import note, stdout
-from fairlane.common.terminal import as_json
+from fairlane.common.text import as_json
 from fairlane.errors import FairlaneError, InvalidArgument
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 
 from fairlane.cli.durations import ago
 from fairlane.cli.output import note
-from fairlane.common.terminal import printable
+from fairlane.common.text import printable
 from fairlane.model import Completion
 
 if TYPE_CHECKING:

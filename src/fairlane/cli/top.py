@@ -11,8 +11,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from fairlane.common.terminal import printable
-from fairlane.common.text import of_queue
+from fairlane.common.text import of_queue, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from fairlane.live.frames import Frame
-    from fairlane.live.poller import Poller
+    from fairlane.live import Frame, Poller
     from fairlane.operations.observe import Snapshot
 
 

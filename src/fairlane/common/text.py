@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
 
 _CUT = "\n[...]\n"  # in the middle of a text that was too long
 _SHOWN = 5  # names in a sentence
@@ -100,3 +103,25 @@ def size(count: float) -> str:
 def reason_words(reason: str) -> str:
     """Returns why a sub-request is dead, given the reason that is stored with it."""
     return _REASONS.get(reason, reason)
+
+
+# Control characters (C0, DEL, C1), marks that change the direction of text, line separators, and
+# single surrogates, which no terminal can show.
+_COMMANDS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """Returns `text` with an escape for each character that could command a terminal."""
+    if text.isprintable():
+        return text
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def as_json(value: Any) -> str:
+    """Returns JSON on one line, which means the same and could not command a terminal either."""
+    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    if text.isascii() and "\x7f" not in text:  # JSON has an escape for each C0
+        return text
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -10,14 +10,13 @@ from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisError, RedisUnreachable
-from fairlane.lists.service import BLOCK_S, Every, Loop, host, log
-from fairlane.lists.slots import check_one_slot
+from fairlane.lists.service import BLOCK_S, Every, Loop, check_one_slot, host, log
 from fairlane.operations import lists
 from fairlane.operations.lists import Tracking, hand_over, read_backlog
-from fairlane.protocol import list_keys
+from fairlane.protocol import keys
 
 if TYPE_CHECKING:
-    from fairlane.lists.options import FanoutOptions
+    from fairlane.lists.service import FanoutOptions
     from fairlane.operations.lists import Backlog, Service
     from fairlane.protocol.steps import Operation
 
@@ -97,7 +96,7 @@ class Fanout:
             if self._loop.is_ending:
                 return False
             raise
-        names = [list_keys.raw(name) for name in self._route.names]
+        names = [keys.raw(name) for name in self._route.names]
         space = options.space
         check_one_slot(driver, names + ([space.ids] if space else []))
         if space:
@@ -113,7 +112,7 @@ class Fanout:
     def _registration(self) -> Operation[str]:
         options = self.options
         return lists.register(
-            list_keys.Namespace(options.namespace),
+            keys.Namespace(options.namespace),
             host(),
             os.getpid(),
             options.service_expire,
@@ -161,7 +160,7 @@ class Fanout:
     def _settle(self, *, is_last: bool = False) -> None:
         if self._tracking() is None or not (is_last or self._settling.is_due()):
             return
-        space = list_keys.Namespace(self.options.namespace)
+        space = keys.Namespace(self.options.namespace)
         settled = self._driver.run(lists.settle_messages(space))
         self.counts.done += settled.done
         self.counts.timed_out += settled.timed_out

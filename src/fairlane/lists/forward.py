@@ -15,7 +15,7 @@ from fairlane.operations import lists
 from fairlane.operations.lists import Flight, ForwardState, Standby
 
 if TYPE_CHECKING:
-    from fairlane.lists.addresses import ListAddress
+    from fairlane.lists.service import ListAddress
     from fairlane.operations.lists import Disagreement
     from fairlane.protocol.steps import Operation
 

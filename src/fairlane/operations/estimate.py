@@ -25,7 +25,7 @@ from fairlane.operations.request_state import not_found, number, progress_of
 from fairlane.operations.shards import read_shards
 from fairlane.operations.tokens import parse
 from fairlane.operations.workers import LATEST_MS
-from fairlane.protocol import keys, permit_fields
+from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fairlane.found import Cause, WorkerState
     from fairlane.model import Progress, Token
     from fairlane.operations.backlog import Waiting
-    from fairlane.protocol.permit_fields import HeldPermit
+    from fairlane.protocol.request_hash import HeldPermit
     from fairlane.protocol.steps import Operation
 
 
@@ -182,7 +182,7 @@ def read_holders(request_id: str, names: list[bytes]) -> Operation[list[HeldPerm
     fields = {
         name.decode(): text.decode("utf-8", "replace") for name, text in pairs if text is not None
     }
-    return list(permit_fields.held(fields))
+    return list(request_hash.held(fields))
 
 
 def _circle(waiting: dict[str, list[Life]]) -> Operation[tuple[str, ...]]:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from fairlane.common.xid import xid_of
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.operations.batching import run_all
-from fairlane.protocol import keys, list_keys
+from fairlane.protocol import keys
+from fairlane.protocol import keys as list_keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, SingleServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from fairlane.protocol.list_keys import Namespace
+    from fairlane.protocol.keys import Namespace
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Arg, Call, Operation
 

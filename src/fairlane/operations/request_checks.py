@@ -28,7 +28,7 @@ from fairlane.operations.tokens import drop_active, parse
 from fairlane.operations.topics import read_topic
 from fairlane.operations.why import causes_of
 from fairlane.operations.workers import is_late, look_at, reap_all
-from fairlane.protocol import keys, list_keys
+from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
@@ -269,7 +269,7 @@ def check_messages(found: Iterable[bytes], now_ms: int) -> Operation[list[Findin
     for key in found:
         if (topic := keys.topic_of(key)) is not None:
             findings += yield from _topic(topic, now_ms)
-        elif (source := list_keys.forwarded_list(key)) is not None:
+        elif (source := keys.forwarded_list(key)) is not None:
             findings += yield from _forwarded(source, now_ms)
     return findings
 

@@ -10,7 +10,7 @@ from fairlane.common.rate import parse_rates
 from fairlane.errors import RequestNotFound
 from fairlane.model import Completion, FailedAttempt, Progress
 from fairlane.operations.batching import run_each
-from fairlane.protocol import keys, permit_fields
+from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
@@ -117,7 +117,7 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
     fields = yield Command(b"HGETALL", keys.permits(request_id))
     rows = [
         {"permit": one.k, "fence": one.fence, "owed": one.owed, "worker": one.worker}
-        for one in permit_fields.held(as_text(fields))
+        for one in request_hash.held(as_text(fields))
     ]
     return sorted(rows, key=lambda row: int(row["permit"]))
 

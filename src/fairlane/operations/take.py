@@ -27,7 +27,7 @@ from fairlane.operations.receipt import Receipt, check_visible, new_proof, recei
 from fairlane.operations.shards import served
 from fairlane.operations.tokens import parse, pop, pop_ahead, push
 from fairlane.options import check_whole
-from fairlane.protocol import keys, permit_fields
+from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Pause
@@ -63,7 +63,7 @@ def find_receipt(queue: str, request_id: str, index: int) -> Operation[Receipt |
     home, durable = parse_fields(_FIELDS, row)
     if home != queue:
         return None
-    for one in permit_fields.held(as_text(fields)):
+    for one in request_hash.held(as_text(fields)):
         if one.worker.startswith(TAKER) and one.first.endswith(f"-{index}"):
             attempt = (yield from _attempt(stream, one.first)) if is_stream else 1
             return Receipt(

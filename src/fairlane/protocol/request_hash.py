@@ -9,7 +9,8 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
 
 PACKED: Mapping[str, tuple[str, ...]] = {
     "policy": (
@@ -110,3 +111,43 @@ def as_text(flat: Any) -> dict[str, str]:
     """Returns a hash's reply as a dict of text; a body is never in a hash."""
     pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
     return {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
+
+
+class QueuedPermit(NamedTuple):
+    """A permit whose token is on its way to the lane of this number; `due_ms` is 0 for now."""
+
+    k: str
+    g: str
+    since_ms: int
+    lane: int
+    due_ms: int
+
+
+class HeldPermit(NamedTuple):
+    """A permit under a lease, which still owes `owed` sub-requests.
+
+    `op` is of its acquire. `first` is the first of its entries, "" once some of them are settled.
+    """
+
+    k: str
+    fence: str
+    op: str
+    owed: str
+    first: str
+    worker: str
+
+
+def queued(fields: Mapping[str, str]) -> Iterator[QueuedPermit]:
+    """Yields the queued permits."""
+    for k, text in fields.items():
+        if text.startswith("q:"):
+            _, g, since, lane, due = text.split(":")
+            yield QueuedPermit(k, g, int(since), int(lane), int(due))
+
+
+def held(fields: Mapping[str, str]) -> Iterator[HeldPermit]:
+    """Yields the held permits."""
+    for k, text in fields.items():
+        if text.startswith("h:"):
+            _, fence, _, op, _, owed, _, first, _, worker = text.split(":", 9)
+            yield HeldPermit(k, fence, op, owed, first, worker)

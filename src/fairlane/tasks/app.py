@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import logging
 import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,20 +29,204 @@ from typing import (
 from fairlane import aio, settings
 from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, type_of
-from fairlane.operations.schedules import DEFAULT_MISSED, Definition, Missed
+from fairlane.operations.schedules import (
+    DEFAULT_MISSED,
+    Definition,
+    Missed,
+    check_schedule_name,
+    define,
+    register,
+)
 from fairlane.protocol.keys import check_name
 from fairlane.queue import Queue
 from fairlane.tasks.codec import codec_named
-from fairlane.tasks.hooks import DeadHook, Hook, Hooks, Middleware
 from fairlane.tasks.options import TaskOptions, task_options
-from fairlane.tasks.schedules import scheduler
 from fairlane.tasks.signature import TaskSignature
 from fairlane.tasks.task import Task
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.worker.handlers import Context
+
+
+__fairlane_caller__ = True  # its frames are left out of a task's traceback
+_LOOK_S = 0.2  # between looks whether a call's result is still wanted
+T = TypeVar("T")
+Hook = Callable[[], Any]  # may be async
+DeadHook = Callable[["TaskCall", BaseException], Any]  # may be async
+
+
+@dataclass(slots=True)
+class TaskCall:
+    """One call of a task in a worker: the task's name, its arguments by name, its context."""
+
+    task: str
+    arguments: dict[str, Any]
+    context: Context
+
+
+Middleware = Callable[[TaskCall], Iterator[None]] | Callable[[TaskCall], AsyncIterator[None]]
+
+
+@dataclass(slots=True)
+class Hooks:
+    """The hooks of one app, in the order of their registration."""
+
+    startup: list[Hook] = field(default_factory=list)
+    shutdown: list[Hook] = field(default_factory=list)
+    around: list[Callable[[TaskCall], Any]] = field(default_factory=list)
+    dead: list[DeadHook] = field(default_factory=list)
+
+    def add_middleware(self, function: Middleware) -> None:
+        """Adds a generator function that yields once. Raises InvalidArgument."""
+        if inspect.isgeneratorfunction(function):
+            self.around.append(contextlib.contextmanager(function))
+        elif inspect.isasyncgenfunction(function):
+            self.around.append(contextlib.asynccontextmanager(function))
+        else:
+            raise InvalidArgument(
+                f"middleware {_name(function)} is not valid: a generator function is expected, "
+                "with one yield, where the call runs"
+            )
+
+    @staticmethod
+    def check(what: str, hook: Any) -> None:
+        """Raises InvalidArgument unless a hook is something to call."""
+        if not callable(hook):
+            raise InvalidArgument(f"{what} is {type_of(hook)}: a function is expected")
+
+
+class ProcessLoop:
+    """An event loop on a thread of its own, for async functions in a worker of sync tasks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, called: Awaitable[T], context: Context | None = None) -> T:
+        """Runs a coroutine to its end and returns its result; raises what the coroutine raises.
+
+        The coroutine is cancelled soon after the context reports that its result is not wanted. A
+        call from within this loop has a loop of its own, because it would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            nested = ProcessLoop()
+            try:
+                return nested.run(called, context)
+            finally:
+                nested.close()
+        done = asyncio.run_coroutine_threadsafe(_outcome(called), self._running())
+        while True:
+            try:
+                value, error = done.result(None if context is None else _LOOK_S)
+            except TimeoutError:
+                if context is not None and context.cancelled:
+                    done.cancel()
+                continue
+            except CancelledError:
+                raise asyncio.CancelledError from None
+            if error is not None:
+                raise error
+            return value  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Ends the thread and the loop; another call starts them anew."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="fairlane-tasks", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+
+async def _outcome(called: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+    """Returns an error as a value, so that its traceback begins with the coroutine's frames."""
+    try:
+        return await called, None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  raised again by the caller
+        return None, error
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+AnyTask = TypeVar("AnyTask", bound=Task[..., Any, Any])
+_log = logging.getLogger("fairlane.worker")
+
+
+def scheduler(
+    app: App,
+    name: str | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    given: dict[str, Any],
+) -> Callable[[AnyTask], AnyTask]:
+    """Returns the decorator of App.cron; `given` are the arguments of `define`."""
+    define(bodies=[b"-"], **given)  # a wrong line is refused before its task is known
+
+    def decorate(task: AnyTask) -> AnyTask:
+        if not isinstance(task, Task):
+            raise InvalidArgument(
+                f"cron is given {type_of(task)}: write @app.cron(...) above @app.task"
+            )
+        if task.app is not app:
+            raise InvalidArgument(
+                f"task {task.name} is of app {task.app.name}: register it there, not at {app.name}"
+            )
+        own = check_schedule_name(app.name, task.name if name is None else name)
+        if own in app.schedules:
+            raise InvalidArgument(f"schedule {own} is registered already: choose another name=")
+        body = task.encode_call(*args, **(kwargs or {}))
+        options = {
+            option: value
+            for option, value in task.options.items()
+            if option not in {"id", "max_wait_s"}  # of one submission
+        }
+        app.schedules[own] = define(bodies=[body], app=True, **given, **options)
+        return task
+
+    return decorate
+
+
+def schedules_of(apps: Iterable[App]) -> dict[str, Definition]:
+    """Returns the schedules of apps of one queue. Raises InvalidArgument: two have one name."""
+    found: dict[str, Definition] = {}
+    for app in apps:
+        for name, definition in app.schedules.items():
+            if name in found:
+                raise InvalidArgument(
+                    f"two apps of queue {app.name} have a schedule {name}: "
+                    "give one of them another name="
+                )
+            found[name] = definition
+    return found
+
+
+def register_schedules(driver: SyncDriver, queue: str, wanted: dict[str, Definition]) -> None:
+    """Writes the schedules of apps to Redis; logs those of apps that are not among them."""
+    for name in driver.run(register(queue, wanted)):
+        _log.warning(
+            "schedule %s of queue %s goes on, but no app of this worker has it: "
+            "fairlane schedule remove %s --queue %s removes it",
+            *(name, queue, name, queue),
+        )
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +234,6 @@ Awaited = Coroutine[Any, Any, R]
 H = TypeVar("H", bound=Hook)
 D = TypeVar("D", bound=DeadHook)
 M = TypeVar("M", bound=Middleware)
-T = TypeVar("T", bound=Task[..., Any, Any])
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _UNKNOWN = ("wait", "dead")
 
@@ -178,7 +365,7 @@ class App:
         kwargs: dict[str, Any] | None = None,
         missed: Missed = DEFAULT_MISSED,
         most: int = settings.MISSED_MOST,
-    ) -> Callable[[T], T]:
+    ) -> Callable[[AnyTask], AnyTask]:
         """Returns a decorator that makes a task recur: `@app.cron("0 7 * * mon-fri")`.
 
         Workers of this app add the schedule when they start. Each tick submits one call, with

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fairlane.errors import TaskError
-    from fairlane.flows.blocking import FlowRun
+    from fairlane.flows import FlowRun
     from fairlane.request import Request
     from fairlane.tasks.codec import Codec
     from fairlane.tasks.options import RequestOptions

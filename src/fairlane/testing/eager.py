@@ -13,8 +13,8 @@ from fairlane.model import DeadSubRequest, Entry, Progress, Result, Slice
 from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.tasks.app import StandIn, check_apps
-from fairlane.tasks.worker.calls import Calls
-from fairlane.testing.watched import WatchedHandler
+from fairlane.tasks.serve import Calls
+from fairlane.testing.run import WatchedHandler
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.calls import Runner
 

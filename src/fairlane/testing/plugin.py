@@ -69,7 +69,7 @@ def fairlane_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def fairlane_app(request: pytest.FixtureRequest, fairlane_server: str) -> Iterator[App]:
     """Returns the first app of the setting `fairlane_app`, on a Redis that is empty."""
     from fairlane.errors import FairlaneError
-    from fairlane.tasks.worker.serve import load_apps
+    from fairlane.tasks.serve import load_apps
     from fairlane.testing.run import return_to_present
 
     names: list[str] = request.config.getini(_INI)

@@ -15,9 +15,9 @@ import msgspec
 from starlette.responses import Response
 
 from fairlane import settings
+from fairlane.aio.taken import AsyncTaken
 from fairlane.errors import ReceiptExpired
 from fairlane.operations.take import find_receipt
-from fairlane.pull.awaited import AsyncTaken
 from fairlane.web.endpoint.admission import UNAUTHORIZED
 from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import FORM, JSON, content, decoded, media_of

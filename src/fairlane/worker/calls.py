@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from fairlane import settings
+from fairlane import settings, tracing
 from fairlane.common import clock
 from fairlane.common.backoff import retry_delay_ms
 from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
 from fairlane.errors import type_of
 from fairlane.model import RESULT_HEAD, Entry, Slice, Verdict, result_head
-from fairlane.tracing import tracer as tracing
 from fairlane.worker import termination
 from fairlane.worker.errors import GiveBack, GivenBack, Reject, Retry, TimedOut, is_seconds
 from fairlane.worker.handlers import Context, Shape

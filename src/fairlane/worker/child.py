@@ -28,7 +28,7 @@ from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError
 from fairlane.operations.workers import promote
-from fairlane.tracing.tracer import flush
+from fairlane.tracing import flush
 from fairlane.worker import termination
 from fairlane.worker.calls import Runner
 from fairlane.worker.handlers import connect_handlers

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane import settings
 from fairlane.common.fingerprint import FOREIGN
-from fairlane.common.terminal import as_json
+from fairlane.common.text import as_json
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
-from fairlane.flows.shared import AsyncSharedState, SharedState
+from fairlane.flows import AsyncSharedState, SharedState
 from fairlane.operations.hand_over import Place, run_of
 from fairlane.operations.shared import forget_callers
 from fairlane.protocol.request_hash import read

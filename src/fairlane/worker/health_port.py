@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, WorkerRefused
-from fairlane.metrics.definitions import DEMAND, WANTED, WORKER
-from fairlane.metrics.plain import MEDIA, text_of
+from fairlane.metrics import DEMAND, MEDIA, WANTED, WORKER, text_of
 from fairlane.protocol.keys import check_name
 
 if TYPE_CHECKING:

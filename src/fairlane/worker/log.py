@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlane.common import clock
 from fairlane.common.fingerprint import fingerprint_of, read_failure
-from fairlane.common.terminal import printable
-from fairlane.common.text import plural
+from fairlane.common.text import plural, printable
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 
 if TYPE_CHECKING:

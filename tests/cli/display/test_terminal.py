@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from fairlane.cli.registry import COMMANDS
-from fairlane.common import terminal
+from fairlane.common import text as terminal
 from fairlane.operations.schedules import define
 from fairlane.protocol import keys
 from fairlane.queue import Queue

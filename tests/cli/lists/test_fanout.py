@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.drivers.sync import SyncDriver
 from fairlane.lists.fanout import Fanout
-from fairlane.lists.options import FanoutOptions
+from fairlane.lists.service import FanoutOptions
 from fairlane.operations.lists import hand_over
 from fairlane.protocol.steps import Call
 from tests.cli.lists.running import Crew

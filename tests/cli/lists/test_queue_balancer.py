@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import Queue
 from fairlane.errors import InvalidArgument, QueueFull, RedisUnreachable
-from fairlane.lists.queue_balancer import AsyncQueueBalancer, QueueBalancer
+from fairlane.lists.balancer import AsyncQueueBalancer, QueueBalancer
 from fairlane.operations.admission import LOOKS
 from fairlane.protocol import keys
 

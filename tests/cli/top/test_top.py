@@ -8,8 +8,7 @@ import pytest
 
 from fairlane.cli import top
 from fairlane.errors import RedisUnreachable
-from fairlane.live.frames import Rates, frame_of
-from fairlane.live.poller import Poller
+from fairlane.live import Poller, Rates, frame_of
 from tests.support.run.event_loop import in_event_loop
 from tests.support.scripts.snapshots import measured, request, snapshot_of, worker
 

@@ -18,7 +18,7 @@ from fairlane.operations.estimate import (
     capacity_of,
     estimate,
 )
-from fairlane.protocol.permit_fields import HeldPermit
+from fairlane.protocol.request_hash import HeldPermit
 
 NOW = 1_000_000
 FOUR = Capacity(units=4, per_s=20.0)  # five a second each

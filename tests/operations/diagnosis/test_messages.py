@@ -11,7 +11,7 @@ from fairlane.operations.doctor import Walk
 from fairlane.operations.finding import NOTE, WARN, Finding
 from fairlane.operations.request_checks import check_messages
 from fairlane.operations.topics import acknowledge, fetch, publish, set_retention, subscribe
-from fairlane.protocol import keys, list_keys
+from fairlane.protocol import keys
 from tests.support.operations.upkeep import server_ms
 from tests.support.scripts.requests import HOUR, MINUTE
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
 
 CONF = keys.topic("news")[1]
-ORDERS = list_keys.forward_state("orders")
+ORDERS = keys.forward_state("orders")
 
 
 @pytest.fixture
 def lane(lane: Lane) -> Iterator[Lane]:
     """Makes a topic and a list without a TTL, and removes them before the keys are checked."""
     yield lane
-    for key in (ORDERS, list_keys.in_flight("orders"), "orders"):
+    for key in (ORDERS, keys.in_flight("orders"), "orders"):
         lane.client.delete(key)
     for key in lane.client.scan_iter("topic:*"):
         lane.client.delete(key)
@@ -115,7 +115,7 @@ def test_a_forwarded_list_without_a_forwarder_is_found(lane: Lane):
     assert (one.severity, one.subject) == (WARN, "list orders")
     assert one.what == "2 messages not forwarded, and no forwarder is active"
     assert one.remedy == "start one: fairlane forward --from URL/orders --to URL/LIST"
-    lane.client.delete(list_keys.in_flight("orders"))
+    lane.client.delete(keys.in_flight("orders"))
     assert found(lane, MINUTE) == []
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.model import Result
-    from fairlane.pull.blocking import Taken
     from fairlane.request import Request
+    from fairlane.taken import Taken
 
 TOO_OLD = pytest.raises(ReceiptExpired, match="is too old: its lease is over")
 

@@ -22,7 +22,7 @@ from tests.support.scripts.requests import numbered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.pull.blocking import Taken
+    from fairlane.taken import Taken
 
 MINUTE_S = 60
 

@@ -7,8 +7,8 @@ from typing import Any
 from fairlane.operations import lists, topics
 from fairlane.operations.admission import place, withdraw
 from fairlane.operations.lists import Route, Tracking, hand_over, push_shortest
-from fairlane.protocol import list_keys
-from fairlane.protocol.list_keys import Namespace
+from fairlane.protocol import keys
+from fairlane.protocol.keys import Namespace
 from fairlane.queue import Queue
 from tests.support.scripts.requests import numbered
 
@@ -43,7 +43,7 @@ def forwards(driver: Any) -> None:
             driver.client.lpush(source, "three")
     driver.run(lists.wait_for_message(source, 0.01))
     driver.run(lists.next_flight(source, "a", 0, "e", landed))
-    driver.client.delete(list_keys.landed(target))
+    driver.client.delete(keys.landed(target))
     flight = driver.run(lists.next_flight(source, "b", 60_000, "e"))
     assert driver.run(lists.land(target, flight)).word == "gap"
     driver.run(lists.restart(source, flight.epoch, "f", "gap"))

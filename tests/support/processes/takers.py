@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
-    from fairlane.pull.blocking import Taken
     from fairlane.queue import Queue
+    from fairlane.taken import Taken
 
 HOUR = 3_600
 

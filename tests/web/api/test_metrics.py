@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlane.metrics.definitions import BANDS, QUEUE, UP
+from fairlane.metrics import BANDS, QUEUE, UP
 from fairlane.operations.lease import tally
 from fairlane.protocol.steps import Batch
 from fairlane.web.endpoint.site import Recent

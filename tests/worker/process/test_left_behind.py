@@ -15,7 +15,7 @@ import pytest
 
 from fairlane import App
 from fairlane.errors import HandlerNotFound
-from fairlane.tasks.worker.calls import Calls
+from fairlane.tasks.serve import Calls
 from fairlane.worker import Worker, termination
 from fairlane.worker.handlers import load_object
 from tests.worker.parts import ON_SINGLE

@@ -302,7 +302,7 @@ def test_a_crash_in_a_task_is_placed_in_the_users_file():
         "Current thread 0x0000000000000001 (most recent call first):\n"
         '  File "/app/mine.py", line 60 in deep\n'
         '  File "/app/mine.py", line 70 in resize\n'
-        f'  File "{package}tasks/worker/calls.py", line 120 in bare\n'
+        f'  File "{package}tasks/serve.py", line 120 in bare\n'
         f"  {stack_dump._RUNNER}, line 9 in run\n"
     )
     assert stack_dump.own_frame(stack_dump.crash_of(text)) == "mine.py:60 deep"

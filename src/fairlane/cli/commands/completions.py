@@ -15,8 +15,7 @@ from fairlane.cli.durations import ago
 from fairlane.cli.options import json_option, limit_option, open_queue, queue_option, redis_option
 from fairlane.cli.output import note, write_json, write_styled
 from fairlane.cli.tables import coloured, note_unknown
-from fairlane.common.terminal import printable
-from fairlane.common.text import of_queue
+from fairlane.common.text import of_queue, printable
 from fairlane.errors import InvalidArgument, RedisUnreachable
 
 if TYPE_CHECKING:

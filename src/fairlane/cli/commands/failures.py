@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fairlane.cli.durations import ago
-from fairlane.common.terminal import printable
+from fairlane.common.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import click
 from fairlane.cli.options import FILE, log_format_option, redis_option, url_of
 
 if TYPE_CHECKING:
-    from fairlane.lists.options import FanoutOptions
+    from fairlane.lists.service import FanoutOptions
 
 CONFIG_VARIABLE = "propsFile"  # as mpush has it
 
@@ -86,7 +86,7 @@ def command(
     """
     from fairlane.cli.log import log_to_stderr
     from fairlane.lists.fanout import Fanout
-    from fairlane.lists.options import fanout_options, read_config
+    from fairlane.lists.service import fanout_options, read_config
 
     read, url = read_config(config) if config else ({}, None)
     chosen = {name: value for name, value in given.items() if value not in (None, ())}

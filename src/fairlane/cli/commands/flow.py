@@ -102,7 +102,7 @@ def show(
 
 def _write_picture(file: str, found: FlowProgress) -> None:
     from fairlane.cli.results import open_results
-    from fairlane.flows.svg import svg
+    from fairlane.flow_svg import svg
 
     with open_results(file, "--svg") as out:
         if out is not None:

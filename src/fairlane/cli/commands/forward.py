@@ -10,7 +10,7 @@ from fairlane.cli.options import log_format_option, time_ms
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from fairlane.lists.addresses import ListAddress
+    from fairlane.lists.service import ListAddress
 
 
 @click.command("forward", short_help="Send the messages of a list to another Redis, in order.")
@@ -63,8 +63,8 @@ def command(
     forwarders are killed and replies are lost.
     """
     from fairlane.cli.log import log_to_stderr
-    from fairlane.lists.addresses import list_address
     from fairlane.lists.forward import Forwarder
+    from fairlane.lists.service import list_address
 
     log_to_stderr("info", log_format)
     begin = list_address("--from", source)

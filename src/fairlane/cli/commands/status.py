@@ -21,8 +21,8 @@ from fairlane.cli.options import (
 from fairlane.cli.output import write_styled
 from fairlane.cli.progress import Frame, refresh
 from fairlane.cli.tables import REQUESTS, note_unknown, request_cells, row_line, shown_state, table
-from fairlane.common.terminal import as_json as to_json
-from fairlane.common.terminal import printable
+from fairlane.common.text import as_json as to_json
+from fairlane.common.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -35,7 +35,7 @@ def command(every: str, queue: str, redis: str | None) -> int:
         name, place = opened.name, opened.driver.place
     from fairlane.cli.top import Top
     from fairlane.drivers.aio import AsyncDriver
-    from fairlane.live.poller import Poller
+    from fairlane.live import Poller
     from fairlane.operations.observe import snapshot
 
     driver = AsyncDriver(url_of(redis), patience_s=_PATIENCE_S)

@@ -219,7 +219,7 @@ def _row(one: Subscriber) -> tuple[str, ...]:
 def list_(redis: str | None) -> int:
     """List the names of all topics. It scans all keys of the Redis, a page at a time."""
     from fairlane.cli.driver import CommandDriver
-    from fairlane.topics.blocking import topic_names
+    from fairlane.topics import topic_names
 
     driver = CommandDriver(url_of(redis))
     driver.greet()

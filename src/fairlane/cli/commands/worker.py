@@ -185,7 +185,7 @@ def _run_apps(
     until_idle: bool,
 ) -> int:
     """Runs a worker for each queue of these apps. Once they are loaded, `log` sets up the log."""
-    from fairlane.tasks.worker.serve import load_apps, run_workers, workers_of
+    from fairlane.tasks.serve import load_apps, run_workers, workers_of
 
     apps = load_apps(names)
     for app in apps if redis is None else []:

@@ -12,8 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairlane.tracing.client import continued
-from fairlane.tracing.tracer import text_of_headers
+from fairlane.tracing import continued, text_of_headers
 from fairlane.web.endpoint.admission import admit, check_still
 from fairlane.web.endpoint.problem import Refusal, as_problem, refusal_of
 from fairlane.web.endpoint.trail import GONE, REFUSED, recorded

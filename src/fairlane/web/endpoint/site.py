@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError
-from fairlane.live.demand import SharedDemand
+from fairlane.live import SharedDemand
 from fairlane.web.access.caller import Proxies
 from fairlane.web.access.cookie import Sessions
 from fairlane.web.endpoint.follower import Follower

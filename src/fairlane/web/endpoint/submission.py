@@ -14,7 +14,7 @@ from fairlane.operations.submit import submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
-from fairlane.tracing.client import sending
+from fairlane.tracing import sending
 from fairlane.web.endpoint.problem import Refusal, refusal_of
 from fairlane.web.endpoint.route import caller_of
 from fairlane.web.endpoint.trail import Trail, entry_of

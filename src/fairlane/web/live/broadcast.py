@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlane.live.poller import Poller
+from fairlane.live import Poller
 from fairlane.web.live.schemas import RawLive, now_of
 
 if TYPE_CHECKING:

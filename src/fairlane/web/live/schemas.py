@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from fairlane.live.frames import Frame  # noqa: TC001  msgspec reads the types
+from fairlane.live import Frame  # noqa: TC001  msgspec reads the types
 from fairlane.operations.observe import LaneSample, RequestSample, ServerStates, WorkerTotals  # noqa: TC001
 
 if TYPE_CHECKING:

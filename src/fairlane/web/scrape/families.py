@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from fairlane import metrics as defined
 from fairlane.common.histogram import Distribution, bounds_of
-from fairlane.metrics import definitions as defined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from fairlane.found import Demand
-    from fairlane.metrics.definitions import Metric as Defined
+    from fairlane.metrics import Metric as Defined
     from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
 

@@ -14,8 +14,8 @@ from fairlane.web.endpoint.problem import Refusal
 from fairlane.web.endpoint.reading import MOST_ITEMS
 
 if TYPE_CHECKING:
+    from fairlane.aio.taken import AsyncTaken
     from fairlane.model import Completion, DeadSubRequest, Progress, Result
-    from fairlane.pull.awaited import AsyncTaken
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ from fairlane.web.v1.schemas import (
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
-    from fairlane.pull.awaited import AsyncTaken
+    from fairlane.aio.taken import AsyncTaken
     from fairlane.web.endpoint.site import Site
 
 

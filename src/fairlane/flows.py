@@ -1,14 +1,23 @@
-"""The state that the steps of a run share, in the blocking API and for asyncio."""
+"""The runs of flows in the blocking API."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations import shared
+from fairlane.common import clock
+from fairlane.errors import InvalidArgument
+from fairlane.operations import flow_runs, shared
+from fairlane.protocol import keys
+from fairlane.request import Request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fairlane.drivers.aio import AsyncDriver
     from fairlane.drivers.sync import SyncDriver
+    from fairlane.found import FlowProgress
+    from fairlane.model import Result
+    from fairlane.queue import Queue
 
 
 class SharedState:
@@ -101,3 +110,86 @@ class AsyncSharedState:
 
     def __repr__(self) -> str:
         return f"<AsyncSharedState of flow {self._run}>"
+
+
+class FlowRun:
+    """A flow that was submitted, by its id. It keeps no state, so it is never out of date."""
+
+    def __init__(self, queue: Queue, run: str) -> None:
+        self.queue, self.id = queue, keys.check_name("flow id", run)
+
+    def state(self) -> str:
+        """Returns active, done or cancelled; active until every step has ended.
+
+        Raises RequestNotFound.
+        """
+        return self.queue.driver.run(flow_runs.flow_state(self.id))
+
+    def progress(self) -> FlowProgress:
+        """Returns the steps that are still kept, with counts. Raises RequestNotFound."""
+        return self.queue.driver.run(flow_runs.flow_progress(self.id))
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Blocks until every step has ended; returns done or cancelled.
+
+        `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
+        """
+        return self.queue.driver.run(flow_runs.wait_for_flow(self.id, clock.mono_s, timeout))
+
+    def results(self, order: str = "input", *, timeout: float | None = None) -> Iterator[Result]:
+        """Yields the results of the last step, also while it runs; see Request.results.
+
+        Their index is the place in the last step, which is the order of completion before it.
+        """
+        last = self.queue.driver.run(flow_runs.last_step(self.id))
+        yield from Request(self.queue, last).results(order, timeout=timeout)
+
+    def step(self, name: str) -> Request:
+        """Returns the request of a step: its dead sub-requests, a pause, another limit.
+
+        Raises RequestNotFound, and InvalidArgument for a step that the flow does not have.
+        """
+        return Request(self.queue, named_step(self.progress(), name))
+
+    @property
+    def shared(self) -> SharedState:
+        """Returns the state that the steps share; a handler has it as `context.flow.shared`."""
+        return SharedState(self.queue.driver, self.id)
+
+    def cancel(self, reason: str = "cancelled by the caller") -> None:
+        """Cancels every step; a compensating step ends after its source. Raises RequestNotFound."""
+        self.queue.driver.run(flow_runs.cancel_run(self.id, reason))
+
+    def __repr__(self) -> str:
+        return f"<FlowRun {self.id}>"
+
+
+class Flows:
+    """The runs of flows that began in a queue; Queue.flows returns it."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def find(self, flow: str = "", /, *, most: int = 100, **properties: object) -> list[FlowRun]:
+        """Returns runs that have all these properties, of one flow or of all: unfinished first.
+
+        At most `most` (1 to 1,000). It reads a bounded part of the queue, so in one of many
+        thousand requests some runs may be missing. Raises InvalidArgument.
+        """
+        found = self._queue.driver.run(
+            flow_runs.find_flows(self._queue.name, properties, flow, most)
+        )
+        return [FlowRun(self._queue, run) for run, _ in found]
+
+    def run(self, id: str) -> FlowRun:  # noqa: A002  the word of the API
+        """Returns the run with this id, without a call to Redis."""
+        return FlowRun(self._queue, id)
+
+
+def named_step(progress: FlowProgress, name: str) -> str:
+    """Returns the request of a step of this name. Raises InvalidArgument."""
+    for one in progress.steps:
+        if one.step == name:
+            return one.progress.id
+    known = ", ".join(one.step for one in progress.steps)
+    raise InvalidArgument(f"flow {progress.id} has no step {name}: its steps are {known}")

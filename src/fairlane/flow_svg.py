@@ -10,12 +10,13 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 from xml.sax.saxutils import escape
 
-from fairlane.common.terminal import printable
+from fairlane.common.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.found import FlowProgress, StepProgress
+
 
 _WIDTH, _HEIGHT, _GAP, _LEVEL, _MARGIN = 224, 92, 24, 148, 24
 _TOP = 64  # below the title

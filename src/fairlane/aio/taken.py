@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.pull.taken import Holding
+from fairlane.taken import Holding
 
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body

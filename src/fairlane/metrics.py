@@ -1,16 +1,12 @@
-"""Every metric: of a worker's health port, of `fairlane serve`, or of both.
-
-Labels have few values: the queue, a band of ten priorities, a state, a primary. Nothing that a
-producer names freely (a request, a tenant, a tag) is a label, because each value costs memory in
-Prometheus.
-"""
+"""Writes metrics as text, for a process that has the standard library alone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
 
 BANDS = tuple(f"{first}-{first + 9}" for first in range(0, 100, 10))
 
@@ -111,3 +107,18 @@ QUEUE = (
     *(DEAD, OLDEST, WORKERS, UNITS, WAITED, RAN, FAILED, TIMEOUTS, MEMORY, MEMORY_LIMIT),
 )
 ALL = (*WORKER.values(), *QUEUE)
+
+
+MEDIA = "text/plain; version=0.0.4"
+
+
+def text_of(queue: str, values: Iterable[tuple[Metric, float]]) -> str:
+    """Returns one sample of each metric. No name of a queue has a character to escape."""
+    lines = []
+    for metric, value in values:
+        lines += [
+            f"# HELP {metric.name} {metric.help}",
+            f"# TYPE {metric.name} {metric.kind}",
+            f'{metric.name}{{queue="{queue}"}} {value + 0}',  # True is 1
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,1 +1,0 @@
-"""A queue while someone watches it: one poller, the last minutes, and rates."""

@@ -1,1 +1,0 @@
-"""The metrics for Prometheus: each name, type and help text is defined here once."""

@@ -1,1 +1,0 @@
-"""The sub-requests that a program takes itself, in the API."""

@@ -1,1 +1,0 @@
-"""The recurring work of a queue in the API."""

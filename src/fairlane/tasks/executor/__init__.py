@@ -1,1 +1,0 @@
-"""An executor of concurrent.futures, the threads behind it, and the calls that they send."""

@@ -1,1 +1,0 @@
-"""OpenTelemetry: spans around submissions, calls of handlers, and what programs take."""
