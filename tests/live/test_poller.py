@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.errors import RedisUnreachable
 from fairlane.live import Poller
-from fairlane.web.live.broadcast import Broadcast
+from fairlane.web.live import Broadcast
 from tests.support.run.event_loop import in_event_loop
 from tests.support.scripts.snapshots import measured, request, snapshot_of
 

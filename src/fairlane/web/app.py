@@ -10,34 +10,46 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
-from fairlane.web import health, watch, wonderq
+from fairlane.web import (
+    audit,
+    bulk,
+    failures,
+    flows,
+    health,
+    queues,
+    requests,
+    results,
+    schedules,
+    take,
+    watch,
+    webhooks,
+    why,
+    wonderq,
+)
+from fairlane.web import metrics as scrape
 from fairlane.web.dashboard import files, sign_in
-from fairlane.web.endpoint.problem import SAFE_HEADERS, Refusal, as_problem, refusal_of
-from fairlane.web.endpoint.route import Endpoint, routes_of
-from fairlane.web.endpoint.trail import keep_trail
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.operate import audit, bulk, failures, flows, follow, queue, schedules, why
-from fairlane.web.scrape import endpoint as scrape
-from fairlane.web.v1 import completions, leases, requests, results, taken
-from fairlane.web.webhooks import endpoints as webhooks
-from fairlane.web.webhooks.deliverer import Deliverer
+from fairlane.web.problem import SAFE_HEADERS, Refusal, as_problem, refusal_of
+from fairlane.web.route import Endpoint, routes_of
+from fairlane.web.trail import keep_trail
+from fairlane.web.webhooks import Deliverer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.requests import Request
+    from starlette.requests import Request as Call
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from fairlane.web.endpoint.site import Site
+    from fairlane.web.site import Site
 
 DESCRIBED: tuple[Endpoint, ...] = (
-    *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *taken.ENDPOINTS),
-    *(*completions.ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
-    *(*queue.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
+    *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *take.ENDPOINTS),
+    *(*results.COMPLETION_ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
+    *(*queues.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
     *(
-        *leases.ENDPOINTS,
-        *follow.ENDPOINTS,
+        *requests.LEASE_ENDPOINTS,
+        *requests.WATCH_ENDPOINTS,
         *watch.ENDPOINTS,
         *webhooks.ENDPOINTS,
         *health.ENDPOINTS,
@@ -119,7 +131,7 @@ class _ClearlyFramed:
         await self._app(scope, receive, send)
 
 
-async def _refuse(_: Request, error: Exception) -> Response:
+async def _refuse(_: Call, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         detail = _UNKNOWN.get(error.status_code, "this path has no such method")
         return as_problem(Refusal(error.status_code, detail, error.headers))

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.route import Endpoint, answer
-from fairlane.web.v1.schemas import Health
+from fairlane.web.problem import Refusal
+from fairlane.web.route import Endpoint, answer
+from fairlane.web.schemas import Health
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.web.endpoint.site import Site
+    from fairlane.web.site import Site
 
 _MOST_S = 2.0
 
 
-async def live(_: Site, __: Request) -> Response:
+async def live(_: Site, __: Call) -> Response:
     """Returns 200 while the process answers."""
     return answer(Health())
 
 
-async def ready(site: Site, _: Request) -> Response:
+async def ready(site: Site, _: Call) -> Response:
     """Returns 200 if Redis answers and the server does not stop; Redis is asked once a second."""
     if site.stopping.is_set():
         raise Refusal(503, "the server stops")

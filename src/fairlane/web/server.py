@@ -8,26 +8,234 @@ import functools
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import h11
+import msgspec
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from fairlane.aio.queue import Queue
+from fairlane.common import clock
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.web.access.caller import Proxies
-from fairlane.web.access.tokens import TokenFile
-from fairlane.web.endpoint.site import Site
+from fairlane.web.access import Proxies
+from fairlane.web.problem import MEDIA, SAFE_HEADERS, Refusal, as_problem
+from fairlane.web.site import Site
+from fairlane.web.tokens import TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import uvicorn
+    from starlette.types import Receive, Scope, Send
 
-    from fairlane.web.access.rates import CallRates
-    from fairlane.web.connections import Door
+    from fairlane.web.access import CallRates
+
+
+MAX_CALLS = 1_000  # concurrent ones; further ones get 503, unless they ask for the health
+MAX_SPARE = 64  # connections above that, which are there for the health
+MAX_IDLE_OF_ADDRESS = 200
+IDLE_S = 10.0  # a connection may be idle so long: so a head must be whole by then
+STUCK_S = 60.0  # a caller that reads nothing of a stream for so long is cut off
+HEALTH = ("/livez", "/readyz")
+_YOUNG_S = 1.0  # for so long a connection of a busy address is not closed: its head is on the way
+_FILES = 256  # files that the process opens beside its connections
+
+
+class Door:
+    """All connections of a server; `group_of` says which addresses count as one, None = as none."""
+
+    def __init__(self, group_of: Callable[[str], str | None] = lambda address: address) -> None:
+        self.connections: set[Connection] = set()
+        self.max_calls = _bounded_by_files()
+        self._group_of = group_of
+        self._idle: dict[Connection, float] = {}  # since when, the oldest first
+        self._groups: dict[str, dict[Connection, None]] = {}  # idle ones, the oldest first
+        self._stuck: dict[Connection, tuple[float, int]] = {}  # since when, and how much is unread
+
+    @property
+    def is_full(self) -> bool:
+        """Returns True if another call is refused."""
+        return len(self.connections) - len(self._idle) >= self.max_calls
+
+    def enter(self, made: Connection) -> None:
+        """Adds a new connection, and closes an older one if there are too many."""
+        made.group = self._group_of(made.client[0] if made.client else "")
+        self.connections.add(made)
+        self.rest(made)
+        group = self._groups.get(made.group) if made.group is not None else None
+        if group and len(group) > MAX_IDLE_OF_ADDRESS:
+            oldest = next(iter(group))
+            if clock.mono_s() - self._idle[oldest] > _YOUNG_S:
+                self.cut(oldest)
+        if len(self.connections) > self.max_calls + MAX_SPARE:
+            self.cut(next(iter(self._idle)))
+
+    def rest(self, one: Connection) -> None:
+        """Notes that a connection has no call from now on."""
+        self.work(one)
+        if one not in self.connections:
+            return
+        self._idle[one] = clock.mono_s()
+        if one.group is not None:
+            self._groups.setdefault(one.group, {})[one] = None
+
+    def work(self, one: Connection) -> None:
+        """Notes that a connection has a call."""
+        if self._idle.pop(one, None) is None or one.group is None:
+            return
+        group = self._groups[one.group]
+        del group[one]
+        if not group:
+            del self._groups[one.group]
+
+    def stall(self, one: Connection) -> None:
+        """Notes that the caller reads more slowly than the server writes."""
+        self._stuck[one] = clock.mono_s(), one.unread
+
+    def flow(self, one: Connection) -> None:
+        """Notes that the caller has read what was written."""
+        self._stuck.pop(one, None)
+
+    def leave(self, one: Connection) -> None:
+        """Removes a connection that has ended."""
+        self.connections.discard(one)
+        self.work(one)
+        self.flow(one)
+
+    def cut(self, one: Connection) -> None:
+        """Ends a connection immediately, whatever is still to be sent."""
+        self.leave(one)
+        one.transport.abort()
+
+    def close(self) -> None:
+        """Ends all connections immediately."""
+        for one in [*self.connections]:
+            self.cut(one)
+
+    def sweep(self) -> None:
+        """Ends the connections that were idle or stuck for too long; to be called often."""
+        now = clock.mono_s()
+        while self._idle:
+            oldest, since = next(iter(self._idle.items()))
+            if now - since < IDLE_S:
+                break
+            if 0 < oldest.unread < oldest.seen_unread:  # it still reads its last answer
+                oldest.seen_unread = oldest.unread
+                self.rest(oldest)
+            else:
+                self.cut(oldest)
+        for one, (since, unread) in [*self._stuck.items()]:
+            if now - since >= STUCK_S:
+                if one.unread < unread:
+                    self.stall(one)
+                else:
+                    self.cut(one)
+
+
+class Connection(H11Protocol):
+    """One connection, whose door notes whether it has a call."""
+
+    def __init__(self, door: Door, **given: Any) -> None:
+        super().__init__(**given)
+        self.group: str | None = None
+        self.seen_unread = 0
+        self._door = door
+        self._whole, self._health = self.app, _only_health(self.app)
+
+    @property
+    def unread(self) -> int:
+        """Returns how many bytes of answers the caller has not read."""
+        return int(self.transport.get_write_buffer_size())
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Enters."""
+        super().connection_made(transport)
+        self._door.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leaves."""
+        self._door.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Reads a part of a call."""
+        self._admit()
+        super().data_received(data)
+        self._note()
+
+    def on_response_complete(self) -> None:
+        """Reads the next call, if it has come."""
+        self.seen_unread = self.unread
+        self._door.rest(self)
+        self._admit()
+        super().on_response_complete()
+        self._note()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no HTTP, unless an answer has begun: then the connection just ends."""
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            content = msgspec.json.encode(Refusal(400, msg).problem)
+            headers = {**SAFE_HEADERS, "Content-Type": MEDIA, "Connection": "close"}
+            named = [(name.lower().encode(), text.encode()) for name, text in headers.items()]
+            for event in (
+                h11.Response(status_code=400, headers=named, reason=b"Bad Request"),
+                h11.Data(data=content),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _admit(self) -> None:
+        """Chooses what the next call of this connection gets."""
+        self.app = self._health if self._door.is_full else self._whole
+
+    def _note(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._door.work(self)
+
+    def pause_writing(self) -> None:
+        """Lets the call wait until its caller has read."""
+        super().pause_writing()
+        self._door.stall(self)
+
+    def resume_writing(self) -> None:
+        """Lets the call go on."""
+        super().resume_writing()
+        self._door.flow(self)
+
+
+def _only_health(app: Any) -> Any:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in HEALTH:
+            await app(scope, receive, send)
+            return
+        again = {"Retry-After": "1", "Connection": "close"}
+        again |= SAFE_HEADERS
+        refusal = Refusal(503, "too many calls are going on: try again later", again)
+        await as_problem(refusal)(scope, receive, send)
+
+    return call
+
+
+def _bounded_by_files() -> int:
+    """Returns how many calls the process has files for, after it asked for as many as it needs."""
+    wanted = MAX_CALLS + MAX_SPARE + _FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CALLS
+    return max(1, min(MAX_CALLS, soft - MAX_SPARE - _FILES))
+
 
 DRAIN_S = 10  # calls may take so long after a signal; then they get 503
 _END_S = 5  # and then so long until their callers have it
@@ -105,7 +313,6 @@ async def _serve(wanted: Serving, listening: socket.socket, on_start: Callable[[
     import uvicorn
 
     from fairlane.web.app import make_app
-    from fairlane.web.connections import Connection, Door
 
     # They log each form or call that is none; the caller gets that as a refusal.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)

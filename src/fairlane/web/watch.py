@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from fairlane.web.endpoint.route import Endpoint, answer
-from fairlane.web.endpoint.stream import EVENTS, event_stream
-from fairlane.web.live.schemas import Doctor, Live
+from fairlane.web.live import Doctor, Live
+from fairlane.web.route import Endpoint, answer
+from fairlane.web.stream import EVENTS, event_stream
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.web.endpoint.site import Site
+    from fairlane.web.site import Site
 
 _LOOK = ("view",)
 

@@ -18,16 +18,16 @@ from fairlane import settings
 from fairlane.aio.taken import AsyncTaken
 from fairlane.errors import ReceiptExpired
 from fairlane.operations.take import find_receipt
-from fairlane.web.endpoint.admission import UNAUTHORIZED
-from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.reading import FORM, JSON, content, decoded, media_of
-from fairlane.web.endpoint.route import Endpoint, answer
-from fairlane.web.endpoint.submission import submit_for
+from fairlane.web.access import UNAUTHORIZED
+from fairlane.web.problem import Refusal
+from fairlane.web.reading import FORM, JSON, content, decoded, media_of
+from fairlane.web.requests import submit_for
+from fairlane.web.route import Endpoint, answer
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.requests import Request as Call
 
-    from fairlane.web.endpoint.site import Site
+    from fairlane.web.site import Site
 
 MISSING, UNKNOWN = "Missing message", "Message does not exist"
 _ID = re.compile(r"([A-Za-z0-9_.:-]{1,128})(?:~([1-9]\d{0,9}))?")
@@ -58,14 +58,14 @@ class Error(msgspec.Struct):
     error: str
 
 
-async def post(site: Site, request: Request) -> Response:
+async def post(site: Site, request: Call) -> Response:
     """Posts a message as a request of one sub-request."""
     raw = await content(request, 2 * settings.MAX_BODY)
     made, _ = await submit_for(site, request, [_message(raw, media_of(request))])
     return answer(Posted(made), 201)
 
 
-async def get(site: Site, request: Request) -> Response:
+async def get(site: Site, request: Call) -> Response:
     """Takes messages: they are hidden from others for the visibility time."""
     taken = await site.queue.take(settings.TAKE_MOST, visible_for=site.visible_s)
     await site.tally.took(request, "GET /messages", len(taken))
@@ -74,7 +74,7 @@ async def get(site: Site, request: Request) -> Response:
     )
 
 
-async def delete(site: Site, request: Request) -> Response:
+async def delete(site: Site, request: Call) -> Response:
     """Settles a message that a program holds."""
     match = _ID.fullmatch(request.path_params["id"])
     if match is None:

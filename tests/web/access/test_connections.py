@@ -14,9 +14,9 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
-from fairlane.web import connections
-from fairlane.web.connections import Connection, Door
-from fairlane.web.endpoint.problem import SAFE_HEADERS
+from fairlane.web import server as connections
+from fairlane.web.problem import SAFE_HEADERS
+from fairlane.web.server import Connection, Door
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

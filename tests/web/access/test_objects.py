@@ -16,10 +16,10 @@ from fairlane.operations.audit_trail import AuditEntry
 from fairlane.operations.schedules import request_id
 from fairlane.operations.webhooks import add_webhook
 from fairlane.options import ON_DUPLICATE
-from fairlane.web.access.tokens import SCOPES, all_scopes
+from fairlane.web import trail
 from fairlane.web.app import DESCRIBED
-from fairlane.web.endpoint import trail
-from fairlane.web.endpoint.trail import Tally
+from fairlane.web.tokens import SCOPES, all_scopes
+from fairlane.web.trail import Tally
 from tests.cli.program import END_S
 from tests.web.serving import Serving
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.web.access import rates
-from fairlane.web.access.rates import CallRates
+from fairlane.web import access
+from fairlane.web.access import CallRates
 from tests.web.calls import is_problem
 from tests.web.serving import Serving
 
@@ -34,7 +34,7 @@ def test_a_refused_call_does_not_count():
 
 
 def test_no_number_of_addresses_resets_a_count(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rates, "MOST_CALLERS", 100)
+    monkeypatch.setattr(access, "MOST_CALLERS", 100)
     found = CallRates("1/h", 2)
     for caller in ("token", "at 192.0.2.1"):
         assert [found.wait_s(caller, 0.0) for _ in range(3)] == [0.0, 0.0, 3600.0]
@@ -47,7 +47,7 @@ def test_no_number_of_addresses_resets_a_count(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_count_that_is_over_makes_room(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rates, "MOST_CALLERS", 100)
+    monkeypatch.setattr(access, "MOST_CALLERS", 100)
     found = CallRates("1/s", 2)
     for second in range(1_000):
         assert found.wait_s(f"caller {second}", float(second)) == 0.0

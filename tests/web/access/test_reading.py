@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from fairlane.web.endpoint import reading
-from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.upload import file_parts
-from fairlane.web.v1.schemas import Bytes  # noqa: TC001  msgspec reads the types
+from fairlane.web import reading
+from fairlane.web.problem import Refusal
+from fairlane.web.reading import file_parts
+from fairlane.web.schemas import Bytes  # noqa: TC001  msgspec reads the types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fairlane.errors import RedisUnreachable
-from fairlane.web.endpoint import follower
-from fairlane.web.endpoint.follower import Follower
+from fairlane.web import waiting as follower
+from fairlane.web.waiting import Follower
 
 
 class Log:

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairlane.metrics import BANDS, QUEUE, UP
 from fairlane.operations.lease import tally
 from fairlane.protocol.steps import Batch
-from fairlane.web.endpoint.site import Recent
-from fairlane.web.scrape import endpoint
+from fairlane.web import metrics
+from fairlane.web.site import Recent
 from tests.operations.blockers.test_demand import BY_HAND, submit_all_kinds
 from tests.support.processes.beats import beat
 from tests.support.promtool import promtool
@@ -31,7 +31,7 @@ Samples = dict[tuple[str, ...], float]
 def scrape(serving: Serving) -> tuple[str, dict[str, Samples]]:
     """Returns the text, and name of a sample -> values of its labels but the queue -> value."""
     answer = serving.curl("/metrics")
-    assert (answer.status, answer.headers["content-type"]) == (200, endpoint.MEDIA)
+    assert (answer.status, answer.headers["content-type"]) == (200, metrics.MEDIA)
     text, found = answer.body.decode(), dict[str, Samples]()
     kinds = {}
     for family in text_string_to_metric_families(text):
@@ -138,7 +138,7 @@ def test_a_scrape_while_redis_is_off_reports_that(program: Program):
 
 
 def test_a_server_that_hangs_does_not_hold_a_scrape(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(endpoint, "_MOST_S", 0.01)
+    monkeypatch.setattr(metrics, "_MOST_S", 0.01)
 
     class Hanging:
         name = "req"
@@ -153,7 +153,7 @@ def test_a_server_that_hangs_does_not_hold_a_scrape(monkeypatch: pytest.MonkeyPa
     async def main() -> bytes:
         site = HangingSite()
         site.snapshots = Recent(site.queue.snapshot)
-        answers = await asyncio.gather(*(endpoint.metrics(site, None) for _ in range(3)))  # type: ignore[arg-type]
+        answers = await asyncio.gather(*(metrics.metrics(site, None) for _ in range(3)))  # type: ignore[arg-type]
         assert len({bytes(one.body) for one in answers}) == 1
         return bytes(answers[0].body)
 

@@ -12,8 +12,7 @@ from fairlane import Flow, settings
 from fairlane.operations import audit_trail
 from fairlane.operations.audit_trail import AuditEntry
 from fairlane.queue import Queue
-from fairlane.web import asgi
-from fairlane.web.endpoint import trail
+from fairlane.web import asgi, trail
 from tests.support.wait import wait_until
 from tests.web.calls import is_problem, submit, take
 from tests.web.serving import Serving

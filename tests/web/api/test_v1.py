@@ -13,7 +13,7 @@ import pytest
 from fairlane.options import RequestOptions
 from fairlane.protocol.request_hash import read
 from fairlane.queue import Queue
-from fairlane.web.v1.schemas import Options
+from fairlane.web.schemas import Options
 from tests.support.processes.takers import let_expire
 from tests.support.wait import wait_until
 from tests.web.calls import end_one, is_problem, listening, next_event, submit, take

@@ -13,9 +13,8 @@ from fairlane import Queue, aio, settings
 from fairlane.errors import InvalidArgument
 from fairlane.operations import webhooks
 from fairlane.operations.webhooks import Deliveries, check_url
-from fairlane.web.webhooks import deliverer
-from fairlane.web.webhooks.deliverer import GIVE_UP_MS, Deliverer, failed, skipped
-from fairlane.web.webhooks.post import Posted, is_public
+from fairlane.web import webhooks as deliverer
+from fairlane.web.webhooks import GIVE_UP_MS, Deliverer, Posted, failed, is_public, skipped
 from tests.support.run.event_loop import in_event_loop
 from tests.support.run.params import rest_but
 from tests.support.wait import wait_until

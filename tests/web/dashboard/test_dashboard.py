@@ -13,11 +13,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from fairlane.errors import RedisUnreachable
-from fairlane.web.access import cookie
-from fairlane.web.access.tokens import TokenFile
+from fairlane.web import access
 from fairlane.web.app import DESCRIBED, make_app
 from fairlane.web.dashboard.files import FOLDER, files
-from fairlane.web.endpoint.site import Site
+from fairlane.web.site import Site
+from fairlane.web.tokens import TokenFile
 from tests.web.calls import listening, next_event
 from tests.web.serving import Serving
 
@@ -218,16 +218,16 @@ def test_a_session_ends_with_the_sign_out(program: Program, token: str):
 
 
 def test_sessions_are_bounded_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cookie, "MAX_SESSIONS", 4)
-    monkeypatch.setattr(cookie, "MAX_SESSIONS_OF_TOKEN", 3)
-    file, sessions = TokenFile(tmp_path / "tokens.json"), cookie.Sessions()
+    monkeypatch.setattr(access, "MAX_SESSIONS", 4)
+    monkeypatch.setattr(access, "MAX_SESSIONS_OF_TOKEN", 3)
+    file, sessions = TokenFile(tmp_path / "tokens.json"), access.Sessions()
     one, two = (file.create(name, ["view"])[0] for name in ("one", "two"))
     texts = [sessions.begin(one, 0.0) for _ in range(4)]
     assert [sessions.find(text, 1.0) for text in texts] == [None, one, one, one]
     others = [sessions.begin(two, 0.0) for _ in range(2)]
     assert (len(sessions), sessions.find(texts[1], 1.0)) == (4, None)
-    assert sessions.find(others[1], cookie.SIGNED_IN_S - 1.0) == two
-    assert sessions.find(others[1], cookie.SIGNED_IN_S + 1.0) is None
+    assert sessions.find(others[1], access.SIGNED_IN_S - 1.0) == two
+    assert sessions.find(others[1], access.SIGNED_IN_S + 1.0) is None
 
 
 @pytest.mark.parametrize("words", [(), ("-H", PAGE)])

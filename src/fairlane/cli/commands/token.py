@@ -14,7 +14,7 @@ from fairlane.cli.tables import table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.web.access.tokens import AccessToken, TokenFile
+    from fairlane.web.tokens import AccessToken, TokenFile
 
 _HEAD = ("ID", "NAME", "SCOPES", "CREATED", "EXPIRES")
 _SCOPES = (
@@ -23,7 +23,7 @@ _SCOPES = (
     "consume",
     "operate",
     "admin",
-)  # web/access/tokens.py, which imports more
+)  # web/tokens.py, which imports more
 _WHEN = "%Y-%m-%d %H:%M"
 
 
@@ -94,8 +94,7 @@ def revoke(token_id: str, file: str | None) -> int:
 
 
 def _tokens(file: str | None) -> TokenFile:
-    from fairlane.web.access.place import tokens_path
-    from fairlane.web.access.tokens import TokenFile
+    from fairlane.web.tokens import TokenFile, tokens_path
 
     return TokenFile(tokens_path(file))
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.responses import Response
 
-from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.route import Endpoint
+from fairlane.web.problem import Refusal
+from fairlane.web.route import Endpoint
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.requests import Request as Call
 
-    from fairlane.web.endpoint.site import Site
+    from fairlane.web.site import Site
 
 FOLDER = Path(__file__).with_name("static")
 POLICY = (
@@ -49,17 +49,17 @@ def files() -> dict[str, _File]:
     return found
 
 
-async def index(_: Site, request: Request) -> Response:
+async def index(_: Site, request: Call) -> Response:
     """Returns the page."""
     return _answer(request, "index.html")
 
 
-async def file(_: Site, request: Request) -> Response:
+async def file(_: Site, request: Call) -> Response:
     """Returns a script, a style or the icon of the page."""
     return _answer(request, request.path_params["file"])
 
 
-def _answer(request: Request, name: str) -> Response:
+def _answer(request: Call, name: str) -> Response:
     found = files().get(name)
     if found is None:
         raise Refusal(404, f"the dashboard has no file {name}")
@@ -75,7 +75,7 @@ def _answer(request: Request, name: str) -> Response:
     return Response(found.content, headers=headers)
 
 
-def _known(request: Request) -> str:
+def _known(request: Call) -> str:
     return str(request.headers.get("if-none-match", ""))
 
 

@@ -8,17 +8,16 @@ import msgspec
 from starlette.responses import Response
 
 from fairlane.common import clock
-from fairlane.web.access import cookie
-from fairlane.web.access.caller import Caller
-from fairlane.web.endpoint.admission import UNAUTHORIZED, find_token
-from fairlane.web.endpoint.problem import Refusal
-from fairlane.web.endpoint.reading import document
-from fairlane.web.endpoint.route import Endpoint, counted_as
+from fairlane.web import access
+from fairlane.web.access import UNAUTHORIZED, Caller, find_token
+from fairlane.web.problem import Refusal
+from fairlane.web.reading import document
+from fairlane.web.route import Endpoint, counted_as
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.requests import Request as Call
 
-    from fairlane.web.endpoint.site import Site
+    from fairlane.web.site import Site
 
 PATH = "/dashboard/session"
 _MAX_BYTES = 1 << 10
@@ -33,11 +32,11 @@ class SignIn(msgspec.Struct, forbid_unknown_fields=True):
     token: str
 
 
-async def sign_in(site: Site, request: Request) -> Response:
+async def sign_in(site: Site, request: Call) -> Response:
     """Begins a session. Raises Refusal unless the server's own page calls with a valid token."""
     if not site.has_tokens:
         raise Refusal(409, "this server has no tokens: nothing is to be signed in to")
-    if not cookie.is_own_page(request):
+    if not access.is_own_page(request):
         raise Refusal(403, _PLAIN)
     caller = f"sign-in {counted_as(request)}"
     if site.long_calls[caller] >= _MAX_OF_ADDRESS:
@@ -49,22 +48,22 @@ async def sign_in(site: Site, request: Request) -> Response:
         raise Refusal(401, f"{UNAUTHORIZED}: the token is not known here, or has expired")
     response = Response(status_code=204)
     session = site.sessions.begin(token, clock.mono_s())
-    cookie.keep(response, request, site.queue.name, session)
+    access.keep(response, request, site.queue.name, session)
     request.state.caller = Caller.of(token)
     await site.tally.signed(request, f"POST {PATH}")
     return response
 
 
-async def sign_out(site: Site, request: Request) -> Response:
+async def sign_out(site: Site, request: Call) -> Response:
     """Ends the session, and deletes its cookie."""
-    session = cookie.session_of(request, site.queue.name)
+    session = access.session_of(request, site.queue.name)
     token = site.sessions.find(session, clock.mono_s())
     site.sessions.end(session)
     if token is not None:
         request.state.caller = Caller.of(token)
         await site.tally.signed(request, f"DELETE {PATH}")
     response = Response(status_code=204)
-    cookie.forget(response, request, site.queue.name)
+    access.forget(response, request, site.queue.name)
     return response
 
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlane.web.endpoint.problem import MEDIA, Problem
-from fairlane.web.endpoint.reading import FORM, JSON, UPLOAD
-from fairlane.web.endpoint.stream import EVENTS
+from fairlane.web.problem import MEDIA, Problem
+from fairlane.web.reading import FORM, JSON, UPLOAD
+from fairlane.web.stream import EVENTS
 from fairlane.web.wonderq import ENDPOINTS as WONDERQ
 from fairlane.web.wonderq import Error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlane.web.endpoint.route import Endpoint
+    from fairlane.web.route import Endpoint
 
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
-from fairlane.web.endpoint.reading import JSON
-from fairlane.web.endpoint.route import Endpoint
 from fairlane.web.openapi.document import make_document
+from fairlane.web.reading import JSON
+from fairlane.web.route import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from starlette.requests import Request
+    from starlette.requests import Request as Call
 
-    from fairlane.web.endpoint.site import Site
+    from fairlane.web.site import Site
 
 _MAX_ROOTS = 8  # paths of one process under which applications are mounted
 _STYLE = Path(__file__).with_name("page.css")
@@ -36,18 +36,18 @@ def endpoints_for(described: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
         found = make_document(described, has_tokens=has_tokens, root=root)
         return msgspec.json.encode(found), "".join(_page(found)).encode()
 
-    def texts(site: Site, call: Request) -> tuple[bytes, bytes]:
+    def texts(site: Site, call: Call) -> tuple[bytes, bytes]:
         return made(call.scope.get("root_path", ""), has_tokens=site.has_tokens)
 
-    async def document(site: Site, call: Request) -> Response:
+    async def document(site: Site, call: Call) -> Response:
         """Returns the OpenAPI document."""
         return Response(texts(site, call)[0], media_type=JSON)
 
-    async def page(site: Site, call: Request) -> Response:
+    async def page(site: Site, call: Call) -> Response:
         """Returns the page."""
         return Response(texts(site, call)[1], media_type="text/html")
 
-    async def style(_: Site, __: Request) -> Response:
+    async def style(_: Site, __: Call) -> Response:
         """Returns the page's style."""
         return Response(_style(), media_type="text/css")
 

@@ -1,1 +1,0 @@
-"""Who may call: bearer tokens and their scopes."""

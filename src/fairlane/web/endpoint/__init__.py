@@ -1,1 +1,0 @@
-"""What all endpoints share: how a call is admitted, read, answered and refused."""

@@ -1,0 +1,233 @@
+"""/v1/errors and /v1/requests/{id}/errors, /dead: how sub-requests failed, and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from fairlane.model import DeadChoice as Choice
+from fairlane.operations.completion import is_place
+from fairlane.operations.dead_letters import read_dead, request_errors
+from fairlane.operations.requeue import requeue_dead
+from fairlane.web.problem import Refusal
+from fairlane.web.reading import MOST, MOST_ITEMS, After, document, own_request, query
+from fairlane.web.route import Endpoint, answer
+from fairlane.web.schemas import DeadLine, Few, dead_of
+from fairlane.web.trail import trail_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request as Call
+    from starlette.responses import Response
+
+    from fairlane.found import FailureGroup, QueueErrors, RequestErrors
+    from fairlane.model import DeadGroup, FailedAttempt
+    from fairlane.web.site import Site
+
+
+_MOST_OF_ONE = 10_000  # dead sub-requests that are read: pages ask again and again
+
+
+class FailureRow(msgspec.Struct):
+    """Dead sub-requests of one request with equal failures; `indexes` are the first few."""
+
+    fingerprint: str
+    reason: str
+    headline: str
+    where: str
+    first_ms: int
+    last_ms: int
+    count: int
+    indexes: list[int]
+
+
+class AttemptRow(msgspec.Struct):
+    """A failed attempt, or why a sub-request was given back."""
+
+    index: int
+    attempt: int
+    at_ms: int
+    error: str
+
+
+class ErrorsOfRequest(msgspec.Struct):
+    """How sub-requests of a request failed; `more` dead ones were not read.
+
+    `retries` sub-requests wait for another attempt, the first of them until `due_ms`.
+    """
+
+    id: str
+    groups: list[FailureRow]
+    more: int
+    retries: int
+    due_ms: int | None
+    last_error: AttemptRow | None
+    now_ms: int
+
+
+class Example(msgspec.Struct):
+    """A dead sub-request of a group."""
+
+    id: str
+    index: int
+
+
+class QueueFailureRow(msgspec.Struct):
+    """Dead sub-requests of a queue with equal failures: `count` of them, in `requests` requests."""
+
+    fingerprint: str
+    reason: str
+    headline: str
+    where: str
+    first_ms: int
+    last_ms: int
+    count: int
+    requests: int
+    examples: list[Example]
+
+
+class ErrorsOfQueue(msgspec.Struct):
+    """Failures, most first; `more` dead ones, and those of `unread` requests, were not read."""
+
+    groups: list[QueueFailureRow]
+    more: int
+    unread: int
+
+
+class DeadPage(msgspec.Struct):
+    """Dead sub-requests with their bodies, first to die first; `after` continues, "" at the end."""
+
+    dead: list[DeadLine]
+    after: str
+
+
+class DeadChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead sub-requests: those of these indexes or fingerprints, or `everything`."""
+
+    indexes: Annotated[list[int], msgspec.Meta(max_length=MOST_ITEMS)] | None = None
+    fingerprints: Few | None = None
+    everything: bool = False
+
+
+class Requeued(msgspec.Struct):
+    """The request in which they run again: the same one, or a new one if it has ended."""
+
+    id: str
+    requeued: int
+
+
+class Dropped(msgspec.Struct):
+    """How many dead sub-requests were deleted with their bodies."""
+
+    dropped: int
+
+
+async def errors_of_request(site: Site, call: Call) -> Response:
+    """Groups how sub-requests of a request failed: 10,000 dead, and the last failed attempt."""
+    request, _ = await own_request(site, call)
+    found = await site.queue.driver.run(request_errors(request.id, _MOST_OF_ONE))
+    return answer(_errors(found))
+
+
+async def errors_of_queue(site: Site, _: Call) -> Response:
+    """Groups the dead sub-requests of all requests of the queue: up to 100,000.
+
+    The answer may be 15 s old; a requeue, drop or deletion by this server is always in it.
+    """
+    return answer(_queue_errors(await site.failures.get()))
+
+
+async def dead(site: Site, call: Call) -> Response:
+    """Returns dead sub-requests with their bodies, first to die first: about 4 MiB a page."""
+    after = query(call, After).after
+    if after and not is_place(after):
+        raise Refusal(422, f"after {after[:60]!r} is no place: give the one that the last page had")
+    request, _ = await own_request(site, call)
+    page = await site.queue.driver.run(read_dead(request.id, after))
+    return answer(DeadPage([dead_of(one) for one in page], page[-1].dead_id if page else ""))
+
+
+async def requeue(site: Site, call: Call) -> Response:
+    """Lets dead sub-requests run again, with all attempts."""
+    choice = await _choice(call)
+    request, _ = await own_request(site, call)
+    run_by, count = await site.queue.driver.run(requeue_dead(request.id, choice))
+    site.failures.forget()
+    return answer(Requeued(run_by, count))
+
+
+async def drop(site: Site, call: Call) -> Response:
+    """Deletes dead sub-requests with their bodies. Counts and results stay."""
+    choice = await _choice(call)
+    request, _ = await own_request(site, call)
+    count = await request.drop_dead(fingerprint=choice.fingerprints, indexes=choice.indexes)
+    site.failures.forget()
+    return answer(Dropped(count))
+
+
+async def _choice(call: Call) -> Choice:
+    given = await document(call, DeadChoice, MOST)
+    ways = (given.indexes is not None) + (given.fingerprints is not None) + given.everything
+    if ways != 1:
+        what = "two ways of choice" if ways else "no dead sub-request is chosen"
+        raise Refusal(422, f"{what}: give indexes, or fingerprints, or everything")
+    some = f"fingerprints={','.join(given.fingerprints or ())}" if given.fingerprints else ""
+    named = "indexes" if given.indexes is not None else some or "everything"
+    await trail_of(call).note(given=named, ids=" ".join(map(str, given.indexes or ())))
+    return Choice.of(given.fingerprints, given.indexes)
+
+
+def _errors(found: RequestErrors) -> ErrorsOfRequest:
+    return ErrorsOfRequest(
+        found.progress.id, [_failure(one) for one in found.groups], found.more, found.retries,
+        found.due_ms if found.retries else None, _attempt(found.last_error), found.now_ms,
+    )  # fmt: skip
+
+
+def _failure(found: DeadGroup) -> FailureRow:
+    return msgspec.convert(found, FailureRow, from_attributes=True)
+
+
+def _attempt(found: FailedAttempt | None) -> AttemptRow | None:
+    if found is None:
+        return None
+    return msgspec.convert(found, AttemptRow, from_attributes=True)
+
+
+def _queue_errors(found: QueueErrors) -> ErrorsOfQueue:
+    return ErrorsOfQueue([_group(one) for one in found.groups], found.more, found.unread)
+
+
+def _group(found: FailureGroup) -> QueueFailureRow:
+    return QueueFailureRow(
+        found.fingerprint, found.reason, found.headline, found.where, found.first_ms,
+        found.last_ms, found.count, found.requests, [Example(*one) for one in found.examples],
+    )  # fmt: skip
+
+
+_ONE, _GROUP = "/v1/requests/{id}", "Failures"
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/errors", handle=errors_of_queue, group=_GROUP, scopes=("view",),
+        summary="Group the failures of the queue", gives=ErrorsOfQueue,
+    ),
+    Endpoint(
+        method="GET", path=f"{_ONE}/errors", handle=errors_of_request, group=_GROUP,
+        scopes=("view",), summary="Group the failures of a request", gives=ErrorsOfRequest,
+        refuses=(404,),
+    ),
+    Endpoint(
+        method="GET", path=f"{_ONE}/dead", handle=dead, group=_GROUP, scopes=("view",),
+        summary="Read the dead sub-requests", query=After, gives=DeadPage, refuses=(404, 422),
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}/dead/requeue", handle=requeue, group=_GROUP,
+        scopes=("operate",), summary="Let dead sub-requests run again", takes=DeadChoice,
+        gives=Requeued, refuses=(404, 409, 422), changes=True,
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}/dead/drop", handle=drop, group=_GROUP, scopes=("operate",),
+        summary="Delete dead sub-requests", takes=DeadChoice, gives=Dropped,
+        refuses=(404, 409, 422), changes=True,
+    ),
+)  # fmt: skip

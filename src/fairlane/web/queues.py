@@ -1,0 +1,195 @@
+"""/v1/queue, /v1/queues and /v1/workers: what is in a queue, who works, and its pause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlane.operations.pause import check_period
+from fairlane.operations.queues import list_queues
+from fairlane.web.reading import After, Limit, document, query
+from fairlane.web.route import Endpoint, answer
+from fairlane.web.trail import trail_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request as Call
+    from starlette.responses import Response
+
+    from fairlane.found import QueueSummary, WorkerState
+    from fairlane.web.site import Site
+
+
+_MOST_KEYS = 100_000  # keys that a page of queues looks at
+
+
+class QueueState(msgspec.Struct):
+    """A queue now. `requests` have not ended, `workers` are alive, `lanes` is priority -> tokens.
+
+    `delayed` tokens are due later; `ended` is how many endings the completion log keeps. The bound
+    `max_waiting` and the count `waiting` are null without a bound. `paused_until` is in ms; null:
+    it is not paused, or until it is resumed. Of more than 1,000 workers, those with the newest
+    beats are counted. The answer may be a second old; a change by this server is always in it.
+    """
+
+    queue: str
+    requests: int
+    workers: int
+    lanes: dict[int, int]
+    delayed: int
+    ended: int
+    max_waiting: int | None
+    waiting: int | None
+    rate: str | None
+    shards: list[int]
+    paused: bool
+    paused_until: int | None
+
+
+class QueuePaused(msgspec.Struct):
+    """Whether a queue is paused; `was_paused` is true if it was before the call."""
+
+    queue: str
+    paused: bool
+    paused_until: int | None = None
+    was_paused: bool | None = None
+
+
+class PauseFor(msgspec.Struct, forbid_unknown_fields=True):
+    """How long to pause, in seconds; null: until it is resumed."""
+
+    for_s: float | None = None
+
+
+class QueueRow(msgspec.Struct):
+    """A queue on the server's Redis, by counts; null = this user of Redis may not read it."""
+
+    name: str
+    waiting: int | None
+    requests: int | None
+    workers: int | None
+    ended: int | None
+    dead: int | None
+    shards: tuple[int, ...]
+    paused: bool
+    paused_until: int | None
+
+
+class QueueList(msgspec.Struct):
+    """A page of queues; `after` continues behind it, "" at the end."""
+
+    queues: list[QueueRow]
+    after: str
+
+
+class CallProgressRow(msgspec.Struct):
+    """How far a call of a worker's handler is, as it reported."""
+
+    id: str
+    index: int
+    done: int
+    total: int
+
+
+class WorkerRow(msgspec.Struct):
+    """A worker; `is_alive` is false if its last beat is late. Times are in ms."""
+
+    id: str
+    host: str
+    pid: int
+    started_ms: int
+    beat_ms: int
+    beat_age_ms: int
+    is_alive: bool
+    leases: int
+    units: int
+    per_s: float
+    calls: list[CallProgressRow]
+
+
+class WorkerList(msgspec.Struct):
+    """Workers, those alive first; `more` is how many others there are."""
+
+    workers: list[WorkerRow]
+    more: int
+
+
+async def show(site: Site, _: Call) -> Response:
+    """Returns the counts of the queue now."""
+    found = await site.snapshots.get()
+    return answer(
+        QueueState(
+            queue=found.queue, requests=found.unfinished, workers=found.worker_totals.alive,
+            lanes={one.priority: one.tokens for one in found.lanes if one.tokens},
+            delayed=found.delayed, ended=found.ended, max_waiting=found.max_waiting,
+            waiting=found.waiting, rate=found.rate, shards=list(found.shards),
+            paused=found.is_paused, paused_until=found.paused_until_ms,
+        )
+    )  # fmt: skip
+
+
+async def pause(site: Site, call: Call) -> Response:
+    """Pauses the queue: workers finish what they hold and take nothing; submissions go on."""
+    given = await document(call, PauseFor)
+    check_period(given.for_s)
+    await trail_of(call).note(object_id=site.queue.name, given=f"for_s={given.for_s}")
+    found = await site.queue.pause(for_s=given.for_s)
+    site.snapshots.forget()
+    return answer(QueuePaused(site.queue.name, found.is_paused, found.until_ms))
+
+
+async def resume(site: Site, call: Call) -> Response:
+    """Ends the pause of the queue; fine if it is not paused."""
+    await trail_of(call).note(object_id=site.queue.name)
+    was_paused = await site.queue.resume()
+    site.snapshots.forget()
+    return answer(QueuePaused(site.queue.name, paused=False, was_paused=was_paused))
+
+
+async def queues(site: Site, call: Call) -> Response:
+    """Lists all queues on the server's Redis with their counts, a page at a time.
+
+    A page looks at about 100,000 keys. So it may have no queue, and yet another one may follow.
+    """
+    wanted = query(call, After)
+    page = await site.queue.driver.run(list_queues(wanted.after, _MOST_KEYS))
+    return answer(QueueList([_row(one) for one in page.queues], page.after))
+
+
+async def workers(site: Site, call: Call) -> Response:
+    """Lists the workers of the queue, and what they hold."""
+    page = await site.queue.workers(query(call, Limit).limit)
+    return answer(WorkerList([_worker(one) for one in page.workers], page.more))
+
+
+def _row(found: QueueSummary) -> QueueRow:
+    return msgspec.convert(found, QueueRow, from_attributes=True)
+
+
+def _worker(found: WorkerState) -> WorkerRow:
+    return msgspec.convert(found, WorkerRow, from_attributes=True)
+
+
+_GROUP = "Queue"
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/queue", handle=show, group=_GROUP, scopes=("view",),
+        summary="Show the queue", gives=QueueState,
+    ),
+    Endpoint(
+        method="POST", path="/v1/queue/pause", handle=pause, group=_GROUP, scopes=("operate",),
+        summary="Pause the queue", takes=PauseFor, gives=QueuePaused, refuses=(422,), changes=True,
+    ),
+    Endpoint(
+        method="POST", path="/v1/queue/resume", handle=resume, group=_GROUP, scopes=("operate",),
+        summary="Resume the queue", gives=QueuePaused, changes=True,
+    ),
+    Endpoint(
+        method="GET", path="/v1/queues", handle=queues, group=_GROUP, scopes=("view",),
+        summary="List all queues", query=After, gives=QueueList, refuses=(422,),
+    ),
+    Endpoint(
+        method="GET", path="/v1/workers", handle=workers, group=_GROUP, scopes=("view",),
+        summary="List the workers", query=Limit, gives=WorkerList, refuses=(422,),
+    ),
+)  # fmt: skip

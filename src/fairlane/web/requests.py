@@ -1,0 +1,402 @@
+"""/v1/requests: submits, lists, shows and changes requests."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+from starlette.responses import Response
+
+from fairlane.common.chunking import chunks_async
+from fairlane.errors import RedisUnreachable, RequestNotFound
+from fairlane.operations.audit_trail import begin
+from fairlane.operations.batching import run_all
+from fairlane.operations.change import Change, set_one
+from fairlane.operations.schedules import is_of_tick
+from fairlane.operations.submit import submit
+from fairlane.options import id_for, policy_of
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
+from fairlane.tracing import sending
+from fairlane.web.problem import Refusal, refusal_of
+from fairlane.web.reading import (
+    MOST,
+    NDJSON,
+    UPLOAD,
+    document,
+    file_parts,
+    lines,
+    media_of,
+    own_request,
+    parts,
+    query,
+)
+from fairlane.web.route import Endpoint, answer, caller_of, counted_as
+from fairlane.web.schemas import (
+    Cancel,
+    Changes,
+    Delete,
+    Filters,
+    NewRequest,
+    Options,
+    RequestDetail,
+    RequestList,
+    RequestState,
+    Submitted,
+    detail_of,
+    state_of,
+    to_bytes,
+)
+from fairlane.web.stream import EVENTS, event_stream
+from fairlane.web.trail import Trail, entry_of, trail_of
+from fairlane.web.why import Why, why_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from starlette.requests import Request as Call
+
+    from fairlane.aio.request import Request
+    from fairlane.common.chunking import Bodies
+    from fairlane.model import Progress
+    from fairlane.operations.new_request import Other
+    from fairlane.protocol.steps import Operation
+    from fairlane.web.site import Site, Watched
+
+
+_ACTION = "POST /v1/requests"
+
+
+async def submit_for(site: Site, call: Call, bodies: Bodies, **options: Any) -> tuple[str, int]:
+    """Submits a request, which keeps the id of the caller's token; returns its id and its size.
+
+    A request of the same id that another token has submitted is replaced only for a caller with
+    the scope operate. The audit trail has an entry of what is replaced. Raises Refusal, and the
+    errors of Queue.submit_request.
+    """
+    queue, caller = site.queue.name, caller_of(call)
+    given = options.pop("id", None)
+    with sending(queue) as span:
+        policy = policy_of(queue, trace=span.trace, by=caller.id, **options)
+        name = keys.check_name("request id", id_for(policy, given))
+        if is_of_tick(name) and "operate" not in caller.scopes:
+            raise Refusal(403, f"id {name} is one of a schedule's ticks: choose another id")
+        replacing = _Replacing(site, call, policy.on_duplicate)
+        await site.queue.driver.run(_check_own(queue, policy.after))
+        run = submit(name, policy, guard=replacing.guard)
+        async with replacing:
+            try:
+                total = await site.queue.driver.run(run, chunks_async(bodies))
+            except RedisUnreachable as error:  # what this leaves open goes when Redis answers again
+                if error.take_back is not None:
+                    site.withdraw(error.take_back)
+                raise
+        span.sent(name, total)
+    return name, total
+
+
+class _Replacing:
+    """Judges if the caller may replace another request, and records that in the audit trail."""
+
+    def __init__(self, site: Site, call: Call, how: str) -> None:
+        self._queue, self._caller = site.queue.name, caller_of(call)
+        self._trail = Trail(site.queue, entry_of(call, _ACTION))
+        self._how = how
+
+    def guard(self, other: Other) -> Operation[None]:
+        """Raises Refusal unless the caller may replace or continue this request."""
+        if other.by != self._caller.id and "operate" not in self._caller.scopes:
+            whose = "by another token" if other.by else "without a token"
+            what = "continued" if other.is_same else "replaced"
+            raise Refusal(
+                403,
+                f"request {other.id} was submitted {whose}: it is {what} for a token with the "
+                "scope operate, so choose another id",
+            )
+        trail = self._trail
+        if not other.is_same and not trail.began:  # it is asked again for the end of a cancel
+            given = f"on_duplicate={self._how} replaces the request that began at {other.born} ms"
+            trail.entry = replace(trail.entry, object=other.id, given=given)
+            trail.began = yield from begin(self._queue, trail.entry)
+
+    async def __aenter__(self) -> None:
+        """Begins the submission."""
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Writes what came of it, if another request was replaced."""
+        if self._trail.began:
+            outcome = refusal_of(error) if isinstance(error, Exception) else Refusal(201, "")
+            await self._trail.end(outcome.status, outcome.detail)
+
+
+def _check_own(queue: str, names: Sequence[str]) -> Operation[None]:
+    """Raises RequestNotFound for requests of another queue: the server has no others."""
+    if not names:
+        return
+    homes = yield from run_all([Command(b"HGET", keys.request_hash(n), b"queue") for n in names])
+    for name, home in zip(names, homes, strict=True):
+        if home != queue.encode():
+            raise RequestNotFound(
+                f"there is no request {name} in queue {queue}: a request starts only after those "
+                "of its own queue"
+            )
+
+
+READ = ("submit", "view")
+
+
+async def submit_one(site: Site, call: Call) -> Response:
+    """Submits a request: bodies in a JSON document, or each line of NDJSON or of a form's file.
+
+    The lines are submitted while they come. If the caller breaks off, the request is withdrawn.
+    """
+    if media_of(call) in {NDJSON, UPLOAD}:
+        options = query(call, Options).given()
+        source = lines(file_parts(call) if media_of(call) == UPLOAD else parts(call))
+        site.check_room(counted_as(call))
+        with site.long_call(counted_as(call)):
+            made = await submit_for(site, call, source, **options)
+    else:
+        given = await document(call, NewRequest, MOST, others=(NDJSON, UPLOAD))
+        made = await submit_for(site, call, map(to_bytes, given.bodies), **given.given())
+    return answer(Submitted(*made), 201)
+
+
+async def list_requests(site: Site, call: Call) -> Response:
+    """Lists requests, the most urgent first, then the newest endings, a page at a time."""
+    wanted = query(call, Filters)
+    page = await site.queue.list_requests(
+        limit=wanted.limit, after=wanted.after, sort=wanted.sort, **wanted.given()
+    )
+    rows = [state_of(one) for one in page.requests]
+    return answer(RequestList(rows, page.after, page.now_ms, page.is_sorted))
+
+
+async def show(site: Site, call: Call) -> Response:
+    """Returns the counts and the settings of a request now."""
+    _, progress = await own_request(site, call)
+    return answer(detail_of(progress, shows_by="operate" in caller_of(call).scopes))
+
+
+async def cancel(site: Site, call: Call) -> Response:
+    """Cancels a request: nothing of it starts any more."""
+    given = await document(call, Cancel)
+    await trail_of(call).note(given=given.reason)
+    request, _ = await own_request(site, call)
+    await request.cancel(given.reason)
+    return answer(state_of(await request.progress()))
+
+
+async def pause(site: Site, call: Call) -> Response:
+    """Pauses a request until it is resumed."""
+    request, _ = await own_request(site, call)
+    await request.pause()
+    return answer(state_of(await request.progress()))
+
+
+async def resume(site: Site, call: Call) -> Response:
+    """Resumes a paused request."""
+    request, _ = await own_request(site, call)
+    await request.resume()
+    return answer(state_of(await request.progress()))
+
+
+async def change(site: Site, call: Call) -> Response:
+    """Sets the limit, the priority, the deadline, the rate, the weight or the share: all or none.
+
+    A request that has ended, or whose end is near, refuses.
+    """
+    given = await document(call, Changes)
+    wanted = {
+        name: value
+        for name in Changes.__struct_fields__
+        if (value := getattr(given, name)) is not UNSET
+    }
+    await trail_of(call).note(given=" ".join(f"{name}={value}" for name, value in wanted.items()))
+    changing = Change.set(**wanted)
+    request, _ = await own_request(site, call)
+    await site.queue.driver.run(set_one(request.id, changing))
+    return answer(state_of(await request.progress()))
+
+
+async def delete(site: Site, call: Call) -> Response:
+    """Deletes a request that has ended, with its results; ?cancel=true cancels it first."""
+    wanted = Change.delete(cancel=query(call, Delete).cancel)
+    await trail_of(call).note(given="cancel=true" if wanted.cancels else "")
+    request, _ = await own_request(site, call)
+    report = await site.queue.change(await site.queue.select(wanted, [request.id]))
+    site.failures.forget()
+    for error in report.failed.values():
+        raise error
+    return Response(status_code=204)
+
+
+_ONE = "/v1/requests/{id}"
+_GROUP = "Requests"
+ENDPOINTS = (
+    Endpoint(
+        method="POST", path="/v1/requests", handle=submit_one, group=_GROUP, scopes=("submit",),
+        summary="Submit a request", takes=NewRequest, query=Options, gives=Submitted, status=201,
+        accepts=(NDJSON, UPLOAD), refuses=(404, 409, 413, 415, 422, 429),
+    ),
+    Endpoint(
+        method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=("view",),
+        summary="List requests", query=Filters, gives=RequestList, refuses=(422,),
+    ),
+    Endpoint(
+        method="GET", path=_ONE, handle=show, group=_GROUP, scopes=READ,
+        summary="Show a request", gives=RequestDetail, refuses=(404,),
+    ),
+    Endpoint(
+        method="PATCH", path=_ONE, handle=change, group=_GROUP, scopes=("operate",),
+        summary="Change the settings of a request", takes=Changes,
+        gives=RequestState, refuses=(404, 409, 413, 415, 422), changes=True,
+    ),
+    Endpoint(
+        method="DELETE", path=_ONE, handle=delete, group=_GROUP, scopes=("operate",),
+        summary="Delete a request", query=Delete, status=204, refuses=(404, 409, 422),
+        changes=True,
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}/cancel", handle=cancel, group=_GROUP, scopes=("operate",),
+        summary="Cancel a request", takes=Cancel, gives=RequestState, refuses=(404, 413, 415, 422),
+        changes=True,
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}/pause", handle=pause, group=_GROUP, scopes=("operate",),
+        summary="Pause a request", gives=RequestState, refuses=(404, 409), changes=True,
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}/resume", handle=resume, group=_GROUP, scopes=("operate",),
+        summary="Resume a request", gives=RequestState, refuses=(404, 409), changes=True,
+    ),
+)  # fmt: skip
+
+
+class LaterLeases(msgspec.Struct, forbid_unknown_fields=True):
+    """The `log_id` of a settled lease: only later ones are returned; "" = all that are read."""
+
+    after: str = ""
+
+
+class Held(msgspec.Struct):
+    """A permit that a worker holds; `owed` of its sub-requests are not settled."""
+
+    permit: int
+    worker: str
+    since_ms: int
+    until_ms: int
+    owed: int
+
+
+class Settled(msgspec.Struct):
+    """What a worker settled in one call. `waited` and `ran` are counts by time: [ms, count]."""
+
+    log_id: str
+    worker: str
+    began_ms: int
+    settled_ms: int
+    done: int
+    dead: int
+    waited: list[tuple[float, int]]
+    ran: list[tuple[float, int]]
+
+
+class Leases(msgspec.Struct):
+    """The leases of a request. `is_whole`: no settled lease before these is left out."""
+
+    held: list[Held]
+    settled: list[Settled]
+    is_whole: bool
+    now_ms: int
+
+
+async def leases(site: Site, call: Call) -> Response:
+    """Returns who holds the permits of a request, and its last settled leases, oldest first.
+
+    `after` is the log_id of a settled lease: only later ones are returned. Times of a bucket, at
+    most 25 % wide, count as its smallest.
+    """
+    after = query(call, LaterLeases).after
+    request, _ = await own_request(site, call)
+    found = await request.leases(after)
+    settled = [
+        Settled(
+            one.log_id, one.worker, one.began_ms, one.settled_ms, one.done, one.dead,
+            _pairs(one.waited), _pairs(one.ran),
+        )
+        for one in found.settled
+    ]  # fmt: skip
+    held = [Held(*one) for one in found.held]
+    return answer(Leases(held, settled, found.is_whole, found.now_ms))
+
+
+def _pairs(counts: Mapping[float, int]) -> list[tuple[float, int]]:
+    return list(counts.items())
+
+
+LEASE_ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/requests/{id}/leases", handle=leases, group="Requests",
+        scopes=READ, summary="Show who holds and held the permits of a request", query=LaterLeases,
+        gives=Leases, refuses=(404, 422),
+    ),
+)  # fmt: skip
+
+
+LOOK_S = 1.0  # between two looks at a request that runs
+ENDED_S = 15.0  # the same of one that has ended: only its dead sub-requests may change
+
+
+class RequestLive(msgspec.Struct):
+    """A request that has changed, and what holds it up; `why` is null once it has ended."""
+
+    request: RequestDetail
+    why: Why | None
+    now_ms: int
+
+
+async def follow(site: Site, call: Call) -> Response:
+    """Sends a request now and whenever it has changed, without an end.
+
+    What holds it up is read again when its settings change, and every 5 s until it ends. Any number
+    of viewers costs one look a second.
+    """
+    request, _ = await own_request(site, call)
+    changes = _changes(site, request, shows_by="operate" in caller_of(call).scopes)
+    return event_stream(site, call, changes, "request", lambda one: one.now_ms)
+
+
+async def _changes(
+    site: Site, request: Request, *, shows_by: bool
+) -> AsyncGenerator[RequestLive, None]:
+    before: tuple[Progress, int] | None = None
+    with site.watching(request) as watched:
+        while True:
+            progress = await watched.progress.get()
+            found, now_ms = await _why_of(watched, progress)
+            if before != (progress, now_ms):
+                before = progress, now_ms
+                yield RequestLive(detail_of(progress, shows_by=shows_by), found, now_ms)
+            await asyncio.sleep(ENDED_S if progress.ended else LOOK_S)
+
+
+async def _why_of(watched: Watched, progress: Progress) -> tuple[Why | None, int]:
+    """Returns what holds up the request, and when that was read, in ms."""
+    if progress.ended:
+        return None, progress.ended_ms
+    watched.note(progress)
+    found = await watched.why.get()
+    return why_of(found), found.now_ms
+
+
+_ONE_WATCHED = "/v1/requests/{id}/live"
+WATCH_ENDPOINTS = (
+    Endpoint(
+        method="GET", path=_ONE_WATCHED, handle=follow, group="Live", scopes=("view",),
+        summary="Watch a request", gives=RequestLive, streams=(EVENTS,), refuses=(404,),
+    ),
+)  # fmt: skip

@@ -1,0 +1,394 @@
+"""The types of what /v1 reads and returns. Their JSON Schemas are in /openapi.json."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from fairlane import settings
+from fairlane.web.problem import Refusal
+from fairlane.web.reading import MOST_ITEMS
+
+if TYPE_CHECKING:
+    from fairlane.aio.taken import AsyncTaken
+    from fairlane.model import Completion, DeadSubRequest, Progress, Result
+
+
+class Base64(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes that are no text (UTF-8)."""
+
+    base64: str
+
+
+Bytes = str | Base64  # bytes of a body or a result: text, or in Base64
+
+
+def to_bytes(given: Bytes) -> bytes:
+    """Returns the bytes. Raises Refusal if they are no Base64."""
+    if isinstance(given, str):
+        return given.encode("utf-8", "surrogatepass")
+    try:
+        return base64.b64decode(given.base64, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refusal(422, "base64 is not valid: encode the bytes as RFC 4648 says") from None
+
+
+def from_bytes(raw: bytes) -> Bytes:
+    """Returns bytes as text, or in Base64 if they are none."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return Base64(base64.b64encode(raw).decode())
+
+
+Few = Annotated[list[str], msgspec.Meta(max_length=1_000)]
+
+
+class RecurringOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Options of requests, as those of submit_request; times are in seconds."""
+
+    priority: int | UnsetType = UNSET
+    limit: int | UnsetType = UNSET
+    attempts: int | UnsetType = UNSET
+    backoff_s: tuple[float, float] | UnsetType = UNSET
+    lease_s: float | UnsetType = UNSET
+    retain_s: float | UnsetType = UNSET
+    deadline_s: float | UnsetType = UNSET
+    time_limit_s: float | UnsetType = UNSET
+    durable: int | UnsetType = UNSET
+    delay: float | str | UnsetType = UNSET
+    rate: str | UnsetType = UNSET
+    burst: int | UnsetType = UNSET
+    rate_key: str | UnsetType = UNSET
+    weight: int | UnsetType = UNSET
+    tags: str | Few | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
+    share: int | UnsetType = UNSET
+    ageing_s: float | UnsetType = UNSET
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options that the caller named."""
+        names = OPTIONS & {*self.__struct_fields__}
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not UNSET}
+
+
+class Options(RecurringOptions, kw_only=True, forbid_unknown_fields=True):
+    """The options of a request, as those of submit_request; times are in seconds."""
+
+    id: str | UnsetType = UNSET
+    run_at: str | UnsetType = UNSET
+    after: str | Few | UnsetType = UNSET
+    after_any_end: bool | UnsetType = UNSET
+    on_duplicate: str | UnsetType = UNSET
+    window_s: float | UnsetType = UNSET
+    distinct: bool | UnsetType = UNSET
+
+
+OPTIONS = frozenset(Options.__struct_fields__)
+
+
+Bodies = Annotated[list[Bytes], msgspec.Meta(max_length=MOST_ITEMS)]
+
+
+class NewRequest(Options, kw_only=True, forbid_unknown_fields=True):
+    """A request with the bodies of its sub-requests."""
+
+    bodies: Bodies
+
+
+class Submitted(msgspec.Struct):
+    """A request that was submitted."""
+
+    id: str
+    total: int
+
+
+class RequestState(msgspec.Struct, kw_only=True):
+    """The counts of a request now. `held`, `limit` and `open` are 0 and false after its end.
+
+    `waiting` of the sub-requests that are `left` wait for their first delivery.
+    """
+
+    id: str
+    state: str
+    priority: int
+    total: int
+    done: int
+    dead: int
+    cancelled: int
+    left: int
+    waiting: int = 0
+    held: int = 0
+    limit: int = 0
+    open: bool = False
+    submitted_ms: int
+    ended_ms: int | None = None
+    reason: str = ""
+    tags: tuple[str, ...] = ()
+    tenant: str = ""
+
+
+def state_of(found: Progress | Completion) -> RequestState:
+    """Returns the state of a request, or of one in the completion log."""
+    more = {name: getattr(found, name, default) for name, default in _MORE.items()}
+    return RequestState(
+        id=found.id, state=found.state, priority=found.priority, total=found.total,
+        done=found.done, dead=found.dead, cancelled=found.cancelled,
+        left=found.total - found.done - found.dead - found.cancelled,
+        open=getattr(found, "is_open", False), submitted_ms=found.submitted_ms,
+        ended_ms=found.ended_ms or None, reason=found.reason, **more,
+    )  # fmt: skip
+
+
+class RequestDetail(RequestState, kw_only=True):
+    """A request in full. Times are in ms, null = none; `rates` are in words.
+
+    Nothing starts before `opens_ms`. `failures` counts failed attempts, `timeouts` late calls, and
+    `left_out` bodies that were repeats. `by` is the id of the token that submitted it, "" = none;
+    null for callers without the scope operate, and in live events.
+    """
+
+    queue: str
+    opens_ms: int | None
+    deadline_ms: int | None
+    time_limit_ms: int | None
+    durable: int
+    parent: str
+    rates: list[str]
+    share: int
+    failures: int
+    timeouts: int
+    left_out: int
+    by: str | None = None
+
+
+def detail_of(found: Progress, *, shows_by: bool = False) -> RequestDetail:
+    """Returns a request in full; `by` only if the caller may see it."""
+    return RequestDetail(
+        **msgspec.structs.asdict(state_of(found)), queue=found.queue,
+        opens_ms=found.opens_ms or None, deadline_ms=found.deadline_ms or None,
+        time_limit_ms=found.time_limit_ms or None, durable=found.durable, parent=found.parent,
+        rates=[one.words for one in found.rates], share=found.share, failures=found.failures,
+        timeouts=found.timeouts, left_out=found.left_out,
+        by=found.detail.get("by", "") if shows_by else None,
+    )  # fmt: skip
+
+
+_MORE: dict[str, Any] = {"waiting": 0, "held": 0, "limit": 0, "tags": (), "tenant": ""}
+
+
+class RequestList(msgspec.Struct):
+    """A page of requests; `after` continues behind it, "" at the end.
+
+    `is_sorted` is false if only each part of 1,000 requests is sorted, because there are more.
+    """
+
+    requests: list[RequestState]
+    after: str
+    now_ms: int
+    is_sorted: bool
+
+
+class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which requests; states, priorities, tags and tenants may be several.
+
+    A request must have all tags, and one of the states, priorities and tenants.
+    """
+
+    state: Few | UnsetType = UNSET
+    priority: Annotated[list[int], msgspec.Meta(max_length=1_000)] | UnsetType = UNSET
+    tag: Few | UnsetType = UNSET
+    tenant: Few | UnsetType = UNSET
+    id_prefix: str | UnsetType = UNSET
+    older_s: float | UnsetType = UNSET
+    newer_s: float | UnsetType = UNSET
+
+    def given(self) -> dict[str, Any]:
+        """Returns the filters that the caller named, as Queue.list_requests calls them."""
+        found = {name: getattr(self, name) for name in RequestFields.__struct_fields__}
+        return {_FILTERS.get(name, name): one for name, one in found.items() if one is not UNSET}
+
+
+_FILTERS = {"state": "states", "priority": "priorities", "tag": "tags", "tenant": "tenants"}
+
+
+class Filters(RequestFields, kw_only=True, forbid_unknown_fields=True):
+    """Which requests a list shows; states, priorities, tags and tenants may be given again.
+
+    `sort` is priority, submitted, waiting or state, with - in front if it falls. Unfinished
+    requests come before ended ones in any order. Without it the most urgent one comes first, and
+    of the ended ones the newest ending.
+    """
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    after: str = ""
+    sort: str = ""
+
+
+class Changes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to change of a request; `deadline_s` counts from now, 0 = none. `rate` is as 100/s.
+
+    Each sub-request counts `weight` times at the rate. `share` is that of the request's tenant.
+    """
+
+    limit: int | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    deadline_s: float | UnsetType = UNSET
+    rate: str | UnsetType = UNSET
+    burst: int | UnsetType = UNSET
+    weight: int | UnsetType = UNSET
+    share: int | UnsetType = UNSET
+
+
+class Delete(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether a request that has not ended is cancelled first."""
+
+    cancel: bool = False
+
+
+class Cancel(msgspec.Struct, forbid_unknown_fields=True):
+    """Why a request is cancelled."""
+
+    reason: str = "cancelled by the caller"
+
+
+class ResultOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """The order of results: "input", or "done" as they come."""
+
+    order: str = "input"
+
+
+class ResultLine(msgspec.Struct):
+    """The result of a sub-request: `status` is done or dead, `error` why it is dead."""
+
+    index: int
+    status: str
+    attempt: int
+    body: Bytes | None
+    error: str | None
+    worker: str
+    waited_ms: int
+    ran_ms: float
+
+
+def result_of(found: Result) -> ResultLine:
+    """Returns a result as JSON has it."""
+    body = None if found.body is None else from_bytes(found.body)
+    return ResultLine(
+        found.index, found.status, found.attempt, body, found.error, found.worker,
+        found.waited_ms, found.ran_ms,
+    )  # fmt: skip
+
+
+class DeadLine(msgspec.Struct):
+    """A dead sub-request. Equal failures have one `fingerprint`."""
+
+    index: int
+    attempt: int
+    reason: str
+    error: str
+    worker: str
+    body: Bytes
+    fingerprint: str
+    died_ms: int
+
+
+def dead_of(found: DeadSubRequest) -> DeadLine:
+    """Returns a dead sub-request as JSON has it."""
+    return DeadLine(
+        found.index, found.attempt, found.reason, found.error, found.worker,
+        from_bytes(found.body), found.fingerprint, found.died_ms,
+    )  # fmt: skip
+
+
+class Take(msgspec.Struct, forbid_unknown_fields=True):
+    """How many sub-requests to take, how long to hold them, and how long to wait for the first."""
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=settings.TAKE_MOST)] = 1
+    visible_for: float = settings.TAKE_VISIBLE_S
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+
+
+class TakenOne(msgspec.Struct, omit_defaults=True):
+    """A sub-request that was taken. Its receipt settles it.
+
+    If its producer has a trace, `traceparent` and `tracestate` name that as W3C Trace Context does.
+    """
+
+    receipt: str
+    id: str
+    index: int
+    attempt: int
+    body: Bytes
+    traceparent: str = ""
+    tracestate: str = ""
+
+
+def taken_of(found: AsyncTaken) -> TakenOne:
+    """Returns what was taken as JSON has it."""
+    body, (parent, _, state) = from_bytes(found.body or b""), found.trace.partition(" ")
+    return TakenOne(found.receipt, found.id, found.index, found.attempt, body, parent, state)
+
+
+class TakenList(msgspec.Struct):
+    """What was taken, the most urgent first."""
+
+    taken: list[TakenOne]
+
+
+class Done(msgspec.Struct, forbid_unknown_fields=True):
+    """The result of a sub-request, if it has one."""
+
+    result: Bytes | None = None
+
+
+class Dead(msgspec.Struct, forbid_unknown_fields=True):
+    """Why a sub-request is given up."""
+
+    reason: str
+
+
+class Release(msgspec.Struct, forbid_unknown_fields=True):
+    """When a sub-request may be taken again, in seconds from now."""
+
+    delay_s: float = 0.0
+
+
+class Extend(msgspec.Struct, forbid_unknown_fields=True):
+    """How long to hold a sub-request from now on, in seconds."""
+
+    visible_for: float = settings.TAKE_VISIBLE_S
+
+
+class Extended(msgspec.Struct):
+    """`goes_on` is false if the request was cancelled or is past its deadline."""
+
+    goes_on: bool
+
+
+class Since(msgspec.Struct, forbid_unknown_fields=True):
+    """Where to begin: an id of an event, "0" for all that is kept, ms since 1970; "" = now."""
+
+    since: str = ""
+
+
+class Ending(RequestState, kw_only=True):
+    """A request that has ended; `log_id` is the id of the event."""
+
+    log_id: str
+
+
+def ending_of(found: Completion) -> Ending:
+    """Returns an entry of the completion log as JSON has it."""
+    return Ending(**msgspec.structs.asdict(state_of(found)), log_id=found.log_id)
+
+
+class Health(msgspec.Struct):
+    """The server's own state."""
+
+    status: str = "ok"

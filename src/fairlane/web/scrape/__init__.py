@@ -1,1 +1,0 @@
-"""GET /metrics: the queue as text for Prometheus."""

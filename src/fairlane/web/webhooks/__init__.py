@@ -1,1 +1,0 @@
-"""Posts the endings of requests to webhooks."""
