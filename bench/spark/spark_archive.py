@@ -29,11 +29,10 @@ from fairlane import Queue, Reject, Worker, settings
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations.completion import trim
 from fairlane.spark import session
-from fairlane.spark.archive.archive import archive
-from fairlane.spark.archive.tables import read_table
+from fairlane.spark.archive import archive, read_table
 
 if TYPE_CHECKING:
-    from fairlane.spark.archive.archive import Archived
+    from fairlane.spark.archive import Archived
 
 _GIVEN = [int(word) for word in sys.argv[1:] if word.isdigit()] + [0] * 4
 SECONDS, RATE = _GIVEN[0] or 300, _GIVEN[1] or 5_000

@@ -20,7 +20,7 @@ import redis
 from bench.harness import support
 
 from fairlane.spark import FairlaneSource, session
-from fairlane.spark.sink.staged import StagedWriter
+from fairlane.spark.sink.writers import StagedWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -157,7 +157,7 @@ def done(queue: Queue, ids: list[str]) -> float:
 
 def collect(spark: SparkSession, url: str, out: Path, ids: list[str], view: View) -> DataFrame:
     """Archives endings and results to Parquet; returns the results of this run, in order."""
-    from fairlane.spark.archive.archive import archive
+    from fairlane.spark.archive import archive
 
     archive(spark, url, str(out / "archive"), queue=QUEUE)
     view.say(f"archived to {near(out / 'archive')}")

@@ -18,7 +18,7 @@ from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
 from fairlane.redis_url import resolve_url
-from fairlane.spark.fleet.fleet import FleetPlan
+from fairlane.spark.fleet import FleetPlan
 from fairlane.worker.child import Assignment
 from tests.support.operations.drivers import both, run
 from tests.support.scripts.requests import once

@@ -52,10 +52,8 @@ from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
-from fairlane.spark.operations.commit import commit, seal
-from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
-from fairlane.spark.operations.manifest import Share, Txn
-from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
+from fairlane.spark.commit import Area, Share, Txn, commit, pack, seal, stage, stage_all, unstage
+from fairlane.spark.direct_append import add, begin_live, by_id, by_place
 from tests.support.operations.list_scenarios import balances, fans_out, forwards, places, publishes
 from tests.support.operations.lost_replies import (
     ON_SINGLE,

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.options import Options
 from fairlane.spark.sink.plan import OPTIONS, plan_of
-from fairlane.spark.sink.staged import StagedWriter
+from fairlane.spark.sink.writers import StagedWriter
 from tests.spark.sink.sinks import numbers, write
 
 if TYPE_CHECKING:

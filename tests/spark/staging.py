@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
-from fairlane.spark.operations.staging import pack
+from fairlane.spark.commit import pack
 from tests.support.scripts.requests import HOUR, numbered
 
 if TYPE_CHECKING:

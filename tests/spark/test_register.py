@@ -115,7 +115,7 @@ def test_without_wrapped_calls_the_methods_of_spark_are_its_own(spark: Any, tmp_
     program.write_text(
         "from pyspark.sql import SparkSession\n"
         "from fairlane.spark import register\n"
-        "from fairlane.spark.spark_calls import is_wrapped\n"
+        "from fairlane.spark.data_source import is_wrapped\n"
         "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
         ".config('spark.driver.bindAddress', '127.0.0.1').getOrCreate()\n"
         "register(spark, wrap_calls=False)\n"

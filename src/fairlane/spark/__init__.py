@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairlane.spark.data_source import FairlaneSource, register
-    from fairlane.spark.fleet.fleet import run_fleet, stop_fleet
-    from fairlane.spark.fleet.handlers import arrow_handler, pandas_handler, row_handler
+    from fairlane.spark.fleet import run_fleet, stop_fleet
+    from fairlane.spark.handlers import arrow_handler, pandas_handler, row_handler
     from fairlane.spark.source.errors import ours
     from fairlane.spark.spark_session import session
     from fairlane.spark.udf import queue_udf

@@ -2,16 +2,85 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.utils import is_remote
 
 from fairlane.errors import FairlaneError
+from fairlane.spark.source.errors import ours
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable
+
     from pyspark.sql.types import StructType
+
+
+_CALLS: tuple[tuple[type, str], ...] = (
+    (DataFrameReader, "load"),
+    (DataStreamReader, "load"),
+    (DataFrameWriter, "save"),
+    (DataStreamWriter, "start"),
+    (StreamingQuery, "awaitTermination"),
+)
+_MARK = "fairlane_repaired"
+
+
+def repair_calls() -> None:
+    """Wraps the calls, once in a process. Spark Connect has classes of its own, left as they are.
+
+    A wrapped call makes the frame's session the active one, and afterwards the one that was active
+    before. It raises the FairlaneError that a Spark error carries, in place of the Spark error.
+    """
+    for kind, name in _CALLS:
+        method = getattr(kind, name)
+        if not hasattr(method, _MARK):
+            setattr(kind, name, _repaired(method))
+
+
+def is_wrapped() -> bool:
+    """Returns True if the calls are wrapped in this process."""
+    return all(hasattr(getattr(kind, name), _MARK) for kind, name in _CALLS)
+
+
+def make_active(spark: SparkSession) -> None:
+    """Makes this session the active one of the calling thread."""
+    spark.createDataFrame([], "fairlane int")
+
+
+def _repaired(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        spark = getattr(self, "_spark", None)  # of a reader or writer; a query has none
+        before = _activated(spark) if isinstance(spark, SparkSession) else None
+        try:
+            return method(self, *args, **options)
+        except Exception as error:
+            carried = ours(error)
+            if carried is None or carried is error:
+                raise
+        finally:
+            if before is not None:
+                make_active(before)
+        raise carried
+
+    setattr(call, _MARK, True)
+    return call
+
+
+def _activated(spark: SparkSession) -> SparkSession | None:
+    """Makes this session the active one; returns the other session that was active, or None."""
+    active = SparkSession.getActiveSession()
+    if active is not None and spark._jsparkSession.equals(active._jsparkSession):  # noqa: SLF001
+        return None
+    make_active(spark)
+    return active
+
 
 FORMAT = "fairlane"
 
@@ -25,8 +94,6 @@ def register(spark: SparkSession, *, wrap_calls: bool = True) -> None:
     thread, and nothing is wrapped.
     """
     if not is_remote():
-        from fairlane.spark.spark_calls import make_active, repair_calls
-
         # Spark looks for the format in the active session, and refuses a second one.
         make_active(spark)
         if wrap_calls:

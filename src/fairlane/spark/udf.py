@@ -20,7 +20,7 @@ from fairlane.options import Policy, check_limit, check_priority
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.spark.data_source import FORMAT, register
-from fairlane.spark.fleet.fleet import url_for
+from fairlane.spark.fleet import url_for
 from fairlane.spark.source.errors import ours
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ pytest.importorskip("pyspark")
 
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import DataLost, InvalidArgument
-from fairlane.spark.archive import archive as archive_module
-from fairlane.spark.archive import reader, tables
-from fairlane.spark.archive.archive import Archived, archive
+from fairlane.spark import archive as archive_module
+from fairlane.spark import archive as reader
+from fairlane.spark import archive as tables
+from fairlane.spark.archive import Archived, archive
 from fairlane.spark.commands.archive import command
 from tests.spark.worlds import World, forget_commit
 

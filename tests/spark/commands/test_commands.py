@@ -21,8 +21,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.spark.commands.session import hushed, must_be_there, redis_for, spark_session
-from fairlane.spark.fleet.fleet import stop_fleet
-from fairlane.spark.fleet.stop_signal import KEPT_MS
+from fairlane.spark.fleet import KEPT_MS, stop_fleet
 from fairlane.spark.spark_session import master_of
 from tests.cli.program import NO_SERVER, Ended, Program, settle
 from tests.spark.fleet import fleet_handlers as handlers

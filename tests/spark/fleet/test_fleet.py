@@ -15,15 +15,9 @@ import pytest
 from fairlane.errors import FairlaneError, HandlerNotFound, InvalidArgument
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from fairlane.spark.fleet import shares, stop_signal
-from fairlane.spark.fleet.fleet import (
-    FleetPlan,
-    Watch,
-    cancel_fleet,
-    run_fleet,
-    stop_fleet,
-    tag_of,
-)
+from fairlane.spark import fleet as shares
+from fairlane.spark import fleet as stop_signal
+from fairlane.spark.fleet import FleetPlan, Watch, cancel_fleet, run_fleet, stop_fleet, tag_of
 from fairlane.worker import Context, Retry
 from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import workers_of

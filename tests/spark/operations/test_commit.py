@@ -14,11 +14,20 @@ from fairlane.operations.change import cancel
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Pause, SingleServer
-from fairlane.spark.operations import commit as commit_module
-from fairlane.spark.operations import manifest
-from fairlane.spark.operations.commit import commit, look, seal
-from fairlane.spark.operations.manifest import Share, Txn
-from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
+from fairlane.spark import commit as commit_module
+from fairlane.spark import commit as manifest
+from fairlane.spark.commit import (
+    Area,
+    Share,
+    Txn,
+    commit,
+    look,
+    pack,
+    seal,
+    stage,
+    stage_all,
+    unstage,
+)
 from tests.support.operations.stepping import cut_off, cut_off_after, drive
 from tests.support.scripts.requests import once, stored, take_slice, waiting_bodies, work_off
 

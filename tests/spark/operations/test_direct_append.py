@@ -12,8 +12,8 @@ from fairlane.operations.change import cancel
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Pause
-from fairlane.spark.operations.commit import seal, seal_all
-from fairlane.spark.operations.direct_append import (
+from fairlane.spark.commit import Txn, pack, seal, seal_all
+from fairlane.spark.direct_append import (
     abort_live,
     add,
     begin_live,
@@ -22,8 +22,6 @@ from fairlane.spark.operations.direct_append import (
     end_live,
     start_live,
 )
-from fairlane.spark.operations.manifest import Txn
-from fairlane.spark.operations.staging import pack
 from tests.scripts.repair.test_full_and_forgotten import full
 from tests.support.operations.stepping import drive
 from tests.support.scripts.requests import (

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from fairlane.errors import RequestNotFound
 from fairlane.operations.request_state import completion
-from fairlane.spark.operations import stream_ranges
+from fairlane.spark import stream_ranges
 from fairlane.spark.source.columns import (
     arrow_of,
     batch_of,

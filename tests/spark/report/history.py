@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlane.spark.archive.tables import SCHEMAS
+from fairlane.spark.archive import SCHEMAS
 from fairlane.spark.source.columns import arrow_of
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
-from fairlane.spark.report.bands import Bands
-from fairlane.spark.report.plots.style import COLOURS, TEXT, colour_of, figure, on_time
-from fairlane.spark.report.time_windows import Axis
+from fairlane.spark.report.plots import COLOURS, TEXT, colour_of, new_figure, on_time
+from fairlane.spark.report.tables import Axis, Bands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +42,7 @@ def moment(text: str) -> float:
 
 def labels_of(begin_ms: float, length_ms: float) -> list[str]:
     """Draws an empty plot of that time, and returns the labels of its axis as they are shown."""
-    drawn, (axes,) = figure(2.0)
+    drawn, (axes,) = new_figure(2.0)
     on_time(axes, (begin_ms, begin_ms + length_ms))
     drawn.canvas.draw()
     found: dict[float, list[str]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.errors import InvalidArgument, RedisUnfit
-from fairlane.spark.operations.staging import pack
+from fairlane.spark.commit import pack
 from tests.spark.staging import Sink, bodies_of
 from tests.support.scripts.requests import Lane, numbered, toks
 

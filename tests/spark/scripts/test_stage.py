@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.spark.operations.staging import pack
+from fairlane.spark.commit import pack
 from tests.spark.staging import DAY, Sink
 from tests.support.scripts.requests import Lane, numbered
 

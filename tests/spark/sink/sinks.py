@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from fairlane.protocol import keys
+from fairlane.spark.commit import commit
 from fairlane.spark.data_source import FairlaneSource
-from fairlane.spark.operations.commit import commit
 from fairlane.spark.options import Options
-from fairlane.spark.sink.direct import LiveWriter
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
-from fairlane.spark.sink.staged import (
+from fairlane.spark.sink.writers import (
+    LiveWriter,
     StagedStreamWriter,
     StagedWriter,
     commit_staged,

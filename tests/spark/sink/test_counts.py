@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairlane.spark.sink import counts, writer_of
-from fairlane.spark.sink.counts import log_brought
+from fairlane.spark.sink import writer_of, writers
+from fairlane.spark.sink.writers import log_brought
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_rows_of_a_request_from_many_partitions_get_a_hint(
     is_scattered: bool,
 ):
     """Each partition has rows of every request, or of two requests that no other one has."""
-    monkeypatch.setattr(counts, "_MANY_PARTS", 5)
+    monkeypatch.setattr(writers, "_MANY_PARTS", 5)
     names = [f"k{n}" for n in range(6)]
     batch = pa.RecordBatch.from_pydict({"k": pa.array(names, pa.string()), "body": names})
     given = {"redis": redis_url, "requestColumn": "k", "txn": "t1"} | options

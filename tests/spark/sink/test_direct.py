@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 
 from fairlane.errors import RequestEnded
 from fairlane.queue import Queue
-from fairlane.spark.operations.direct_append import add, begin_live, by_id
-from fairlane.spark.operations.staging import pack
+from fairlane.spark.commit import pack
+from fairlane.spark.direct_append import add, begin_live, by_id
 from fairlane.spark.options import Options
-from fairlane.spark.sink.direct import Added, LiveMessage, LiveStreamWriter, LiveWriter
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
+from fairlane.spark.sink.writers import Added, LiveMessage, LiveStreamWriter, LiveWriter
 from tests.spark.sink.sinks import COUNT, bodies_in, numbers, rows, write
 from tests.support.scripts.requests import stored, work_off
 from tests.support.servers import backends

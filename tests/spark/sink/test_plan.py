@@ -27,9 +27,8 @@ from pyspark.sql.types import (
 from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.options import Options
 from fairlane.spark.sink import stream_writer_of, writer_of
-from fairlane.spark.sink.direct import LiveWriter
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
-from fairlane.spark.sink.staged import StagedStreamWriter, StagedWriter
+from fairlane.spark.sink.writers import LiveWriter, StagedStreamWriter, StagedWriter
 from fairlane.spark.source.columns import struct_of
 
 BODY = StructType().add("body", StringType())

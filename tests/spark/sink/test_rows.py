@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import VariantType, VariantVal
 
-from fairlane.spark.operations.staging import pack
+from fairlane.spark.commit import pack
 from fairlane.spark.options import Options
 from fairlane.spark.sink.plan import OPTIONS, plan_of
 from fairlane.spark.sink.rows import Reader, pieces

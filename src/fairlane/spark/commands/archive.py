@@ -17,7 +17,7 @@ from fairlane.spark.commands.session import master_option, must_answer, redis_fo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.spark.archive.archive import Archived
+    from fairlane.spark.archive import Archived
 
 
 @click.command("archive", short_help="Keep endings and results as Parquet, by date.")
@@ -62,7 +62,7 @@ def command(
     every_s = _every_s(every)
     url = redis_for(master, redis)
     with spark_session(master, f"archive {queue}", ends_well=follow) as spark, _named():
-        from fairlane.spark.archive.archive import archive
+        from fairlane.spark.archive import archive
 
         must_answer(url)
         archived = archive(

@@ -14,7 +14,7 @@ from fairlane.cli.output import note
 @redis_option
 def command(name: str, queue: str, redis: str | None) -> int:
     """Let the workers of the fleet NAME finish what they hold and end; needs no Spark."""
-    from fairlane.spark.fleet.stop_signal import stop
+    from fairlane.spark.fleet import stop
 
     with open_queue(redis, queue) as opened:
         opened.driver.run(stop(queue, name))

@@ -141,7 +141,7 @@ class Run:
         return self._rows
 
     def _work(self) -> None:
-        from fairlane.spark.fleet.fleet import run_fleet
+        from fairlane.spark.fleet import run_fleet
 
         try:
             summaries = run_fleet(self._spark, self._handler, **self._options)
@@ -162,7 +162,7 @@ class Run:
             if handled == 1:
                 self._stop()
             else:
-                from fairlane.spark.fleet.fleet import cancel_fleet
+                from fairlane.spark.fleet import cancel_fleet
 
                 note(
                     "the fleet stops now; what it held goes to other workers when its leases expire"
@@ -170,7 +170,7 @@ class Run:
                 cancel_fleet(self._spark, self._options["name"])
 
     def _stop(self) -> None:
-        from fairlane.spark.fleet.fleet import stop_fleet
+        from fairlane.spark.fleet import stop_fleet
 
         name = self._options["name"]
         note(f"fleet {name} drains: it finishes what it holds; a second signal stops it now")

@@ -47,9 +47,9 @@ def make(
     others). Targets may also be text, as in "0:1s,5:30s,5m". Raises InvalidArgument if the
     folder is no archive, or holds nothing of that time.
     """
-    from fairlane.spark.report.aggregates import Models
-    from fairlane.spark.report.html.page import write_page
-    from fairlane.spark.report.plots.plots import draw_all
+    from fairlane.spark.report.page import write_page
+    from fairlane.spark.report.plots import draw_all
+    from fairlane.spark.report.tables import Models
 
     goals = targets_of(targets) if isinstance(targets, str) else dict(targets or {})
     folder = Path(out)

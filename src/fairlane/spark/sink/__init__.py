@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import InvalidArgument
 from fairlane.spark.options import Options
-from fairlane.spark.sink.direct import LiveStreamWriter, LiveWriter, begin_first
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
-from fairlane.spark.sink.staged import StagedStreamWriter, StagedWriter, look_first
+from fairlane.spark.sink.writers import (
+    LiveStreamWriter,
+    LiveWriter,
+    StagedStreamWriter,
+    StagedWriter,
+    begin_first,
+    look_first,
+)
 from fairlane.spark.source.columns import COLUMNS
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.options import Policy, check_limit, check_priority
 from fairlane.protocol import keys
-from fairlane.spark.operations.manifest import Txn
+from fairlane.spark.commit import Txn
 from fairlane.spark.options import NO_CATALOG
 
 if TYPE_CHECKING:

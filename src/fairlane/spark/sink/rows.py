@@ -17,7 +17,7 @@ from pyspark.sql.types import VariantVal
 from fairlane import settings
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
-from fairlane.spark.operations.staging import joined
+from fairlane.spark.commit import joined
 from fairlane.spark.sink.plan import check_terms
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from fairlane.operations.dead_letters import ERROR_DROPPED, error_texts
 from fairlane.protocol import keys
-from fairlane.spark.operations.stream_ranges import (
+from fairlane.spark.stream_ranges import (
     HEADS_PAGE,
     RESULTS_PAGE,
     read_heads,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.completion import Entries
-    from fairlane.spark.operations.stream_ranges import StreamRange
+    from fairlane.spark.stream_ranges import StreamRange
 
 IN_BODY = frozenset({"result", "error"})  # the columns that need a body
 _FIRST = 4  # entries of the first page

@@ -30,14 +30,9 @@ from fairlane.errors import DataLost, FairlaneError, InvalidArgument, RequestNot
 from fairlane.operations import completion
 from fairlane.operations.completion import mark
 from fairlane.protocol import keys
-from fairlane.spark.operations import stream_ranges
+from fairlane.spark import stream_ranges
 from fairlane.spark.options import Options
-from fairlane.spark.source.columns import (
-    arrow_of,
-    batch_of,
-    check_schema,
-    ending_columns,
-)
+from fairlane.spark.source.columns import arrow_of, batch_of, check_schema, ending_columns
 from fairlane.spark.source.results import read_results
 from fairlane.spark.source.views import KNOWN, MOST_PARTS, view_of
 
@@ -48,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from fairlane.spark.operations.stream_ranges import StreamRange
+    from fairlane.spark.stream_ranges import StreamRange
 
 _VIEWS = ("completions", "results")
 _BEFORE = "["  # marks an entry that is not read yet

@@ -21,10 +21,12 @@ from fairlane.operations import completion as completion_log
 from fairlane.operations import request_state
 from fairlane.operations.dead_letters import page_size
 from fairlane.protocol import keys
-from fairlane.spark.operations import stream_ranges
+from fairlane.spark import stream_ranges
 from fairlane.spark.options import NO_CATALOG, Options
 from fairlane.spark.source.columns import (
     COLUMNS,
+    Condition,
+    accept,
     arrow_of,
     batch_of,
     check_schema,
@@ -32,11 +34,13 @@ from fairlane.spark.source.columns import (
     dead_row,
     ended_row,
     ending_columns,
+    keep,
+    met,
+    narrow,
     progress_row,
     struct_of,
     worker_row,
 )
-from fairlane.spark.source.filters import Condition, accept, keep, met, narrow
 from fairlane.spark.source.results import IN_BODY, Wants, read_results
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from fairlane.spark.operations.stream_ranges import StreamRange
+    from fairlane.spark.stream_ranges import StreamRange
 
 STREAMED = ("startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
 KNOWN = ("view", "request", "minPartitions", "born", *STREAMED)

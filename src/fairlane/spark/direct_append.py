@@ -19,7 +19,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation, Pause
-from fairlane.spark.operations.manifest import (
+from fairlane.spark.commit import (
     Txn,
     claim,
     exists,
@@ -32,6 +32,7 @@ from fairlane.spark.operations.manifest import (
 
 if TYPE_CHECKING:
     from fairlane.options import Policy
+
 
 _LONGEST_PAUSE_S = 1.0
 _GIVEN_UP = b"-"  # the mark of an abort, in the set of begun requests

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fairlane.worker import Context
 
+
 INPUTS = ("bytes", "table", "pandas", "rows")
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairlane.model import Completion, DeadSubRequest, Progress
     from fairlane.protocol.steps import Operation
 
+
 PAGE = 1_000  # small entries of one read
 RESULTS_PAGE = 64  # entries of `out`: each may hold hundreds of results
 HEADS_PAGE = 200  # ... without their bodies: Redis needs about 5 ms for them

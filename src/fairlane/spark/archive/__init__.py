@@ -1,1 +1,0 @@
-"""Endings, results and the dead as Parquet, for when Redis has deleted them."""

@@ -1,1 +1,0 @@
-"""Spark's executors as workers of a queue."""

@@ -1,1 +1,0 @@
-"""Spark's operations without I/O: staging, commit, ranges of streams."""
