@@ -21,13 +21,13 @@ ALLOWED = {
     "cli.commands.submit": "content_id of lines that are read in blocks",
     "cli.commands.top": "a look at a queue, for the poller",
     "cli.commands.webhook": "what fairlane serve posts, which no program needs",
-    "cli.display.unknown_queue": "names like a mistyped one",
+    "cli.tables": "names like a mistyped one",
     "cli.driver": "a wait for the node of a queue",
     "cli.exit_status": "how many dead sub-requests are kept, and a wait that looks for a worker",
-    "cli.progress.view": "a watch that shows an outage",
-    "cli.selection.control": "whether options filter at all, before there is a connection",
-    "cli.top.app": "the type of a look",
-    "cli.top.view": "the type of a look",
+    "cli.progress": "a watch that shows an outage",
+    "cli.selection": "whether options filter at all, before there is a connection",
+    "cli.top": "the type of a look",
+    "cli.top": "the type of a look",
     "cli.stall_notice": "the remedy for a queue without a worker",
 }
 

@@ -52,8 +52,8 @@ OTHER_CHANGES = {
 # What `fairlane serve` sends besides a person's commands.
 SERVED = {
     "server": [
-        *(("web.endpoint.trail", "*"), ("web.webhooks.deliverer", "*")),
-        ("web.operate.audit", "*"),
+        *(("web.trail", "*"), ("web.webhooks", "*")),
+        ("web.audit", "*"),
     ]
 }
 OTHER_COMMANDS = {

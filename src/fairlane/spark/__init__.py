@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "FairlaneSource": ".data_source",
-    "arrow_handler": ".fleet.handlers",
+    "arrow_handler": ".handlers",
     "ours": ".source.errors",
-    "pandas_handler": ".fleet.handlers",
+    "pandas_handler": ".handlers",
     "queue_udf": ".udf",
     "register": ".data_source",
-    "row_handler": ".fleet.handlers",
-    "run_fleet": ".fleet.fleet",
+    "row_handler": ".handlers",
+    "run_fleet": ".fleet",
     "session": ".spark_session",
-    "stop_fleet": ".fleet.fleet",
+    "stop_fleet": ".fleet",
 }
 
 __all__ = [
