@@ -264,7 +264,7 @@ def test_operations_do_no_io():
 
 
 def test_heavy_imports_stand_inside_functions():
-    """Exceptions are `spark`, `web` and `cli/top.py`, which are read for Spark, `serve` or `top`."""
+    """But in `spark`, `web` and `cli/top.py`, which are read for Spark, `serve` or `top`."""
     found = [
         f"{name_of(path)}:{node.lineno} imports {module}"
         for path in sources(SRC)

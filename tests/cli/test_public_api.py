@@ -27,7 +27,6 @@ ALLOWED = {
     "cli.progress": "a watch that shows an outage",
     "cli.selection": "whether options filter at all, before there is a connection",
     "cli.top": "the type of a look",
-    "cli.top": "the type of a look",
     "cli.stall_notice": "the remedy for a queue without a worker",
 }
 
