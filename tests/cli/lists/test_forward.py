@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.lists.running import Crew
+from tests.cli.program import NO_SERVER
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
@@ -149,9 +150,9 @@ def test_a_lag_needs_no_target_and_a_forward_does(program: Program, redis_url: s
 
 def test_a_target_that_is_not_there(program: Program, lists: Any, redis_url: str):
     lists.lpush("orders", "a")
-    words = ("--from", f"{redis_url}/orders", "--to", "redis://127.0.0.1:1/copy")
-    program("forward", *words).refused(5, "127.0.0.1:1")
-    assert "--redis" not in program("forward", *words).err  # which this command does not have
+    ended = program("forward", "--from", f"{redis_url}/orders", "--to", f"{NO_SERVER}/copy")
+    ended.refused(5, "127.0.0.1:1")
+    assert "--redis" not in ended.err  # which this command does not have
     assert rest(lists, "orders") == [b"a"]
 
 
