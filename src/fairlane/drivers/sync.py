@@ -175,10 +175,10 @@ class SyncDriver(Driver[Servers]):
         """Connects and reads INFO: see `find_dialect`."""
         return complete(self.find_dialect(patience_s))
 
-    def meet(self, note: Callable[[str], None], patience_s: float = settings.PATIENCE_S) -> None:
-        """Connects as `check` does, with this patience. `note` is called as in `noting`."""
-        with self.noting(note, patience_s):
-            self.check(patience_s)
+    def meet(self, note: Callable[[str], None]) -> None:
+        """Connects as `check` does, and waits as a later call. `note` is called as in `noting`."""
+        with self.noting(note, settings.PATIENCE_S):
+            self.check(settings.PATIENCE_S)
 
     @contextlib.contextmanager
     def noting(self, note: Callable[[str], None], patience_s: float) -> Iterator[None]:

@@ -52,9 +52,9 @@ _LINES = 30  # of one stack
 _CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
 _NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
-_PACKAGE = f'File "{Path(__file__).parents[2]}{os.sep}'
+_PACKAGE = f'File "{Path(__file__).parents[1]}{os.sep}'
 _STEP = f'{os.sep}asyncio{os.sep}events.py"'  # runs a step of an async call
-_RUNNER = f'File "{Path(__file__).parents[1] / "handler" / "runner.py"}"'
+_RUNNER = f'File "{Path(__file__).with_name("calls.py")}"'
 
 
 def make() -> int:

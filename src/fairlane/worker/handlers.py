@@ -340,7 +340,7 @@ def _place(error: BaseException) -> str:
     A SyntaxError names its own.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).parents[2])
+    ours = str(Path(__file__).parents[1])
     own = [
         one
         for one in frames

@@ -163,7 +163,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_the_page_has_enough_contrast_in_light_and_dark():
-    style = files("fairlane.spark.report.html").joinpath("page.css").read_text()
+    style = files("fairlane.spark.report").joinpath("page.css").read_text()
     modes = [dict(re.findall(r"--(\w+):(#\w+)", part)) for part in style.split("@media")[:2]]
     assert [mode["card"] for mode in modes] == ["#fff", "#1a2027"]
     for mode in modes:
