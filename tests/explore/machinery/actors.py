@@ -606,15 +606,15 @@ def install(library: Library, monkeypatch: Any) -> None:
     """Makes the operations use this library, fixed op ids and a stopped clock."""
     from fairlane import operations, settings
     from fairlane.common import clock
-    from fairlane.spark import operations as of_spark
+    from fairlane.spark import commit, direct_append, stream_ranges
 
-    for package in (operations, of_spark):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            module = importlib.import_module(found.name)
-            if hasattr(module, "library"):
-                monkeypatch.setattr(module, "library", lambda: library)
+    names = [found.name for found in pkgutil.iter_modules(operations.__path__)]
+    modules = [importlib.import_module(f"{operations.__name__}.{name}") for name in names]
+    for module in (*modules, commit, direct_append, stream_ranges):
+        if hasattr(module, "library"):
+            monkeypatch.setattr(module, "library", lambda: library)
     monkeypatch.setattr("fairlane.operations.lease._ops", OPS)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)
-    for name in ("hand_over", "forwarding"):  # so that three messages are two batches
-        monkeypatch.setattr(f"fairlane.operations.lists.{name}.BATCH", 2)
+    for name in ("BATCH", "HAND_OVER_BATCH"):  # so that three messages are two batches
+        monkeypatch.setattr(f"fairlane.operations.lists.{name}", 2)
