@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 
+# ------------------------------------------------------------------ shared
+# The state that the steps of a run share, in the blocking API and for asyncio.
+
+
 class SharedState:
     """Values by name that all steps of a run read and change: `shared["user"] = {"id": 5}`.
 

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from fairlane.operations.observe import Snapshot
 
 
+# ------------------------------------------------------------------ demand
+# The demand of a queue for all callers of one server: one walk, however many call.
+#
+# A snapshot has the exact demand of a queue with few requests. With more requests it takes a walk
+# over all of them. Walks are made while there are callers, with pauses, and callers get the result
+# of the last one.
+
+
 DEMAND_EVERY_S = 5.0  # from the beginning of a walk to that of the next, at least
 REST = 4.0  # a pause is so many times as long as the walk before it
 ASKED_S = 60.0  # walks go on for so long after the last call
@@ -91,6 +99,13 @@ class SharedDemand:
         """Ends the walks."""
         if self._task is not None:
             self._task.cancel()
+
+
+# ------------------------------------------------------------------ frames
+# A frame is what one read of a queue adds to its history: rates, waiting times, counts by lane.
+#
+# Workers send their measurements once a second. So a rate is the difference of two reads that are
+# a few seconds apart.
 
 
 MOST_SHARES = 12  # requests and tenants with most leases; the others are summed up as OTHERS

@@ -1,4 +1,4 @@
-"""Writes metrics as text, for a process that has the standard library alone."""
+"""The metrics of a queue and of a worker: their names, and how they are written as text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+# ------------------------------------------------------------------ definitions
+# Every metric: of a worker's health port, of `fairlane serve`, or of both.
+#
+# Labels have few values: the queue, a band of ten priorities, a state, a primary. Nothing that a
+# producer names freely (a request, a tenant, a tag) is a label, because each value costs memory in
+# Prometheus.
 
 
 BANDS = tuple(f"{first}-{first + 9}" for first in range(0, 100, 10))
@@ -107,6 +115,10 @@ QUEUE = (
     *(DEAD, OLDEST, WORKERS, UNITS, WAITED, RAN, FAILED, TIMEOUTS, MEMORY, MEMORY_LIMIT),
 )
 ALL = (*WORKER.values(), *QUEUE)
+
+
+# ------------------------------------------------------------------ plain
+# Writes metrics as text, for a process that has the standard library alone.
 
 
 MEDIA = "text/plain; version=0.0.4"

@@ -1,4 +1,4 @@
-"""What both APIs share of a sub-request that a program took."""
+"""Sub-requests that a program took: what both APIs share, and the blocking one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from fairlane.operations.take import Delivery
     from fairlane.protocol.steps import Operation
     from fairlane.tracing import ClientSpan
+
+
+# ------------------------------------------------------------------ taken
+# What both APIs share of a sub-request that a program took.
 
 
 def taker_name() -> str:
@@ -72,6 +76,10 @@ class Holding:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {self.index}>"
+
+
+# ------------------------------------------------------------------ blocking
+# A sub-request that a program took, in the blocking API.
 
 
 class Taken(Holding):

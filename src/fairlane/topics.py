@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from fairlane.operations.topics import Start
 
 
+# ------------------------------------------------------------------ blocking
+# A topic in the blocking API.
+
+
 def topic_names(driver: SyncDriver) -> list[str]:
     """Returns the names of all topics on a Redis; it scans all keys, a page at a time."""
     return driver.run(topics.list_topics())
@@ -136,6 +140,10 @@ class Topic:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+# ------------------------------------------------------------------ awaited
+# A topic in the asyncio API.
 
 
 class AsyncTopic:

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from fairlane.operations.take import Delivery
 
 
+# ------------------------------------------------------------------ tracer
+# Finds the program's tracer, and writes the context of a span as text.
+#
+# OpenTelemetry is never imported first here. If no other code has imported it, no provider is
+# configured, so there is nothing to do. redis-py imports it where it is installed.
+
+
 SYSTEM = "fairlane"
 _MOST_STATE = 512  # characters of a tracestate that are kept; a longer one is left out
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -134,6 +141,10 @@ def flush() -> None:
         thread = threading.Thread(target=send, name="fairlane-spans", daemon=True)
         thread.start()
         thread.join(_FLUSH_S)
+
+
+# ------------------------------------------------------------------ client
+# The spans of a program that submits, takes and settles.
 
 
 class ClientSpan:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from fairlane.request import Request
 
 
+# ------------------------------------------------------------------ refresh
+# `--watch` of a view: on a terminal it is drawn in place, elsewhere a line follows each change.
+
+
 EVERY_S = 1.0  # between two reads, at least
 _REST = 9  # a read that takes long is followed by a pause so many times as long
 _CLEAR, _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[2J", "\x1b[H", "\x1b[K", "\x1b[J"
@@ -100,6 +104,10 @@ def _draw() -> Callable[[Frame], None]:
 def _footer() -> str:
     """Returns when this was, by the clock of this machine."""
     return f"({dt.datetime.now().astimezone():%H:%M:%S}; Ctrl-C ends)"
+
+
+# ------------------------------------------------------------------ bar
+# Draws a progress bar of a request, or of a file that is read. Needs rich: import it lazily.
 
 
 BAR_S = 0.2  # between looks

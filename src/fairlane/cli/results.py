@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from fairlane.request import Request
 
 
+# ------------------------------------------------------------------ atomic file
+# The file of `--out` or `--svg`: it appears complete, or not at all.
+#
+# It is written as a hidden file beside the final one, and renamed at the end. So no reader takes
+# an incomplete file for a complete one. The hidden name is unique, so two commands with the same
+# --out share nothing.
+
+
 BUFFER = 1 << 18
 MOST_LINKS = 40
 NAME_KEPT = 50  # characters of the final name in the hidden one: a name has at most 255 bytes

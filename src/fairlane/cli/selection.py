@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 
+# ------------------------------------------------------------------ filters
+# The filters of `fairlane list`, which the commands that change many requests share.
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 STATES = (*STATE_GROUPS, *RUNNING, *ENDED)
 _RANGE = re.compile(r"(\d{1,3})(?:\.\.(\d{1,3}))?")

@@ -1,4 +1,4 @@
-"""Shared by both formats of `rq-submit`: sends a request, prints its id, waits for its end."""
+"""Submits what `rq-submit` reads: lines or requests; prints ids and waits for the end."""
 
 from __future__ import annotations
 
@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     from fairlane.request import Request
 
     F = TypeVar("F", bound=Callable[..., Any])
+
+
+# ------------------------------------------------------------------ input lines
+# Reads FILE as lines, lazily: a line ends at \n, its bytes are kept as they are.
+#
+# A last line without \n counts, nothing after a last \n does not. A file is checked in a first
+# pass before anything is written; what can be read only once (a pipe) is checked as it comes.
 
 
 BLOCK = 1 << 20  # at most the longest line, so that a line inside one block is short enough
@@ -159,6 +166,13 @@ def _reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
+# ------------------------------------------------------------------ requests format
+# `--format requests`: every line `limit:sub:sub:...` is a request, `#` begins a comment.
+#
+# Blank lines are skipped. A sub-request may be empty and cannot contain a colon. The whole file is
+# checked, naming the line, before the first request is submitted.
+
+
 LONGEST_LINE = 64 << 20  # one line is one request: more than one sub-request's size
 IN_MEMORY = 16 << 20  # bytes of a pipe kept in memory, because it must be read twice; then a file
 
@@ -207,6 +221,10 @@ def _parse(line: bytes, number: int, name: str) -> RequestLine:
             f"{where} has a sub-request of more than {MAX_BODY:,} bytes, the most it may have"
         )
     return RequestLine(number, int(limit), bodies)
+
+
+# ------------------------------------------------------------------ options
+# The options of `rq-submit` that become options of the request.
 
 
 _PAST_MS = 2_000  # a time that was read from a clock just now is not in the past
@@ -382,6 +400,10 @@ def _note_past(run_at: str | None) -> None:
         note(f"--run-at {run_at} is in the past ({gone} ago): the request may start now")
 
 
+# ------------------------------------------------------------------ many requests
+# `rq-submit --format requests`: all lines are checked, then each becomes a request.
+
+
 def submit_each(wish: SubmitOptions, source: Source, connect: Callable[[], Queue]) -> int:
     """Submits every line as a request, prints their ids and may wait; returns the exit code."""
     with rereadable(source) as file:
@@ -471,6 +493,10 @@ def _with_time_left(
     for request in sent:
         left = None if end is None else max(0.0, end - time.monotonic())
         yield replace(wish, timeout=left), request
+
+
+# ------------------------------------------------------------------ request
+# Shared by both formats of `rq-submit`: sends a request, prints its id, waits for its end.
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 
+# ------------------------------------------------------------------ colours
+# Colours of states on a terminal; none elsewhere, and none if NO_COLOR is set.
+#
+# Each function returns text without characters that command a terminal, but for the colours.
+
+
 _COLOURS = {
     "active": "cyan",
     "alive": "green",
@@ -58,6 +64,10 @@ def bold(text: str) -> str:
     if os.environ.get("NO_COLOR") or not is_terminal():
         return shown
     return click.style(shown, bold=True)
+
+
+# ------------------------------------------------------------------ failure groups
+# Lines and JSON of dead sub-requests with equal failures, for `dead list` and `errors`.
 
 
 HEADLINE = 200  # characters of an error
@@ -113,6 +123,10 @@ def short(text: str, most: int = HEADLINE) -> str:
     """Returns the beginning of a text on one line."""
     shown = printable(text)
     return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
+# ------------------------------------------------------------------ unknown queue
+# The hint about a queue that was never used on this Redis: its name may be mistyped.
 
 
 def note_unknown(queue: Queue) -> None:

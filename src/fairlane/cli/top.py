@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from fairlane.operations.observe import Snapshot
 
 
+# ------------------------------------------------------------------ view
+# What `fairlane top` shows, as text: it fits 80 columns, and nothing in it commands a terminal.
+
+
 BAR = 24
 NAME = 26  # characters of an id, at most
 _LEAST_NAME = 10

@@ -105,6 +105,10 @@ def reason_words(reason: str) -> str:
     return _REASONS.get(reason, reason)
 
 
+# ------------------------------------------------------------------ terminal
+# Text and JSON that cannot command a terminal. Text from Redis may contain escape sequences.
+
+
 # Control characters (C0, DEL, C1), marks that change the direction of text, line separators, and
 # single surrogates, which no terminal can show.
 _COMMANDS = re.compile(

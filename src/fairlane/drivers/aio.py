@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     SharedCall: TypeAlias = "tuple[MultiplexedConnection, asyncio.Future[Any]]"
 
 
+# ------------------------------------------------------------------ single flight
+# Single flight: one run serves all tasks that wait for it, also if some are cancelled.
+
+
 _AGAIN_S = 0.05
 
 
@@ -74,6 +78,13 @@ class SingleFlight(Generic[T]):
             self._task = None
         if not task.cancelled():
             task.exception()  # else asyncio logs it as never retrieved; the callers have raised it
+
+
+# ------------------------------------------------------------------ multiplexed
+# One connection that all tasks of an event loop share: calls of one turn leave in one write.
+#
+# redis-py connects and logs in as usual; then this protocol takes its transport. A call costs a
+# future and its share of a write and of a read, but no task, no timer and no stream.
 
 
 CALLS_PER_WRITE = 8  # the server runs these while other tasks of the same turn make calls
@@ -266,6 +277,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._line._close()  # noqa: SLF001
 
 
+# ------------------------------------------------------------------ io
+# Performs the primitives of both drivers in an event loop.
+
+
 class AsyncIO:
     """Returns what redis-py's asyncio connections return, to be awaited. See Primitives."""
 
@@ -364,6 +379,10 @@ def _hanging_up(kind: Any) -> Any:
             await super().disconnect(bool(nowait), **given)
 
     return HangingUp
+
+
+# ------------------------------------------------------------------ connections
+# The connections of the asyncio driver: idle ones, and a shared one for each server.
 
 
 class ServerConnections(ConnectionSet):
@@ -509,6 +528,10 @@ class Servers(ServerSet[ServerConnections]):
         await super().close()
 
 
+# ------------------------------------------------------------------ batch runner
+# Performs a batch in an event loop: short parts go over the connection that all tasks share.
+
+
 class BatchRunner(BatchTurns):
     """The turns of one batch. `is_long`: it must not use the shared connection."""
 
@@ -610,6 +633,13 @@ def _is_the_end(reply: Any) -> bool:
     """Returns True if the connection broke, or redis-py would close it: LOADING, NOAUTH."""
     is_error = isinstance(reply, Exception)
     return is_error and not isinstance(reply, redis.exceptions.ResponseError)
+
+
+# ------------------------------------------------------------------ calls
+# Sends steps to Redis from an event loop, with a fast path in front of the shared `Calls`.
+#
+# Short steps that do not block go over the connection that all tasks share, see `multiplexed`;
+# others have a connection of their own.
 
 
 _MOST_STEPS = 16  # of a batch on the shared connection; a longer batch has its own connection
@@ -731,6 +761,10 @@ def _with_steps(
 def _without_wait(step: Pop) -> Pop:
     """Returns the pop without a timeout."""
     return Pop(step.keys, 0, step.most)
+
+
+# ------------------------------------------------------------------ driver
+# The asyncio driver: runs the operations of many tasks in one event loop.
 
 
 class LoopRunner(StepRunner):

@@ -49,6 +49,13 @@ if TYPE_CHECKING:
     Sent = tuple[NodePart, Any, Any]  # a part, the connections to its server, the one it is sent on
 
 
+# ------------------------------------------------------------------ primitives
+# The I/O that the shared part of the drivers needs; `sync` and `aio` each implement it.
+#
+# The shared part is written as coroutines. The blocking primitives never wait for an event loop,
+# so a coroutine over them runs to its end without a pause.
+
+
 class Primitives(Protocol):
     """Operations of one kind of I/O on a connection of redis-py."""
 
@@ -99,6 +106,10 @@ class Primitives(Protocol):
 
     def refuse_plain(self, options: dict[str, Any]) -> Awaitable[None]:
         """Raises ConnectionError if the server answers a plain PING."""
+
+
+# ------------------------------------------------------------------ batch turns
+# Performs a batch in turns until every step is answered, for both drivers.
 
 
 class BatchTurns:
@@ -267,6 +278,10 @@ class BatchTurns:
         return reply
 
 
+# ------------------------------------------------------------------ calls
+# Sends steps to Redis for both drivers: repeats calls, and sends batches to many nodes.
+
+
 D = TypeVar("D", bound="Driver[Any]")
 
 
@@ -416,6 +431,10 @@ class Calls(Generic[D]):
             with encoding.disk_may_be_missing(answers):
                 answers.append(await self.send_one(line, command))
         return encoding.confirmed(reply, answers)
+
+
+# ------------------------------------------------------------------ step runner
+# Performs the steps of one operation, for both drivers.
 
 
 class StepRunner(ABC):

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call, Command, Operation, T
 
 
+# ------------------------------------------------------------------ connections
+# Connections to one server or to the primaries of a cluster, for both kinds of I/O.
+
+
 class ConnectionSet(ServerHealth):
     """Idle connections to one server, shared by threads and safe across a fork."""
 

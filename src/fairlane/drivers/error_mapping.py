@@ -1,4 +1,4 @@
-"""Maps errors of Redis and of redis-py to our errors, and detects the temporary ones."""
+"""Maps errors of Redis and of redis-py to ours, with a hint; detects the temporary ones."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Command
 
 
+# ------------------------------------------------------------------ missing scripts
+# Handles a server that lacks a script, and a user without the right to load it.
+#
+# After a restart or a failover a deployer may be about to load the scripts, so the driver waits as
+# for a server that does not answer.
+
+
 CODE = "NOTLOADED"  # ours; no server returns it
 
 
@@ -56,6 +63,10 @@ def name_of(line: Any) -> str:
     """Returns the address of a connection, for messages."""
     path = getattr(line, "path", None)
     return str(path) if path else f"{line.host}:{line.port}"
+
+
+# ------------------------------------------------------------------ fitness
+# Reads INFO: whether a server is fit for Fairlane, and what kind of server it is.
 
 
 OLDEST = (7, 0)
@@ -103,6 +114,10 @@ def _info_fields(info: bytes | str) -> tuple[dict[str, str], tuple[int, ...]]:
     text = info.decode("utf-8", "replace") if isinstance(info, bytes) else info
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return fields, tuple(int(part) for part in fields.get("redis_version", "0.0").split(".")[:2])
+
+
+# ------------------------------------------------------------------ error hints
+# Explains errors of Redis and of redis-py in words, without I/O: refusals and hints.
 
 
 # The text of our own error for a server that answers a plain PING although the URL requires TLS.
@@ -202,6 +217,13 @@ def _tags(step: Command | Call | None) -> list[str]:
     return list(dict.fromkeys(found[0] for text in texts if (found := _TAG.search(text))))
 
 
+# ------------------------------------------------------------------ tls probe
+# Detects a server that answers without TLS. One with TLS refuses a plain PING, or hangs up.
+#
+# A Redis without TLS reads the beginning of a TLS handshake as the beginning of a command, and
+# waits for its end. So the first handshake has a short timeout, after which a plain PING decides.
+
+
 GREETING_S = 1.0  # of the first handshake, and of the reply to the plain PING
 _PING = b"PING\r\n"
 _REPLIES = (b"+", b"-")
@@ -247,6 +269,10 @@ def _place(options: dict[str, Any]) -> tuple[tuple[str, int], float]:
 def _judge(reply: bytes) -> None:
     if reply in _REPLIES:
         raise redis.exceptions.ConnectionError(NO_TLS)
+
+
+# ------------------------------------------------------------------ error mapping
+# Maps errors of Redis and of redis-py to our errors, and detects the temporary ones.
 
 
 # Temporary errors: the driver repeats the same call with the same op id.

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from fairlane.protocol.scripts import Dialect
 
 
+# ------------------------------------------------------------------ io
+# Performs the primitives of both drivers by blocking.
+
+
 def complete(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine over BlockingIO, which needs no event loop, and returns its result."""
     try:
@@ -110,6 +114,10 @@ class BlockingIO:
         error_mapping.refuse_plain(options)
 
 
+# ------------------------------------------------------------------ connections
+# The connections of the blocking driver.
+
+
 class ServerConnections(ConnectionSet):
     """Idle connections to one server."""
 
@@ -121,6 +129,10 @@ class Servers(ServerSet[ServerConnections]):
 
     IO = ServerConnections.IO
     KINDS = kinds_of(redis.connection, redis.sentinel, ServerConnections)
+
+
+# ------------------------------------------------------------------ driver
+# The blocking driver: runs an operation's steps one after the other, on its own connections.
 
 
 class BlockingRunner(StepRunner):
@@ -208,6 +220,10 @@ class SyncDriver(Driver[Servers]):
         complete(self.servers.close())
 
 
+# ------------------------------------------------------------------ any node
+# A blocking driver whose OnNode reaches any server of a deployment, also replicas.
+
+
 class AnyNodeServers(Servers):
     """The servers behind a URL; an address may be that of any server of the deployment."""
 
@@ -237,6 +253,10 @@ def driver_of_all(url: str, *, patience_s: float, timeout_s: float) -> SyncDrive
     driver = SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s, checks_fitness=False)
     driver.servers = AnyNodeServers(url, timeout_s)
     return driver
+
+
+# ------------------------------------------------------------------ background
+# Runs an operation in a second thread while the first thread runs the handler.
 
 
 _SENT_S = 0.02  # the longest wait for the first steps: Redis may be unreachable

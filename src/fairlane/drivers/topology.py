@@ -262,6 +262,13 @@ class Topology(Generic[L]):
         return [*self._nodes.values(), *([self._one] if self._one else [])]
 
 
+# ------------------------------------------------------------------ batch state
+# Keeps the state of a batch, without I/O: its unanswered steps, their routes and the replies.
+#
+# In a cluster the steps of a batch go to several nodes. A node may refuse a step because its slot
+# is elsewhere or is being moved. An answered step is never sent again; the others are, in turns.
+
+
 _MOST_HOPS = 5  # redirections of one step without a pause
 
 

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from fairlane.embedded.find_server import ServerBinary
 
 
+# ------------------------------------------------------------------ data folders
+# Chooses the data that the embedded server serves: a folder for each flavour and major version.
+#
+# A server that reads data of a newer version may start without any of it, so such data are
+# refused. Data of an older version are copied to the newer server's own folder. Valkey reads what
+# Redis up to 7.2 wrote; no Redis reads what Valkey wrote.
+
+
 _DATA_FOLDER = re.compile(r"(redis|valkey)-(\d+)")
 _HEAD = re.compile(rb"REDIS(\d{4})")
 _VALKEY_READS = (7, 11)

@@ -81,6 +81,10 @@ def _add(counts: dict[str, int], found: dict[str, int]) -> None:
         counts[name] = counts.get(name, 0) + count
 
 
+# ------------------------------------------------------------------ queue balancer
+# Submits each request to the shortest of several queues, blocking and for asyncio.
+
+
 class QueueBalancer(Connected):
     """Several queues on one Redis; any thread may use it.
 

@@ -1,4 +1,4 @@
-"""What every service over lists does: ends on a signal, outlasts an outage, logs its figures."""
+"""What every service over lists does: reads its options, connects, ends on a signal, logs."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fairlane.operations.lists import To
+
+
+# ------------------------------------------------------------------ addresses
+# Reads `URL/list`: a list on a Redis.
 
 
 class ListAddress(NamedTuple):
@@ -76,6 +80,10 @@ def list_address(option: str, text: str) -> ListAddress:
     return ListAddress(url, check_list(f"{option} list", unquote(name, errors="surrogateescape")))
 
 
+# ------------------------------------------------------------------ slots
+# Refuses lists that no single script can change.
+
+
 def is_one_slot(keys: Sequence[bytes]) -> bool:
     """Returns True if all keys are in one hash slot of a cluster."""
     return len({key_slot(key) for key in keys}) == 1
@@ -92,6 +100,10 @@ def check_one_slot(driver: SyncDriver, keys: Sequence[bytes]) -> None:
         f"lists {names} are in different slots of the cluster: "
         "give all names the same hash tag, such as {orders}:in and {orders}:out"
     )
+
+
+# ------------------------------------------------------------------ options
+# The options of a fan-out, from the command line and from a config file such as mpush read.
 
 
 MOST_OUTS = 1_000
@@ -283,6 +295,10 @@ def fanout_options(given: Mapping[str, Any], config: Mapping[str, Any]) -> Fanou
     return FanoutOptions(merged.pop("source"), merged.pop("outs"), **merged)
 
 
+# ------------------------------------------------------------------ connected
+# Names on one Redis and the connections to it, blocking and for asyncio.
+
+
 class _Named(ABC):
     """Has the checked names."""
 
@@ -354,6 +370,10 @@ class AsyncConnected(_Named):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+# ------------------------------------------------------------------ service
+# What every service over lists does: ends on a signal, outlasts an outage, logs its figures.
 
 
 log = logging.getLogger("fairlane.lists")

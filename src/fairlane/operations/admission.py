@@ -142,6 +142,13 @@ def check_max_wait(max_wait_s: float) -> float:
     return max_wait_s
 
 
+# ------------------------------------------------------------------ place
+# Places a request in the shortest of several queues: the one with the fewest unfinished requests.
+#
+# Where one server has all keys, one script compares and announces the request in that queue, so
+# the next one counts it. In a cluster a bounded look compares the queues.
+
+
 LOOKS = 8  # queues of one look
 MOST_QUEUES = 100
 

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call
 
 
+# ------------------------------------------------------------------ lost tokens
+# Finds permits whose tokens are in no lane for too long, and mints these tokens again.
+
+
 _FEW = 20  # up to so many tokens are looked up one by one
 _LANE_PAGE = 1000  # tokens of a lane read in one call
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from fairlane.model import Token
 
 
+# ------------------------------------------------------------------ queued permits
+# Finds whether permits are queued for given tokens: else a token is stale.
+
+
 _FIRST = ("0", "1")  # the permit and g of a new request's first token
 
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from fairlane.model import Completion
 
 
+# ------------------------------------------------------------------ completion log
+# Reads endings from a place in the completion log, and detects if some may be missing.
+
+
 _ENTRY = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 _SHOWN = 60  # characters of what is refused
 _PAGE = 100  # endings of one read
@@ -339,6 +343,15 @@ def parse_results(fields: list[bytes]) -> list[Result]:
             )
         )
     return found
+
+
+# ------------------------------------------------------------------ log readers
+# Keeps endings in the completion log until its readers have read them, within a bound.
+#
+# Each reader marks its place in the hash `{queue}:readers`. The leader trims the log to
+# settings.LOG_ENTRIES, but no ending that a live reader has not read. A mark ends some time after
+# its last renewal, and the log never has more than settings.LOG_MOST endings. So a dead reader
+# holds a bounded part of the memory for a bounded time.
 
 
 _READERS_PAGE = 10_000  # endings of one trim: a longer one would hold up other callers

@@ -41,6 +41,13 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Arg, Operation
 
 
+# ------------------------------------------------------------------ calls
+# The calls of the scripts that create requests; nothing else calls these scripts.
+#
+# A producer makes tens of thousands of these calls a second, so their arguments are given in
+# order.
+
+
 _PER_CALL = 50  # of submit: the server works on one call while the next is made
 _SUBMIT = ("now", "queue", "policy", "extras", "grace", "open_ms")
 _ENQUEUE = ("now", "queue", "policy", "digest", "intent", "open_ms", "extras", "shards", "over")
@@ -102,6 +109,14 @@ def enqueue_calls(pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0) -> 
         if policy.distinct:
             args.append(new.ids)
         yield TextCall(script, new.names, args)
+
+
+# ------------------------------------------------------------------ intents
+# Intents: the entries of `active` for requests that are about to be written.
+#
+# The score of an intent is a whole number, the moment at which the auditor looks for the request.
+# The score of a request that exists has a fraction. So an auditor that gave up an intent cannot
+# remove the entry of a request that exists.
 
 
 class Intent(NamedTuple):
@@ -177,6 +192,10 @@ def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Ca
     return reschedule_active(queue, [request_id, intent.score, marked])
 
 
+# ------------------------------------------------------------------ one server
+# Creates requests by one script, where one server has all keys.
+
+
 def submit_on_one_server(
     group: Sequence[NewRequest],
 ) -> Operation[tuple[int, list[Begun]] | None]:
@@ -210,6 +229,10 @@ def _read_submitted(part: Sequence[NewRequest], reply: Reply) -> Iterator[Begun]
     intents = read_intents([new.id for new in part], reply.shards, scores)
     for new, intent, enqueued in zip(part, intents, rows[2::3], strict=True):
         yield Begun(new, intent, read_enqueued(enqueued) if enqueued else None)
+
+
+# ------------------------------------------------------------------ alone
+# Creates or finds one request, and waits for room.
 
 
 def create_alone(new: NewRequest, room: Admission, intent: Intent | None) -> Operation[None]:
@@ -387,6 +410,15 @@ def cancelled_error(request_id: str, summary: Summary) -> RequestEnded:
         )
     remedy = "submit it again" if reason == "abandoned" else "choose another id"
     return RequestEnded(f"request {request_id} was cancelled{why}: {remedy}")
+
+
+# ------------------------------------------------------------------ group
+# Creates requests with their first chunks: intend [D], enqueue [R], insert_tokens [D].
+#
+# Where one server has all keys, one script does the three steps for many requests. Elsewhere a
+# group takes three round trips: all requests are announced, then all are enqueued, then all are
+# followed up. A request continues alone if its id exists, Redis is full, or the queue has a bound.
+# The order of the steps is always the same, so a crash at any step heals in the same way.
 
 
 GROUP = 400  # requests of one create

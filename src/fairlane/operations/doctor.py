@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
+# ------------------------------------------------------------------ walk
+# Checks all requests and keys of a queue, page by page.
+#
+# `Walk` reads every key of every primary, then the dispatch slot. It keeps no more than a page in
+# memory, and may run while workers do.
+
+
 PAGE = 1000  # keys of one SCAN
 _LONG = 20_000  # permits whose tokens are looked for in one call
 _PERMIT = re.compile(rb"[qh]:\d+:.*|p:\d*", re.DOTALL)

@@ -1,8 +1,4 @@
-"""Estimates when a request starts and ends, from what its queue's workers measured.
-
-The workers serve the more urgent lanes first, and the requests of one lane in turn. The estimate
-assumes that nothing more urgent comes, and that all sub-requests take equally long.
-"""
+"""Estimates when a request starts and ends, and how much work could start now."""
 
 from __future__ import annotations
 
@@ -39,6 +35,12 @@ if TYPE_CHECKING:
     from fairlane.operations.backlog import Waiting
     from fairlane.protocol.request_hash import HeldPermit
     from fairlane.protocol.steps import Operation
+
+
+# ------------------------------------------------------------------ facts
+# What the diagnosis of a request reads: the request itself, its queue, those that it waits for.
+#
+# The cost is bounded: one page of permits, and a few commands.
 
 
 MOST_PERMITS = 1_000  # held permits whose workers are read
@@ -204,6 +206,14 @@ def _others(lives: list[Life]) -> Operation[list[Other]]:
     return found
 
 
+# ------------------------------------------------------------------ recent leases
+# Reads which workers hold the permits of a request, and which leases were settled last.
+#
+# A lease that is over left no record but its results: each entry of `out` has the worker, the
+# time, and how long its calls took. So the last entries say which worker held a permit when. The
+# cost is bounded in entries and in bytes, because an entry has the bodies of its results.
+
+
 MOST_SETTLED = 256
 MOST_BYTES = 2 << 20  # after so many bytes of results no older entry is read
 _FIRST = 2  # entries of the first page: how large they are is not known yet
@@ -286,6 +296,13 @@ def _buckets(times_us: Iterable[int]) -> Mapping[float, int]:
     """Returns how many times are in each bucket of common/histogram.py, by its smallest in ms."""
     counts = Counter(bucket_of(max(0, one)) for one in times_us)
     return {bounds_of(bucket)[0] / 1000: count for bucket, count in sorted(counts.items())}
+
+
+# ------------------------------------------------------------------ place
+# Where the next token of a request is in the lanes, and which requests go before it.
+#
+# Reads the lanes as `fairlane status` does: counts, and the first MOST_READ tokens. A request that
+# is at work may have no token in a lane. So what the workers took last is read, too.
 
 
 MOST_WORKERS = 200  # workers whose requests are read
@@ -389,6 +406,13 @@ def _by_lane(tokens: Iterable[InLane]) -> dict[int, int]:
 
 def _ids(tokens: Iterable[InLane]) -> list[str]:
     return list(dict.fromkeys(one.token.request_id for one in tokens))
+
+
+# ------------------------------------------------------------------ estimate
+# Estimates when a request starts and ends, from what its queue's workers measured.
+#
+# The workers serve the more urgent lanes first, and the requests of one lane in turn. The estimate
+# assumes that nothing more urgent comes, and that all sub-requests take equally long.
 
 
 MOST_REQUESTS = 500  # requests ahead of this one that are read
@@ -559,6 +583,14 @@ def _work_s(
     beside = [rivals[name] for name in names if name in rivals]
     together = progress.left + sum(min(progress.left, one.left) for one in beside)
     return max(work_s, together / capacity.per_s)
+
+
+# ------------------------------------------------------------------ demand
+# How much work of a queue could start now if there were workers: a signal for autoscaling.
+#
+# It is counted from the requests themselves, so stale and lost tokens do not matter. It walks over
+# all unfinished requests, 1,000 in a part: one HMGET for each, and one or two counts for each that
+# is at work or waits for a retry. What many ask for shares one walk (live.py).
 
 
 _PART = 1_000  # entries of `active` that one call reads

@@ -1,7 +1,4 @@
-"""The workers of a queue: where each one runs, since when, its last beat, and what it holds.
-
-A page costs one HMGET a worker, 100 in a round trip.
-"""
+"""Finds requests and workers of a queue, in bounded pages."""
 
 from __future__ import annotations
 
@@ -54,6 +51,10 @@ if TYPE_CHECKING:
     from fairlane.operations.backlog import Waiting
 
 
+# ------------------------------------------------------------------ cursor
+# Where a page ended, as text: the next call continues there.
+
+
 _DIGITS = 20  # of a number of 64 bits
 _SHOWN_MOST = 60  # characters of a refused cursor
 
@@ -99,6 +100,10 @@ def _decoded(cursor: str) -> Any:
 def _short(cursor: object) -> str:
     shown = repr(cursor)
     return shown if len(shown) <= _SHOWN_MOST else f"{shown[:_SHOWN_MOST]}..."
+
+
+# ------------------------------------------------------------------ filters
+# Which requests a list shows: by state, priority, age, tag, tenant and the beginning of the id.
 
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{0,128}")
@@ -200,6 +205,19 @@ def _age_ms(name: str, seconds: object) -> int | None:
     if not 0 <= found <= _OLDEST_S * 1000:
         raise InvalidArgument(f"{name} {seconds!r} is not valid: 0 to {_OLDEST_S:,} s is expected")
     return found
+
+
+# ------------------------------------------------------------------ requests
+# The requests of a queue in bounded pages: first unfinished ones, then ended ones.
+#
+# The most urgent of the unfinished ones comes first. The ended ones come from the completion log,
+# the newest first. A page reads at most MOST_READ tokens and MOST_READ entries of `active` and of
+# the log; each unfinished request among them costs one HMGET, 100 in a round trip. So a page may
+# be empty, and yet another one may follow.
+#
+# In a queue with more than MOST_READ unfinished requests, the first part has the most urgent ones.
+# The next parts walk over all unfinished requests, also those of the first, and each part is
+# sorted on its own. Any other order also sorts within one part, which may be a whole section.
 
 
 MOST_LISTED = 1_000  # requests of one page
@@ -433,6 +451,10 @@ def _read_place(cursor: str, queue: str, sort: str) -> _Place:
     raise invalid_cursor(cursor)
 
 
+# ------------------------------------------------------------------ urgent
+# Unfinished requests in an order: by urgency for `status`, by that or by a choice for `list`.
+
+
 SORTS = ("priority", "submitted", "waiting", "state")
 _FIELDS = ("state", "queue", "priority", "born", "fresh", "tags", "tenant")
 _STATES = (*RUNNING, *ENDED)
@@ -525,6 +547,12 @@ def read_progress(rows: Iterable[Unfinished]) -> Operation[list[Progress]]:
     replies = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
     held = dict(zip(busy, replies, strict=True))
     return [replace(one, held=held[one.id]) if held.get(one.id) else one for one in found]
+
+
+# ------------------------------------------------------------------ workers
+# The workers of a queue: where each one runs, since when, its last beat, and what it holds.
+#
+# A page costs one HMGET a worker, 100 in a round trip.
 
 
 _WORKER_FIELDS = (b"host", b"pid", b"started", b"holds")

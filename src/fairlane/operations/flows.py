@@ -1,9 +1,4 @@
-"""Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
-
-So a reader of the first step finds the others. At the end the producer gives each of them a cursor:
-if a step that feeds it vanishes from then on, a leader stops the flow at its next look. If the
-producer dies before, nothing feeds the open ones, and a leader gives them up after an hour.
-"""
+"""Flows: their steps, the requests that these become, and how a flow is submitted."""
 
 from __future__ import annotations
 
@@ -51,6 +46,10 @@ if TYPE_CHECKING:
 
 
 STOP, CONTINUE = "stop", "continue"
+# ------------------------------------------------------------------ steps
+# One step of a flow's definition, and the checks of its name and its options.
+
+
 LEAST_RETAIN_S = 3600  # of results that another step reads
 _NEVER = ("after", "after_any_end", "durable", "on_duplicate", "window_s", "tags", "distinct")
 _LONGEST_NAME = 100  # a key has the number of a step, too
@@ -153,6 +152,10 @@ def check_followed(step: Step, where: str) -> None:
 def check_flow_name(kind: str, name: str) -> None:
     """Raises InvalidArgument unless the name, with the number of a step, may be part of a key."""
     check_name(kind, name, _LONGEST_NAME)
+
+
+# ------------------------------------------------------------------ flow
+# The definition of a flow: its steps, checked before anything is written.
 
 
 MAX_STEPS = 50
@@ -397,6 +400,15 @@ def property_tags(properties: Mapping[str, object]) -> tuple[str, ...]:
     if len(found) > MAX_TAGS - 2:
         raise InvalidArgument(f"{len(found)} properties are too many: the most is {MAX_TAGS - 2}")
     return found
+
+
+# ------------------------------------------------------------------ submit
+# Submits a flow: its later steps are begun first, open and empty; then the first step is sent.
+#
+# So a reader of the first step finds the others. At the end the producer gives each of them a
+# cursor: if a step that feeds it vanishes from then on, a leader stops the flow at its next look.
+# If the producer dies before, nothing feeds the open ones, and a leader gives them up after an
+# hour.
 
 
 def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operation[int]:

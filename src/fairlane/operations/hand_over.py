@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 # one of each, put together as they are (join) or as values of a JSON array (array); or all results
 # of one request together (gather).
 DONE, DEAD, JOIN, ARRAY, GATHER = "done", "dead", "join", "array", "gather"
+# ------------------------------------------------------------------ feed
+# What the hash of a step's request has: its place in the flow, and what it is fed with.
+
+
 JOINING = frozenset({JOIN, ARRAY, GATHER})
 _KINDS = frozenset({DONE, DEAD, *JOINING})
 _NOTHING = "-"
@@ -152,6 +156,10 @@ def request_of(run: str, number: int) -> str:
 def run_of(request_id: str) -> str:
     """Returns the flow's run that a step's request belongs to."""
     return request_id.rpartition(".")[0]
+
+
+# ------------------------------------------------------------------ pages
+# Reads what the earlier steps of a flow have finished, as one call of the next step takes it.
 
 
 BEFORE_ALL = "0-0"

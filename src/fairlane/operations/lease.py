@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     Part = tuple[list[bytes], list[Arg], list[Verdict]]  # ids, (head, body) pairs flat, verdicts
 
 
+# ------------------------------------------------------------------ leases
+# A worker's calls: pop a token -> acquire -> handle -> complete -> dispatch the returned tokens.
+#
+# If one server has all keys: handle -> exchange (exchange.py) -> handle.
+
+
 # In the order of their signatures: a unit makes tens of thousands of these calls a second.
 _ACQUIRE = (
     *("now", "k", "g", "op", "worker", "started", "count", "shared"),
@@ -258,6 +264,12 @@ def reap(
     )
 
 
+# ------------------------------------------------------------------ exchange
+# Completes leases and acquires the next ones in one call, where one server has all keys.
+#
+# Elsewhere a unit takes the same steps one by one: complete, dispatch, pop, acquire.
+
+
 # In the order of its signature: a unit makes thousands of these calls a second.
 _PARAMS = (
     "now",
@@ -324,6 +336,10 @@ def exchange_unit(queue: str, worker: str, started: str, unit: int) -> Exchanger
     log = keys.active(queue), keys.logged(queue), keys.completed(queue)
     names = (*log, *keys.bound(queue), keys.taken(queue, worker), *keys.turns(queue))
     return Exchanger(queue, worker, started, b"x%d" % unit, names)
+
+
+# ------------------------------------------------------------------ stats
+# What the workers measured: how long sub-requests waited and ran, by priority.
 
 
 COUNTS = ("failed", "timeouts")
@@ -418,6 +434,14 @@ def all_of(found: Mapping[int, Measured]) -> Measured:
         for name, number in one.counts.items():
             whole.counts[name] = whole.counts.get(name, 0) + number
     return whole
+
+
+# ------------------------------------------------------------------ rights
+# Asks Redis, before any work is taken, whether this user may do all that a worker does.
+#
+# Each command is sent in a form that changes nothing, because Redis checks the right first. Unlike
+# ACL DRYRUN, that needs no further right and works on every version. It also finds commands that
+# rename-command has removed.
 
 
 _KEPT_MS = 10_000  # how long the string that commands are tried on stays if it is not removed

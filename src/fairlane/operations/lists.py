@@ -1,8 +1,4 @@
-"""Hands messages over from one list to several, through a pending list.
-
-A message is pushed only by the script that removes it from the pending list. So any process may
-hand over what is pending, also what a process that died has left.
-"""
+"""Hands messages over between plain lists: fan-out, forwarding, balance, and its services."""
 
 from __future__ import annotations
 
@@ -24,6 +20,10 @@ if TYPE_CHECKING:
     from fairlane.protocol.keys import Namespace
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Arg, Call, Operation
+
+
+# ------------------------------------------------------------------ services
+# Registers services under a namespace, and counts which of their messages were done in time.
 
 
 _PAGE = 500  # ids of one look at a list
@@ -141,6 +141,13 @@ def _text(one: bytes) -> str:
     return one.decode("utf-8", "surrogateescape")
 
 
+# ------------------------------------------------------------------ balance
+# Pushes messages to the shortest of several lists.
+#
+# Where one script reaches all lists, it decides by their lengths at that moment. In a cluster,
+# lists in several slots are compared by a bounded look, and one script for each list pushes.
+
+
 LOOKS = 8  # lists of one look
 MOST_LISTS = 1_000
 _MARKER_MS = 600_000  # a call is repeated for two minutes at most
@@ -209,6 +216,14 @@ def _counts(names: Sequence[str], reply: Reply) -> dict[str, int]:
             f"key {names[reply.at]} holds no list: name another, or delete what it holds"
         )
     return {name: count for name, count in zip(names, reply.counts, strict=True) if count}
+
+
+# ------------------------------------------------------------------ forwarding
+# Forwards a list to another Redis: numbered batches, which the target takes once.
+#
+# The source numbers its messages; the target keeps the last number. So a batch that is sent twice,
+# by one forwarder or by two, is pushed once. The lease only keeps replicas from doing the same
+# work.
 
 
 Disagreement = Literal["gap", "diverged"]
@@ -386,6 +401,13 @@ def server_ids() -> Operation[set[bytes]]:
         info: bytes = yield OnNode(node, Command(b"INFO", b"server"))
         found.update(line for line in info.splitlines() if line.startswith(b"run_id:"))
     return found
+
+
+# ------------------------------------------------------------------ hand over
+# Hands messages over from one list to several, through a pending list.
+#
+# A message is pushed only by the script that removes it from the pending list. So any process may
+# hand over what is pending, also what a process that died has left.
 
 
 HAND_OVER_BATCH = 100  # messages of one hand-over

@@ -1,4 +1,4 @@
-"""A request that is to be created, and how far its creation has come."""
+"""A new request before it is written: its id, its digest, and how far its creation has come."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
     Guard = Callable[["Other"], Operation[None]]
+
+
+# ------------------------------------------------------------------ digest
+# The digest of a request and the text of its policy: what makes two submissions the same.
 
 
 Chunk = list[bytes]
@@ -113,6 +117,10 @@ def _netstring(text: bytes) -> bytes:
     return b"%d:%b," % (len(text), text)
 
 
+# ------------------------------------------------------------------ content id
+# An id made of a request's content, so that the same content is submitted once.
+
+
 ID_DIGITS = 40  # hex: 160 bits of SHA-256
 
 
@@ -157,6 +165,10 @@ def content_id(
     for chunk in chunks(bodies):
         digest.add(chunk)
     return digest.id
+
+
+# ------------------------------------------------------------------ new request
+# A request that is to be created, and how far its creation has come.
 
 
 class Other(NamedTuple):

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 
+# ------------------------------------------------------------------ model
+# The parts of a snapshot of a queue. All times are in ms by the Redis of the queue.
+
+
 @dataclass(frozen=True, slots=True)
 class RequestSample:
     """The counts of one unfinished request.
@@ -189,6 +193,13 @@ class Snapshot:
         return found
 
 
+# ------------------------------------------------------------------ sample
+# Chooses the unfinished requests that a snapshot reads, and reads their counts.
+#
+# All are read if there are at most MOST_REQUESTS. Otherwise these are read: requests of the first
+# tokens of every lane, the first entries of `active`, and what workers took last.
+
+
 CONF = (b"paused_until", b"rate", b"max_waiting", b"waiting")
 MOST_REQUESTS = 500
 MOST_TOOK = 100  # workers whose last tokens are read
@@ -278,6 +289,10 @@ def count_active(queue: str) -> Batch:
             Command(b"TIME"),
         ]
     )
+
+
+# ------------------------------------------------------------------ servers
+# Reads what each primary reports of itself: memory, persistence, clients.
 
 
 MOST_NODES = 50  # primaries that are read

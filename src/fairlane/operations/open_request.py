@@ -195,6 +195,10 @@ def _ended(request_id: str, summary: Summary) -> RequestEnded:
     )
 
 
+# ------------------------------------------------------------------ discard
+# How a producer takes back what it could not complete: discard [R], drop [D].
+
+
 def discard(own: NewRequest, reason: str) -> Operation[None]:
     """Takes an open request back, as far as this submission wrote it: its keys and its tokens.
 

@@ -218,6 +218,12 @@ def similar_queues(queue: str) -> Operation[tuple[list[str], list[str]]]:
     return get_close_matches(queue, names), sorted(names)
 
 
+# ------------------------------------------------------------------ overview
+# A queue at a glance: its tokens by lane, its workers, its most urgent requests.
+#
+# It only reads. The cost is bounded, however many requests and tokens wait.
+
+
 _CONF = (b"max_waiting", b"waiting", b"paused_until", b"rate")
 
 

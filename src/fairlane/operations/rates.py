@@ -1,7 +1,4 @@
-"""Acquires for a request with rates: takes what its buckets allow, in their slots, and asks again.
-
-Where one server has all keys, exchange.lua does the same in one call.
-"""
+"""The rates of requests, of keys and of queues: takes what their buckets allow; changes them."""
 
 from __future__ import annotations
 
@@ -26,6 +23,12 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Operation
+
+
+# ------------------------------------------------------------------ rates
+# Acquires for a request with rates: takes what its buckets allow, in their slots, and asks again.
+#
+# Where one server has all keys, exchange.lua does the same in one call.
 
 
 class Waits(Enum):
@@ -148,6 +151,16 @@ def _terms(rate: Rate) -> dict[str, int]:
     return {"interval": rate.interval_us, "burst": rate.burst, "weight": rate.weight}
 
 
+# ------------------------------------------------------------------ queue rate
+# The rate of a whole queue: at most so many of its sub-requests start in a time.
+#
+# It stands in the queue's `conf`, and each beat of a worker returns it, as a pause. A worker that
+# has popped tokens takes an allowance from the queue's bucket before it acquires, as for a
+# request's own rate. If there is none, the tokens return to their lane and the worker waits for
+# its turn. So the most urgent request starts next, and a queue without a rate costs no further
+# command.
+
+
 _MOST_DIGITS = 11
 
 
@@ -195,6 +208,13 @@ def until_more(queue: str, rate: Rate, opens_ms: int, now_ms: int) -> str:
         f"the rate of queue {queue}, {rate.words}, allows more at {when(opens_ms, now_ms)}: "
         f"fairlane queue rate off{of_queue(queue)} removes it"
     )
+
+
+# ------------------------------------------------------------------ set rate
+# Gives requests another rate or weight. Each keeps its rate key, and what is not given.
+#
+# Requests share a rate if they have the same key and the same rate. So a request that is given
+# another rate leaves those that shared its former one, and joins those that have the new one.
 
 
 Replies = dict[str, "Reply | FairlaneError"]

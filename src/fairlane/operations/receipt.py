@@ -1,9 +1,4 @@
-"""The receipt of a sub-request that a program took: the proof that it holds the lease, as text.
-
-The text has no character that a URL would have to quote. Its op is random, so no program can make
-the receipt of another one. The op also has a mark of its queue, so the text of a receipt cannot be
-changed to name another queue, whose log would get the ending.
-"""
+"""The receipt of a sub-request that a program took: the proof of its lease, and what it settles."""
 
 from __future__ import annotations
 
@@ -30,6 +25,14 @@ if TYPE_CHECKING:
     from fairlane.model import Slice
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Operation
+
+
+# ------------------------------------------------------------------ receipt
+# The receipt of a sub-request that a program took: the proof that it holds the lease, as text.
+#
+# The text has no character that a URL would have to quote. Its op is random, so no program can
+# make the receipt of another one. The op also has a mark of its queue, so the text of a receipt
+# cannot be changed to name another queue, whose log would get the ending.
 
 
 _NAME = r"[A-Za-z0-9_.:-]{1,128}"
@@ -146,6 +149,14 @@ def check_visible(visible_for: float) -> int:
             "expected"
         )
     return int(visible_for * 1000)
+
+
+# ------------------------------------------------------------------ settle
+# Settles what a program took, by its receipt: done, dead, released, or more time.
+#
+# A repeat of a call finds that its lease is over, because the first one ended it. Then the result
+# that the first one wrote is looked for among those since the sub-request was taken. So a repeat
+# succeeds, and a receipt whose lease another program ended is refused.
 
 
 _PAGE = 500  # entries of `out` that are read in one call

@@ -1,7 +1,4 @@
-"""The checks of requests: each takes a page of requests, and returns a finding for each damage.
-
-Lost tokens are not checked here, because the lanes are read once for many requests: see `Walk`.
-"""
+"""The checks of requests, lanes and messages: each returns a finding for each damage."""
 
 from __future__ import annotations
 
@@ -40,6 +37,10 @@ if TYPE_CHECKING:
     from fairlane.operations.lists import ForwardState
     from fairlane.operations.topics import Subscriber, TopicState
     from fairlane.protocol.steps import Operation
+
+
+# ------------------------------------------------------------------ dispatch checks
+# The second half of a walk: finds, page by page, what should not be in the dispatch slot.
 
 
 _PAGE = 1000
@@ -171,6 +172,10 @@ class Dispatch:
         self._tokens = 0
 
 
+# ------------------------------------------------------------------ queue checks
+# The checks of a whole queue: its workers, what is due, what was lost. Their cost is bounded.
+
+
 _ENDINGS = 100
 _OVERDUE_MS = 30_000  # a leader handles what is due within seconds
 
@@ -259,6 +264,12 @@ def endings(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
 QUEUE = (workers, pause, rate, upkeep, endings, small_requests, retention)
 
 
+# ------------------------------------------------------------------ message checks
+# Checks topics and forwarded lists, which belong to no queue: what is not read, what is lost.
+#
+# It only reads. The walk finds their keys on its way.
+
+
 _IDLE_MS = 3_600_000  # a subscriber, or a list, that waits for so long has no consumer
 _NEAR = 0.8  # of the retention: what is older may be deleted soon
 
@@ -344,6 +355,12 @@ def _restarted(state: ForwardState, now_ms: int) -> str:
 def _unread(check: str, subject: str, role: str, error: FairlaneError) -> Finding:
     what = f"can't be read: {error}"
     return Finding(check, NOTE, what, f"a user with the role {role} may read it", subject)
+
+
+# ------------------------------------------------------------------ request checks
+# The checks of requests: each takes a page of requests, and returns a finding for each damage.
+#
+# Lost tokens are not checked here, because the lanes are read once for many requests: see `Walk`.
 
 
 GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner

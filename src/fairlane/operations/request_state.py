@@ -153,6 +153,15 @@ def asks_of_progress(ids: Sequence[str]) -> list[Command]:
     ]
 
 
+# ------------------------------------------------------------------ call progress
+# How far single calls of a handler are: a worker's record has it, beside what the worker holds.
+#
+# The text is `3 leases; 4 units 12.5/s; fairlane 0.1; r1#0 4 30/100`: after the number of leases,
+# how many calls the worker makes concurrently, and how many it finishes in a second, and its
+# release. Then comes a part for each call that has reported its progress, with request, permit,
+# index, done and total. The last heartbeat wrote it.
+
+
 _MOST = 50  # calls in one record, and workers that are asked
 _PART = re.compile(r"(?P<id>\S+)#(?P<k>\d+) (?P<index>\d+) (?P<done>\d+)/(?P<total>\d+)")
 _RELEASE = re.compile(r"; fairlane ([0-9A-Za-z.+!_-]{1,40})(?:;|\Z)")

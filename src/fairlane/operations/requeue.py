@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 
+# ------------------------------------------------------------------ requeue ended
+# Runs dead sub-requests of an ended request again in a new one, each in only one new request.
+#
+# First they are claimed for the new request, in the slot of the ended one. The id of the new
+# request depends on exactly these sub-requests. Then the new request is submitted; last they are
+# dropped. A final claim lasts until the new request has them. So after a crash, the next caller
+# first finishes what was begun, whatever its own choice is.
+
+
 _CLAIMS = b"requeue"  # as in lua/v1/lib/entries/dead_letter_claims.lua
 _FINAL = "claimed:"
 

@@ -1,4 +1,4 @@
-"""Adds, lists, pauses, resumes and removes schedules."""
+"""Schedules: what one is, when its cron line is due, and how it is changed."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from fairlane.common.chunking import Body
     from fairlane.options import Policy
     from fairlane.protocol.steps import Call
+
+
+# ------------------------------------------------------------------ schedule
+# A schedule: what it submits and when, as text in Redis and as an object.
 
 
 Missed = Literal["skip", "one", "all"]
@@ -231,6 +235,15 @@ def schedule_of(queue: str, name: str, raw: bytes, tick: float, now_ms: int) -> 
     )
 
 
+# ------------------------------------------------------------------ cron
+# When a cron line is due in a time zone. Times are in ms since 1970, UTC.
+#
+# A line has five fields: minute, hour, day of the month, month, day of the week; or six with
+# seconds first. Where clocks change, it behaves as Debian's cron does. A fixed time that is
+# skipped is due when the skipped hour is over, and a fixed time that comes twice is due once. A
+# line whose minute or hour begins with a star follows the clock.
+
+
 _LONGEST = 200  # characters of a line
 _FIELDS = ("minute", "hour", "day of the month", "month", "day of the week")
 _EXAMPLE, _ZONE = "0 7 * * mon-fri", "Europe/Berlin"
@@ -373,6 +386,10 @@ def _unknown_zone(tz: str) -> str:
     if near:
         hint = f"did you mean {by_name.get(near[0]) or by_city[near[0]]}?"
     return f"time zone {tz[:60]!r} does not exist: {hint}"
+
+
+# ------------------------------------------------------------------ change
+# Adds, lists, pauses, resumes and removes schedules.
 
 
 _SCANNED = 100  # definitions of one call

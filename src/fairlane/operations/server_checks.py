@@ -219,6 +219,12 @@ def _cluster(cluster: dict[str, str]) -> Finding:
 SERVER = (_version, _eviction, _memory, _persistence, _writes, _replicas, _sockets, _streams)
 
 
+# ------------------------------------------------------------------ size checks
+# Checks the memory that requests of a queue take: blocks of streams, results that are kept.
+#
+# It only reads, and its cost is bounded.
+
+
 GOOD_BYTES = 2048  # docs/concepts/sizing.md says why
 _MOST = 500  # requests read
 _MANY = 100  # so many small ones are a finding

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from fairlane.options import Policy, SharedOptions
 
 
+# ------------------------------------------------------------------ stream
+# Submission: intent [D] -> enqueue, append ..., seal [R] -> insert_tokens [D].
+
+
 def submit(
     request_id: str,
     policy: Policy,
@@ -175,6 +179,10 @@ def _append_rest(new: NewRequest, created: Created, chunk: Chunk | None) -> Oper
             raise already_exists(new.id) from None
         chunk = yield from _pull(new)
     return (yield from request.seal())
+
+
+# ------------------------------------------------------------------ many
+# Many small requests in few round trips: groups of new requests, each group by one create.
 
 
 B = TypeVar("B")

@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call, Operation, Popped
 
 
+# ------------------------------------------------------------------ holder
+# Finds the lease of a sub-request that a program took, by the name of the sub-request.
+#
+# It is for callers that keep no receipt: a user who may read the keys of the request finds the
+# lease.
+
+
 TAKER = "taker:"  # how the names of programs that take begin
 _FIELDS = ("queue", "durable")
 
@@ -77,6 +84,14 @@ def _attempt(stream: bytes, entry_id: str) -> Operation[int]:
     """Returns which attempt at a leased entry of the stream this is."""
     rows = yield Command(b"XPENDING", stream, stream, entry_id, entry_id, 1)
     return int(rows[0][3]) if rows else 1
+
+
+# ------------------------------------------------------------------ stand in
+# Keeps a queue whole that no worker serves: a program that takes sub-requests does what is due.
+#
+# A worker's heartbeat gives one worker the maintenance lock and names what is due. `stand_in` does
+# the same for a program without a heartbeat, but only while no worker beats. So the same duties
+# run as in a leading worker, by the same operations, when the program takes something.
 
 
 _REST_MS = int(settings.AUDIT_S * 1000)

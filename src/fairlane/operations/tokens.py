@@ -199,6 +199,12 @@ def count_stop(queue: str) -> Operation[None]:
         yield Batch([count], lenient=True, away_s=settings.AWAY_S)
 
 
+# ------------------------------------------------------------------ turns
+# The tokens of requests that name a tenant: added, and taken for placeholders of their lane.
+#
+# See lua/v1/lib/dispatch/turns.lua for the order in which tenants have their turns.
+
+
 PLACEHOLDER = b"@"  # in a lane, for one token of a tenant
 _MAX_TURNS = 900  # tokens of one call
 _MOST_ROWS = 250

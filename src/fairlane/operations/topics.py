@@ -1,4 +1,4 @@
-"""Subscribers of a topic: each has its own place, and takes and acknowledges messages."""
+"""Topics: publishes messages; each subscriber has its own place, takes and acknowledges."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.protocol.steps import Operation
+
+
+# ------------------------------------------------------------------ publish
+# Publishes messages to a topic, and sets how long it keeps them.
 
 
 _MARKER_MS = 600_000  # a call is repeated for two minutes at most
@@ -68,6 +72,10 @@ def delete_topic(name: str) -> Operation[bool]:
     After a lost reply the repeat finds none.
     """
     return bool((yield Command(b"UNLINK", *keys.topic(name))))
+
+
+# ------------------------------------------------------------------ subscribers
+# Subscribers of a topic: each has its own place, and takes and acknowledges messages.
 
 
 Start = Literal["new", "first"]

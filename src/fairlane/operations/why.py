@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from fairlane.operations.estimate import QueueFacts, RequestFacts
 
 
+# ------------------------------------------------------------------ blockers
+# Finds why no work of a queue can start now, by request. Only reads; the cost is bounded.
+
+
 _MOST = 20  # requests read
 
 
@@ -79,6 +83,12 @@ def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]
             first = causes[0]
             found.append(Waits(request_id, first.kind, first.text, first.until_ms))
     return found, max(0, count - len(names))
+
+
+# ------------------------------------------------------------------ causes
+# The one diagnosis: which causes hold up a request, given what was read of it and its queue.
+#
+# `why`, `doctor` and the report of an idle worker use it. It reads nothing.
 
 
 GATED = ("after", "delay", "handler", "rate")  # the kinds of a request whose gate is closed

@@ -1,8 +1,4 @@
-"""What the leading worker does for requests that age, or wait for others.
-
-Both depend on the time or on other slots, so no script of the request alone can do them. A chore
-may be done twice.
-"""
+"""The workers of a queue: its registry, who lives, and what is done for those that died."""
 
 from __future__ import annotations
 
@@ -30,6 +26,10 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Arg
+
+
+# ------------------------------------------------------------------ registry
+# Keeps a queue whole: heartbeats, promoter, reaper. All of it may run twice.
 
 
 _PROMOTED = 1000  # tokens a call
@@ -340,6 +340,10 @@ def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError]) -> Op
         raise errors[0]
 
 
+# ------------------------------------------------------------------ live workers
+# Which workers of a queue beat, and the remedy where none does or the queue is paused.
+
+
 def unserved(queue: str) -> Operation[str]:
     """Returns the remedy for a queue that is paused, has no worker or has used up its rate.
 
@@ -383,6 +387,10 @@ def beat_ages(workers: Sequence[bytes], now_ms: int) -> dict[str, int]:
         name.decode("utf-8", "replace"): max(0, now_ms - int(float(beat))) for name, beat in pairs
     }
     return {name: ages[name] for name in sorted(ages) if ages[name] <= settings.WORKER_TTL_MS}
+
+
+# ------------------------------------------------------------------ dead workers
+# Finds workers that may be dead, and takes back the leases of a dead worker.
 
 
 LATEST_MS = 2 * settings.LATE_MS  # a worker with an older beat is stopped, cut off or dead
@@ -459,6 +467,13 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
     if error is not None:
         raise error
     return len(wanted)
+
+
+# ------------------------------------------------------------------ chores
+# What the leading worker does for requests that age, or wait for others.
+#
+# Both depend on the time or on other slots, so no script of the request alone can do them. A chore
+# may be done twice.
 
 
 def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:

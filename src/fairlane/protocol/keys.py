@@ -386,6 +386,14 @@ def topic_of(conf_key: bytes) -> str | None:
     return match[1] if match else None
 
 
+# ------------------------------------------------------------------ list keys
+# The keys beside a person's lists: what a service records under its namespace.
+#
+# The names are those that the README of mpush describes; its program puts `service:` before those
+# of services. A list keeps the name that a person gave it. In a cluster a hash tag, `{orders}:in`,
+# puts all of them into one slot.
+
+
 _LONGEST = 512  # bytes of a name
 _FORWARD = re.compile(rb"(?:\{([^{}]+)\}|(.+)):forward", re.DOTALL)
 _TAG = re.compile(r"^[^{]*\{[^}]+\}")  # what Redis reads as a hash tag

@@ -113,6 +113,10 @@ def as_text(flat: Any) -> dict[str, str]:
     return {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
 
 
+# ------------------------------------------------------------------ permit fields
+# The fields of `tok:{id}`: permits that are queued or held (lua/v1/lib/permits/permits.lua).
+
+
 class QueuedPermit(NamedTuple):
     """A permit whose token is on its way to the lane of this number; `due_ms` is 0 for now."""
 

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     Read = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
+# ------------------------------------------------------------------ tables
+# The archive's tables: their columns, and how a batch of one is written and counted.
+
+
 SMALL = 64  # results of a request that are read in one call
 ROWS = 100_000  # rows of one Spark task, about
 _DAY = StructField("date", TEXT)
@@ -231,6 +235,10 @@ def read_table(
         if error.getCondition() == "PATH_NOT_FOUND":
             return None
         raise
+
+
+# ------------------------------------------------------------------ reader
+# The archive's Spark tasks: they read parts of `out` and `dead` and return rows of its tables.
 
 
 _TOGETHER = 256  # results of small requests in one round trip: each may have 1 MiB

@@ -42,6 +42,14 @@ if TYPE_CHECKING:
     from fairlane.protocol.replies import Reply
 
 
+# ------------------------------------------------------------------ staging
+# Staging: the rows of many writers wait in areas of the request's slot that no worker reads.
+#
+# An area has one writer, and a writer that runs again uses another area. Areas that no transaction
+# pins (commit.py) expire. Sub-requests travel packed: their count, the length of each, then the
+# bodies. All numbers are little-endian of four bytes.
+
+
 AREAS_MOST = 500  # keys of one call
 CHECKS = 65_521  # checksums are added modulo this
 
@@ -109,6 +117,10 @@ def unstage(
         if reply.is_pinned:
             return False
     return True
+
+
+# ------------------------------------------------------------------ manifest
+# Moves the chunks of a pinned manifest into their requests, many in flight, each once.
 
 
 WINDOW = 8  # chunks in flight: a server works on one while the next is on its way

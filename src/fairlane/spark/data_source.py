@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+# ------------------------------------------------------------------ spark calls
+# Wraps Spark's own `load`, `save`, `start` and `awaitTermination` for this format.
+#
+# Spark looks up a format written in Python in the session that is active in the calling thread. A
+# thread that did not make the session has none, or has another one of several. So a write raises
+# DATA_SOURCE_NOT_FOUND. Spark also passes on a FairlaneError as the text of a traceback. The
+# wrappers repair both.
+
+
 _CALLS: tuple[tuple[type, str], ...] = (
     (DataFrameReader, "load"),
     (DataStreamReader, "load"),

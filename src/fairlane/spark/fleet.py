@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     Rows = list[tuple[Any, ...]]
 
 
+# ------------------------------------------------------------------ stop signal
+# The stop signal of fleets: their workers look for it by the name that they share.
+
+
 KEPT_MS = 7 * 24 * 3_600_000  # no worker of a fleet waits so long for a core
 
 
@@ -76,6 +80,14 @@ def read_stop_us(queue: str, name: str) -> Operation[int]:
     """Returns the moment of this fleet's last stop signal, in microseconds; 0 = never."""
     score = yield Command(b"ZSCORE", keys.fleets(queue), name)
     return int(float(score)) if score else 0
+
+
+# ------------------------------------------------------------------ shares
+# The Spark jobs of a fleet: several, so that a lost worker does not end the others.
+#
+# Spark ends a job when one of its tasks has failed `spark.task.maxFailures` times. That is 4, and
+# 1 on `local[N]`. Spark then kills the job's other tasks. So each worker is a job of its own.
+# Workers of a fleet of more than MOST_SHARES share jobs.
 
 
 _log = logging.getLogger("fairlane.spark")

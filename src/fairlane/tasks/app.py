@@ -51,8 +51,16 @@ if TYPE_CHECKING:
     from fairlane.worker.handlers import Context
 
 
+# ------------------------------------------------------------------ hooks
+# What an app runs around its tasks: start and end of a process, middleware, dead calls.
+
+
 __fairlane_caller__ = True  # its frames are left out of a task's traceback
 _LOOK_S = 0.2  # between looks whether a call's result is still wanted
+# ------------------------------------------------------------------ schedules
+# Tasks on a schedule: what App.cron registers, and what a worker of the app writes to Redis.
+
+
 T = TypeVar("T")
 Hook = Callable[[], Any]  # may be async
 DeadHook = Callable[["TaskCall", BaseException], Any]  # may be async

@@ -48,6 +48,15 @@ if TYPE_CHECKING:
     from fairlane.tracing import ClientSpan
 
 
+# ------------------------------------------------------------------ call stream
+# Sends an executor's calls to the workers, and gives each future its result.
+#
+# One thread sends the calls, as chunks of an open request. Another reads the results while calls
+# are sent and have none. The request is sealed when nothing is left to do for a moment, or when it
+# has very many calls; the next call then begins another one. So at most one request of an executor
+# runs at any time, and its limit bounds all calls.
+
+
 _IDLE_S = 1.0  # an open request without any call is sealed after so long
 _MOST_CALLS = 100_000  # of one request, because its results are kept together
 _HELD_S = 0.05  # how often calls that a worker has begun are looked for, at the end

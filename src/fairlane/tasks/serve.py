@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from fairlane.tasks.signature import TaskSignature
 
 
+# ------------------------------------------------------------------ calls
+# The handler of a worker that has tasks: decodes each body, calls its task, encodes the result.
+
+
 _log = logging.getLogger("fairlane.worker")
 __fairlane_caller__ = True  # its frames are left out of a task's traceback: see worker/calls.py
 # Bytes that begin no text in UTF-8 and no array in MessagePack.

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from fairlane.worker.handlers import Context
 
 
+# ------------------------------------------------------------------ watched
+# The handler of an app in a test: counts attempts, keeps errors, and lets an interrupt through.
+
+
 class WatchedHandler:
     """Calls the tasks of apps in this process.
 

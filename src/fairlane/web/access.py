@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from fairlane.web.tokens import AccessToken
 
 
+# ------------------------------------------------------------------ caller
+# The caller of an endpoint: the name and the scopes of its token, and its address.
+
+
 class Caller(NamedTuple):
     """The name and the id of a token, and its scopes, also those that others include.
 
@@ -108,6 +112,12 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
         ) from None
 
 
+# ------------------------------------------------------------------ rates
+# How often a caller may call: at most so many calls in a time, with a burst (GCRA).
+#
+# The times are in the memory of one server: several servers allow several times as much.
+
+
 _EXACT_S = 1e-6  # sums of fractions are not exact
 MOST_CALLERS = 10_000  # with a count of their own
 _LOOKS = 4  # at each call: so many callers whose count may be over
@@ -156,6 +166,10 @@ class CallRates:
 
     def __len__(self) -> int:
         return len(self._due)
+
+
+# ------------------------------------------------------------------ cookie
+# The dashboard's sessions: the server keeps them, and the browser has a cookie for its own.
 
 
 SIGNED_IN_S = 12 * 3600  # a session ends then: one shift
@@ -264,6 +278,10 @@ def _is_encrypted(request: Call) -> bool:
     """Returns True if the page came by https, also through a proxy that ends it."""
     is_page_secure = request.headers.get("origin", "").startswith("https://")
     return request.url.scheme == "https" or is_page_secure
+
+
+# ------------------------------------------------------------------ admission
+# Admits a call by its token; without tokens only calls of this machine's programs.
 
 
 UNAUTHORIZED = "You are unauthorized to perform this action"

@@ -1,4 +1,4 @@
-"""What the live stream and the doctor send."""
+"""The events of the live stream: their content, and what the doctor finds beside them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from fairlane.found import WorkerState
     from fairlane.operations.finding import Finding
     from fairlane.operations.observe import Snapshot
+
+
+# ------------------------------------------------------------------ broadcast
+# The events of a poller: each frame is encoded once, however many watch.
 
 
 # An error names the place of Redis, which is none of a caller's business.
@@ -77,6 +81,10 @@ class Broadcast:
         return self.poller.frames[-1].number if self.poller.frames else 0
 
 
+# ------------------------------------------------------------------ examination
+# What is wrong with the servers and the queue, and the remedies; examined once a minute.
+
+
 FRESH_S = 60.0
 
 
@@ -98,6 +106,10 @@ class Examination:
                 self._last = Doctor(clock.wall_ms(), [finding_of(one) for one in found])
                 self._until = clock.mono_s() + FRESH_S
             return self._last
+
+
+# ------------------------------------------------------------------ schemas
+# What the live stream and the doctor send.
 
 
 MOST_WORKERS = 100

@@ -1,4 +1,4 @@
-"""The endpoint that Prometheus scrapes."""
+"""The metrics of a queue for Prometheus: their families, and the endpoint."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
     from fairlane.web.site import Site
+
+
+# ------------------------------------------------------------------ families
+# Turns a snapshot of a queue into families of metrics.
 
 
 SINGLE = "single"  # the name of a server that is no cluster
@@ -140,6 +144,10 @@ def _labelled(metric: Defined, queue: str, values: Mapping[str, float]) -> Metri
 
 def _labels(metric: Defined) -> list[str]:
     return ["queue", *metric.labels]
+
+
+# ------------------------------------------------------------------ endpoint
+# The endpoint that Prometheus scrapes.
 
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"

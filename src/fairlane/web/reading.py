@@ -189,6 +189,10 @@ async def lines(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield rest
 
 
+# ------------------------------------------------------------------ upload
+# Reads the file of a multipart form while it comes: nothing of it is kept.
+
+
 _HEADERS_MOST = 8 << 10  # bytes of all names and values of the headers of one part
 _NO_FORM = "the content is no multipart form"
 
@@ -283,6 +287,10 @@ async def file_parts(request: Call) -> AsyncIterator[bytes]:
         raise Refusal(400, f"{_NO_FORM} with one file, or it breaks off")
 
 
+# ------------------------------------------------------------------ own
+# The request of a path: only those of the server's queue are there.
+
+
 async def own_request(site: Site, call: Call) -> tuple[Request, Progress]:
     """Returns the request that the path names, and its counts. Raises Refusal, RequestNotFound."""
     name = call.path_params["id"]
@@ -299,6 +307,10 @@ def check_own(site: Site, name: str, queue: str) -> None:
     """Raises Refusal unless the request's queue is that of the server."""
     if queue != site.queue.name:
         raise Refusal(404, f"there is no request {name} in queue {site.queue.name}")
+
+
+# ------------------------------------------------------------------ pages
+# Where a page of rows begins, and how many rows it has.
 
 
 Rows = Annotated[int, msgspec.Meta(ge=1, le=1000)]

@@ -67,6 +67,10 @@ if TYPE_CHECKING:
     from fairlane.web.site import Site, Watched
 
 
+# ------------------------------------------------------------------ submission
+# Submits for a caller of the API, whose right ends at what its own token has submitted.
+
+
 _ACTION = "POST /v1/requests"
 
 
@@ -276,6 +280,10 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
+# ------------------------------------------------------------------ leases
+# /v1/requests/{id}/leases: who holds the permits of a request, and what was settled last.
+
+
 class LaterLeases(msgspec.Struct, forbid_unknown_fields=True):
     """The `log_id` of a settled lease: only later ones are returned; "" = all that are read."""
 
@@ -345,6 +353,10 @@ LEASE_ENDPOINTS = (
         gives=Leases, refuses=(404, 422),
     ),
 )  # fmt: skip
+
+
+# ------------------------------------------------------------------ follow
+# /v1/requests/{id}/live: a request while people watch it.
 
 
 LOOK_S = 1.0  # between two looks at a request that runs

@@ -1,4 +1,4 @@
-"""/v1/requests/{id}/results: what became of the sub-requests of a request."""
+"""/v1/requests/{id}/results and /v1/completions: what became of sub-requests and requests."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     from fairlane.model import Completion, Result
     from fairlane.web.site import Site
+
+
+# ------------------------------------------------------------------ results
+# /v1/requests/{id}/results: what became of the sub-requests of a request.
 
 
 ORDERS = ("input", "done")
@@ -76,6 +80,10 @@ ENDPOINTS = (
         streams=(NDJSON, EVENTS), refuses=(404, 422),
     ),
 )  # fmt: skip
+
+
+# ------------------------------------------------------------------ completions
+# /v1/completions: an event for each request that ends.
 
 
 async def completions(site: Site, call: Call) -> Response:

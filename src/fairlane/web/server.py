@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from fairlane.web.access import CallRates
 
 
+# ------------------------------------------------------------------ connections
+# The connections of the server: how long one may be without a call, and which one makes room.
+#
+# A connection without a call is *idle*, whether it never sent a head, sends one slowly, keeps a
+# connection for its next call, or does not read the end of an answer. Idle connections never keep
+# others out: the oldest one makes room.
+
+
 MAX_CALLS = 1_000  # concurrent ones; further ones get 503, unless they ask for the health
 MAX_SPARE = 64  # connections above that, which are there for the health
 MAX_IDLE_OF_ADDRESS = 200

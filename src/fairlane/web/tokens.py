@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+# ------------------------------------------------------------------ place
+# Where the file of bearer tokens is.
+
+
 VARIABLE = "FAIRLANE_TOKENS"
 
 

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 
+# ------------------------------------------------------------------ follower
+# Follows the completion log for all streams of a server with one blocking call.
+
+
 _AGAIN_S = 1.0  # after an error of Redis
 
 

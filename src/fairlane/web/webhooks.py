@@ -1,4 +1,4 @@
-"""/v1/webhooks: where the endings of requests are posted."""
+"""Posts the endings of requests to webhooks; /v1/webhooks names where."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from fairlane.operations.webhooks import Deliveries, Hook, Round, Webhook
     from fairlane.protocol.steps import Operation
     from fairlane.web.site import Site
+
+
+# ------------------------------------------------------------------ post
+# Posts one event, signed as Standard Webhooks specifies, to an address that may be called.
 
 
 CALL_S = 15.0  # of one post, with the name's resolution and the answer's head
@@ -160,6 +164,13 @@ def is_public(address: str) -> bool:
             )
         found = ipaddress.IPv4Address(found.packed[12:])
     return not any(found in one for one in _SPECIAL4)
+
+
+# ------------------------------------------------------------------ deliverer
+# Delivers the webhooks of a queue: one server at a time, each webhook independent of the others.
+#
+# Events go out in their order. While one fails, its webhook waits: with a growing pause, and after
+# a day it is stopped until it is resumed.
 
 
 ROUND_S = 1.0  # between two looks at what is to be delivered
@@ -363,6 +374,10 @@ def _tags_of(one: Completion) -> Operation[tuple[str, ...] | None]:
     if born != str(one.submitted_ms):
         return None
     return tuple(filter(None, tags.split(",")))
+
+
+# ------------------------------------------------------------------ endpoints
+# /v1/webhooks: where the endings of requests are posted.
 
 
 class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):

@@ -22,6 +22,21 @@ if TYPE_CHECKING:
     from fairlane.model import Token
 
 
+# ------------------------------------------------------------------ lease memory
+# The layout of the memory that a worker's processes share: a head, then records.
+#
+# No lock guards the page: a process that is killed would keep it. These rules replace the lock:
+#
+# - Each number is aligned to its size, so that ctypes writes it by one store. A reader gets the old
+#   value or the new one.
+# - A field has one writer: the unit or the supervisor. Of a flag, one side may set it and the other
+#   clear it. When a process has died, the supervisor writes its records.
+# - A lease or call of several fields has a number that is odd while they are written. A reader
+#   takes the fields only if the number was even before and is the same after.
+# - A flag that announces other fields is written after them, and read before them.
+# - The supervisor answers with the version of the lease it means. The unit ignores any other.
+
+
 COUNTS = (
     "done",
     "failed",
@@ -135,6 +150,18 @@ class RecordFields(Structure):
         ("extended_version", c_uint64),
         ("extended_deadline", c_double),
     )
+
+
+# ------------------------------------------------------------------ lease board
+# The leases of a worker's processes: a page of shared memory, one record a unit.
+#
+# A unit (one thread or task of a child process) writes its lease there before the handler runs.
+# The supervisor reads the lease and extends it, even if the handler keeps the interpreter lock for
+# long. The page costs no system call.
+#
+# A unit that takes several tokens in one call has a record for each of their leases: its own
+# record, which also has its counts, and spare ones. One of these leases has its turn; the others
+# wait, or were handled.
 
 
 _BUSY_S = 1.0  # after the end of its last batch a worker is busy for so long
@@ -624,6 +651,10 @@ class LeaseBoard:
         """Returns the counts of all units, added up."""
         rows = [record.counts() for record in self.records[: self.units]]
         return {name: sum(row[name] for row in rows) for name in COUNTS}
+
+
+# ------------------------------------------------------------------ held
+# Leases and calls of the handler as the supervisor reads them from the board.
 
 
 class Turn(IntEnum):

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from fairlane.worker.unit import Lease, LeaseBatch
 
 
+# ------------------------------------------------------------------ outcome
+# Collects the outcome of one run of the handler: results, and verdicts for all other entries.
+
+
 _NOTED_RESULT = RESULT_HEAD + b" %d\n%b"
 _given_back = GivenBack()
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
@@ -349,6 +353,10 @@ def _others(
     return [one for one, module in zip(frames, modules, strict=True) if module != _RAISED]
 
 
+# ------------------------------------------------------------------ spans
+# The span around each call of a handler, if the program has configured a tracer.
+
+
 __fairlane_caller__ = True  # its frames are left out of a handler's traceback: see _text_of
 
 
@@ -460,6 +468,10 @@ class _Calls:
 
     def _is_late(self, seconds: float) -> bool:
         return 0 < self._limit_s < seconds
+
+
+# ------------------------------------------------------------------ runner
+# Runs a handler over a slice: one call for each entry, or one call for all of it.
 
 
 GRACE_S = 1.5  # so long after a task was cancelled, its process is killed

@@ -45,6 +45,14 @@ if TYPE_CHECKING:
     from fairlane.worker.log import Failures
 
 
+# ------------------------------------------------------------------ stack dump
+# Reads the Python stacks of a process that crashed or had to be killed.
+#
+# The process writes its stacks in a signal handler in C that needs neither the interpreter nor its
+# lock. So this works even if a handler hangs in foreign code. The file is in memory; the
+# supervisor reads it.
+
+
 # A signal that other programs rarely use; only Linux has real-time signals.
 _SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 _MOST = 1 << 16  # bytes of a file that are looked at
@@ -146,6 +154,15 @@ def stack_of(text: str, thread: int, until: str = _RUNNER) -> list[str]:
         elif is_ours and line.startswith("  "):
             lines.append(line)
     return []
+
+
+# ------------------------------------------------------------------ promoter
+# Moves tokens to their lanes when they are due, for the short delays of one process.
+#
+# The leading worker promotes what is due when a heartbeat reports it, which may be a second late.
+# A retry after 100 ms, or a request with a rate, cannot wait so long. So the process that delayed
+# a token promotes it, too. Its thread starts with the first short delay. If it fails, or the
+# process ends, the leader is still there.
 
 
 _LONGEST_MS = 1.5 * settings.BEAT_MS  # the leader is in time for longer delays

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 
+# ------------------------------------------------------------------ handlers
+# Finds a handler by its name, inspects it once, and calls it as its signature requires.
+
+
 Handler = Callable[..., Any]
 _log = logging.getLogger("fairlane.worker")
 F = TypeVar("F", bound=Handler)
@@ -374,6 +378,12 @@ def print_json(body: bytes, context: Context) -> bytes:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         os.kill(os.getppid(), signal.SIGTERM)  # the worker drains
     return line[:-1]
+
+
+# ------------------------------------------------------------------ flow step
+# The step of a flow that a handler runs: the state that it shares with the other steps.
+#
+# A handler's process makes one connection of its own for that, when the first handler asks for it.
 
 
 _KNOWN_MOST = 1_000  # steps whose places a process remembers

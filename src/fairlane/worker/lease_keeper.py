@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from fairlane.worker.board import Held, LeaseBoard, LeaseRecord
 
 
+# ------------------------------------------------------------------ batches
+# The supervisor's calls for many leases in one round trip.
+
+
 AT_MOST = 100  # leases of one call
 AGAIN_S = 1.0  # between tries of an unreachable node that has leases, because these expire soon
 
@@ -48,6 +52,13 @@ def send_all(calls: list[Call], again_s: float = AGAIN_S) -> Operation[list[Any]
     away_s = settings.BEAT_MS / 1000
     replies: list[Any] = yield Batch(calls, lenient=True, away_s=away_s, again_s=again_s)
     return replies
+
+
+# ------------------------------------------------------------------ unanswered acquires
+# Handles acquires whose reply a unit did not receive: Redis may have granted them.
+#
+# The op of each acquire or exchange is on the lease board. So the supervisor sends the same one
+# again, and gives back the leases that it gets.
 
 
 _log = logging.getLogger("fairlane.worker")

@@ -28,6 +28,27 @@ if TYPE_CHECKING:
     from fairlane.worker.pool import Child, ProcessPool
 
 
+# ------------------------------------------------------------------ cancellation
+# Detects within a second that a request was stopped while its handlers run, and may end those.
+#
+# A lease is extended when a third of it is used up, which is too late for a handler that waits to
+# be cancelled. So a count in the queue's `conf` grows with each cancel, with each discard by a
+# producer, and with each reap that stops a request after its deadline or because it was left open.
+# A supervisor reads that count about twice a second, but only while a lease is held for long: one
+# command, however many leases it has. If the count has changed, all leases are extended, and each
+# reply reports whether its lease is still wanted.
+#
+# A handler that ignores this may finish, unless the worker has a `cancel_grace_s`: then its
+# process is killed so long after the cancel was detected.
+
+
+# ------------------------------------------------------------------ time limits
+# Kills the processes whose handlers run for longer than their time limit.
+#
+# An async handler is cancelled by its own unit. Its process is killed only if that did not help,
+# because the handler caught the cancellation or blocked the event loop.
+
+
 _log = logging.getLogger("fairlane.worker")
 _LONGEST_GRACE_S = 86_400
 _YOUNG_S = 0.25  # leases of quick handlers end earlier than this
@@ -106,6 +127,18 @@ def _in_turn(child: Child) -> list[Held]:
     """Returns the leases that the handlers of a process work on."""
     held = (record.held() for record in child.records)
     return [one for one in held if one is not None and one.has_its_turn]
+
+
+# ------------------------------------------------------------------ stalled leases
+# Takes from a slow call what is beside it: results that are made, and work that has not begun.
+#
+# A unit takes several sub-requests, or several leases, only while its handler is quick. But the
+# next body may take long, and another worker may be idle. The process of a slow call may be unable
+# to send anything, so the supervisor does: it reads the journal of the unit.
+#
+# A mark on the board comes first: a unit begins no call that the mark forbids. It notes each
+# outcome before it reads the mark. So at the next look the journal shows which call runs, and no
+# later one can begin. What both send, Redis counts once.
 
 
 LOOK_S = 0.02  # between two looks while a batch runs

@@ -1,11 +1,4 @@
-"""Logs what calls of the handler raised: the first failure of a kind whole, later ones counted.
-
-At the level debug, later ones are logged whole, too.
-
-The processes of a worker write a line for each failure to a pipe, and the supervisor logs it. So
-one kind is logged once for all processes. A full pipe stops no handler, because the write does not
-block. A failure that found no room is counted, and reported with the next failure or flush.
-"""
+"""What a worker logs: the first failure of a kind whole, later ones counted, an outage once."""
 
 from __future__ import annotations
 
@@ -29,6 +22,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.model import Slice
+
+
+# ------------------------------------------------------------------ failures
+# Logs what calls of the handler raised: the first failure of a kind whole, later ones counted.
+#
+# At the level debug, later ones are logged whole, too.
+#
+# The processes of a worker write a line for each failure to a pipe, and the supervisor logs it. So
+# one kind is logged once for all processes. A full pipe stops no handler, because the write does
+# not block. A failure that found no room is counted, and reported with the next failure or flush.
+
+
+# ------------------------------------------------------------------ repeats
+# Logs a failure that repeats during an outage, but not each time.
 
 
 _log = logging.getLogger("fairlane.worker")
@@ -107,6 +114,15 @@ class Repeats:
         with self._changed:
             self._until.clear()
         self.outage.answered()
+
+
+# ------------------------------------------------------------------ log queue
+# Writes the supervisor's log in a thread, because a slow reader must not stop the supervisor.
+#
+# The supervisor shares its stderr with the processes of the handlers. If one of them fills the
+# pipe, each further write blocks until a reader empties it. A supervisor that waited would extend
+# no lease. O_NONBLOCK is no remedy, because it would change the writes of all processes that share
+# the pipe.
 
 
 _LOGGER = logging.getLogger("fairlane.worker")

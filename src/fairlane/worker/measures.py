@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from fairlane.worker.log import Failures
 
 
+# ------------------------------------------------------------------ metrics
+# Collects what the units of one process measure, for the queue's statistics.
+
+
 EVERY_S = 1.0
 
 
@@ -89,6 +93,10 @@ class Metrics:
             ),
             *charge(self._queue, rows),
         ]
+
+
+# ------------------------------------------------------------------ pace
+# Measures how many sub-requests a worker finishes in a second while all its units work.
 
 
 _WINDOW_S = 60.0  # so much of the last time counts

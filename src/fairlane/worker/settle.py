@@ -1,4 +1,4 @@
-"""Settles leases, and returns those that their unit goes on with."""
+"""The loop of a unit: settles leases, goes on with those that it keeps, and prefetches."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from fairlane.worker.unit import Unit
 
     Run = tuple[Slice, Outcome, Reply | None]  # no reply: it may not be settled
+
+
+# ------------------------------------------------------------------ settle
+# Settles leases, and returns those that their unit goes on with.
 
 
 _log = logging.getLogger("fairlane.worker")
@@ -323,6 +327,13 @@ def _count_failures(
     return failed
 
 
+# ------------------------------------------------------------------ exchange
+# Settles leases and acquires the next ones in one round trip, where one server has all keys.
+#
+# On a cluster, in a queue that is spread over shards, and for durable requests the unit takes the
+# same steps one by one.
+
+
 _MOST_RESULTS = 2_000  # of one call, which must not keep Redis busy for long
 
 
@@ -483,6 +494,13 @@ def _acquire_refused(
     return leases
 
 
+# ------------------------------------------------------------------ pipeline
+# While the handler works on some leases, settles the ones before and acquires the next ones.
+#
+# So neither Redis nor the handler waits for the other. Only for quick handlers, because a token
+# must not wait in a worker for longer than about a slice.
+
+
 def may_prefetch(unit: Unit, leases: list[Lease], done: list[Lease]) -> bool:
     """Returns True if more leases may be acquired, while these are handled and `done` settled."""
     return (
@@ -558,6 +576,10 @@ def _settle_and_pop(
         raise popped
     came: Popped | None = popped
     return came
+
+
+# ------------------------------------------------------------------ loop
+# The worker's loop, without I/O: pop -> acquire -> handle -> complete -> dispatch, and again.
 
 
 def serve(unit: Unit) -> Operation[None]:

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from fairlane.found import Demand
 
 
+# ------------------------------------------------------------------ idle report
+# Logs what a worker with `--until-idle` still waits for.
+
+
 _log = logging.getLogger("fairlane.worker")
 _QUIET_S = 5.0  # without work for so long, the cause is read; also the time between two reads
 _SHOWN = 5  # requests named

@@ -170,6 +170,14 @@ def leave_fork(error: BaseException | None) -> NoReturn:
         leave(code)
 
 
+# ------------------------------------------------------------------ signals
+# How the supervisor, its processes and the processes that these fork handle signals.
+#
+# The supervisor counts SIGTERM, SIGINT and, unless `nohup` ignores it, SIGHUP. A pipe wakes the
+# supervisor. Ctrl-Z also stops its processes. The processes leave these decisions to the
+# supervisor. A process that a handler forks handles signals as any Python program does.
+
+
 _APART_S = 0.3  # the least time between two signals that both count
 _PYTHONS_OWN: dict[int, Any] = {
     signal.SIGTERM: signal.SIG_DFL,

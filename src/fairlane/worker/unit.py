@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from fairlane.worker.measures import Metrics
 
 
+# ------------------------------------------------------------------ sizing
+# How much a unit should take: sized in time, measured by its process.
+#
+# A slice is sized by the time per sub-request of its request, a pop by the time per token.
+
+
 _REMEMBERED = 256  # requests
 _WEIGHT = 0.3  # of the newest measurement in the moving averages
 _GROWTH = 16  # a slice is at most this many times the one before
@@ -159,6 +165,10 @@ def _average(before: float, now: float) -> float:
     return now if now >= before else _WEIGHT * now + (1 - _WEIGHT) * before
 
 
+# ------------------------------------------------------------------ unit
+# A unit: one thread or task, and the leases that it holds.
+
+
 @dataclass(slots=True)
 class Unit:
     """One thread or task of a worker, which holds one lease or several.
@@ -230,6 +240,15 @@ class Unit:
     def is_holding(self) -> bool:
         """Returns True while the unit holds a lease."""
         return self.record.is_holding or any(record.is_holding for record in self.spare)
+
+
+# ------------------------------------------------------------------ lane rotation
+# Chooses the lanes that a unit pops next: the queue's own lanes, or those of its shards in turn.
+#
+# A unit pops from one shard after the other, so a few workers serve all of them. If one shard has
+# work of some priority, the unit takes only equally or more urgent work from the others. So a
+# token waits for at most one slice of each shard longer than in a queue without shards. After a
+# round without a token, the unit waits at one shard for a moment, then at the next one.
 
 
 _LAST = keys.LANES - 1
@@ -312,6 +331,19 @@ class LaneRotation:
         if known != self._known:
             self._known, self._shards = known, tuple(known) or (0,)
             self._bound, self._misses = _LAST, 0
+
+
+# ------------------------------------------------------------------ dispatch
+# Dispatches the tokens in replies, and postpones the tokens of an unreachable node.
+#
+# A node that does not answer must delay only its own requests. So a token of such a request waits
+# in `delayed` for about as long as its node has been unreachable so far, and then returns to its
+# lane. It is neither lost nor popped again and again. An unreachable shard takes no tokens: the
+# calls for it are kept, and are sent with a later batch.
+
+
+# ------------------------------------------------------------------ leases
+# The leases of one unit: acquired in one round trip, handled in turn.
 
 
 _log = logging.getLogger("fairlane.worker")

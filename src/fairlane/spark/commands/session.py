@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# ------------------------------------------------------------------ interrupts
+# Ctrl-C while Spark works: a thread of its own ends what Spark does.
+
+
 _LOOK_S = 0.1
 
 

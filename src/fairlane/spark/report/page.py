@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from fairlane.spark.report.tables import Rows
 
 
+# ------------------------------------------------------------------ headings
+# The texts of the page: its headline, the tiles, and the names of failures.
+
+
 _WELL = 0.99  # of the targets
 _FAIR = 0.9  # Jain's index
 NO_BREAK = "\u00a0"
@@ -120,6 +124,10 @@ def dead_headline(row: Mapping[str, Any]) -> str:
     """Returns the failure of a group of dead sub-requests in one line."""
     text = read_failure(row["error"] or "").headline
     return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
+
+
+# ------------------------------------------------------------------ tables
+# Tables of the page.
 
 
 class Column(NamedTuple):

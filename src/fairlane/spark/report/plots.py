@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     Figure = Any  # see style.py
 
 
+# ------------------------------------------------------------------ style
+# Shared parts of plots: axes of time and of durations, stacks, lines, the colours.
+
+
 # Legible on white and on black; on the page each is a variable with a value for either.
 COLOURS = ("#e4572e", "#c08518", "#2a9d6f", "#3f88d8", "#8f6fd0", "#c8588f", "#459490", "#9a8c5c")
 TEXT, GRID = "#71777f", "#8b949f"

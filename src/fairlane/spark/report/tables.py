@@ -1,4 +1,4 @@
-"""Computes the few numbers at the head of the page."""
+"""The tables of the report: small aggregates of the archive, however long the history is."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+# ------------------------------------------------------------------ numbers
+# Formats the report's numbers for people.
 
 
 NOTHING = "–"  # noqa: RUF001  a dash
@@ -55,6 +59,10 @@ def share(value: float) -> str:
     if 0 < value < 0.0005:  # noqa: PLR2004
         return "< 0.1 %"
     return f"{100 * value:.1f} %" if value < 1 else f"{100 * value:.0f} %"
+
+
+# ------------------------------------------------------------------ time windows
+# The windows of time that a report is made of, and the shape of its tables.
 
 
 Rows = list[dict[str, Any]]
@@ -97,6 +105,10 @@ class Axis(NamedTuple):
 
 def _most(width_s: float) -> int:
     return _WINDOWS if width_s >= 1 else _SHORT_WINDOWS
+
+
+# ------------------------------------------------------------------ bands
+# Priorities as the few series that a plot and a table can show: each alone, or in bands.
 
 
 ALONE = 8  # so many priorities get a series each
@@ -144,6 +156,13 @@ class Bands:
         """Returns the sums of a group of one series, with the series' key as its priority."""
         sums = {name: sum(row[name] for row in group) for name in names}
         return {**group[0], **sums, "priority": self.key(group[0]["priority"])}
+
+
+# ------------------------------------------------------------------ aggregates
+# Aggregates the archive's rows to tables, each of them small however long the history is.
+#
+# Time is cut into windows of equal width. Distributions are kept as KLL sketches, which can be
+# merged afterwards: over windows, priorities, or the reports of several queues.
 
 
 SKETCH_K = 800  # of a sketch: ranks to within about half a percent
@@ -438,6 +457,13 @@ def _dead(dead: DataFrame) -> DataFrame:
     )
 
 
+# ------------------------------------------------------------------ fairness
+# Token use over time, and how evenly requests share it.
+#
+# A sub-request in its handler uses one token. A request may use as many tokens as its limit, from
+# its submission to its end.
+
+
 def in_windows(frame: DataFrame, begin: Column, end: Column, axis: Axis) -> DataFrame:
     """Returns each row once for each window of [begin, end), with `window` and `overlap_us`."""
     low = F.greatest(axis.of(begin), F.lit(0))
@@ -519,6 +545,16 @@ def fairness(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
 def _moment(axis: Axis) -> Column:
     micros = F.lit(axis.start_us) + F.col("window").cast("bigint") * F.lit(axis.width_us)
     return F.timestamp_micros(micros)
+
+
+# ------------------------------------------------------------------ inversions
+# Takes that happened although a more urgent request was open to workers.
+#
+# A worker *takes* a slice: some sub-requests of one request, at one moment. A request is *open to
+# workers* under two conditions. One of its sub-requests waits for its first attempt, and it holds
+# fewer slices than its limit. A take is inverted if a more urgent request was open from GRACE_MS
+# before the take until after it. The grace covers slices that workers have begun: a higher
+# priority waits for one slice. A request that a person paused looks the same as one that waited.
 
 
 GRACE_MS = 250
@@ -635,6 +671,10 @@ def _judged(takes: DataFrame, times: DataFrame) -> DataFrame:
     last = F.max("other").over(so_far)
     waits = F.when(last["end_us"] > F.col("t"), last)
     return events.withColumn("other", waits).where("take is not null").select("take.*", "other")
+
+
+# ------------------------------------------------------------------ summary
+# Computes the few numbers at the head of the page.
 
 
 def summarise(

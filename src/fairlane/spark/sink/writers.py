@@ -41,6 +41,14 @@ if TYPE_CHECKING:
     from fairlane.spark.sink.plan import WritePlan
 
 
+# ------------------------------------------------------------------ counts
+# Logs how many rows a write added, and warns when these are not the rows that it was given.
+
+
+# ------------------------------------------------------------------ direct
+# writeMode=dedupe and writeMode=pipelined: rows join their request while Spark still writes.
+
+
 _log = logging.getLogger("fairlane.spark")
 _NAMED = 3  # requests that one line names
 # A write with more parts than this, most of them of requests that have others, gets a hint.
@@ -303,6 +311,10 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
         """Does nothing: Spark repeats the micro-batch, which then finishes what it has begun."""
+
+
+# ------------------------------------------------------------------ staged
+# writeMode=staged: tasks write to areas that no worker reads; the driver commits the winners.
 
 
 _TOGETHER = 8  # chunks of one round trip

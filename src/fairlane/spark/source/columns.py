@@ -1,4 +1,4 @@
-"""The columns of the views, and how rows become record batches of them."""
+"""The columns of the views, their record batches, and the conditions that Spark pushes down."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from fairlane.model import Completion, DeadSubRequest, Progress
     from fairlane.operations.completion import Entries
     from fairlane.spark.stream_ranges import Ended
+
+
+# ------------------------------------------------------------------ filters
+# Checks conditions that Spark pushes down, so that fewer rows travel.
 
 
 _COMPARE = {
@@ -155,6 +159,10 @@ def _ms(moment: datetime) -> int:
 
 TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()
 DOUBLE, FLAG, MOMENT = DoubleType(), BooleanType(), TimestampType()
+# ------------------------------------------------------------------ columns
+# The columns of the views, and how rows become record batches of them.
+
+
 _COUNTS = (("total", LONG), ("done", LONG), ("dead", LONG), ("cancelled", LONG))
 COLUMNS: Mapping[str, tuple[tuple[str, DataType], ...]] = {
     "results": (
