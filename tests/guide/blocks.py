@@ -101,10 +101,10 @@ class Shells(contextlib.AbstractContextManager["Shells"]):
         assert done.returncode == 0, f"{block.text}\nsaid:\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def __exit__(self, *_: object) -> None:
-        for other in self._others:
+    def __exit__(self, failed: object, *_: object) -> None:
+        for other in self._others:  # after a failure a worker may have work that takes hours
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(other.pid, signal.SIGTERM)
+                os.killpg(other.pid, signal.SIGTERM if failed is None else signal.SIGKILL)
         for other in self._others:
             other.wait(END_S)
             wait_until(partial(_is_gone, other.pid), END_S, why="the worker has drained")

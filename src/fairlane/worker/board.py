@@ -143,6 +143,7 @@ class RecordFields(Structure):
         ("attention", c_bool),
         ("is_waiting", c_bool),
         ("stopped_version", c_uint64),
+        ("returned_version", c_uint64),
         ("split_version", c_uint64),
         ("revoked_op", c_char * 32),
         ("narrowed_version", c_uint64),
@@ -410,11 +411,15 @@ class LeaseRecord:
     # Read and written by the supervisor.
 
     def held(self) -> Held | None:
-        """Returns the lease this unit holds, or None; never a half-written one."""
+        """Returns the lease this unit holds, or None; never a half-written one.
+
+        A lease that the supervisor has given back or settled is not held, although its unit may not
+        know that for as long as a slow call takes.
+        """
         fields = self._fields
         for _ in range(100):
             version = fields.version
-            if version & 1 or not fields.is_held:
+            if version & 1 or not fields.is_held or fields.returned_version == version:
                 return None
             names = fields.request_id, fields.k, fields.op
             fence, taken, lease_s = fields.fence, fields.taken, fields.lease_s
@@ -506,6 +511,10 @@ class LeaseRecord:
         """Marks the lease as lost or unwanted; a no-op if the unit has another lease by now."""
         self._fields.stopped_version = held.version
         self._fields.attention = True
+
+    def returned(self, held: Held) -> None:
+        """Notes that Redis has this lease back; its unit must have been stopped, or have ended."""
+        self._fields.returned_version = held.version
 
     def split(self, held: Held) -> None:
         """Makes the unit begin no further call under this lease, after the one that runs."""

@@ -165,7 +165,6 @@ class StalledLeases:
         self._relieved: dict[int, float] = {}  # ... and that holds nothing up any more
         self._again: dict[int, float] = {}  # unit -> when its batch is relieved again
         self._waiting: set[tuple[int, int]] = set()  # unit, version: those that must not begin
-        self._given: set[tuple[int, int]] = set()  # ... and were given back
 
     @property
     def is_due(self) -> bool:
@@ -217,6 +216,7 @@ class StalledLeases:
         journal = records[0].journal
         worked = journal.read() if journal is not None else {}
         settled: list[Held] = []
+        over: list[Held] = []  # ... and that have nothing left
         calls: list[Call] = []
         indexes: list[tuple[Held, int]] = []  # what split leases have left
         for held in all_held:
@@ -226,11 +226,14 @@ class StalledLeases:
             is_split = held.has_its_turn and self._board.records[held.unit].has_split(held)
             if is_split and found.count < len(found.ids):
                 indexes.append((held, int(found.ids[found.count].partition(b"-")[2])))
-            call = _part(held, found, is_split=is_split)
+            is_over = found.count == len(found.ids) and not held.has_its_turn
+            call = _part(held, found, is_split=is_split, is_over=is_over)
             if call is not None:
                 settled.append(held)
                 calls.append(call)
+                over += [held] if is_over else []
         left = self._keeper.settle(settled, calls)
+        self._note_returned(held for held in over if held not in left)
         for held, index in indexes:
             if held not in left:
                 self._board.records[held.unit].narrow(held, index)
@@ -245,7 +248,6 @@ class StalledLeases:
         all_held = self._board.held()
         late = [held for held in all_held if held.waits and now - held.taken > self._waits_s]
         self._waiting &= {(held.unit, held.version) for held in all_held if held.waits}
-        self._given &= self._waiting
         self._give_back(late)
         for held in late:
             self._stop(held)
@@ -259,20 +261,23 @@ class StalledLeases:
 
         Returns False if a call failed: a later look tries again.
         """
-        marked = self._waiting - self._given
-        back = [held for held in waiting if (held.unit, held.version) in marked]
+        back = [held for held in waiting if (held.unit, held.version) in self._waiting]
         left = self._keeper.give_back(back, is_dead=False) if back else []
-        self._given |= {(held.unit, held.version) for held in back if held not in left}
+        self._note_returned(held for held in back if held not in left)
         return not left
 
+    def _note_returned(self, leases: Iterable[Held]) -> None:
+        for held in leases:
+            self._board.records[held.unit].returned(held)
 
-def _part(held: Held, worked: Worked, *, is_split: bool) -> Call | None:
+
+def _part(held: Held, worked: Worked, *, is_split: bool, is_over: bool) -> Call | None:
     """Returns the call that settles the outcomes of a lease; None if it holds nothing up.
 
-    A lease whose entries all have outcomes ends. Any other lease is still its unit's. Only of a
-    lease that is split go back those that have not begun, because its unit begins none of them.
+    A lease whose entries all have outcomes `is_over`: it ends. Any other lease is still its
+    unit's. Only of a lease that is split go back those that have not begun, because its unit
+    begins none of them.
     """
-    is_over = worked.count == len(worked.ids) and not held.has_its_turn
     late = worked.ids[worked.count + 1 :] if is_split else []
     verdicts = worked.verdicts + [Verdict(entry, "unbegun", 0, b"", "") for entry in late]
     if not (worked.done or verdicts):

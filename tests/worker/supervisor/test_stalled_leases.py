@@ -101,6 +101,26 @@ def test_a_batch_is_relieved_once(
     assert not stalled.is_due
 
 
+def test_a_lease_that_went_back_is_not_held_any_more(
+    stalled: StalledLeases, server: Server, board: LeaseBoard, now: list[float]
+):
+    """Its unit cannot note that before the slow call ends; `fairlane workers` counts it no more."""
+    begin_slow_call(board)
+    spare = board.records[1]
+    server.error = FULL
+    for _ in range(2):
+        now[0] += 0.05
+        stalled.look()
+    assert len(board.held()) == 2
+    server.error = None
+    now[0] += 1.5
+    stalled.look()
+    assert [held.request_id for held in board.held()] == ["r1"]
+    assert (spare.is_holding, spare.take_turn()) == (True, False)
+    spare.hold("r3", "0", 9, OP, 101.0, 30.0)
+    assert len(board.held()) == 2
+
+
 def test_a_split_lease_names_the_sub_request_that_it_has_left(
     stalled: StalledLeases, board: LeaseBoard, now: list[float]
 ):
