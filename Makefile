@@ -24,7 +24,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark test test-rest test-heavy test-spark test-backends check explore mutants chaos compose bench docs clean
+# What is generated is checked in, and a test compares it.
+.PHONY: help generate demo demo-spark test test-rest test-heavy test-spark test-backends check explore mutants chaos compose bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/mypy
 	$(PYTEST) -q --numprocesses 2 --dist worksteal -m 'not server and not slow and not rest and not heavy'
+
+generate: $(VENV)/.dev ## write the typed functions of the scripts after a change of their headers
+	$(VENV)/bin/python -m tests.support.scripts.generate
 
 explore: $(VENV)/.dev $(VENV)/.server ## check every state of many small systems: an estimated hour and a half
 	$(VENV)/bin/python -m tests.explore

@@ -16,7 +16,7 @@ import pytest
 import redis.utils
 
 from fairlane.drivers.sync import SyncDriver
-from fairlane.protocol import scripts
+from fairlane.protocol import lua
 from fairlane.queue import Queue
 from tests.support.operations.actor import Actor
 from tests.support.run import table
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # The mutation gate (tests/explore/mutants.py) runs the tests on changed copies of the scripts.
 if "FAIRLANE_TESTS_LUA" in os.environ:
-    vars(scripts)["lua_folder"] = lambda: Path(os.environ["FAIRLANE_TESTS_LUA"])
+    vars(lua)["lua_folder"] = lambda: Path(os.environ["FAIRLANE_TESTS_LUA"])
 
 # A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP, and every
 # child inherits that. A handler ends with the exec of a child, which then has the default.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "fairlane"
+GENERATED = SRC / "protocol" / "scripts.py"  # its sentences are those of the headers
 TESTS = ROOT / "tests"
 LUA = ROOT / "lua"
 
@@ -165,7 +166,8 @@ def imports_that_run(path: Path) -> Iterator[str]:
     ids=["src", "lua", "tests"],
 )
 def test_files_are_small(folder: Path, ending: str, limit: int):
-    lines = {name_of(path): len(path.read_text().splitlines()) for path in sources(folder, ending)}
+    files = sources(folder, ending)
+    lines = {name_of(one): len(one.read_text().splitlines()) for one in files if one != GENERATED}
     assert {name: count for name, count in lines.items() if count > limit} == {}
 
 
@@ -415,6 +417,7 @@ def test_docstrings_begin_with_a_verb_in_the_third_person():
         f"{name_of(path)}:{node.lineno} {node.name}: {docstring.splitlines()[0]}"
         for path in sources(SRC)
         if not (part_of(path) == "cli" or "commands" in path.parts or path.name in KEY_NAMES)
+        if path != GENERATED
         for node in functions_in(path)
         if (docstring := ast.get_docstring(node)) and not re.match(r"\w+s\b", docstring)
     ] == []

@@ -69,7 +69,7 @@ def beat(queue: Queue, name: str, started: str, number: int) -> None:
     queue.driver.run(workers.heartbeat(NAME, name, started, holds))
 
 
-def _batch(calls: list[Call]) -> Operation[Any]:
+def _batch(calls: list[Call[Any]]) -> Operation[Any]:
     return (yield Batch(calls))
 
 

@@ -14,8 +14,8 @@ from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.operations import request_state, tokens
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import Dialect
 from fairlane.protocol.steps import (
     Batch,
     Call,
@@ -55,11 +55,11 @@ def test_a_command_brings_redis_reply_undecoded(kind: str, redis_url: str):
 def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
     """The server may lack all scripts, and the keys may be in any slots."""
     names = (keys.active("req"), keys.conf("req"))
-    steps: list[Command | Call] = [
+    steps: list[Command | Call[Any]] = [
         Command(b"EXISTS", "a"),
-        library().intend(names, ids=["r1"], grace=1, above=0, now=1),
+        scripts.intend(names, ids=["r1"], grace=1, above=0, now=1),
         Command(b"EXISTS", "b"),
-        library().intend(names, ids=["r1"], grace=1, above=0, now=100),
+        scripts.intend(names, ids=["r1"], grace=1, above=0, now=100),
         Command(b"TIME"),
     ]
     found = perform(kind, redis_url, Batch(steps))
@@ -87,7 +87,7 @@ def test_an_error_in_a_batch_is_raised_and_the_line_stays_in_step(kind: str, lan
 def test_an_operation_may_handle_the_error_of_a_step(kind: str, redis_url: str):
     def operation():
         try:
-            yield library().promote((keys.delayed("req"), *keys.lanes("req")), most=0)
+            yield scripts.promote((keys.delayed("req"), *keys.lanes("req")), most=0)
         except InvalidArgument as error:
             return str(error)
 
@@ -153,7 +153,7 @@ def test_a_call_is_repeated_while_its_connection_is_killed(
         yield Command(b"TIME")
         redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         return (
-            yield library().intend(
+            yield scripts.intend(
                 (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=0, now=1
             )
         )
@@ -178,7 +178,7 @@ def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
         redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
         demoted.set()
         names = (keys.active("req"), keys.conf("req"))
-        found: list[Any] = yield library().intend(names, ids=["r1"], grace=1, above=0, now=1)
+        found: list[Any] = yield scripts.intend(names, ids=["r1"], grace=1, above=0, now=1)
         return found
 
     got: list[list[Any]] = []
@@ -244,7 +244,7 @@ def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
     """hiredis crashes the process when Ctrl-C comes while it asks Python for a number's text."""
-    call = library().intend(
+    call = scripts.intend(
         (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=2.0, now=3
     )
     for step in (call, Command(b"BRPOP", "a", 0.5), Command(b"ZADD", "a", 7, "b")):
@@ -350,7 +350,7 @@ def test_a_forgotten_script_of_a_lenient_batch_has_its_error_for_a_reply(kind: s
     lane.client.set(lane.names[2], "text")  # req:{id}, that is a hash
     sound = keys.request_keys("another")
     lane.client.script_flush()
-    steps = [library().check(lane.names), library().check(sound)]
+    steps = [scripts.check(lane.names), scripts.check(sound)]
     found = perform(kind, lane.driver.url, Batch(steps, lenient=True))
     assert (type(found[0]), found[1]) == (RedisUnfit, [])
     lane.client.delete(lane.names[2])

@@ -9,8 +9,7 @@ import pytest
 from fairlane.common import clock
 from fairlane.drivers import error_mapping
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Command
 from tests.cli.program import Program
 from tests.drivers.test_retries import refusing
@@ -29,7 +28,7 @@ SENTENCE = "is a replica and can't be written to: name the primary, or redis"
 WRITES = {
     "command": Command(b"LPUSH", keys.lanes("req")[5], b"r1#0.1"),
     "batch": Batch([Command(b"TIME"), Command(b"LPUSH", keys.lanes("req")[5], b"r1#0.1")]),
-    "script": library().cancel(NAMES, reason="no more"),
+    "script": scripts.cancel(NAMES, reason="no more"),
     "inside": Command(b"EVAL", "return redis.call('SET', KEYS[1], 1)", b"1", b"a"),
 }
 

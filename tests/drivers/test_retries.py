@@ -11,8 +11,8 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import Dialect
 from fairlane.protocol.steps import Batch, Command
 from tests.support.network.fakes import Refusal, fake_servers
 from tests.support.operations.drivers import both, perform
@@ -135,8 +135,8 @@ class Cut:
         return 1
 
 
-ONCE = library().refund((keys.bucket("r1"),), interval=1, burst=1, weight=1, unused=1)
-REPEATED = library().take((keys.bucket("r1"),), interval=1, burst=1, weight=1, want=1, waited="")
+ONCE = scripts.refund((keys.bucket("r1"),), interval=1, burst=1, weight=1, unused=1)
+REPEATED = scripts.take((keys.bucket("r1"),), interval=1, burst=1, weight=1, want=1, waited="")
 
 
 @both

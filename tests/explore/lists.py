@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.operations import lists
 from fairlane.operations.lists import Route, Standby, Tracking, hand_over
-from fairlane.protocol import keys, scripts
+from fairlane.protocol import keys, lua
 from fairlane.protocol.keys import Namespace
 from fairlane.protocol.steps import Command
 from tests.explore.machinery.actors import OPS, Role, kind
@@ -89,7 +89,7 @@ class Lists(Protocol):
 
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
         """`in_stream` means nothing here."""
-        self.library = scripts.Library(root or scripts.library().root)
+        self.library = lua.Library(root or lua.library().root)
         self.keys = {
             "source": keys.raw(SOURCE),
             "behind": self.behind,

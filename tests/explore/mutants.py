@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlane.protocol.scripts import Dialect, Library, library
+from fairlane.protocol.lua import Dialect, Library, library
 from tests.explore.systems import GATE
 from tests.explore.witnesses import collect, forked, record_system, use, violated
 from tests.support.output import say
@@ -243,7 +243,7 @@ def changed_scripts(root: Path) -> set[str]:
     return {
         script.name
         for script in library()
-        if script.sha(Dialect.SINGLE) != getattr(changed, script.name).sha(Dialect.SINGLE)
+        if script.sha(Dialect.SINGLE) != changed[script.name].sha(Dialect.SINGLE)
     }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from fairlane.protocol.scripts import Script
+from fairlane.protocol.lua import Script
 from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation
 from fairlane.worker.unit import Lease, LeaseBatch
 from tests.explore.machinery.actors import Role, kind
@@ -91,8 +91,8 @@ class Taken(NamedTuple):
 
 def submit(count: int, limit: int) -> Operation[int]:
     """Submits in two calls, because the tokens are in another slot than the stream."""
-    yield Call(ENQUEUE, (b"r",), [b"%d" % i for i in range(count)])
-    yield Call(INSERT_TOKENS, (KEYS["lane"],), [b"r", limit])
+    yield Call(ENQUEUE, (b"r",), [b"%d" % i for i in range(count)], list)
+    yield Call(INSERT_TOKENS, (KEYS["lane"],), [b"r", limit], list)
     return count
 
 
@@ -113,7 +113,7 @@ def serve(worker: str) -> Operation[None]:
             taken: Any = Taken(worker, entry_id, ((entry_id, fields),))
             lease = Lease(taken, record=None)  # type: ignore[arg-type]
             yield Handle(LeaseBatch([lease], 1.0, is_alone=True))
-            yield Call(COMPLETE, (b"r",), [entry_id, fields[1]])
+            yield Call(COMPLETE, (b"r",), [entry_id, fields[1]], list)
         yield Command(b"LPUSH", KEYS["lane"], token)
 
 

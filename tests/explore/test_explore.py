@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol.lua import library
 from tests.explore.machinery.actors import Cast
 from tests.explore.machinery.explorer import Explorer, System, Violation
 from tests.explore.machinery.protocol import QUEUE, Facts, Fairlane

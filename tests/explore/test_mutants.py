@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import FOLDERS, library
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import FOLDERS, library
 from tests.explore.mutants import EXCEPTIONS, Mutant, changed_scripts, find
 from tests.explore.witnesses import ROOT, forked, recorded
 
@@ -79,9 +79,9 @@ def test_a_changed_library_changes_the_scripts_that_use_its_line(tmp_path: Path)
 
 def test_the_scripts_that_are_called_are_recorded():
     with recorded() as names:
-        library().confirm(keys.request_keys("r1"))
+        scripts.confirm(keys.request_keys("r1"))
     assert names - {"request/confirm.lua"} == {"confirm"}
-    library().pause(keys.request_keys("r1"))
+    scripts.pause(keys.request_keys("r1"))
     assert "pause" not in names
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from fairlane.protocol import scripts
+from fairlane.protocol import lua
 from tests.explore.machinery.explorer import TooLarge, Violation
 from tests.explore.machinery.runs import explore
 from tests.explore.systems import BY_NAME
@@ -116,7 +116,7 @@ class Collected:
 
 def collect(work: Callable[[Collected], None]) -> None:
     """Collects the tests, and does the work with them."""
-    os.environ[LUA_VARIABLE] = str(scripts.lua_folder())  # which a fork changes
+    os.environ[LUA_VARIABLE] = str(lua.lua_folder())  # which a fork changes
     code = pytest.main([*FOLDERS, *OPTIONS, *IMPORTED], plugins=[Collected(work)])
     if code:
         raise RuntimeError(f"pytest could not collect the tests: {code}")
@@ -126,13 +126,13 @@ def collect(work: Callable[[Collected], None]) -> None:
 def recorded() -> Iterator[set[str]]:
     """Yields the names of the scripts that are called meanwhile, and of the files that are read."""
     names: set[str] = set()
-    call, source, expand = scripts.Script.__call__, scripts.Script.source, scripts.expand
+    item, source, expand = lua.Library.__getitem__, lua.Script.source, lua.expand
 
-    def _call(script: scripts.Script, *args: Any, **given: Any) -> Any:
-        names.add(script.name)
-        return call(script, *args, **given)
+    def _item(library: lua.Library, name: str) -> lua.Script:
+        names.add(name)
+        return item(library, name)
 
-    def _source(script: scripts.Script, dialect: scripts.Dialect) -> bytes:
+    def _source(script: lua.Script, dialect: lua.Dialect) -> bytes:
         names.add(script.name)
         return source(script, dialect)
 
@@ -141,9 +141,9 @@ def recorded() -> Iterator[set[str]]:
         return expand(root, name, seen)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scripts.Script, "__call__", _call)
-        patch.setattr(scripts.Script, "source", _source)
-        patch.setattr(scripts, "expand", _expand)
+        patch.setattr(lua.Library, "__getitem__", _item)
+        patch.setattr(lua.Script, "source", _source)
+        patch.setattr(lua, "expand", _expand)
         yield names
 
 
@@ -181,7 +181,7 @@ def _send(theirs: connection.Connection, work: Callable[[Any], Any], thing: Any)
 def use(root: Path) -> None:
     """Lets this fork run other scripts."""
     os.environ[LUA_VARIABLE] = str(root.parent)
-    scripts.library.cache_clear()
+    lua.library.cache_clear()
 
 
 def record_system(system: System) -> Witness:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from fairlane.protocol.scripts import library
+from fairlane.protocol.lua import library
 from tests.model.plain.words import Disagreement
 from tests.model.play.wire import Wire
 from tests.model.runs import FIND_ONLY, play

@@ -48,8 +48,8 @@ from fairlane.operations.submit import Many, submit
 from fairlane.operations.take import Taker
 from fairlane.operations.take import take as pull_some
 from fairlane.options import Policy
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import library
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
 from fairlane.spark.commit import Area, Share, Txn, commit, pack, seal, stage, stage_all, unstage
@@ -211,12 +211,12 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
     if raw is None:
         settle(driver, held)
         return None
-    reply = library().exchange.reply(raw)
+    reply = scripts.ExchangeReply.of(raw)
     if not reply.tokens:
         return None
     token = tokens.parse(reply.tokens[0])
     assert token is not None
-    return lease.slice_of(token, op, library().acquire.reply(reply.acquired[0]))
+    return lease.slice_of(token, op, scripts.AcquireReply.of(reply.acquired[0]))
 
 
 def fails(driver: Any) -> None:
@@ -284,7 +284,7 @@ def settle_late(driver: Any, held: Slice) -> None:
 
 def leaves_an_intent(driver: Any) -> None:
     names = (keys.active("req"), keys.conf("req"))
-    driver.do(library().intend(names, ids=["r1"], grace=1, above=0))
+    driver.do(scripts.intend(names, ids=["r1"], grace=1, above=0))
     driver.client.zadd(keys.active("req"), {"r1": 1})
     driver.run(workers.look_after("req"))
     put(driver)
@@ -300,7 +300,7 @@ def vanishes(driver: Any) -> None:
 
 def ends_unlogged(driver: Any) -> None:
     put(driver)
-    driver.do(library().cancel(keys.request_keys("r1"), reason="why"))
+    driver.do(scripts.cancel(keys.request_keys("r1"), reason="why"))
     heal(driver)
 
 
@@ -379,7 +379,7 @@ def is_given_another_share(driver: Any) -> None:
 
 def ages(driver: Any) -> None:
     put(driver, ageing_ms=1_000)
-    reply = driver.do(library().hasten(keys.request_keys("r1"), now=2_000_000_000_000))
+    reply = driver.do(scripts.hasten(keys.request_keys("r1"), now=2_000_000_000_000))
     insert(driver, "req", "r1", reply[1] if reply[0] == b"ok" else [])
 
 
@@ -421,7 +421,7 @@ def deletes(driver: Any) -> None:
     """Deletes an ended request without a log entry, and a cancelled one; then begins a new life."""
     for name in ("r1", "r2"):
         put(driver, name=name)
-    driver.do(library().cancel(keys.request_keys("r1"), reason="why"))
+    driver.do(scripts.cancel(keys.request_keys("r1"), reason="why"))
     chosen = driver.run(select_ids(Change.delete(cancel=True), ["r1", "r2"]))
     assert driver.run(apply(chosen)).changed == 2
     put(driver, name="r1")
@@ -459,7 +459,7 @@ def checks_everything(driver: Any) -> None:
 
 def tidies(driver: Any) -> None:
     driver.client.set("counter:{stray}", 1)
-    driver.do(library().expire_leftovers(keys.request_keys("stray"), ttl=3_600_000))
+    driver.do(scripts.expire_leftovers(keys.request_keys("stray"), ttl=3_600_000))
 
 
 def rolls(driver: Any) -> None:

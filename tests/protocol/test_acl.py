@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import acl, keys
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.lua import Dialect, library
 from tests.support.network.reach import (
     FACES,
     Sent,
@@ -46,7 +46,7 @@ API = {
 OTHER_CHANGES = {
     "producer": {
         *("claim_dead", "delete", "drop_dead", "glance", "list_dead", "refit", "requeue_dead"),
-        "set_rate",
+        *("set_rate", "set_limit", "set_priority", "set_share", "set_deadline", "pause", "resume"),
     }
 }
 # What `fairlane serve` sends besides a person's commands.
@@ -121,7 +121,7 @@ def test_a_role_has_the_scripts_and_commands_that_its_part_of_the_source_sends(r
 def test_a_monitor_has_of_them_what_only_reads(server: redis.Redis):
     """Its commands have ways to write, too, which it may not use."""
     found, stated = what_it_sends("monitor"), acl.ROLES["monitor"]
-    reading = {name for name in found.scripts if getattr(library(), name).flag == "no-writes"}
+    reading = {name for name in found.scripts if library()[name].flag == "no-writes"}
     assert stated.scripts == reading
     assert stated.commands == commands_of(found) - writing(server)
 
@@ -183,13 +183,13 @@ def operations() -> frozenset[str]:
 
 
 def test_what_a_script_calls_is_read_from_its_text():
-    found = acl.commands_of(library().enqueue)
+    found = acl.commands_of(library()["enqueue"])
     assert {"xadd", "xgroup|create", "hset", "time"} <= found
     assert "xack" not in found
 
 
 def test_both_ways_to_publish_are_allowed():
-    assert {"publish", "spublish"} <= acl.commands_of(library().complete)
+    assert {"publish", "spublish"} <= acl.commands_of(library()["complete"])
 
 
 def test_a_script_that_only_reads_calls_nothing_that_writes(server: redis.Redis):

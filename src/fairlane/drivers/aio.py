@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import Connection
 
-    from fairlane.protocol.scripts import Dialect
+    from fairlane.protocol.lua import Dialect
 
     SharedCall: TypeAlias = "tuple[MultiplexedConnection, asyncio.Future[Any]]"
 
@@ -495,14 +495,14 @@ class Servers(ServerSet[ServerConnections]):
         self._loop = loop
 
     def shared_by(
-        self, steps: Sequence[Command | Call]
+        self, steps: Sequence[Command | Call[Any]]
     ) -> tuple[ServerConnections, MultiplexedConnection] | None:
         """Returns the shared connection that serves all these steps, if one is open."""
         lines = self._one or self._home_of(steps)
         shared = lines.shared if lines is not None else None
         return (lines, shared) if lines is not None and shared is not None else None
 
-    def _home_of(self, steps: Sequence[Command | Call]) -> ServerConnections | None:
+    def _home_of(self, steps: Sequence[Command | Call[Any]]) -> ServerConnections | None:
         """Returns the connections to the cluster node that all these steps go to."""
         if self._map is None:
             return None
@@ -615,7 +615,7 @@ class BatchRunner(BatchTurns):
             state.give_up_if_away(part.indexes, lines)
 
     async def _result(
-        self, reply: Any, step: Command | Call, part: NodePart, lines: ServerConnections
+        self, reply: Any, step: Command | Call[Any], part: NodePart, lines: ServerConnections
     ) -> Any:
         """Returns what a reply of the shared connection means for its step."""
         if not isinstance(reply, Exception):
@@ -656,7 +656,7 @@ class AsyncCalls(Calls["AsyncDriver"]):
         super().__init__(driver, on_sent)
         self._is_busy = False  # the last pop returned tokens without waiting
 
-    async def call(self, step: Command | Call) -> Any:
+    async def call(self, step: Command | Call[Any]) -> Any:
         """Performs one step."""
         driver = self.driver
         target = driver.servers.shared_by((step,))
@@ -734,7 +734,7 @@ class AsyncCalls(Calls["AsyncDriver"]):
                 replies[index] = encoding.popped(replies[index])
         return replies
 
-    def packed(self, steps: Sequence[Command | Call]) -> bytes | None:
+    def packed(self, steps: Sequence[Command | Call[Any]]) -> bytes | None:
         """Packs steps for the shared connection; None = they need one of their own."""
         dialect = self.driver.dialect
         if dialect is None or type(steps) is not list or not 0 < len(steps) <= _MOST_STEPS:
@@ -747,7 +747,7 @@ class AsyncCalls(Calls["AsyncDriver"]):
 
 
 def _with_steps(
-    batch: Batch, steps: Sequence[Command | Call], patience_s: float | None = None
+    batch: Batch, steps: Sequence[Command | Call[Any]], patience_s: float | None = None
 ) -> Batch:
     """Returns a batch of these steps with the options of `batch`."""
     patience_s = batch.patience_s if patience_s is None else patience_s

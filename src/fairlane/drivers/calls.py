@@ -16,7 +16,7 @@ from fairlane.drivers import encoding, error_mapping, slot_map
 from fairlane.drivers.error_mapping import may_refuse_to_load
 from fairlane.drivers.topology import BatchState, NodePart, batch_of
 from fairlane.errors import FairlaneError, RedisUnfit
-from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.lua import Dialect
 from fairlane.protocol.steps import (
     Batch,
     Call,
@@ -249,7 +249,7 @@ class BatchTurns:
         return await servers.lines_for(part.place)
 
     async def _refused(
-        self, error: Exception, step: Command | Call, part: NodePart, lines: Any
+        self, error: Exception, step: Command | Call[Any], part: NodePart, lines: Any
     ) -> Any:
         """Returns the error of a step; if the server lacks the script, sends its text instead."""
         if error_mapping.is_forgotten(error):
@@ -258,7 +258,7 @@ class BatchTurns:
             self._driver.servers.moved()
         return error
 
-    async def _send_whole(self, step: Command | Call, part: NodePart, lines: Any) -> Any:
+    async def _send_whole(self, step: Command | Call[Any], part: NodePart, lines: Any) -> Any:
         """Sends a missing script on another connection: a later pop of the batch may block.
 
         An error of the script is its reply, as it is in the batch.
@@ -328,13 +328,13 @@ class Calls(Generic[D]):
         """Returns the dialect of scripts for these servers, as the driver detected it."""
         return self.driver.dialect or Dialect.SINGLE
 
-    def call(self, step: Command | Call) -> Coroutine[Any, Any, Any]:
+    def call(self, step: Command | Call[Any]) -> Coroutine[Any, Any, Any]:
         """Performs one step."""
         if self.driver.servers.only is not None and not isinstance(step, Pop):
             return self.repeat(None, lambda line: self.send_one(line, step), step=step)
         return self._call_any_node(step)
 
-    async def _call_any_node(self, step: Command | Call) -> Any:
+    async def _call_any_node(self, step: Command | Call[Any]) -> Any:
         return (await self.batch(batch_of(step)))[0]
 
     async def single_server(self, step: SingleServer) -> Any:
@@ -368,7 +368,7 @@ class Calls(Generic[D]):
         *,
         keep: bool = False,
         away_s: float | None = None,
-        step: Command | Call | None = None,
+        step: Command | Call[Any] | None = None,
     ) -> Any:
         """Repeats one call while Redis does not answer; the same bytes each time.
 
@@ -405,7 +405,7 @@ class Calls(Generic[D]):
                     lines.give(line)
                 return reply
 
-    async def send_one(self, line: Any, step: Command | Call, *, asking: bool = False) -> Any:
+    async def send_one(self, line: Any, step: Command | Call[Any], *, asking: bool = False) -> Any:
         """Performs a step on this connection. `asking`: its slot is moving there."""
         io, dialect = self._io, self.dialect
         try:

@@ -16,7 +16,7 @@ from fairlane.common.text import exact
 from fairlane.drivers import error_mapping, slot_map
 from fairlane.drivers.topology import ServerHealth, Topology, given_up
 from fairlane.errors import RedisUnreachable
-from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.lua import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -316,7 +316,7 @@ class Driver(Generic[S]):
         return None if self.servers.is_one else away_s
 
     def error_of(
-        self, error: Exception, away_s: float | None, step: Command | Call | None = None
+        self, error: Exception, away_s: float | None, step: Command | Call[Any] | None = None
     ) -> FairlaneError:
         """Returns our error for a call that is not repeated; `step` is its step, if given."""
         if away_s is not None:

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fairlane import settings
-from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.lua import Dialect
 from fairlane.protocol.steps import Arg, Call, Command, Confirmed, Pop, Popped, TextCall
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def connection_options(timeout_s: float) -> dict[str, Any]:
     }
 
 
-def whole(step: Call, dialect: Dialect, *, asking: bool = False) -> bytes:
+def whole(step: Call[Any], dialect: Dialect, *, asking: bool = False) -> bytes:
     """Returns a script call that sends the script's text. `asking` as in `pieces`."""
     text: bytes = hiredis.pack_command(words(step, dialect, whole=True))  # type: ignore[arg-type]
     return _ASKING + text if asking else text
 
 
 def pieces(
-    steps: Iterable[Command | Call], dialect: Dialect, *, asking: bool = False
+    steps: Iterable[Command | Call[Any]], dialect: Dialect, *, asking: bool = False
 ) -> Iterator[bytes]:
     """Yields the bytes of these steps in pieces: the server works on one while we pack the next.
 
@@ -67,7 +67,7 @@ def pieces(
         yield b"".join(packed)
 
 
-def pack(step: Command | Call, dialect: Dialect, *, asking: bool = False) -> bytes:
+def pack(step: Command | Call[Any], dialect: Dialect, *, asking: bool = False) -> bytes:
     """Packs a step, in a third of the time that redis-py's own packing takes."""
     packed: bytes
     if not isinstance(step, Pop):
@@ -80,7 +80,7 @@ def pack(step: Command | Call, dialect: Dialect, *, asking: bool = False) -> byt
 
 
 def words(
-    step: Command | Call, dialect: Dialect, *, whole: bool = False
+    step: Command | Call[Any], dialect: Dialect, *, whole: bool = False
 ) -> tuple[bytes | str, ...]:
     """Returns a step as a command: EVALSHA, or with `whole` EVAL and the script's text.
 
@@ -92,7 +92,7 @@ def words(
     name: bytes = b"EVAL" if whole else b"EVALSHA"
     script = step.script
     first = script.source(dialect) if whole else script.sha(dialect)
-    args = step.args if type(step) is TextCall else _ready(step.args)
+    args: Iterable[Any] = step.args if type(step) is TextCall else _ready(step.args)
     return (name, first, b"%d" % len(step.keys), *step.keys, *args)
 
 
@@ -100,7 +100,7 @@ def _ready(args: Iterable[Arg]) -> list[bytes | str]:
     return [arg if isinstance(arg, (bytes, str)) else str(arg) for arg in args]
 
 
-def may_block(step: Command | Call) -> bool:
+def may_block(step: Command | Call[Any]) -> bool:
     """Returns True if the server may delay its reply, and so the replies to all later steps."""
     if isinstance(step, Call):
         return False

@@ -21,7 +21,7 @@ from fairlane.errors import (
     RedisUnreachable,
     ScriptsNotLoaded,
 )
-from fairlane.protocol.scripts import Dialect, is_in_cluster
+from fairlane.protocol.lua import Dialect, is_in_cluster
 from fairlane.protocol.steps import Call
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _hint(text: str, place: str) -> str:
     return ""
 
 
-def other_type(step: Command | Call | None) -> str:
+def other_type(step: Command | Call[Any] | None) -> str:
     """Returns the reason for WRONGTYPE. A script does not report which of its keys caused it."""
     tags = " or ".join(_tags(step)) or "this call"
     return (
@@ -210,7 +210,7 @@ def other_type(step: Command | Call | None) -> str:
     )
 
 
-def _tags(step: Command | Call | None) -> list[str]:
+def _tags(step: Command | Call[Any] | None) -> list[str]:
     """Returns the hash tags of a step's keys: a request, a queue, or both."""
     names = step.keys if isinstance(step, Call) else [step and slot_map.key_of(step)]
     texts = [name.decode("utf-8", "replace") for name in names if name]
@@ -376,7 +376,7 @@ def translate(
     place: str,
     *,
     is_replica: bool = False,
-    step: Command | Call | None = None,
+    step: Command | Call[Any] | None = None,
 ) -> FairlaneError:
     """Returns our error, which says what happened, where, and what to do.
 

@@ -26,7 +26,7 @@ _KEY_AT: dict[Arg, int] = {
 }  # else 1
 
 
-def key_of(step: Command | Call) -> bytes | None:
+def key_of(step: Command | Call[Any]) -> bytes | None:
     """Returns the key whose slot decides where the step goes; None if any node will do."""
     if isinstance(step, Call):
         return step.keys[0]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from fairlane.drivers import slot_map, urls
-    from fairlane.protocol.scripts import Dialect
+    from fairlane.protocol.lua import Dialect
 
 
 # ------------------------------------------------------------------ io

@@ -454,7 +454,7 @@ class BatchState:
         return error_mapping.translate(error, self._place, is_replica=is_replica, step=step)
 
 
-def batch_of(step: Command | Call) -> Batch:
+def batch_of(step: Command | Call[Any]) -> Batch:
     """Returns the batch of one step."""
     return Batch([step], away_s=step.away_s)
 

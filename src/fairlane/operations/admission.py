@@ -8,16 +8,15 @@ reports them now and then, and a producer that is refused recounts first.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, QueueFull, RedisFull, RedisUnreachable
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_each
 from fairlane.operations.tokens import drop_active
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Arg, Batch, Call, Command, Operation, Pause, SingleServer
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def set_max_waiting(queue: str, most: int) -> Operation[Bounds]:
             f"max_waiting {most!r} is not valid: a whole number of sub-requests is expected, "
             "0 for no bound"
         )
-    yield library().set_max_waiting(keys.bound(queue), most=most)
+    yield scripts.set_max_waiting(keys.bound(queue), most=most)
     yield from recount(queue)
     return (yield from read_bounds(queue))
 
@@ -72,7 +71,7 @@ def recount(queue: str) -> Operation[None]:
             home, state, *numbers = parse_fields(_FIELDS, reply)
             if home == queue and state:
                 rows += _row(name, state, *numbers)
-        yield library().report_backlog((keys.active(queue), *keys.bound(queue)), rows=rows)
+        yield scripts.report_backlog((keys.active(queue), *keys.bound(queue)), rows=rows)
 
 
 def _row(name: str, state: str, *numbers: str) -> list[Arg]:
@@ -105,8 +104,8 @@ class Admission:
                 f"up, or raise it with fairlane queue set --queue {self.queue} --max-waiting"
             )
 
-    def _admit(self, chunk: int, count: int) -> Call:
-        return library().admit(
+    def _admit(self, chunk: int, count: int) -> Call[Any]:
+        return scripts.admit(
             (*keys.bound(self.queue), keys.active(self.queue)),
             id=self.request_id,
             chunk=chunk,
@@ -172,7 +171,7 @@ def place(names: Sequence[str], request_id: str) -> Operation[Place]:
     """
     keys.check_name("request id", request_id)
     actives = [keys.active(name) for name in names]
-    call = library().place(
+    call = scripts.place(
         (keys.request_hash(request_id), *actives),
         id=request_id,
         grace=settings.INTENT_GRACE_MS,

@@ -31,7 +31,7 @@ from fairlane.protocol.steps import Batch, Command, Operation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import GlanceReply, ReapReply
     from fairlane.protocol.steps import Call
 
 
@@ -75,7 +75,7 @@ def queued_long(
     return suspects_of(request_id, (yield from glance("", request_id, grace_ms).run()))
 
 
-def suspects_of(request_id: str, reply: Reply) -> list[Suspect]:
+def suspects_of(request_id: str, reply: GlanceReply) -> list[Suspect]:
     """Returns the permits that a reply of glance names."""
     if not reply.is_ok:
         return []
@@ -126,13 +126,13 @@ def _note_error(name: str, reply: Any, failed: dict[str, FairlaneError] | None) 
 
 def remint(
     queue: str, lost: dict[str, list[Suspect]], errors: list[FairlaneError] | None = None
-) -> Operation[dict[str, Reply | FairlaneError]]:
+) -> Operation[dict[str, ReapReply | FairlaneError]]:
     """Mints the tokens of these permits again; returns each request's reply or error.
 
     The error of a shard that takes no tokens is added to `errors`, or raised if that is None.
     """
     names = sorted(lost, key=lambda name: min(one.lane % keys.LANES for one in lost[name]))
-    replies: dict[str, Reply | FairlaneError] = {}
+    replies: dict[str, ReapReply | FairlaneError] = {}
     for start in range(0, len(names), TOGETHER):
         part = names[start : start + TOGETHER]
         calls = [reap(queue, name, missing=_pairs(lost[name])) for name in part]
@@ -285,7 +285,7 @@ class Audit:
             del self._calm[name]
         return [name for name in absent if self._calm.get(name, 0) <= now]
 
-    def _note_calm(self, name: str, reply: Reply, now: int) -> None:
+    def _note_calm(self, name: str, reply: GlanceReply, now: int) -> None:
         """Notes a request for which nothing is due for long: no lease, no token on its way."""
         if not reply.is_ok or reply.late_permits:
             return
@@ -361,7 +361,7 @@ class Audit:
             for member in page:
                 found.append(turns.token_of(member).partition(b"#")[0])
                 needed[lanes[turns.lane_of(member)]] += 1
-        calls: list[Call] = []
+        calls: list[Call[Any]] = []
         for lane in lanes:
             missing, before = max(0, needed[lane] - there[lane]), self._missing.pop(lane, 0)
             if count := min(missing, before) if there[lane] else missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.protocol.steps import Batch, Call, Command, Operation
@@ -10,12 +10,14 @@ from fairlane.protocol.steps import Batch, Call, Command, Operation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlane.protocol.replies import Reply
+
+R = TypeVar("R")
+
 
 TOGETHER = 100  # steps of one round trip
 
 
-def run_all(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
+def run_all(steps: Sequence[Command | Call[Any]]) -> Operation[list[Any]]:
     """Sends any number of steps, or none; returns their replies."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
@@ -23,7 +25,7 @@ def run_all(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
     return replies
 
 
-def run_each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
+def run_each(steps: Sequence[Command | Call[Any]]) -> Operation[list[Any]]:
     """As `run_all`; a failed step has its error as its reply. Raises RedisUnreachable."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
@@ -32,7 +34,7 @@ def run_each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
 
 
 def run_each_or_error(
-    steps: Sequence[Command | Call], together: int = TOGETHER
+    steps: Sequence[Command | Call[Any]], together: int = TOGETHER
 ) -> Operation[list[Any]]:
     """As `run_each`, with RedisUnreachable as a reply too, because other nodes may answer.
 
@@ -49,8 +51,8 @@ def run_each_or_error(
 
 
 def call_each(
-    calls: Sequence[Call], together: int = TOGETHER
-) -> Operation[list[Reply | FairlaneError]]:
+    calls: Sequence[Call[R]], together: int = TOGETHER
+) -> Operation[list[R | FairlaneError]]:
     """As `run_each_or_error`; the replies have the names of their scripts' headers."""
     replies = yield from run_each_or_error(calls, together)
     return [

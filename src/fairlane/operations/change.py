@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairlane import settings
 from fairlane.common.clock import ms_of
@@ -28,20 +28,28 @@ from fairlane.operations.requeue import drop_dead, requeue_dead
 from fairlane.operations.tokens import count_stop, reschedule_active, retire_all
 from fairlane.operations.workers import glances
 from fairlane.options import check_deadline, check_limit, check_priority, check_share
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Call, Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
     from fairlane.found import RequestChoice
     from fairlane.model import Completion
     from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import (
+        CancelReply,
+        DeleteReply,
+        GlanceReply,
+        PauseReply,
+        ResumeReply,
+    )
     from fairlane.protocol.steps import Arg, Operation
+
+AnyReply = TypeVar("AnyReply", bound="Reply")
 
 
 # ------------------------------------------------------------------ change
@@ -55,7 +63,7 @@ def pause(request_id: str) -> Operation[str]:
     or `active` if its deadline has just passed.
     Raises RequestNotFound, RequestEnded.
     """
-    reply = yield from _change(request_id, library().pause(keys.request_keys(request_id)), "paused")
+    reply = yield from _change(request_id, scripts.pause(keys.request_keys(request_id)), "paused")
     return str(reply.state.decode())
 
 
@@ -64,7 +72,7 @@ def resume(request_id: str) -> Operation[str]:
 
     Raises RequestNotFound, RequestEnded.
     """
-    call = library().resume(keys.request_keys(request_id))
+    call = scripts.resume(keys.request_keys(request_id))
     reply = yield from _change(request_id, call, "resumed")
     return str(reply.state.decode())
 
@@ -75,7 +83,7 @@ def set_limit(request_id: str, limit: int) -> Operation[None]:
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
     names = keys.request_keys(request_id)
-    call = library().set_limit(names, limit=check_limit(limit))
+    call = scripts.set_limit(names, limit=check_limit(limit))
     yield from _change(request_id, call, "given another limit")
 
 
@@ -85,7 +93,7 @@ def set_priority(request_id: str, priority: int) -> Operation[None]:
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
     names = keys.request_keys(request_id)
-    call = library().set_priority(names, priority=check_priority(priority))
+    call = scripts.set_priority(names, priority=check_priority(priority))
     yield from _change(request_id, call, "given another priority")
 
 
@@ -94,7 +102,7 @@ def set_share(request_id: str, share: int) -> Operation[None]:
 
     Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
     """
-    call = library().set_share(keys.request_keys(request_id), share=check_share(share))
+    call = scripts.set_share(keys.request_keys(request_id), share=check_share(share))
     if (yield from _change(request_id, call, "given another share")).is_plain:
         raise no_tenant(request_id)
 
@@ -112,7 +120,7 @@ def set_deadline(request_id: str, deadline_ms: int) -> Operation[None]:
     Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
     """
     names = keys.request_keys(request_id)
-    call = library().set_deadline(names, deadline_ms=check_deadline(deadline_ms))
+    call = scripts.set_deadline(names, deadline_ms=check_deadline(deadline_ms))
     reply = yield from _change(request_id, call, "given another deadline")
     if reply.is_ending:
         raise RequestEnded(
@@ -152,7 +160,7 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
         raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
     names = keys.request_keys(request_id)
     stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-    reply = yield from library().cancel(names, reason=reason).run()
+    reply = yield from scripts.cancel(names, reason=reason).run()
     if reply.is_gone:
         raise not_found(request_id)
     home = stored.decode() if stored else (queue or "")
@@ -163,7 +171,7 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
     return reply.is_ended
 
 
-def _change(request_id: str, call: Call, change: str) -> Operation[Reply]:
+def _change(request_id: str, call: Call[AnyReply], change: str) -> Operation[AnyReply]:
     """Runs the script and follows up its reply. `change` names the change in a RequestEnded."""
     reply = yield from call.run()
     stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
@@ -341,7 +349,7 @@ def _kept(
 # Makes one change to many requests, a bounded batch at a time; each batch may be repeated.
 
 
-Replies = dict[str, "Reply | FairlaneError"]
+Replies = dict[str, "AnyReply | FairlaneError"]
 
 
 def apply(selection: Selection, report: ChangeReport | None = None) -> Operation[ChangeReport]:
@@ -397,7 +405,13 @@ def _switch(
 ) -> Operation[None]:
     """Pauses or resumes; a request whose end is near stays as it is."""
     wanted = b"paused" if change.word == "pause" else b"active"
-    for name, reply in (yield from _send(queue, change.word, {}, _ids(chosen))).items():
+    ids = _ids(chosen)
+    replies: Mapping[str, PauseReply | ResumeReply | FairlaneError]
+    if change.word == "pause":
+        replies = yield from _send(queue, scripts.pause, {}, ids)
+    else:
+        replies = yield from _send(queue, scripts.resume, {}, ids)
+    for name, reply in replies.items():
         if isinstance(reply, FairlaneError):
             report.failed[name] = reply
         elif reply.is_ok and reply.state == wanted:
@@ -430,7 +444,7 @@ def _set(
             replies = yield from set_rates(queue, left, value)
         else:
             given = {"deadline_ms" if what == "deadline" else what: value}
-            replies = yield from _send(queue, f"set_{what}", given, left)
+            replies = yield from _send(queue, _SETS[what], given, left)
         left = []
         for name, reply in replies.items():
             if isinstance(reply, FairlaneError):
@@ -479,17 +493,26 @@ def _cancel(
             report.ended += 1
 
 
-def _cancelled(queue: str, change: Change, ids: list[str]) -> Operation[Replies]:
-    replies = yield from _send(queue, "cancel", {"reason": change.reason}, ids)
+def _cancelled(queue: str, change: Change, ids: list[str]) -> Operation[Replies[CancelReply]]:
+    replies = yield from _send(queue, scripts.cancel, {"reason": change.reason}, ids)
     if any(not isinstance(one, FairlaneError) and one.is_ok for one in replies.values()):
         yield from count_stop(queue)
     return replies
 
 
-def _send(queue: str, script: str, given: dict[str, Any], ids: list[str]) -> Operation[Replies]:
+_SETS: dict[str, Callable[..., Call[Any]]] = {
+    "deadline": scripts.set_deadline,
+    "share": scripts.set_share,
+    "limit": scripts.set_limit,
+    "priority": scripts.set_priority,
+}
+
+
+def _send(
+    queue: str, script: Callable[..., Call[AnyReply]], given: dict[str, Any], ids: list[str]
+) -> Operation[Replies[AnyReply]]:
     """Runs a script for each request, and dispatches what the replies ask for."""
-    run = getattr(library(), script)
-    answers = yield from call_each([run(keys.request_keys(name), **given) for name in ids])
+    answers = yield from call_each([script(keys.request_keys(name), **given) for name in ids])
     replies = dict(zip(ids, answers, strict=True))
     good = [(name, one) for name, one in replies.items() if not isinstance(one, FairlaneError)]
     yield from run_all(follow_up(queue, *good))
@@ -683,7 +706,7 @@ def delete_each(queue: str, chosen: Sequence[Chosen]) -> Operation[dict[str, Out
     """Deletes the chosen lives of one queue, a batch of them; returns what became of each."""
     replies = yield from glances("", [one.id for one in chosen])
     found = dict[str, Outcome]()
-    ended: dict[Chosen, Reply] = {}
+    ended: dict[Chosen, GlanceReply] = {}
     for one in chosen:
         reply = replies[one.id]
         if isinstance(reply, FairlaneError):
@@ -702,16 +725,16 @@ def delete_each(queue: str, chosen: Sequence[Chosen]) -> Operation[dict[str, Out
     return found
 
 
-def delete(one: Chosen, seen: int) -> Call:
+def delete(one: Chosen, seen: int) -> Call[DeleteReply]:
     """Returns the call that deletes one life; intents up to the score `seen` are given up."""
     names = (
         *(*keys.request_keys(one.id), keys.unique_ids(one.id)),
         *(keys.owner(one.id), keys.of_flow(one.id), keys.fed(one.id)),
     )
-    return library().delete(names, born=one.born, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
+    return scripts.delete(names, born=one.born, seen=seen, ttl=settings.LEAST_TOMBSTONE_MS)
 
 
-def _outcome(request_id: str, reply: Reply | FairlaneError) -> Outcome:
+def _outcome(request_id: str, reply: DeleteReply | FairlaneError) -> Outcome:
     if isinstance(reply, FairlaneError):
         return reply
     if reply.is_claimed:

@@ -26,10 +26,10 @@ from fairlane.operations.lease import signed
 from fairlane.operations.new_request import Begun, sent_extras, terms
 from fairlane.operations.shards import Shards
 from fairlane.operations.tokens import drop_active, reschedule_active, retire, retire_all
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import library
 from fairlane.protocol.replies import CANCELLED
 from fairlane.protocol.request_hash import read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps, SingleServer, TextCall
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fairlane.operations.new_request import Created, NewRequest
     from fairlane.options import Policy
     from fairlane.protocol.replies import Reply, Summary
+    from fairlane.protocol.scripts import EnqueueReply, SubmitReply
     from fairlane.protocol.steps import Arg, Operation
 
 
@@ -53,14 +54,14 @@ _SUBMIT = ("now", "queue", "policy", "extras", "grace", "open_ms")
 _ENQUEUE = ("now", "queue", "policy", "digest", "intent", "open_ms", "extras", "shards", "over")
 
 
-def read_enqueued(raw: Sequence[Any]) -> Reply:
+def read_enqueued(raw: Sequence[Any]) -> EnqueueReply:
     """Returns what Redis replied to enqueue, also as a part of the reply to submit."""
-    return library().enqueue.reply(raw)
+    return scripts.EnqueueReply.of(raw)
 
 
-def read_submitted(raw: Sequence[Any]) -> Reply:
+def read_submitted(raw: Sequence[Any]) -> SubmitReply:
     """Returns what Redis replied to submit."""
-    return library().submit.reply(raw)
+    return scripts.SubmitReply.of(raw)
 
 
 def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
@@ -77,7 +78,7 @@ def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
     return parts
 
 
-def submit_call(part: Sequence[NewRequest]) -> Call:
+def submit_call(part: Sequence[NewRequest]) -> Call[SubmitReply]:
     """Returns the call of submit for requests of the same policy."""
     first = part[0]
     (queue, policy, _), extras = terms(first.policy), sent_extras(first.policy, first.lives)
@@ -91,10 +92,12 @@ def submit_call(part: Sequence[NewRequest]) -> Call:
     lane = keys.lanes(home)[first.policy.priority]
     hashes = [keys.request_hash(new.id) for new in part]
     names = (keys.active(home), keys.conf(home), lane, *keys.turns(home), *hashes)
-    return TextCall(signed(library(), "submit", _SUBMIT), names, args)
+    return TextCall(signed(library(), "submit", _SUBMIT), names, args, scripts.SubmitReply.of)
 
 
-def enqueue_calls(pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0) -> Iterator[Call]:
+def enqueue_calls(
+    pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0
+) -> Iterator[Call[EnqueueReply]]:
     """Yields the call of enqueue for each request; most requests of a group share a policy."""
     script, replaced = signed(library(), "enqueue", _ENQUEUE), b"%d" % over
     policy, lives, queue, text, extras = None, "", b"", b"", b""
@@ -108,7 +111,7 @@ def enqueue_calls(pairs: Iterable[tuple[NewRequest, Intent]], over: int = 0) -> 
         ]  # fmt: skip
         if policy.distinct:
             args.append(new.ids)
-        yield TextCall(script, new.names, args)
+        yield TextCall(script, new.names, args, scripts.EnqueueReply.of)
 
 
 # ------------------------------------------------------------------ intents
@@ -136,7 +139,7 @@ def announce(
     """
     names = (keys.active(policy.queue), keys.conf(policy.queue))
     grace = grace_ms(policy)
-    reply = yield from library().intend(names, grace=grace, above=above, ids=ids).run()
+    reply = yield from scripts.intend(names, grace=grace, above=above, ids=ids).run()
     return reply.max_waiting, read_intents(ids, reply.shards, reply.scores)
 
 
@@ -154,7 +157,7 @@ def grace_ms(policy: Policy) -> int:
     return min(grace, max(min(dues, default=grace), least))
 
 
-def read_intents(ids: Sequence[str], shards: bytes, scores: list[Any]) -> list[Intent]:
+def read_intents(ids: Sequence[str], shards: bytes, scores: Sequence[Any]) -> list[Intent]:
     """Reads the reply of intend: the shards, then for each id its score and the former one."""
     spread = Shards.of(shards)
     return [
@@ -168,7 +171,7 @@ def seen_to_exist(due_ms: int) -> str:
     return f"{due_ms}.5"
 
 
-def withdraw(queue: str, request_id: str, intent: Intent) -> Call:
+def withdraw(queue: str, request_id: str, intent: Intent) -> Call[Any]:
     """Takes an intent back: the entry gets its former score, or is removed if it had none.
 
     An entry that has another score by now stays: it is a newer intent, whose request may exist.
@@ -178,7 +181,7 @@ def withdraw(queue: str, request_id: str, intent: Intent) -> Call:
     return drop_active(queue, request_id, str(intent.score))
 
 
-def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Call | None:
+def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Call[Any] | None:
     """Returns the step that undoes an intent for a request of this queue that existed already.
 
     The entry gets its former score, with the mark of a request that exists. None = the entry was
@@ -223,7 +226,7 @@ def submit_on_one_server(
     return bound, begun
 
 
-def _read_submitted(part: Sequence[NewRequest], reply: Reply) -> Iterator[Begun]:
+def _read_submitted(part: Sequence[NewRequest], reply: SubmitReply) -> Iterator[Begun]:
     rows = reply.submitted
     scores = [value for row in zip(rows[::3], rows[1::3], strict=True) for value in row]
     intents = read_intents([new.id for new in part], reply.shards, scores)
@@ -249,10 +252,10 @@ def create_alone(new: NewRequest, room: Admission, intent: Intent | None) -> Ope
     new.note_reply(reply)
 
 
-def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> Operation[Reply]:
+def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> Operation[EnqueueReply]:
     """Enqueues one request; returns the reply ok, exists or ended."""
     given_up, over = 0, 0
-    reply: Reply | None = None
+    reply: EnqueueReply | None = None
     if intent is None:
         intent, reply = yield from _submit_alone(new, room)
         if intent is None and reply is not None:
@@ -279,7 +282,7 @@ def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> Operati
     return reply
 
 
-def _take_found(new: NewRequest, reply: Reply, intent: Intent) -> Operation[None]:
+def _take_found(new: NewRequest, reply: EnqueueReply, intent: Intent) -> Operation[None]:
     """Restores the entry in `active` of an id that exists. Raises RequestExists, RequestEnded."""
     home = yield from _restore_found(new, reply.summary, intent)
     if reply.is_conflict:
@@ -306,7 +309,7 @@ def _log_abandoned(new: NewRequest, summary: Summary, intent: Intent) -> Operati
 
 def _submit_alone(
     new: NewRequest, room: Admission
-) -> Operation[tuple[Intent | None, Reply | None]]:
+) -> Operation[tuple[Intent | None, EnqueueReply | None]]:
     """Creates a request by submit, where one server has all keys; returns intent and reply.
 
     Without a reply, the steps after the intent are still to do. A reply without an intent is that
@@ -326,7 +329,7 @@ def _submit_alone(
 
 def _enqueue_announced(
     new: NewRequest, room: Admission, intent: Intent, over: int
-) -> Operation[Reply]:
+) -> Operation[EnqueueReply]:
     try:
         yield from _ask(new, room, over)
         (call,) = enqueue_calls([(new, intent)], over)
@@ -339,7 +342,7 @@ def _enqueue_announced(
         raise
 
 
-def _find_lost_reply(new: NewRequest) -> Operation[Reply | None]:
+def _find_lost_reply(new: NewRequest) -> Operation[EnqueueReply | None]:
     """Returns the reply to an enqueue that was written although its reply was lost, or None.
 
     It has no tokens. The intent stays, so the auditor mints the tokens of the lost reply again.
@@ -353,7 +356,7 @@ def _find_lost_reply(new: NewRequest) -> Operation[Reply | None]:
 
 def find_born(new: NewRequest) -> Operation[int]:
     """Returns `born` of this very submission if it was written and its reply was lost, else 0."""
-    reply = yield from library().confirm(keys.request_keys(new.id)).run()
+    reply = yield from scripts.confirm(keys.request_keys(new.id)).run()
     if reply.is_gone or reply.chain.decode() != new.digest.hex or reply.state in CANCELLED:
         return 0
     return int(reply.born)
@@ -515,14 +518,14 @@ def _enqueue_together(begun: Sequence[Begun]) -> Operation[list[Begun]]:
     ]
 
 
-def _reply_of(raw: Any) -> Reply | None:
+def _reply_of(raw: Any) -> EnqueueReply | None:
     return None if isinstance(raw, FairlaneError) else read_enqueued(raw)
 
 
 def _follow_up_submitted(begun: Sequence[Begun]) -> Operation[list[Pending]]:
     """Follows up the replies of enqueue; returns the requests that did not go smoothly."""
     queue = begun[0].new.policy.queue
-    steps, left = list[Command | Call](), list[Pending]()
+    steps, left = list[Command | Call[Any]](), list[Pending]()
     done: list[tuple[str, Reply]] = []
     for new, intent, reply in begun:
         if not (intent and reply and (reply.is_ok or reply.is_ended or _is_found(reply))):
@@ -541,5 +544,5 @@ def _follow_up_submitted(begun: Sequence[Begun]) -> Operation[list[Pending]]:
     return left
 
 
-def _is_found(reply: Reply) -> bool:
+def _is_found(reply: EnqueueReply) -> bool:
     return reply.is_exists and not reply.summary.is_cancelled

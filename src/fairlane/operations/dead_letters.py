@@ -15,9 +15,8 @@ from fairlane.found import FailureGroup, QueueErrors, RequestErrors
 from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
 from fairlane.operations.batching import run_all
 from fairlane.operations.request_state import moment, not_found, progress, waiting_retries
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class Listed:
 def list_dead(request_id: str, after: bytes) -> Operation[list[Listed]]:
     """Returns the page after the dead entry `after` (b"" = the first page); empty at the end."""
     names = keys.request_keys(request_id)
-    rows = yield library().list_dead(names, after=after, count=PAGE)
+    rows = yield scripts.list_dead(names, after=after, count=PAGE)
     return [
         Listed(dead_id, _index(head), _text(reason), _text(error))
         for dead_id, head, reason, error, _, _ in rows

@@ -27,9 +27,9 @@ from fairlane.operations.request_checks import (
 )
 from fairlane.operations.server_checks import Facts, judge
 from fairlane.operations.shards import read_shards
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import Dialect, library
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.server_info import read_info, time_ms
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, Operation
 
@@ -231,7 +231,7 @@ def _orphans(parts: dict[str, set[str]], known: set[str]) -> Operation[list[Find
             what = f"{shown}: no request, and maybe another program's"
             found.append(Finding("stray", NOTE, what, subject=name))
             continue
-        repair = once(library().expire_leftovers(names, ttl=settings.MARKER_MS))
+        repair = once(scripts.expire_leftovers(names, ttl=settings.MARKER_MS))
         what, remedy = f"{shown}: no request", "let them expire in a day"
         found.append(Finding("orphan", BAD, what, remedy, name, repair))
     return found

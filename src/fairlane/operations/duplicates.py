@@ -11,9 +11,8 @@ from fairlane.operations.follow_up import follow_up
 from fairlane.operations.lives import Life, circle_text, find_circles, lives_text
 from fairlane.operations.new_request import Other, RequestKept
 from fairlane.operations.tokens import count_stop
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Pause
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _cancel(new: NewRequest) -> Operation[None]:
     for pause_s in (0.0, *_PAUSES_S):
         if pause_s:
             yield Pause(pause_s)
-        reply = yield from library().cancel(names, reason="replaced").run()
+        reply = yield from scripts.cancel(names, reason="replaced").run()
         if calls := follow_up(queue, (new.id, reply)):
             yield Batch(calls)
         if not reply.is_ok:  # ended, or gone

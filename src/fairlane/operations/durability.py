@@ -12,9 +12,8 @@ from typing import Any
 from fairlane import settings
 from fairlane.common.text import exact
 from fairlane.errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.replies import CANCELLED
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Operation
 
 
@@ -87,7 +86,9 @@ def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
     return True
 
 
-def confirm_settled(call: Call, request_id: str, replicas: int) -> Operation[tuple[list[Any], str]]:
+def confirm_settled(
+    call: Call[Any], request_id: str, replicas: int
+) -> Operation[tuple[list[Any], str]]:
     """Settles entries of a slice and confirms that; returns the reply, and what is not confirmed.
 
     The second is "" if all is confirmed. Only after `ok` has this call written. After `already` and
@@ -110,8 +111,8 @@ def is_short(found: Confirmed, replicas: int) -> bool:
     return found.replicas < replicas or not found.is_synced
 
 
-def _call(request_id: str) -> Call:
-    return library().confirm(keys.request_keys(request_id))
+def _call(request_id: str) -> Call[Any]:
+    return scripts.confirm(keys.request_keys(request_id))
 
 
 def _shortfall(found: Confirmed, replicas: int) -> str:

@@ -53,6 +53,6 @@ class Finding:
         self.is_fixed = True
 
 
-def once(step: Command | Call) -> Operation[Any]:
+def once(step: Command | Call[Any]) -> Operation[Any]:
     """Makes a repair from one step."""
     return (yield step)

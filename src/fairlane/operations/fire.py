@@ -12,7 +12,7 @@ those requests in the completion log, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, RequestExists
@@ -29,9 +29,8 @@ from fairlane.operations.schedules import (
     move_tick,
     request_id,
 )
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def fire(queue: str, skip: int = 0) -> Operation[Fired]:
     The first `skip` due schedules are left out, because they wait since an earlier pass.
     """
     most = settings.SCHEDULES_PAGE
-    call = library().claim_ticks(keys_of(queue), skip=skip, most=most)
+    call = scripts.claim_ticks(keys_of(queue), skip=skip, most=most)
     reply = yield from call.run()
     rows = reply.rows
     fired = Fired(reply.now, reply.next)
@@ -216,7 +215,7 @@ def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
     yield from call_each(_give_up(queue, clean))
 
 
-def _give_up(queue: str, moves: Sequence[Move]) -> list[Call]:
+def _give_up(queue: str, moves: Sequence[Move]) -> list[Call[Any]]:
     """Returns the calls that remove the notes of moves of which nothing was submitted.
 
     If another leader has begun with a move, it may have submitted a part: then the note stays.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane.operations.tokens import Ending, Minted, insert_all, retire_all
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call
 
 
-def follow_up(queue: str, *replies: tuple[str, Reply]) -> list[Call]:
+def follow_up(queue: str, *replies: tuple[str, Reply]) -> list[Call[Any]]:
     """Returns the calls that follow these replies, each given with its request.
 
     An `ended` moves its request into the completion log; the tokens of any other are dispatched.

@@ -16,7 +16,7 @@ import base64
 import json
 from contextlib import suppress
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RequestNotFound
@@ -27,9 +27,8 @@ from fairlane.operations.completion import PAGE, parse_results
 from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.workers import look_after
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from fairlane.model import Result
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Operation
+
+AnyReply = TypeVar("AnyReply", bound="Reply")
 
 
 # What is handed over: results; the bodies of dead sub-requests; or the results of several requests,
@@ -341,7 +342,7 @@ def begin_feed(request_id: str) -> Operation[None]:
         first = ",".join([BEFORE_ALL] * len(feed.sources))
         names = (*keys.request_keys(request_id), keys.fed(request_id))
         open_ms = settings.FED_OPEN_MS
-        call = library().hand_over(names, since=first, upto=first, open_ms=open_ms, bodies=[])
+        call = scripts.hand_over(names, since=first, upto=first, open_ms=open_ms, bodies=[])
         yield from _run(queue, request_id, call)
 
 
@@ -462,7 +463,7 @@ class _Hand:
         moved = self.cursor if self.is_again else moved
         if self.feed.kind in JOINING:
             wrap = self.feed.wrap
-            call = library().join(
+            call = scripts.join(
                 (*keys.request_keys(self.id), keys.of_flow(self.id), keys.fed(self.id)),
                 since=",".join(self.cursor),
                 upto=",".join(moved),
@@ -477,8 +478,8 @@ class _Hand:
             call = self._hand_over_call(moved, made, settings.FED_OPEN_MS)
         return (yield from self._move(call, moved, len(made) // 2))
 
-    def _hand_over_call(self, moved: list[str], bodies: list[bytes], open_ms: int) -> Call:
-        return library().hand_over(
+    def _hand_over_call(self, moved: list[str], bodies: list[bytes], open_ms: int) -> Call[Any]:
+        return scripts.hand_over(
             (*keys.request_keys(self.id), keys.fed(self.id)),
             since=",".join(self.cursor),
             upto=",".join(moved),
@@ -486,7 +487,7 @@ class _Hand:
             bodies=bodies,
         )
 
-    def _move(self, call: Call, moved: list[str], count: int = 0) -> Operation[bool]:
+    def _move(self, call: Call[Any], moved: list[str], count: int = 0) -> Operation[bool]:
         reply = yield from _run(self.queue, self.id, call)
         # A call that was repeated after a lost reply finds its own cursor.
         if reply.is_ok or (reply.is_moved and reply.cursor.decode() == ",".join(moved)):
@@ -499,7 +500,7 @@ class _Hand:
     def _seal(self) -> Operation[None]:
         """Ends the submission of the step."""
         names = keys.request_keys(self.id)
-        seal = library().seal(names, chunks=self.chunks, chain=self.chain)
+        seal = scripts.seal(names, chunks=self.chunks, chain=self.chain)
         reply = yield from _run(self.queue, self.id, seal)
         if not reply.is_conflict:
             yield Command(b"UNLINK", keys.of_flow(self.id), keys.fed(self.id))
@@ -575,7 +576,7 @@ def _stop(request_id: str, feed: Feed, place: str, reason: str) -> Operation[Non
         yield from change.cancel(request_id, reason)
 
 
-def _run(queue: str, request_id: str, call: Call) -> Operation[Reply]:
+def _run(queue: str, request_id: str, call: Call[AnyReply]) -> Operation[AnyReply]:
     reply = yield from call.run()
     if calls := follow_up(queue, (request_id, reply)):
         yield Batch(calls)

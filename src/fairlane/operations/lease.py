@@ -14,9 +14,9 @@ from fairlane.common.histogram import Distribution
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.model import Slice, Token, Verdict
 from fairlane.operations.rates import Allowance, acquire_rated
-from fairlane.protocol import acl, keys
+from fairlane.protocol import acl, keys, scripts
+from fairlane.protocol.lua import Dialect, Library, Script, library
 from fairlane.protocol.request_hash import read
-from fairlane.protocol.scripts import Dialect, Library, Script, library
 from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import (
     Batch,
@@ -32,7 +32,7 @@ from fairlane.protocol.steps import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import AcquireReply, CompleteReply, ExtendReply, ReapReply
     from fairlane.protocol.steps import Arg
 
     Part = tuple[list[bytes], list[Arg], list[Verdict]]  # ids, (head, body) pairs flat, verdicts
@@ -53,9 +53,9 @@ _COMPLETE = ("now", "k", "fence", "op", "keep", "done")
 
 
 @lru_cache(maxsize=8)
-def signed(scripts: Library, name: str, params: tuple[str, ...]) -> Script:
+def signed(library: Library, name: str, params: tuple[str, ...]) -> Script:
     """Returns a script whose arguments are given in order. Raises TypeError if these changed."""
-    script: Script = getattr(scripts, name)
+    script = library[name]
     if script.params != params:
         raise TypeError(f"{name} takes {', '.join(script.params)}")
     return script
@@ -88,7 +88,7 @@ def new_op() -> bytes:
 
 def acquire(
     token: Token, worker: str, started: str, count: int, *, op: bytes | None = None
-) -> Operation[tuple[Reply, Slice | None]]:
+) -> Operation[tuple[AcquireReply, Slice | None]]:
     """Shows the token; returns the reply, which is to be followed up, and the slice of an `ok`.
 
     Idempotent by `op`: None makes a new one. Raises NodeAway if the request's node of a cluster has
@@ -109,7 +109,7 @@ def acquire(
 def acquire_call(
     token: Token, worker: str, started: str, count: int, op: bytes, *, shared: bool = False,
     allowance: Allowance | None = None,
-) -> Call:  # fmt: skip
+) -> Call[AcquireReply]:  # fmt: skip
     """Returns the call that acquires; `shared`: with others by one unit, where no death is charged.
 
     The death of a retry must be charged: the reply to a shared call is then "alone", and the token
@@ -122,10 +122,11 @@ def acquire_call(
     return TextCall(
         script, keys.request_keys(token.request_id),
         (b"", token.k, token.g, op, worker, started, b"%d" % count, is_shared, allowed, wait),
+        scripts.AcquireReply.of,
     )  # fmt: skip
 
 
-def slice_of(token: Token, op: bytes, reply: Reply) -> Slice | None:
+def slice_of(token: Token, op: bytes, reply: AcquireReply) -> Slice | None:
     """Returns the slice that an acquire with this op was granted; None if it was not."""
     if not reply.is_ok:
         return None
@@ -160,7 +161,7 @@ class LeaseProof(Protocol):
 
 def complete(
     held: LeaseProof, ids: list[bytes], results: list[Arg], verdicts: list[Verdict], *, keep: bool
-) -> Call:
+) -> Call[CompleteReply]:
     """Returns the call that settles entries of a slice.
 
     `ids` are the done ones, `results` their (head, body) pairs, flat. Without `keep` the others
@@ -178,7 +179,7 @@ def give_back(
     verdicts: Sequence[Verdict] = (),
     *,
     is_unbegun: bool = False,
-) -> Call:
+) -> Call[CompleteReply]:
     """Returns the call that gives a lease back, uncharged: its entries are delivered again.
 
     Entries with a verdict are settled by it. If the others are known to be `is_unbegun`, they need
@@ -198,7 +199,7 @@ def settle_part(
     verdicts: Sequence[Verdict],
     *,
     keep: bool,
-) -> Call:
+) -> Call[CompleteReply]:
     """Returns the call that settles entries of a lease beside a slow call of its unit.
 
     With `keep` the lease goes on with the others.
@@ -214,10 +215,11 @@ def _complete(
     results: Sequence[Arg],
     verdicts: Sequence[Verdict],
     keep: bytes,
-) -> Call:
+) -> Call[CompleteReply]:
     args: list[Arg] = [b"", *lease, keep, b"%d" % len(ids), *ids, *results]
     args += words_of(verdicts)
-    return TextCall(signed(library(), "complete", _COMPLETE), keys.request_keys(request_id), args)
+    script = signed(library(), "complete", _COMPLETE)
+    return TextCall(script, keys.request_keys(request_id), args, scripts.CompleteReply.of)
 
 
 def words_of(verdicts: Sequence[Verdict]) -> list[Arg]:
@@ -228,13 +230,15 @@ def words_of(verdicts: Sequence[Verdict]) -> list[Arg]:
     return words
 
 
-def extend(request_id: str, k: str, fence: str, op: str, term_ms: int | None = None) -> Call:
+def extend(
+    request_id: str, k: str, fence: str, op: str, term_ms: int | None = None
+) -> Call[ExtendReply]:
     """Returns the call that asks for more time: ok | cancelled | lost | ended | gone.
 
     The lease lasts `term_ms` from then on; None = as long as the request's leases do.
     """
     term = "" if term_ms is None else term_ms
-    return library().extend(keys.request_keys(request_id), k=k, fence=fence, op=op, term=term)
+    return scripts.extend(keys.request_keys(request_id), k=k, fence=fence, op=op, term=term)
 
 
 def reap(
@@ -247,12 +251,12 @@ def reap(
     fence: str = "",
     how: str = "",
     missing: list[str] | None = None,
-) -> Call:
+) -> Call[ReapReply]:
     """Returns the call that takes leases back: expired ones, a dead worker's, or the one named.
 
     `how` the process ended becomes the error of the charged entries; "" = not known.
     """
-    return library().reap(
+    return scripts.reap(
         keys.request_keys(request_id),
         worker=worker,
         started=started,
@@ -327,7 +331,8 @@ def exchange(
         if verdicts:
             args += words_of(verdicts)
     names = (*unit.keys, *(lanes or keys.lanes(unit.queue)[:1]))
-    return SingleServer(TextCall(signed(library(), "exchange", _PARAMS), names, args))
+    script = signed(library(), "exchange", _PARAMS)
+    return SingleServer(TextCall(script, names, args, scripts.ExchangeReply.of))
 
 
 @lru_cache(maxsize=1024)
@@ -365,7 +370,7 @@ def tally(
     waited: Mapping[int, int],
     ran: Mapping[int, int],
     counts: Mapping[str, int],
-) -> list[Call]:
+) -> list[Call[Any]]:
     """Returns the calls that add measurements: value -> how often, in ms and in microseconds."""
     fields: dict[str, int] = {
         f"{priority}:{name}": count for name, count in counts.items() if count
@@ -381,7 +386,7 @@ def tally(
                 fields[f"{priority}:{name}:{bucket}"] = count
     flat: list[Arg] = [part for pair in fields.items() for part in pair]
     return [
-        library().add_stats((keys.stats(queue),), numbers=flat[first : first + 2 * _MOST])
+        scripts.add_stats((keys.stats(queue),), numbers=flat[first : first + 2 * _MOST])
         for first in range(0, len(flat), 2 * _MOST)
     ]
 
@@ -512,7 +517,7 @@ def commands(info: Mapping[str, str]) -> set[str]:
     role, server = acl.ROLES["worker"], acl.version(info["redis_version"])
     found = set(role.commands)
     for name in role.scripts:
-        found |= acl.commands_in(getattr(library(), name), Dialect.of(info))
+        found |= acl.commands_in(library()[name], Dialect.of(info))
     return {name for name in found - _DRIVERS_OWN if acl.has_command(server, name)}
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairlane.common.xid import xid_of
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.operations.batching import run_all
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol import keys as list_keys
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, SingleServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.protocol.keys import Namespace
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import PushShortestReply
     from fairlane.protocol.steps import Arg, Call, Operation
 
 
@@ -74,7 +73,7 @@ def register(
         if gone:
             yield Batch([Command(b"LREM", namespace.ids, 0, one) for one in gone])
     number: int = yield Command(b"INCR", namespace.last_id)
-    call = library().keep_service(
+    call = scripts.keep_service(
         (namespace.service(str(number)), namespace.ids),
         id=number,
         is_new="1",
@@ -89,7 +88,7 @@ def register(
 
 def renew(namespace: Namespace, service_id: str, expire_s: int) -> Operation[bool]:
     """Renews a registration; returns False if a person has deleted it, or it has expired."""
-    call = library().keep_service(
+    call = scripts.keep_service(
         (namespace.service(service_id), namespace.ids),
         id=service_id,
         is_new="",
@@ -132,7 +131,7 @@ def settle_messages(namespace: Namespace) -> Operation[Settled]:
         return Settled(0, 0)
     keys = [*reversed(names), namespace.metrics("done"), namespace.metrics("timeout")]
     keys += [namespace.settled, *(namespace.message(_text(one)) for one in wanted)]
-    call = library().settle_messages(keys, ended=len(finished), wanted=wanted)
+    call = scripts.settle_messages(keys, ended=len(finished), wanted=wanted)
     reply = yield from call.run()
     return Settled(reply.done, reply.timed_out)
 
@@ -179,10 +178,10 @@ def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[
     return counts
 
 
-def _call(names: Sequence[str], messages: Sequence[bytes], op: str) -> Call:
+def _call(names: Sequence[str], messages: Sequence[bytes], op: str) -> Call[Any]:
     marker = list_keys.balanced(names[0], op)
     lists = [list_keys.raw(name) for name in names]
-    return library().push_shortest([marker, *lists], ttl=_MARKER_MS, messages=messages)
+    return scripts.push_shortest([marker, *lists], ttl=_MARKER_MS, messages=messages)
 
 
 def _look(names: Sequence[str], messages: Sequence[bytes]) -> Operation[Mapping[str, list[bytes]]]:
@@ -210,7 +209,7 @@ def _look(names: Sequence[str], messages: Sequence[bytes]) -> Operation[Mapping[
     return plan
 
 
-def _counts(names: Sequence[str], reply: Reply) -> dict[str, int]:
+def _counts(names: Sequence[str], reply: PushShortestReply) -> dict[str, int]:
     if reply.is_wrongtype:
         raise InvalidArgument(
             f"key {names[reply.at]} holds no list: name another, or delete what it holds"
@@ -297,7 +296,7 @@ def next_flight(
     no batch is taken. May be repeated at any time. Raises InvalidArgument if the key holds no list;
     nothing is changed then.
     """
-    call = library().next_forward(
+    call = scripts.next_forward(
         (list_keys.raw(source), list_keys.in_flight(source), list_keys.forward_state(source)),
         owner=owner,
         lease=lease_ms,
@@ -339,7 +338,7 @@ class Landing(NamedTuple):
 
 def land(target: str, flight: Flight) -> Operation[Landing]:
     """Pushes a batch to the target; what the target has already is left out."""
-    call = library().land(
+    call = scripts.land(
         (list_keys.raw(target), list_keys.landed(target)),
         epoch=flight.epoch,
         before=flight.before,
@@ -353,7 +352,7 @@ def land(target: str, flight: Flight) -> Operation[Landing]:
 def restart(source: str, epoch: str, fresh: str, reason: Disagreement) -> Operation[None]:
     """Begins another epoch, unless another forwarder has begun one; the reason is recorded."""
     state = (list_keys.forward_state(source),)
-    yield library().restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
+    yield scripts.restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
 
 
 def wait_for_message(source: str, block_s: float) -> Operation[None]:
@@ -469,7 +468,7 @@ def hand_over(
     if tracking is not None:
         more, rows = yield from _tracked(messages, tracking.namespace)
         keys += more
-    call = library().fan_out(
+    call = scripts.fan_out(
         keys,
         to=route.to,
         count=len(outs),
@@ -488,7 +487,7 @@ def hand_over(
 def _claim(route: Route) -> Operation[list[bytes]]:
     keys = list_keys.raw(route.source), list_keys.raw(route.pending)
     most = max(1, min(HAND_OVER_BATCH, _MOST_PUSHES // len(route.outs)))
-    reply = yield from library().claim_messages(keys, most=most).run()
+    reply = yield from scripts.claim_messages(keys, most=most).run()
     if reply.is_wrongtype:
         raise _no_list(keys[reply.at])
     found: list[bytes] = reply.messages

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fairlane.operations.admission import Admission
     from fairlane.operations.create import Intent
     from fairlane.options import Policy, RequestOptions
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import EnqueueReply
     from fairlane.protocol.steps import Operation
 
     Guard = Callable[["Other"], Operation[None]]
@@ -236,7 +236,7 @@ class NewRequest:
         created = self.created
         return created is not None and not created.is_open and created.chain == self.digest.hex
 
-    def note_reply(self, reply: Reply) -> None:
+    def note_reply(self, reply: EnqueueReply) -> None:
         """Notes what a reply ok, ended or exists of enqueue brings."""
         if reply.is_exists:
             self.born = reply.summary.born
@@ -263,4 +263,4 @@ class Begun(NamedTuple):
 
     new: NewRequest
     intent: Intent | None  # None: it is not announced
-    reply: Reply | None  # of enqueue; None: it is not enqueued
+    reply: EnqueueReply | None  # None: it is not enqueued

@@ -20,8 +20,7 @@ from fairlane.operations.create import already_exists, cancelled_error, create_o
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.new_request import Created, Digest, NewRequest
 from fairlane.operations.tokens import count_stop, drop_active, retire
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Command, Operation
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from fairlane.operations.new_request import Chunk
     from fairlane.options import Policy
     from fairlane.protocol.replies import Reply, Summary
+    from fairlane.protocol.scripts import AppendReply, SealReply
 
 
 class Submission:
@@ -97,7 +97,7 @@ class Submission:
         new.digest = self._last  # an addition may have been interrupted
         if self.is_sealed:
             return self.total
-        seal = library().seal(new.names, chunks=self.chunks, chain=new.digest.hex)
+        seal = scripts.seal(new.names, chunks=self.chunks, chain=new.digest.hex)
         reply = yield from seal.run()
         yield from self._dispatch(reply)
         if not reply.is_ended or reply.summary.is_cancelled:
@@ -115,12 +115,12 @@ class Submission:
             self._is_withdrawn = True
             yield from discard(self.new, f"submission: {type(error).__name__}")
 
-    def _append(self, chunk: Chunk, ids: bytes) -> Operation[Reply]:
+    def _append(self, chunk: Chunk, ids: bytes) -> Operation[AppendReply]:
         new, room = self.new, self._room
         while True:
             try:
                 yield from room.ask(self.chunks + 1, len(chunk))
-                call = library().append(
+                call = scripts.append(
                     new.names,
                     chunk=self.chunks + 1,
                     chain=new.digest.hex,
@@ -151,7 +151,7 @@ class Submission:
                 "request"
             )
 
-    def _check_open(self, reply: Reply) -> None:
+    def _check_open(self, reply: AppendReply | SealReply) -> None:
         """Raises the error of a reply with which the request took no chunk, and was not sealed."""
         request_id = self.new.id
         if reply.is_ended:
@@ -209,7 +209,7 @@ def discard(own: NewRequest, reason: str) -> Operation[None]:
     queue = own.policy.queue
     # Read first: after the discard the entry may be a newer intent of another producer.
     score = (yield Command(b"ZSCORE", keys.active(queue), own.id)) or b"0"
-    call = library().discard(
+    call = scripts.discard(
         own.names,
         born=own.born,
         chain=own.digest.hex,

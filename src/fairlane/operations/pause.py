@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.text import format_duration, of_queue
 from fairlane.errors import InvalidArgument
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import PauseQueueReply
     from fairlane.protocol.steps import Operation
 
 
@@ -86,8 +85,8 @@ def resume_queue(queue: str) -> Operation[bool]:
     return before.is_paused
 
 
-def _set(queue: str, period: int) -> Operation[Reply]:
-    call = library().pause_queue((keys.conf(queue),), period=period, longest=ENDLESS_MS)
+def _set(queue: str, period: int) -> Operation[PauseQueueReply]:
+    call = scripts.pause_queue((keys.conf(queue),), period=period, longest=ENDLESS_MS)
     return (yield from call.run())
 
 

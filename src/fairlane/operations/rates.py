@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.common.rate import MOST, OWN, Rate, parse_rates, rate_of, rate_of_queue, rates_text
@@ -13,15 +13,14 @@ from fairlane.operations.batching import call_each, run_all, run_each_or_error
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.request_state import not_found
 from fairlane.options import check_whole
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import AcquireReply, SetRateReply
     from fairlane.protocol.steps import Call, Operation
 
 
@@ -47,8 +46,8 @@ class Allowance(NamedTuple):
 
 
 def acquire_rated(
-    request_id: str, rated: Reply, ask: Callable[[Allowance], Call]
-) -> Operation[Reply]:
+    request_id: str, rated: AcquireReply, ask: Callable[[Allowance], Call[AcquireReply]]
+) -> Operation[AcquireReply]:
     """Takes the allowance that a reply `rated` asks for; returns the reply to `ask` with it.
 
     What the lease does not use is returned. If this stops in the middle, the request starts that
@@ -71,7 +70,7 @@ def take(
     """Takes up to `want` sub-requests from the buckets of all these rates. Raises NodeAway."""
     taken: list[tuple[Rate, int]] = []
     for rate in rates:
-        call = library().take(
+        call = scripts.take(
             (_key(request_id, rate),), want=want, waited=waits.value, **_terms(rate)
         )
         call.away_s = settings.AWAY_S
@@ -93,7 +92,7 @@ def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> Operatio
     if unused:
         yield Batch(
             [
-                library().refund((_key(request_id, rate),), unused=count, **_terms(rate))
+                scripts.refund((_key(request_id, rate),), unused=count, **_terms(rate))
                 for rate, count in unused
             ],
             lenient=True,  # else what is acquired already would be lost
@@ -106,14 +105,14 @@ def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
 
     The bucket of a key may be on a node that is away; then only the request waits. Raises NodeAway.
     """
-    call = library().hold(keys.request_keys(request_id), ms=ms)
+    call = scripts.hold(keys.request_keys(request_id), ms=ms)
     call.away_s = settings.AWAY_S
     reply = yield from call.run()
     calls = follow_up(queue, (request_id, reply))
     if reply.is_ok:
         rates = parse_rates(reply.rates.decode())
         calls += [
-            library().hold_rate((_key(request_id, rate),), ms=ms, **_terms(rate)) for rate in rates
+            scripts.hold_rate((_key(request_id, rate),), ms=ms, **_terms(rate)) for rate in rates
         ]
     if calls:
         yield Batch(calls, lenient=True, away_s=settings.AWAY_S)
@@ -131,13 +130,13 @@ def opens(rate: Rate, now_ms: int, request_id: str = "") -> Operation[int]:
     return -(-due_us // 1000) if due_us > 1000 * now_ms else 0
 
 
-def refit(request_id: str, rates: Sequence[Rate]) -> list[Call]:
+def refit(request_id: str, rates: Sequence[Rate]) -> list[Call[Any]]:
     """Returns the calls that bound what the buckets owe, after a request was given these rates.
 
     What other requests share has had no other rate, so it stays.
     """
     return [
-        library().refit((_key(request_id, rate),), **_terms(rate))
+        scripts.refit((_key(request_id, rate),), **_terms(rate))
         for rate in rates
         if rate.shared is None
     ]
@@ -180,7 +179,7 @@ def set_queue_rate(queue: str, rate: str | None, burst: int | None = None) -> Op
     The bucket may owe what a slower rate has taken; that is bounded by the new burst.
     """
     interval, most = check_queue_rate(rate, burst)
-    yield library().rate_queue((keys.conf(queue),), interval=interval, burst=most)
+    yield scripts.rate_queue((keys.conf(queue),), interval=interval, burst=most)
     if rate is not None:
         yield Batch(refit("", [rate_of_queue(queue, interval, most)]))
 
@@ -217,7 +216,7 @@ def until_more(queue: str, rate: Rate, opens_ms: int, now_ms: int) -> str:
 # another rate leaves those that shared its former one, and joins those that have the new one.
 
 
-Replies = dict[str, "Reply | FairlaneError"]
+Replies = dict[str, "SetRateReply | FairlaneError"]
 
 
 class NewRate(NamedTuple):
@@ -279,7 +278,7 @@ def set_rates(queue: str, ids: Sequence[str], new: NewRate) -> Operation[Replies
             replies[name] = error
     answers = yield from call_each(
         [
-            library().set_rate(keys.request_keys(name), rates=rates_text(rates))
+            scripts.set_rate(keys.request_keys(name), rates=rates_text(rates))
             for name, rates in wanted.items()
         ]
     )

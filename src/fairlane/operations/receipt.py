@@ -6,7 +6,7 @@ import hashlib
 import re
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common.clock import ms_of
@@ -242,7 +242,7 @@ def _check_reason(reason: str) -> str:
     return shortened(reason, settings.MAX_ERROR)
 
 
-def _settle(receipt: Receipt, call: Call, *, is_dead: bool) -> Operation[None]:
+def _settle(receipt: Receipt, call: Call[Any], *, is_dead: bool) -> Operation[None]:
     if receipt.durable:
         raw, missing = yield from confirm_settled(call, receipt.request_id, receipt.durable)
     else:

@@ -25,8 +25,7 @@ from fairlane.operations.tokens import drop_active, parse
 from fairlane.operations.topics import read_topic
 from fairlane.operations.why import causes_of
 from fairlane.operations.workers import is_late, look_at, reap_all
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
@@ -208,7 +207,7 @@ def workers(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
         what = f"{count} beat" if count else "none, and no unfinished request is listed"
         found = [Finding("workers", OK, what)]
     if gone:
-        expire = once(library().expire_workers((key,), ttl=settings.WORKER_TTL_MS))
+        expire = once(scripts.expire_workers((key,), ttl=settings.WORKER_TTL_MS))
         what = f"no beat for a minute, still registered: {join_names(gone)}"
         found.append(Finding("late", NOTE, what, "remove them from the registry", repair=expire))
     return found
@@ -425,7 +424,7 @@ def _restore(queue: str, name: str) -> Operation[None]:
     active = keys.active(queue)
     # TIME goes to the node of the step with a key: `active` uses that node's clock.
     _, (seconds, _) = yield Batch([Command(b"EXISTS", active), Command(b"TIME")])
-    yield library().restore_active((active,), id=name, due=seen_to_exist(int(seconds) * 1000))
+    yield scripts.restore_active((active,), id=name, due=seen_to_exist(int(seconds) * 1000))
 
 
 def unlogged(page: Page) -> Operation[list[Finding]]:
@@ -447,7 +446,7 @@ def unlogged(page: Page) -> Operation[list[Finding]]:
 
 def unsound(page: Page) -> Operation[list[Finding]]:
     """Finds requests whose invariants do not hold, also those that nothing would continue."""
-    asked = [library().check(keys.request_keys(row.id)) for row in page.rows]
+    asked = [scripts.check(keys.request_keys(row.id)) for row in page.rows]
     replies = yield from run_each(asked)
     found = []
     for row, broken in zip(page.rows, replies, strict=True):
@@ -471,10 +470,10 @@ def unreadable(name: str, error: FairlaneError) -> Finding:
 def _make_sound(queue: str, row: Row) -> Operation[None]:
     names = keys.request_keys(row.id)
     if row.is_over:
-        yield library().expire_leftovers(names, ttl=settings.MARKER_MS)
+        yield scripts.expire_leftovers(names, ttl=settings.MARKER_MS)
     else:
         yield from reap_all(queue, row.id)
-    if (yield library().check(names)):
+    if (yield scripts.check(names)):
         raise FairlaneError("cancel it and submit it anew under another id")
 
 

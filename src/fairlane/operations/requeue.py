@@ -18,9 +18,8 @@ from fairlane.operations.lease import new_op
 from fairlane.operations.request_state import not_found, number
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, read, unpacked
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, NextChunk
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Oper
     count = len(chosen)
     for first in range(0, count, dead_letters.CALL):
         is_last = first + dead_letters.CALL >= count
-        call = library().claim_dead(
+        call = scripts.claim_dead(
             keys.request_keys(parent),
             id=new_id,
             choice=_hash_of(choice),
@@ -179,9 +178,7 @@ def _release(parent: str, new_id: str, chosen: Chosen, kept: frozenset[int]) -> 
         ids = chosen.ids(first, last)
         stay = [one for place, one in enumerate(ids, first) if place in kept]
         go = [one for place, one in enumerate(ids, first) if place not in kept]
-        yield library().drop_dead(
-            keys.request_keys(parent), id=new_id, keep=len(stay), ids=stay + go
-        )
+        yield scripts.drop_dead(keys.request_keys(parent), id=new_id, keep=len(stay), ids=stay + go)
 
 
 def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> Operation[None]:
@@ -288,7 +285,7 @@ def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
     size = yield from dead_letters.page_size(request_id)  # the script reads what it drops
     for last in range(len(chosen), 0, -size):
         ids = chosen.ids(max(0, last - size), last)
-        call = library().drop_dead(keys.request_keys(request_id), id="", keep=0, ids=ids)
+        call = scripts.drop_dead(keys.request_keys(request_id), id="", keep=0, ids=ids)
         reply = yield from call.run()
         dropped, held = dropped + reply.dropped, held + reply.held
     if held:
@@ -322,7 +319,7 @@ def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[t
     first: int = 0
     while first < len(chosen):
         ids = chosen.ids(first, first + dead_letters.CALL)
-        call = library().requeue_dead(keys.request_keys(request_id), op=new_op(), ids=ids)
+        call = scripts.requeue_dead(keys.request_keys(request_id), op=new_op(), ids=ids)
         reply = yield from call.run()
         stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
         if reply.is_gone or stored is None:

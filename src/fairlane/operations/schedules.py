@@ -15,9 +15,8 @@ from fairlane.common.chunking import chunks
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, InvalidArgument, ScheduleNotFound, type_of
 from fairlane.options import policy_of
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.keys import check_name
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Operation
 
 if TYPE_CHECKING:
@@ -425,7 +424,7 @@ def put(queue: str, name: str, wanted: Definition) -> Operation[Schedule]:
             tick = line.next(stored.now_ms)
         if raw != stored.raw:
             found = digest_of(stored.raw) if stored.raw else ""
-            call = library().put_schedule(
+            call = scripts.put_schedule(
                 keys_of(queue), schedule=name, found=found, definition=raw, tick=tick
             )
             if (yield from call.run()).is_changed:
@@ -485,12 +484,14 @@ def remove(queue: str, name: str) -> Operation[None]:
     check_schedule_name(queue, name)
     if not (yield from _read(queue, name)).raw:
         raise (yield from _not_found(queue, name))
-    yield library().drop_schedule(keys_of(queue), schedule=name)
+    yield scripts.drop_schedule(keys_of(queue), schedule=name)
 
 
-def move_tick(queue: str, name: str, raw: bytes, expected: int | None, tick: int | None) -> Call:
+def move_tick(
+    queue: str, name: str, raw: bytes, expected: int | None, tick: int | None
+) -> Call[Any]:
     """Returns the call that sets a schedule's next tick, if it still is as the caller read it."""
-    return library().move_tick(
+    return scripts.move_tick(
         keys_of(queue),
         schedule=name,
         found=digest_of(raw),
@@ -516,7 +517,7 @@ def _set_tick(queue: str, name: str, *, is_paused: bool) -> Operation[Schedule]:
 
 def _read(queue: str, name: str) -> Operation[_Stored]:
     schedules, ticks = keys.schedules(queue)
-    now = library().due_schedules((schedules, ticks), skip=0, most=0)
+    now = scripts.due_schedules((schedules, ticks), skip=0, most=0)
     reads = Command(b"HGET", schedules, name), Command(b"ZSCORE", ticks, name)
     raw, tick, reply = yield Batch([*reads, now])
     return _Stored(raw or b"", None if tick is None else int(float(tick)), now.reply(reply).now)
@@ -524,7 +525,7 @@ def _read(queue: str, name: str) -> Operation[_Stored]:
 
 def _now(queue: str) -> Operation[int]:
     """Returns the time of the dispatch slot in ms; the clocks of two nodes are never compared."""
-    call = library().due_schedules(keys.schedules(queue), skip=0, most=0)
+    call = scripts.due_schedules(keys.schedules(queue), skip=0, most=0)
     now: int = (yield from call.run()).now
     return now
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.lua import Dialect, library
 from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import Command, Nodes, OnNode
 
 if TYPE_CHECKING:
-    from fairlane.protocol.scripts import Script
+    from fairlane.protocol.lua import Script
     from fairlane.protocol.steps import Operation
 
 Address = tuple[str, int]

@@ -15,9 +15,8 @@ from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import call_each, run_each_or_error
 from fairlane.operations.follow_up import follow_up
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def set_shards(queue: str, shards: Shards) -> Operation[ShardLayout]:
 
 
 def _set(queue: str, text: str, since: str = "") -> Operation[ShardLayout]:
-    call = library().set_shards((keys.conf(queue),), shards=text, since=since)
+    call = scripts.set_shards((keys.conf(queue),), shards=text, since=since)
     reply = yield from call.run()
     return ShardLayout(Shards.of(reply.shards), Shards.of(reply.left), int(reply.since))
 
@@ -163,14 +162,14 @@ def _forget(queue: str, spread: ShardLayout) -> Operation[None]:
 
 def move_one(queue: str, request_id: str, present: Shards) -> Operation[None]:
     """Moves one request whose tokens are in a shard that no worker pops."""
-    call = library().change_shards(keys.request_keys(request_id), shards=present.turned(request_id))
+    call = scripts.change_shards(keys.request_keys(request_id), shards=present.turned(request_id))
     yield from _dispatch(queue, [(request_id, (yield from call.run()))])
 
 
 def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int, int]]:
     """Moves some; returns how many, and how many are not there yet, on a node away, or refused."""
     replies = yield from run_each_or_error([hmget(name, *_FIELDS) for name in names])
-    calls: list[tuple[str, Call]] = []
+    calls: list[tuple[str, Call[Any]]] = []
     away = 0
     for name, reply in zip(names, replies, strict=True):
         if isinstance(reply, FairlaneError):  # doctor reports any other error
@@ -181,9 +180,7 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
         if home == queue and state not in {"", "abandoned", *ENDED_STATES}:
             wanted = present.turned(name)
             if shards != wanted:
-                calls.append(
-                    (name, library().change_shards(keys.request_keys(name), shards=wanted))
-                )
+                calls.append((name, scripts.change_shards(keys.request_keys(name), shards=wanted)))
     if not calls:
         return 0, away
     answers = yield from call_each([call for _, call in calls])

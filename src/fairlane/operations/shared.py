@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.errors import InvalidArgument, RequestNotFound, type_of
 from fairlane.operations.hand_over import request_of
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import VALUE, as_text
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Command
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def _change(
     """Makes one change; returns the word of the reply and its text."""
     checked_name(name)
     with _callers.one() as caller:
-        call = library().change_shared(
+        call = scripts.change_shared(
             keys.request_keys(request_of(run, 1)),
             caller=caller.name,
             number=next(caller.numbers),

@@ -27,9 +27,8 @@ from fairlane.operations.receipt import Receipt, check_visible, new_proof, recei
 from fairlane.operations.shards import served
 from fairlane.operations.tokens import parse, pop, pop_ahead, push
 from fairlane.options import check_whole
-from fairlane.protocol import keys, request_hash
+from fairlane.protocol import keys, request_hash, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Pause
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from fairlane.model import Slice, Token
     from fairlane.operations.rates import Allowance
     from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import AcquireReply, StandInReply
     from fairlane.protocol.steps import Call, Operation, Popped
 
 
@@ -107,7 +107,7 @@ class Upkeep:
         self._audits = [Audit(queue)]
         self._rest_ms = _REST_MS
 
-    def do_due(self, taker: str) -> Operation[tuple[Reply, FairlaneError | None]]:
+    def do_due(self, taker: str) -> Operation[tuple[StandInReply, FairlaneError | None]]:
         """Does what is due if no worker lives; returns how the queue stands.
 
         An error of a duty stops neither the other duties nor the caller: it is returned. Raises
@@ -122,15 +122,15 @@ class Upkeep:
                 failure = failure or error
         return reply, failure
 
-    def _ask(self, taker: str) -> Operation[Reply]:
+    def _ask(self, taker: str) -> Operation[StandInReply]:
         names = (
             *(keys.workers(self._queue), keys.active(self._queue), keys.delayed(self._queue)),
             *(keys.conf(self._queue), keys.schedules(self._queue)[1], keys.firing(self._queue)),
         )
-        call = library().stand_in(names, id=taker, lock_ms=settings.LOCK_MS, rest_ms=self._rest_ms)
+        call = scripts.stand_in(names, id=taker, lock_ms=settings.LOCK_MS, rest_ms=self._rest_ms)
         return (yield from call.run())
 
-    def _due(self, reply: Reply) -> list[Operation[object]]:
+    def _due(self, reply: StandInReply) -> list[Operation[object]]:
         """Returns the duties of a leader that are due."""
         shards = served(reply.shards, reply.left)
         duties: list[Operation[object]] = []
@@ -333,8 +333,10 @@ def _exchange(
     return found, failure or refused, len(granted)
 
 
-def _acquire(name: str, token: Token, op: bytes) -> Callable[[Allowance | None], Call]:
-    def ask(allowance: Allowance | None) -> Call:
+def _acquire(
+    name: str, token: Token, op: bytes
+) -> Callable[[Allowance | None], Call[AcquireReply]]:
+    def ask(allowance: Allowance | None) -> Call[AcquireReply]:
         call = acquire_call(token, name, "", 1, op, allowance=allowance)
         call.away_s = settings.AWAY_S
         return call

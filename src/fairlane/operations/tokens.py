@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.replies import Summary
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Arg, Batch, Call, Command, Operation, Pop
 
 if TYPE_CHECKING:
@@ -26,14 +25,14 @@ _MOST = 900  # arguments of one call
 _MOST_ENDINGS = 80
 
 
-def insert(queue: str, request_id: str, tokens: list[Any]) -> list[Call]:
+def insert(queue: str, request_id: str, tokens: list[Any]) -> list[Call[Any]]:
     """Returns the calls that dispatch the tokens of one request, as mint returned them."""
     return insert_all(queue, [(request_id, tokens)]) if tokens else []
 
 
-def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
+def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call[Any]]:
     """Returns the calls that dispatch the tokens of many requests, few calls of bounded size."""
-    calls: list[Call] = []
+    calls: list[Call[Any]] = []
     parts: dict[bytes, Part] = {}  # by lane
     placed: dict[bytes, list[Arg]] = {}  # by lane: tokens that wait among those of their tenant
     size = 0
@@ -63,7 +62,7 @@ def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
     return [*add(queue, placed), *calls] if placed else calls
 
 
-def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call]:
+def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call[Any]]:
     """Returns a call for each shard."""
     shards: dict[int, dict[int, Part]] = {}
     for number, part in parts.items():
@@ -72,13 +71,13 @@ def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call]:
     return [_insertion(queue, shard, lanes) for shard, lanes in shards.items()]
 
 
-def _insertion(queue: str, shard: int, parts: dict[int, Part]) -> Call:
+def _insertion(queue: str, shard: int, parts: dict[int, Part]) -> Call[Any]:
     lanes, delayed = keys.lanes(queue, shard), keys.delayed(queue, shard)
     names, args = [delayed], list[Arg]()
     for lane, (awake, later) in parts.items():
         names.append(lanes[lane])
         args += (lane, len(awake), len(later) // 2, *awake, *later)
-    call = library().insert_tokens(names, tokens=args)
+    call = scripts.insert_tokens(names, tokens=args)
     call.apart = partial(_insert_apart, lanes, delayed, parts)
     return call
 
@@ -97,33 +96,33 @@ def _insert_apart(
     return sum(counts)
 
 
-def _one_key(key: bytes, args: Sequence[Arg]) -> Call:
-    return library().insert_tokens((key, key), tokens=args)
+def _one_key(key: bytes, args: Sequence[Arg]) -> Call[Any]:
+    return scripts.insert_tokens((key, key), tokens=args)
 
 
-def push(key: bytes, words: Sequence[Arg], ttl_ms: int = 0) -> list[Call]:
+def push(key: bytes, words: Sequence[Arg], ttl_ms: int = 0) -> list[Call[Any]]:
     """Returns the calls that put words where the next pop takes them, also on a full Redis.
 
     With `ttl_ms` the whole list expires.
     """
     return [
-        library().push((key,), ttl=ttl_ms, words=words[at : at + _MOST])
+        scripts.push((key,), ttl=ttl_ms, words=words[at : at + _MOST])
         for at in range(0, len(words), _MOST)
     ]
 
 
-def retire(queue: str, request_id: str, summary: Sequence[Any]) -> Call:
+def retire(queue: str, request_id: str, summary: Sequence[Any]) -> Call[Any]:
     """Returns the call that moves an ended request from `active` into the completion log."""
     return retire_all(queue, [(request_id, summary)])[0]
 
 
-def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call]:
+def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call[Any]]:
     """Returns the calls that move ended requests from `active` into the completion log."""
     endings = [(request_id, Summary._make(summary)) for request_id, summary in ended]
     parts = [endings[at : at + _MOST_ENDINGS] for at in range(0, len(endings), _MOST_ENDINGS)]
     names = (keys.active(queue), keys.logged(queue), keys.completed(queue), *keys.bound(queue))
     return [
-        library().retire(
+        scripts.retire(
             names,
             least=settings.MARKER_LEAST_MS,
             longest=settings.MARKER_MS,
@@ -139,12 +138,12 @@ def marker_ms(retain_ms: int) -> int:
     return min(settings.MARKER_MS, max(settings.MARKER_LEAST_MS, retain_ms))
 
 
-def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call:
+def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call[Any]:
     """Returns the call that takes an entry out of `active` while its score is still `seen`.
 
     `gone`: there is no such request; if there was one, that is logged as `lost`.
     """
-    return library().drop_active(
+    return scripts.drop_active(
         (keys.active(queue), keys.completed(queue), *keys.bound(queue)),
         id=request_id,
         seen=seen,
@@ -153,12 +152,12 @@ def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = 
     )
 
 
-def reschedule_active(queue: str, rows: list[Arg]) -> Call:
+def reschedule_active(queue: str, rows: list[Arg]) -> Call[Any]:
     """Returns the call that moves entries of `active` whose scores are still those seen.
 
     Each row is a request, the score seen, and the next one; at most 300 rows.
     """
-    return library().reschedule_active((keys.active(queue),), rows=rows)
+    return scripts.reschedule_active((keys.active(queue),), rows=rows)
 
 
 @lru_cache(maxsize=1024)
@@ -211,13 +210,13 @@ _MOST_ROWS = 250
 _PAGE = 1000
 
 
-def add(queue: str, placed: Mapping[bytes, Sequence[Arg]]) -> list[Call]:
+def add(queue: str, placed: Mapping[bytes, Sequence[Arg]]) -> list[Call[Any]]:
     """Returns the calls that add the tokens of each lane; their placeholders follow them."""
-    calls: list[Call] = []
+    calls: list[Call[Any]] = []
     for number, tokens in placed.items():
         shard, lane = divmod(int(number), keys.LANES)
         calls += [
-            library().add_turns(
+            scripts.add_turns(
                 keys.turns(queue, shard), lane=lane, tokens=tokens[first : first + _MAX_TURNS]
             )
             for first in range(0, len(tokens), _MAX_TURNS)
@@ -234,7 +233,7 @@ def resolve(queue: str, lane: bytes, popped: list[bytes]) -> Operation[list[byte
     if not count:
         return popped
     shard, number = divmod(keys.number_of(lane), keys.LANES)
-    call = library().take_turns(keys.turns(queue, shard), lane=number, count=count)
+    call = scripts.take_turns(keys.turns(queue, shard), lane=number, count=count)
     taken: list[bytes] = yield call
     return [*(word for word in popped if word != PLACEHOLDER), *taken]
 
@@ -275,7 +274,7 @@ def read(queue: str, lane: int, tenants: Iterable[str]) -> Operation[list[bytes]
     return found
 
 
-def charge(queue: str, costs: Iterable[tuple[int, str, int, int]]) -> list[Call]:
+def charge(queue: str, costs: Iterable[tuple[int, str, int, int]]) -> list[Call[Any]]:
     """Returns the calls that charge what turns have cost.
 
     Each row is a lane, the turn's share and tenant, the number of turns, and tenths of ms.
@@ -284,6 +283,6 @@ def charge(queue: str, costs: Iterable[tuple[int, str, int, int]]) -> list[Call]
     size = 4 * _MOST_ROWS
     tenants = keys.turns(queue)[1:]
     return [
-        library().charge_turns(tenants, rows=flat[first : first + size])
+        scripts.charge_turns(tenants, rows=flat[first : first + size])
         for first in range(0, len(flat), size)
     ]

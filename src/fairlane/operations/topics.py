@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, SubscriberNotFound, TopicNotFound
 from fairlane.operations.batching import run_each
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def publish(name: str, messages: Sequence[bytes]) -> Operation[range]:
 
     A repeat of a call with a lost reply adds nothing again. Raises RedisError.
     """
-    call = library().publish(
+    call = scripts.publish(
         (*keys.topic(name), keys.topic_op(name, keys.new_id())),
         ttl=_MARKER_MS,
         retain_ms=settings.TOPIC_RETAIN_MS,
@@ -164,7 +163,7 @@ def subscribe(topic: str, subscriber: str, start: Start) -> Operation[bool]:
     keys.check_name("subscriber", subscriber)
     if start not in {"new", "first"}:
         raise InvalidArgument(f"start {start!r} is not valid: new or first is expected")
-    call = library().subscribe(
+    call = scripts.subscribe(
         keys.topic(topic), subscriber=subscriber, start=start, most=settings.MOST_SUBSCRIBERS
     )
     reply = yield from call.run()
@@ -179,7 +178,7 @@ def subscribe(topic: str, subscriber: str, start: Start) -> Operation[bool]:
 def unsubscribe(topic: str, subscriber: str) -> Operation[bool]:
     """Removes a subscriber and what waits for it; returns False if there was none."""
     keys.check_name("subscriber", subscriber)
-    return bool((yield library().unsubscribe(keys.topic(topic), subscriber=subscriber)))
+    return bool((yield scripts.unsubscribe(keys.topic(topic), subscriber=subscriber)))
 
 
 def fetch(
@@ -210,7 +209,7 @@ def fetch(
 
 
 def _fetch(topic: str, subscriber: str, count: int, redeliver_s: float) -> Operation[_Taken]:
-    call = library().take_messages(
+    call = scripts.take_messages(
         keys.topic(topic), subscriber=subscriber, most=count, redeliver=int(redeliver_s * 1000)
     )
     reply = yield from call.run()

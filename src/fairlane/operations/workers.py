@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from fairlane import settings
@@ -16,8 +16,7 @@ from fairlane.operations.lives import DONE, endings_of, lives_text, read_lives
 from fairlane.operations.pause import QueuePause, read_until, remedy
 from fairlane.operations.rates import opens, parse_queue_rate, until_more
 from fairlane.operations.tokens import count_stop, drop_active, parse, push, reschedule_active
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 
@@ -25,6 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import (
+        GlanceReply,
+        HeartbeatReply,
+        ReapReply,
+        RegisterWorkerReply,
+    )
     from fairlane.protocol.steps import Arg
 
 
@@ -44,7 +49,7 @@ _BITES = 20  # reaps of one request in one check; each takes back about 1,000 en
 
 def register_worker(
     queue: str, worker: str, host: str, pid: int, started: str
-) -> Operation[tuple[Reply, str]]:
+) -> Operation[tuple[RegisterWorkerReply, str]]:
     """Registers a worker; returns the reply, and the start of an earlier process with its name.
 
     The reply is `taken` if another process beats under the name. `host` is where the worker runs,
@@ -55,7 +60,7 @@ def register_worker(
     former, home = yield Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
         former = None
-    call = library().register_worker(
+    call = scripts.register_worker(
         (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue)),
         id=worker,
         host=host,
@@ -72,13 +77,13 @@ def unregister_worker(queue: str, worker: str, started: str) -> Operation[int]:
     """Removes a worker; returns 1 if it was there."""
     names = (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue))
     taken = keys.taken(queue, worker)
-    left: int = yield library().unregister_worker((*names, taken), id=worker, started=started)
+    left: int = yield scripts.unregister_worker((*names, taken), id=worker, started=started)
     return left
 
 
 def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> Operation[None]:
     """Ends the blocking pops of a draining worker's units; words that are not popped expire."""
-    calls: list[Call] = []
+    calls: list[Call[Any]] = []
     for shard in shards:
         key = keys.wake(queue, worker, shard)
         calls += push(key, [b"wake"] * units, 2 * settings.BLOCK_MS)
@@ -87,7 +92,7 @@ def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> O
 
 def heartbeat(
     queue: str, worker: str, started: str, holds: str, *, died: bool = False
-) -> Operation[Reply]:
+) -> Operation[HeartbeatReply]:
     """Renews a worker's record; returns the reply of heartbeat.lua.
 
     `died`: a process died or a connection broke, and tokens may be lost with it, so the leader
@@ -98,7 +103,7 @@ def heartbeat(
         *(keys.active(queue), keys.delayed(queue), keys.conf(queue)),
         *(keys.taken(queue, worker), keys.schedules(queue)[1], keys.firing(queue)),
     )
-    call = library().heartbeat(
+    call = scripts.heartbeat(
         names,
         id=worker,
         started=started,
@@ -132,7 +137,7 @@ def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
                 *(keys.delayed(queue, shard), *keys.turns(queue, shard)),
                 *keys.lanes(queue, shard),
             )
-            calls.append(library().promote(names, most=_PROMOTED))
+            calls.append(scripts.promote(names, most=_PROMOTED))
         replies = yield Batch(calls, lenient=True)
         again = []
         for shard, call, raw in zip(todo, calls, replies, strict=True):
@@ -244,7 +249,7 @@ def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
 
 def glances(
     queue: str, names: Iterable[str], grace_ms: int | None = None
-) -> Operation[dict[str, Reply | FairlaneError]]:
+) -> Operation[dict[str, GlanceReply | FairlaneError]]:
     """Returns what the script glance reports of each request, or its error.
 
     With `grace_ms`, each reply names the permits whose tokens have been on their way for longer.
@@ -254,10 +259,10 @@ def glances(
     return dict(zip(ids, replies, strict=True))
 
 
-def glance(queue: str, request_id: str, grace_ms: int | None = None) -> Call:
+def glance(queue: str, request_id: str, grace_ms: int | None = None) -> Call[GlanceReply]:
     """Returns the call that reports what maintenance a request needs, and changes nothing."""
     grace = "" if grace_ms is None else grace_ms
-    return library().glance(keys.request_keys(request_id), queue=queue, grace=grace)
+    return scripts.glance(keys.request_keys(request_id), queue=queue, grace=grace)
 
 
 def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool]:
@@ -270,7 +275,7 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
     is_lost = False
     if reply.is_gone or reply.is_ended:  # a new life may follow, also after a deletion
         names = keys.request_keys(request_id)
-        marked = yield from library().abandon(names, seen=score, ttl=settings.MARKER_MS).run()
+        marked = yield from scripts.abandon(names, seen=score, ttl=settings.MARKER_MS).run()
         # A request, or the next life of this one, came and has ended since.
         has_come = marked.is_over and (reply.is_gone or marked.born != reply.summary.born)
         if has_come or marked.is_exists:  # a producer was quicker: the next check is about it
@@ -285,12 +290,12 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
     return True
 
 
-def goes_on(reply: Reply) -> bool:
+def goes_on(reply: ReapReply) -> bool:
     """Returns True if a reply of reap shows that the request goes on; then it has `look_ms`."""
     return bool(reply.is_ok or reply.is_stopped)
 
 
-def reap_all(queue: str, request_id: str) -> Operation[Reply]:
+def reap_all(queue: str, request_id: str) -> Operation[ReapReply]:
     """Takes back every expired lease, in bounded calls; returns the last reply, followed up.
 
     After twenty calls, about half a second, the rest waits for the next check. That is due
@@ -425,7 +430,7 @@ def late_workers(queue: str) -> Operation[list[Late]]:
     lives = yield Batch(
         [Command(b"HMGET", keys.worker(queue, name), b"started", b"host") for name in names]
     )
-    yield library().expire_workers((keys.workers(queue),), ttl=settings.WORKER_TTL_MS)
+    yield scripts.expire_workers((keys.workers(queue),), ttl=settings.WORKER_TTL_MS)
     return [
         Late(name, started.decode(), (host or b"").decode())
         for name, (started, host) in zip(names, lives, strict=True)
@@ -479,7 +484,7 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
 def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
     """Does what a glance has reported: hastens a request, or starts it after others."""
     if chore == "aged":
-        yield from _run(queue, request_id, library().hasten(keys.request_keys(request_id)))
+        yield from _run(queue, request_id, scripts.hasten(keys.request_keys(request_id)))
         return
     mode, lives = read_lives(chore)
     endings = yield from endings_of(lives)
@@ -495,7 +500,7 @@ def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
     ]
     if later == lives and not failures and None in endings:
         return
-    call = library().open_gate(
+    call = scripts.open_gate(
         keys.request_keys(request_id),
         found=chore,
         left=f"{mode}:{lives_text(later)}" if None in endings else "",
@@ -504,7 +509,7 @@ def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
     yield from _run(queue, request_id, call)
 
 
-def _run(queue: str, request_id: str, call: Call) -> Operation[None]:
+def _run(queue: str, request_id: str, call: Call[Any]) -> Operation[None]:
     reply = yield from call.run()
     if calls := follow_up(queue, (request_id, reply)):
         yield Batch(calls)

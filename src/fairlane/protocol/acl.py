@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.lua import Dialect, library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlane.protocol.scripts import Script
+    from fairlane.protocol.lua import Script
 
 Version = tuple[int, ...]
 USUAL: Version = (7, 0)
@@ -204,7 +204,7 @@ def rules(
     allowed = set(CONNECTION)
     for one in roles:
         allowed |= one.commands
-        allowed.update(*(commands_of(getattr(library(), name)) for name in one.scripts))
+        allowed.update(*(commands_of(library()[name]) for name in one.scripts))
     found = ["resetkeys", "resetchannels", "-@all"]
     plain = (one for one in roles if not one.any_keys and not one.patterns and not one.of_server)
     if any(one.has_keys for one in plain):

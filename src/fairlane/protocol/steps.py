@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 if TYPE_CHECKING:
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.lua import Script
 
 T = TypeVar("T")
+R = TypeVar("R")
 _APART_S = 0.2  # between looks at lists one by one, while their slot is moved
 Arg = bytes | str | int | float
 
@@ -36,37 +37,36 @@ class Command:
         self.away_s: float | None = None
 
 
-class Call:
+class Call(Generic[R]):
     """One script, by EVALSHA; `args` are complete and in order. The others as in Command.
 
-    A call `is_once` is sent at most once. If its reply is lost, the reply is None.
+    `reply` turns what Redis replied into the script's reply, with the names of its header. A call
+    `is_once` is sent at most once. If its reply is lost, what Redis replied is None.
     """
 
-    __slots__ = ("apart", "args", "away_s", "keys", "script")
+    __slots__ = ("apart", "args", "away_s", "keys", "reply", "script")
 
-    def __init__(self, script: Any, keys: Sequence[bytes], args: Sequence[Arg]) -> None:
+    def __init__(
+        self, script: Script, keys: Sequence[bytes], args: Sequence[Arg], reply: Callable[[Any], R]
+    ) -> None:
         self.script = script
         self.keys = keys
         self.args = args
+        self.reply = reply
         self.apart: Callable[[], Operation[Any]] | None = None
         self.away_s: float | None = None
-
-    def reply(self, raw: Any) -> Reply:
-        """Returns what Redis replied to this call, with the names of the script's header."""
-        made: Reply = self.script.reply(raw)
-        return made
 
     @property
     def is_once(self) -> bool:
         """Returns True if the call must not be sent again when its reply is lost."""
-        return bool(self.script.is_once)
+        return self.script.is_once
 
-    def run(self) -> Operation[Reply]:
+    def run(self) -> Operation[R]:
         """Sends the call and returns its reply."""
         return self.reply((yield self))
 
 
-class TextCall(Call):
+class TextCall(Call[R]):
     """A script call whose `args` are all bytes or str, so that they need no conversion."""
 
     __slots__ = ()
@@ -134,7 +134,7 @@ class Batch:
 
     def __init__(
         self,
-        steps: Sequence[Command | Call],
+        steps: Sequence[Command | Call[Any]],
         *,
         lenient: bool = False,
         patience_s: float | None = None,
@@ -148,25 +148,25 @@ class Batch:
         self.again_s = again_s
 
 
-class LazySteps(Sequence["Command | Call"]):
+class LazySteps(Sequence["Command | Call[Any]"]):
     """The steps of a batch, `count` of them, each made when it is first asked for.
 
     The steps are made in their order. A driver sends them to a single server part by part, so that
     the server runs the first ones while the next are made. (A cluster needs all keys first.)
     """
 
-    def __init__(self, count: int, makes: Iterable[Command | Call]) -> None:
+    def __init__(self, count: int, makes: Iterable[Command | Call[Any]]) -> None:
         self._count, self._makes = count, iter(makes)
-        self._made: list[Command | Call] = []
+        self._made: list[Command | Call[Any]] = []
 
     def __len__(self) -> int:
         return self._count
 
     @overload
-    def __getitem__(self, at: int) -> Command | Call: ...
+    def __getitem__(self, at: int) -> Command | Call[Any]: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Command | Call]: ...
-    def __getitem__(self, at: int | slice) -> Command | Call | list[Command | Call]:
+    def __getitem__(self, at: slice) -> list[Command | Call[Any]]: ...
+    def __getitem__(self, at: int | slice) -> Command | Call[Any] | list[Command | Call[Any]]:
         made = self._made
         wanted = at + 1 if isinstance(at, int) and 0 <= at < self._count else self._count
         while len(made) < wanted:
@@ -182,7 +182,7 @@ class SingleServer:
 
     __slots__ = ("step",)
 
-    def __init__(self, step: Call | Batch) -> None:
+    def __init__(self, step: Call[Any] | Batch) -> None:
         self.step = step
 
 
@@ -214,7 +214,7 @@ class Confirm:
 
     __slots__ = ("replicas", "step")
 
-    def __init__(self, step: Command | Call, replicas: int) -> None:
+    def __init__(self, step: Command | Call[Any], replicas: int) -> None:
         self.step = step
         self.replicas = replicas
 
@@ -307,7 +307,7 @@ class UntilHandled:
 
 Step = (
     Command
-    | Call
+    | Call[Any]
     | Batch
     | SingleServer
     | Nodes

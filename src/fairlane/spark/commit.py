@@ -30,9 +30,8 @@ from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.create import create
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.new_request import Digest, NewRequest
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from fairlane.options import Policy
     from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import AppendStagedReply, PinManifestReply
 
 
 # ------------------------------------------------------------------ staging
@@ -89,13 +89,15 @@ def check_of(packed: bytes) -> int:
     return zlib.adler32(memoryview(packed)[4:], 0) & 0xFFFF
 
 
-def stage(request_id: str, txn: str, area: str, chunk: int, packed: bytes, ttl_ms: int) -> Call:
+def stage(
+    request_id: str, txn: str, area: str, chunk: int, packed: bytes, ttl_ms: int
+) -> Call[Any]:
     """Returns the call that stages a chunk, numbered from 1, for `ttl_ms`; it is idempotent."""
     name = keys.area(request_id, txn, area)
-    return library().stage((name,), chunk=chunk, ttl=ttl_ms, packed=packed)
+    return scripts.stage((name,), chunk=chunk, ttl=ttl_ms, packed=packed)
 
 
-def stage_all(calls: Sequence[Call]) -> Operation[None]:
+def stage_all(calls: Sequence[Call[Any]]) -> Operation[None]:
     """Sends these calls in one round trip. Raises RedisFull, after which they may be sent again."""
     if calls:
         yield Batch(calls)
@@ -113,7 +115,7 @@ def unstage(
     keep = "1" if is_loser else "0"
     for at in range(0, len(names), AREAS_MOST):
         part = names[at : at + AREAS_MOST]
-        reply = yield from library().unstage((record, *part), keep=keep).run()
+        reply = yield from scripts.unstage((record, *part), keep=keep).run()
         if reply.is_pinned:
             return False
     return True
@@ -190,9 +192,9 @@ def owner_of(owner: bytes | None, policy: Policy, stored: str) -> str:
     return name if name and Txn(name, True).own_digest(policy).hex == stored else ""
 
 
-def keep_open(request_id: str, txn: Txn) -> Call:
+def keep_open(request_id: str, txn: Txn) -> Call[Any]:
     """Returns the call that gives an open request more time; it pins nothing."""
-    return library().pin_manifest(
+    return scripts.pin_manifest(
         record_keys(request_id, txn.name),
         manifest="",
         open_ms=txn.open_ms,
@@ -245,13 +247,13 @@ class Rolling:
         is_same = (given, check) == (pinned, pinned_check)
         return Brought(self.share.id, given, pinned, added, is_same, self.is_as_begun)
 
-    def call(self, position: int, txn: Txn) -> Call:
+    def call(self, position: int, txn: Txn) -> Call[Any]:
         """Returns the call that rolls the chunk at this position."""
         at = bisect_right(self.starts, position) - 1
         area, chunk = self.areas[at], position - self.starts[at] + 1
         is_last = position == self.total - 1
         last = "area" if chunk == area.chunks else ""
-        return library().append_staged(
+        return scripts.append_staged(
             (*record_keys(self.share.id, txn.name), keys.area(self.share.id, txn.name, area.name)),
             position=position,
             chunk=chunk,
@@ -333,10 +335,10 @@ def roll_slowly(rolling: Rolling, txn: Txn, bound: int) -> Operation[None]:
 
 
 def _take_all(
-    rolls: Sequence[tuple[Rolling, Call]], replies: Sequence[Any], txn: Txn
+    rolls: Sequence[tuple[Rolling, Call[Any]]], replies: Sequence[Any], txn: Txn
 ) -> Operation[None]:
     """Reads the replies of rolls. Keeps the tokens of all before it raises the first refusal."""
-    failure: tuple[Rolling, Reply | FairlaneError] | None = None
+    failure: tuple[Rolling, AppendStagedReply | PinManifestReply | FairlaneError] | None = None
     for (rolling, call), raw in zip(rolls, replies, strict=True):
         reply = raw if isinstance(raw, FairlaneError) else call.reply(raw)
         if isinstance(reply, FairlaneError) or not reply.has_tokens:
@@ -354,7 +356,7 @@ def _take_all(
         yield from refused(rolling.share.id, rolling.share.policy.queue, reply)
 
 
-def _dispatched(group: list[Rolling], txn: Txn) -> list[Call]:
+def _dispatched(group: list[Rolling], txn: Txn) -> list[Call[Any]]:
     """Returns the calls that dispatch the tokens of the last replies."""
     queue = group[0].share.policy.queue if group else settings.DEFAULT_QUEUE
     calls = follow_up(queue, *txn.rolled)
@@ -365,7 +367,9 @@ def _dispatched(group: list[Rolling], txn: Txn) -> list[Call]:
 # ------------------------------------------------------------------ refusals
 
 
-def refused(request_id: str, queue: str, reply: Reply | FairlaneError) -> Operation[None]:
+def refused(
+    request_id: str, queue: str, reply: AppendStagedReply | PinManifestReply | FairlaneError
+) -> Operation[None]:
     """Raises the error that a refusal means."""
     if isinstance(reply, FairlaneError):
         raise reply
@@ -374,7 +378,7 @@ def refused(request_id: str, queue: str, reply: Reply | FairlaneError) -> Operat
         raise cut_short(request_id, (reply.summary.reason or reply.summary.state).decode())
     if reply.is_closed:
         raise closed(request_id)
-    if not reply.is_gone and reply.is_missing:
+    if reply.word == "missing":
         raise missing(request_id)
     raise RequestLost(f"request {request_id} vanished from Redis while it was being written")
 
@@ -563,7 +567,7 @@ def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
 
 def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     calls = [
-        library().pin_manifest(
+        scripts.pin_manifest(
             record_keys(rolling.share.id, txn.name),
             manifest=manifest_of(rolling.share),
             open_ms=txn.open_ms,
@@ -617,7 +621,7 @@ def seal_all(ids: Sequence[str], queue: str) -> Operation[None]:
         raise failure
 
 
-def _seal_of(request_id: str, reply: Any) -> Call | FairlaneError | None:
+def _seal_of(request_id: str, reply: Any) -> Call[Any] | FairlaneError | None:
     """Returns the call that seals a request, or an error; None for a sealed request."""
     if isinstance(reply, FairlaneError):
         return reply
@@ -628,4 +632,4 @@ def _seal_of(request_id: str, reply: Any) -> Call | FairlaneError | None:
         return cut_short(request_id, reason or state)
     if is_open != "1":
         return None
-    return library().seal(keys.request_keys(request_id), chunks=int(chunks), chain=chain)
+    return scripts.seal(keys.request_keys(request_id), chunks=int(chunks), chain=chain)

@@ -6,7 +6,7 @@ must have the same rows in the same order whenever it is read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded
@@ -15,9 +15,8 @@ from fairlane.operations.change import cancel
 from fairlane.operations.create import create_one
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.new_request import NewRequest
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation, Pause
 from fairlane.spark.commit import (
     Txn,
@@ -119,16 +118,16 @@ def _give_up(request_id: str, digest: str) -> Operation[None]:
         yield from cancel(request_id, FAILED, queue=queue)
 
 
-def by_id(request_id: str, ids: bytes, packed: bytes, txn: Txn, retain_ms: int) -> Call:
+def by_id(request_id: str, ids: bytes, packed: bytes, txn: Txn, retain_ms: int) -> Call[Any]:
     """Returns the call that adds packed sub-requests, each if its id (packed, too) is new."""
     names = (*keys.request_keys(request_id), keys.unique_ids(request_id))
     ttl = txn.open_ms + retain_ms
-    return library().append_unique(names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed)
+    return scripts.append_unique(names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed)
 
 
-def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Txn) -> Call:
+def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Txn) -> Call[Any]:
     """Returns the call that adds packed sub-requests after the first `first` of a partition."""
-    return library().append_partition(
+    return scripts.append_partition(
         record_keys(request_id, txn.name),
         partition=partition,
         first=first,
@@ -138,7 +137,9 @@ def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Tx
     )
 
 
-def add(request_id: str, queue: str, call: Call, txn: Txn, max_waiting: int = 0) -> Operation[int]:
+def add(
+    request_id: str, queue: str, call: Call[Any], txn: Txn, max_waiting: int = 0
+) -> Operation[int]:
     """Sends a call of by_id or by_place; returns how many sub-requests were new.
 
     With `max_waiting` it returns when at most that many of the request's sub-requests wait for

@@ -15,9 +15,8 @@ from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.completion import BEGIN, Entries, Span, ends, place, span, span_of
 from fairlane.operations.dead_letters import page_size, sub_requests, sub_requests_of_many
 from fairlane.operations.request_state import asks_of_progress, completion, not_found, progress_of
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def read_heads(
 
     The bodies stay in Redis.
     """
-    found = yield library().read_heads(
+    found = yield scripts.read_heads(
         (keys.results(request_id),), first=piece.first, last=piece.last, count=count
     )
     entries: Entries = []

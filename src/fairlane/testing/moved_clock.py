@@ -69,6 +69,6 @@ def _at(step: Any, now_ms: int) -> Any:
     if not isinstance(step, Call) or step.script.params[:1] != ("now",):
         return step
     now = b"%d" % now_ms
-    moved = type(step)(step.script, step.keys, (now, *step.args[1:]))
+    moved = type(step)(step.script, step.keys, (now, *step.args[1:]), step.reply)
     moved.apart, moved.away_s = step.apart, step.away_s
     return moved

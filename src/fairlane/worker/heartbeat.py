@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fairlane.common.rate import Rate
     from fairlane.drivers.sync import SyncDriver
     from fairlane.found import Demand
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import HeartbeatReply, RegisterWorkerReply
     from fairlane.protocol.steps import Operation
     from fairlane.worker.board import LeaseBoard
 
@@ -91,7 +91,7 @@ class Heartbeat:
             f"worker id {self._worker} beats in another process ({where}): choose another --id"
         )
 
-    def _registration(self) -> Operation[tuple[Reply, str]]:
+    def _registration(self) -> Operation[tuple[RegisterWorkerReply, str]]:
         return workers.register_worker(
             self._queue, self._worker, whereabouts(), os.getpid(), self.started
         )
@@ -222,7 +222,7 @@ class Heartbeat:
         shown = f"starts at most {rate.words}" if rate else "has no rate any more"
         _log.info("queue %s %s", self._queue, shown)
 
-    def _on_beat(self, reply: Reply) -> None:
+    def _on_beat(self, reply: HeartbeatReply) -> None:
         self.is_idle, self._leads = reply.active_due == 0, bool(reply.leads)
         self._shards = served(reply.shards, reply.left)
         self._board.spread(self._shards)

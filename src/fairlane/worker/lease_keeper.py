@@ -22,7 +22,7 @@ from fairlane.operations.lease import (
     reap,
     tally_timeout,
 )
-from fairlane.protocol.scripts import library
+from fairlane.protocol import scripts
 from fairlane.protocol.steps import Batch
 from fairlane.worker.limits import CancellationWatch
 from fairlane.worker.log import Repeats, is_redis_away
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.model import Token, Verdict
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import AcquireReply
     from fairlane.protocol.steps import Call, Operation
     from fairlane.worker.board import Held, LeaseBoard, LeaseRecord
 
@@ -47,7 +47,7 @@ AT_MOST = 100  # leases of one call
 AGAIN_S = 1.0  # between tries of an unreachable node that has leases, because these expire soon
 
 
-def send_all(calls: list[Call], again_s: float = AGAIN_S) -> Operation[list[Any]]:
+def send_all(calls: list[Call[Any]], again_s: float = AGAIN_S) -> Operation[list[Any]]:
     """Returns the replies, each of which may be an error; waits once for a node that is away."""
     away_s = settings.BEAT_MS / 1000
     replies: list[Any] = yield Batch(calls, lenient=True, away_s=away_s, again_s=again_s)
@@ -166,8 +166,8 @@ class UnansweredAcquires:
         raw = yield exchange(sender, op, ())
         if raw is None:
             return
-        read = library().acquire.reply
-        reply = library().exchange.reply(raw)
+        read = scripts.AcquireReply.of
+        reply = scripts.ExchangeReply.of(raw)
         rest = FollowUps(self._queue)
         add_rest(rest, reply)
         if calls := rest.calls():
@@ -185,7 +185,7 @@ class UnansweredAcquires:
         reply, _ = yield from acquire(token, self._worker, self._started, 1, op=op)
         yield from self._undo(token, op, reply)
 
-    def _undo(self, token: Token, op: bytes, reply: Reply) -> Operation[None]:
+    def _undo(self, token: Token, op: bytes, reply: AcquireReply) -> Operation[None]:
         """Follows up the reply of an acquire, and returns the lease that it granted."""
         if calls := follow_up(self._queue, (token.request_id, reply)):
             yield Batch(calls)
@@ -344,7 +344,7 @@ class LeaseKeeper:
                 left += self.settle(some, calls)
         return left
 
-    def settle(self, all_held: list[Held], calls: list[Call]) -> list[Held]:
+    def settle(self, all_held: list[Held], calls: list[Call[Any]]) -> list[Held]:
         """Sends calls that settle leases, or parts of them; the units send the same again later.
 
         Returns the leases whose call failed. To send it again is a no-op for what was settled.
@@ -404,7 +404,7 @@ class LeaseKeeper:
         except FairlaneError:
             return
 
-    def _take_back(self, some: list[Held], calls: list[Call]) -> None:
+    def _take_back(self, some: list[Held], calls: list[Call[Any]]) -> None:
         """Takes leases back; if that fails, a lease expires, and the leader takes it back."""
         try:
             replies = self._driver.run(send_all(calls))

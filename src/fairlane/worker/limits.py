@@ -217,7 +217,7 @@ class StalledLeases:
         worked = journal.read() if journal is not None else {}
         settled: list[Held] = []
         over: list[Held] = []  # ... and that have nothing left
-        calls: list[Call] = []
+        calls: list[Call[Any]] = []
         indexes: list[tuple[Held, int]] = []  # what split leases have left
         for held in all_held:
             found = worked.get((held.unit, held.version))
@@ -271,7 +271,7 @@ class StalledLeases:
             self._board.records[held.unit].returned(held)
 
 
-def _part(held: Held, worked: Worked, *, is_split: bool, is_over: bool) -> Call | None:
+def _part(held: Held, worked: Worked, *, is_split: bool, is_over: bool) -> Call[Any] | None:
     """Returns the call that settles the outcomes of a lease; None if it holds nothing up.
 
     A lease whose entries all have outcomes `is_over`: it ends. Any other lease is still its

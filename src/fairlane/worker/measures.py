@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common import clock
 from fairlane.operations.lease import tally
@@ -66,7 +66,7 @@ class Metrics:
             cost[0] += ends
             cost[1] += seconds
 
-    def due(self) -> list[Call]:
+    def due(self) -> list[Call[Any]]:
         """Returns the calls that send what was collected, once a second; none if it is idle."""
         if self._failures is not None:
             self._failures.flush()
@@ -74,7 +74,7 @@ class Metrics:
             return []
         return self.rest()
 
-    def rest(self) -> list[Call]:
+    def rest(self) -> list[Call[Any]]:
         """Returns the calls that send all of it now."""
         with self._lock:
             found, self._found = self._found, {}

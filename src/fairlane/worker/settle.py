@@ -15,8 +15,7 @@ from fairlane.operations.durability import confirm_settled
 from fairlane.operations.lease import complete, exchange, exchange_unit, new_op, slice_of
 from fairlane.operations.rates import hold
 from fairlane.operations.tokens import parse
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import (
     Batch,
     Call,
@@ -51,12 +50,12 @@ if TYPE_CHECKING:
     from fairlane.common.rate import Rate
     from fairlane.model import Slice, Token
     from fairlane.operations.lease import Part
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import CompleteReply, ExchangeReply
     from fairlane.protocol.steps import Popped
     from fairlane.worker.calls import Outcome
     from fairlane.worker.unit import Unit
 
-    Run = tuple[Slice, Outcome, Reply | None]  # no reply: it may not be settled
+    Run = tuple[Slice, Outcome, CompleteReply | None]  # no reply: it may not be settled
 
 
 # ------------------------------------------------------------------ settle
@@ -115,7 +114,7 @@ def fitting(unit: Unit, done: list[Lease], count: int) -> int:
 
 
 def settle_together(
-    unit: Unit, leases: list[Lease], returned: FollowUps, *others: Command | Call
+    unit: Unit, leases: list[Lease], returned: FollowUps, *others: Command | Call[Any]
 ) -> Operation[Sequence[Any]]:
     """Settles leases in one round trip; returns the replies to the `others` that go with them."""
     calls = chain(map(_settlement, leases), others)
@@ -126,7 +125,7 @@ def settle_together(
     return replies[len(leases) :]
 
 
-def _settlement(lease: Lease) -> Call:
+def _settlement(lease: Lease) -> Call[Any]:
     """Returns the call that settles a lease that was handled, or gives back one not begun."""
     return complete(lease.slice, *part_of(lease), keep=False)
 
@@ -139,8 +138,8 @@ def part_of(lease: Lease) -> Part:
 
 def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: FollowUps) -> None:
     """Adds what is to be dispatched, and counts what was settled."""
-    settled: list[tuple[Lease, Reply | None]] = []
-    read = library().complete.reply
+    settled: list[tuple[Lease, CompleteReply | None]] = []
+    read = scripts.CompleteReply.of
     for lease, raw in zip(leases, replies, strict=True):
         request_id, reply = lease.slice.request_id, None
         if isinstance(raw, NodeAway):  # the lease expires
@@ -154,7 +153,7 @@ def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned:
     note_settled(unit, settled)
 
 
-def note_settled(unit: Unit, settled: Sequence[tuple[Lease, Reply | None]]) -> None:
+def note_settled(unit: Unit, settled: Sequence[tuple[Lease, CompleteReply | None]]) -> None:
     """Counts what was settled, and removes these leases from the board."""
     runs: list[Run] = []
     for lease, reply in settled:
@@ -200,7 +199,7 @@ def _settle_singly(unit: Unit, lease: Lease, returned: FollowUps) -> Operation[l
     return []
 
 
-def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[Reply]:
+def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[CompleteReply]:
     """Settles one part. For a durable request it waits for replicas, and counts what is missing.
 
     The call is repeated while the lease is held: a failover may take that long, and the work is
@@ -268,7 +267,7 @@ def _observe(unit: Unit, done: list[Lease]) -> None:
     unit.sizer.observe_tokens(count, seconds, size)
 
 
-def _observe_settled(unit: Unit, lease: Lease, reply: Reply) -> None:
+def _observe_settled(unit: Unit, lease: Lease, reply: CompleteReply) -> None:
     """Learns the size of a slice behind which nothing waited, unless its request has ended.
 
     Sizes are kept for a limited number of requests, so ended ones must not fill the table.
@@ -407,7 +406,7 @@ def acquire_next(
         unit.has_one_server = False
         unit.record.end_acquire()
         return None
-    reply = library().exchange.reply(raw)
+    reply = scripts.ExchangeReply.of(raw)
     add_rest(returned, reply)
     yield from _note_settled(unit, done, reply.settled, returned)
     acquired = yield from _note_acquired(
@@ -417,7 +416,7 @@ def acquire_next(
     return acquired
 
 
-def add_rest(returned: FollowUps, reply: Reply) -> None:
+def add_rest(returned: FollowUps, reply: ExchangeReply) -> None:
     """Adds what the script did not dispatch itself: what is due later, or was refused."""
     left, unlogged = reply.left, reply.unlogged
     for at in range(0, len(left), 4):
@@ -429,7 +428,7 @@ def add_rest(returned: FollowUps, reply: Reply) -> None:
 def _note_settled(
     unit: Unit, done: list[Lease], replies: list[list[bytes]], returned: FollowUps
 ) -> Operation[None]:
-    read = library().complete.reply
+    read = scripts.CompleteReply.of
     settled = [(lease, read(raw)) for lease, raw in zip(done, replies, strict=True) if raw]
     note_settled(unit, settled)
     if len(settled) < len(done):
@@ -439,7 +438,7 @@ def _note_settled(
 
 def _note_acquired(
     unit: Unit,
-    reply: Reply,
+    reply: ExchangeReply,
     op: bytes,
     sent: float,
     sizes: dict[str, int],
@@ -455,7 +454,7 @@ def _note_acquired(
     if len(tokens) > 1:
         shared = True
         share = max(1, sum([token.request_id in sizes for token in tokens if token]))
-    read = library().acquire.reply
+    read = scripts.AcquireReply.of
     leases, alone = list[Lease](), 0
     for token, raw in zip(tokens, reply.acquired, strict=True):
         if token is None or not raw:
@@ -483,7 +482,7 @@ def _note_acquired(
 
 
 def _acquire_refused(
-    unit: Unit, reply: Reply, returned: FollowUps, *, shared: bool
+    unit: Unit, reply: ExchangeReply, returned: FollowUps, *, shared: bool
 ) -> Operation[list[Lease]]:
     """Acquires one by one with the tokens that the script could not acquire with."""
     leases = list[Lease]()
@@ -562,7 +561,7 @@ def _settle_and_pop(
     unit: Unit, done: list[Lease], returned: FollowUps, most: int
 ) -> Operation[Popped | None]:
     """Settles leases, and pops up to `most` tokens, where each step needs its own call."""
-    others: list[Command | Call] = [*unit.measures.due()]
+    others: list[Command | Call[Any]] = [*unit.measures.due()]
     if most:
         others.append(unit.turns.ahead(returned.lane, most))
     if not done and not others:
@@ -607,13 +606,13 @@ def _rest(unit: Unit, returned: FollowUps) -> Operation[None]:
     yield Pause(settings.PAUSED_S)
 
 
-def _outgoing(unit: Unit, returned: FollowUps) -> list[Command | Call]:
+def _outgoing(unit: Unit, returned: FollowUps) -> list[Command | Call[Any]]:
     """Returns the calls to dispatch; those that were kept for unreachable shards come first."""
     unsent, unit.unsent = unit.unsent, []
     return [*unsent, *returned.calls()]
 
 
-def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Popped | None]:
+def _pop(unit: Unit, outgoing: list[Command | Call[Any]], most: int) -> Operation[Popped | None]:
     """Dispatches these steps, and pops up to `most` tokens in the same round trip.
 
     The pop waits at the queue's own lanes. If one of several shards is unreachable, the next one

@@ -20,7 +20,7 @@ from fairlane.operations.lease import check_rights
 from fairlane.operations.queues import reach
 from fairlane.operations.why import waiting
 from fairlane.protocol.keys import check_name
-from fairlane.protocol.scripts import library
+from fairlane.protocol.lua import library
 from fairlane.queue import Queue
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.child import Assignment

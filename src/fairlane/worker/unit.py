@@ -18,8 +18,7 @@ from fairlane.operations import tokens as turns
 from fairlane.operations.lease import acquire_call, new_op, slice_of
 from fairlane.operations.rates import acquire_rated
 from fairlane.operations.tokens import parse
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps, Operation
 from fairlane.settings import SLICE_MOST
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from fairlane.model import Slice, Token
     from fairlane.operations.rates import Allowance
     from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import AcquireReply
     from fairlane.protocol.steps import Pop, Popped
     from fairlane.worker.board import LeaseRecord
     from fairlane.worker.calls import Outcome
@@ -189,7 +189,7 @@ class Unit:
     has_one_server: bool = True
     on_delay: Callable[[int], None] | None = None
     has_waited: bool = False  # for the queue's rate, as long as its bucket had named
-    unsent: list[Command | Call] = field(default_factory=list)  # for shards that were away
+    unsent: list[Command | Call[Any]] = field(default_factory=list)  # for shards that were away
     quiet_until: float = 0.0  # when it may be logged again that a node is away
     free: list[LeaseRecord] = field(init=False)  # records of no lease
     turns: LaneRotation = field(init=False)
@@ -360,7 +360,7 @@ class FollowUps:
     lane: bytes = b""  # the key of the list the tokens came from
     minted: list[tokens.Minted] = field(default_factory=list)
     endings: list[tokens.Ending] = field(default_factory=list)
-    more: list[Command | Call] = field(default_factory=list)
+    more: list[Command | Call[Any]] = field(default_factory=list)
     on_delay: Callable[[int], None] | None = None  # called with the ms of the shortest delay
 
     def add(self, request_id: str, reply: Reply) -> None:
@@ -375,7 +375,7 @@ class FollowUps:
         if names := [token.text for token in rest]:
             self.more += tokens.push(self.lane, names)
 
-    def calls(self) -> list[Command | Call]:
+    def calls(self) -> list[Command | Call[Any]]:
         """Removes and returns all calls."""
         calls, self.more = self.more, []
         if self.minted:
@@ -400,7 +400,7 @@ def dispatch(unit: Unit, returned: FollowUps) -> Operation[None]:
         yield from send(unit, calls)
 
 
-def send(unit: Unit, calls: Sequence[Command | Call]) -> Operation[None]:
+def send(unit: Unit, calls: Sequence[Command | Call[Any]]) -> Operation[None]:
     """Sends calls. Those for an unreachable shard are kept, and do not delay the others."""
     if unit.turns.is_one:
         yield Batch(calls)
@@ -420,7 +420,7 @@ def ask_all(batch: Batch) -> Operation[Sequence[Any]]:
     return replies
 
 
-def keep_unsent(unit: Unit, calls: Iterable[Command | Call], replies: Iterable[Any]) -> None:
+def keep_unsent(unit: Unit, calls: Iterable[Command | Call[Any]], replies: Iterable[Any]) -> None:
     """Keeps, for a later batch, the calls whose node is unreachable."""
     pairs = zip(calls, replies, strict=True)
     unit.unsent += [call for call, reply in pairs if isinstance(reply, NodeAway)]
@@ -566,7 +566,7 @@ def acquire(
         return Acquired(returned.lane)
     before = returned.calls()
     count = len(before)
-    steps: Sequence[Command | Call] = [*before, *unit.note(raw)]
+    steps: Sequence[Command | Call[Any]] = [*before, *unit.note(raw)]
     first = len(steps)
     calls = (
         acquire_call(one.token, unit.worker, unit.started, one.count, one.op, shared=shared)
@@ -606,14 +606,14 @@ def _begin_all(unit: Unit, raw: list[bytes], share: float, most: int) -> list[Pe
 
 
 def _is_rated(raw: Any) -> bool:
-    return not isinstance(raw, Exception) and library().acquire.reply(raw).is_rated
+    return not isinstance(raw, Exception) and scripts.AcquireReply.of(raw).is_rated
 
 
 def _ask_again(
     unit: Unit, pending: list[PendingAcquire], replies: Sequence[Any], *, shared: bool
 ) -> Operation[list[Any]]:
     """Repeats the acquires of requests with rates, one by one, with what their rates allow."""
-    read = library().acquire.reply
+    read = scripts.AcquireReply.of
     found = list[Any]()
     for one, raw in zip(pending, replies, strict=True):
         if not _is_rated(raw):
@@ -627,9 +627,9 @@ def _ask_again(
 
 
 def _ask_with_allowance(
-    unit: Unit, one: PendingAcquire, rated: Reply, *, shared: bool
-) -> Operation[Reply]:
-    def ask(allowance: Allowance) -> Call:
+    unit: Unit, one: PendingAcquire, rated: AcquireReply, *, shared: bool
+) -> Operation[AcquireReply]:
+    def ask(allowance: Allowance) -> Call[Any]:
         return acquire_call(
             one.token, unit.worker, unit.started, one.count, one.op, shared=shared,
             allowance=allowance,
@@ -650,7 +650,7 @@ def _note_all(
     """Reads the replies to acquires that went out at `sent`: leases go to the board."""
     leases: list[Lease] = []
     alone: list[Token] = []
-    read = library().acquire.reply
+    read = scripts.AcquireReply.of
     for one, raw in zip(pending, replies, strict=True):
         token, record = one.token, one.record
         taken = None

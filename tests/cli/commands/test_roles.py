@@ -13,8 +13,8 @@ from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnfit
 from fairlane.operations import lease, tokens
 from fairlane.operations.fire import fire
-from fairlane.protocol import acl, keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import acl, keys, scripts
+from fairlane.protocol.lua import library
 from fairlane.protocol.steps import Command
 from tests.cli.program import ON_EVERY_KIND, Program
 from tests.support.scripts.requests import once
@@ -170,7 +170,7 @@ def test_a_user_for_lists_does_what_its_commands_do(users: Users, as_role: As, p
 # ------------------------------------------------------------------ missing rights
 
 
-def refused(url: str, step: Command | Call) -> None:
+def refused(url: str, step: Command | Call[Any]) -> None:
     """Checks that the step is refused, with a sentence that names the missing right."""
     with (
         closing(SyncDriver(url, patience_s=0)) as driver,
@@ -232,9 +232,9 @@ def test_a_monitor_writes_nothing_by_any_command(users: Users, redis_client: red
     for server in users.servers:
         load_scripts(server)
     redis_client.zadd(keys.active("req"), {"r1": 1})
-    refused(url, library().reschedule_active((keys.active("req"),), rows=["r1", "1", 2]))
+    refused(url, scripts.reschedule_active((keys.active("req"),), rows=["r1", "1", 2]))
     redis_client.delete(keys.active("req"))
-    refused(url, library().insert_tokens((keys.delayed("req"), b"{req}:5"), tokens=(5, 1, 0, "x")))
+    refused(url, scripts.insert_tokens((keys.delayed("req"), b"{req}:5"), tokens=(5, 1, 0, "x")))
     assert redis_client.dbsize() == 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.lua import Dialect, library
 from tests.cli.program import END_S, NO_SERVER, ON_EVERY_KIND, Program, finish
 from tests.support.security import load_scripts
 from tests.support.servers.clusters import run_cluster

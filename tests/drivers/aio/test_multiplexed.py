@@ -11,8 +11,7 @@ import pytest
 
 from fairlane.drivers.aio import CALLS_PER_WRITE, AsyncDriver
 from fairlane.operations import tokens
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Command, Operation
 from tests.support.network.fakes import FakeServer, fake_servers
 from tests.support.operations.lines import (
@@ -136,7 +135,7 @@ def test_a_driver_may_go_on_in_another_event_loop(server: FakeServer):
 @pytest.mark.any_command
 def test_forgotten_scripts_are_sent_whole(redis_url: str, redis_client: redis.Redis):
     def intend(name: str) -> Any:
-        return library().intend(
+        return scripts.intend(
             (keys.active("req"), keys.conf("req")), ids=[name], grace=1, above=0, now=1
         )
 

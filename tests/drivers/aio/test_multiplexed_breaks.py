@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Command
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.operations.lines import (
@@ -292,7 +291,7 @@ def nodes() -> Iterator[list[FakeServer]]:
 
 
 def intend() -> Any:
-    return library().intend(
+    return scripts.intend(
         (keys.active("req"), keys.conf("req")), ids=["x"], grace=1, above=0, now=1
     )
 

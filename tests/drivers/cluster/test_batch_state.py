@@ -12,7 +12,7 @@ from fairlane.drivers import aio as aio_connections
 from fairlane.drivers import sync as sync_connections
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations import tokens
-from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.lua import Dialect
 from fairlane.protocol.steps import Batch, Command
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.operations.drivers import both

@@ -12,7 +12,7 @@ from fairlane import settings
 from fairlane.drivers.aio import AsyncCalls
 from fairlane.drivers.topology import ServerHealth
 from fairlane.errors import NodeAway
-from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.lua import Dialect
 from fairlane.protocol.steps import Batch, Command, Pop
 
 AWAY_S = 1.0

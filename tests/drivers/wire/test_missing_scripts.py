@@ -13,8 +13,7 @@ from fairlane.drivers.sync import driver_of_all
 from fairlane.errors import RedisUnfit, ScriptsNotLoaded
 from fairlane.operations import tokens
 from fairlane.operations.script_loading import everywhere, look
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Command
 from tests.support.operations.drivers import both, run
 from tests.support.scripts.requests import once
@@ -49,7 +48,7 @@ def load(url: str) -> None:
 
 def insertion(token: str) -> Any:
     names = (keys.delayed("req"), keys.lanes("req")[5])
-    return library().insert_tokens(names, tokens=(5, 1, 0, token))
+    return scripts.insert_tokens(names, tokens=(5, 1, 0, token))
 
 
 @both

@@ -22,9 +22,8 @@ from fairlane.operations.rates import set_rate
 from fairlane.operations.submit import submit
 from fairlane.operations.take import Taker, exchange_tokens
 from fairlane.options import Policy
-from fairlane.protocol import keys
-from fairlane.protocol.replies import Reply
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.scripts import StandInReply
 from fairlane.protocol.steps import (
     Batch,
     Call,
@@ -49,7 +48,7 @@ from tests.explore.one_request.distincts import parity
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from fairlane.protocol.scripts import Library
+    from fairlane.protocol.lua import Library
     from tests.explore.machinery.names import Template
     from tests.explore.machinery.world import Doing, World
 
@@ -296,7 +295,7 @@ def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 def _walk() -> Generator[Step, Any, Any]:
     """Runs the part of a walk over all requests that restores one."""
     names = (keys.active(QUEUE),)
-    yield library().restore_active(names, id=REQUEST, due=seen_to_exist(T0))
+    yield scripts.restore_active(names, id=REQUEST, due=seen_to_exist(T0))
 
 
 KEEPER = Role("keeper", "keeper")
@@ -505,7 +504,7 @@ def _scores(value: Any) -> Any:
     return _score(value)
 
 
-def _standing(reply: Reply, *, is_used: bool) -> Any:
+def _standing(reply: StandInReply, *, is_used: bool) -> Any:
     """Returns a queue's state: what was due when it was read, unless that `is_used` up."""
     dues = () if is_used else (reply.active_due, reply.delayed_due, reply.tick_due)
     due = [0 < one <= reply.now for one in dues]
@@ -515,7 +514,7 @@ def _standing(reply: Reply, *, is_used: bool) -> Any:
 
 def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each kind of value
     """Returns a value as nested tuples, without what is the same in every state."""
-    if isinstance(value, Reply) and "audits" in value.fields:
+    if isinstance(value, StandInReply):
         return _standing(value, is_used=False)
     if isinstance(value, dict) and "standing" in value:
         rest = {name: part for name, part in value.items() if name != "standing"}
@@ -575,13 +574,13 @@ def ways(step: Handle, hows: tuple[str, ...]) -> Iterator[str]:
             yield how
 
 
-def extension(step: Handle) -> Call:
+def extension(step: Handle) -> Call[Any]:
     """Returns the step that the supervisor sends while a handler runs."""
     held = step.leases.waiting[0].slice
     return lease.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
 
 
-def split(step: Handle) -> Call | None:
+def split(step: Handle) -> Call[Any] | None:
     """Returns the step that the supervisor sends while a call is slow; None = nothing is beside it.
 
     Of three sub-requests the first one is done, the second one runs, and the third one goes back;
@@ -606,11 +605,12 @@ def install(library: Library, monkeypatch: Any) -> None:
     """Makes the operations use this library, fixed op ids and a stopped clock."""
     from fairlane import operations, settings
     from fairlane.common import clock
+    from fairlane.protocol import scripts
     from fairlane.spark import commit, direct_append, stream_ranges
 
     names = [found.name for found in pkgutil.iter_modules(operations.__path__)]
     modules = [importlib.import_module(f"{operations.__name__}.{name}") for name in names]
-    for module in (*modules, commit, direct_append, stream_ranges):
+    for module in (*modules, commit, direct_append, stream_ranges, scripts):
         if hasattr(module, "library"):
             monkeypatch.setattr(module, "library", lambda: library)
     monkeypatch.setattr("fairlane.operations.lease._ops", OPS)

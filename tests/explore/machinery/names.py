@@ -11,7 +11,7 @@ import hashlib
 import re
 from array import array
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ _PAST, _NOW, _SOON = 0, 1, 2
 _SCORES = {"seen", "intent", "above"}  # arguments that a script compares with those of `active`
 
 
-def scored(call: Call) -> list[Arg]:
+def scored(call: Call[Any]) -> list[Arg]:
     """Returns the arguments of a call, with its scores marked as such."""
     args = list(call.args)
     for i, name in enumerate(call.script.params):

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
-from fairlane.protocol import keys, scripts
+from fairlane.protocol import keys, lua
 from fairlane.protocol.request_hash import unpacked
 from fairlane.protocol.steps import Command
+from tests.support.scripts.called import called
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -145,7 +146,7 @@ class Fairlane(Protocol):
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
         """Sets up the keys. `in_stream`: small requests, too, wait in a stream from the start."""
         self._in_stream = in_stream
-        self.library = scripts.Library(root or scripts.library().root)
+        self.library = lua.Library(root or lua.library().root)
         self.keys = {
             "active": keys.active(QUEUE),
             "logged": keys.logged(QUEUE),
@@ -218,7 +219,9 @@ class Fairlane(Protocol):
 
     def checks(self, world: World, now: int) -> list[bytes]:
         """Returns calls of the product's own script `check`, one for each request."""
-        calls = [self.library.check(keys.request_keys(one), now=now) for one in self.requests]
+        calls = [
+            called(self.library["check"], keys.request_keys(one), now=now) for one in self.requests
+        ]
         return [world.doing(call).packed(now) for call in calls]
 
     def read(self, i: int, raw: Any) -> tuple[Any, str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import hiredis
 
 from fairlane.protocol.keys import part_and_id, request_keys, unique_ids
-from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.lua import Dialect
 from fairlane.protocol.steps import Call, Command
 from tests.explore.machinery.names import Namer, Template, scored
 
@@ -152,7 +152,7 @@ class Doing:
         return packed
 
 
-def keys_of(step: Call) -> list[bytes]:
+def keys_of(step: Call[Any]) -> list[bytes]:
     """Returns the keys that a script may touch: with a request's hash all keys of the request.
 
     A script for one server declares the hash, and derives the others.
@@ -236,7 +236,7 @@ class World:
 
     # Steps.
 
-    def doing(self, step: Command | Call) -> Doing:
+    def doing(self, step: Command | Call[Any]) -> Doing:
         """Prepares a step once."""
         if isinstance(step, Command):
             key: Any = step.args
@@ -247,7 +247,7 @@ class World:
             found = self._doings[key] = self._made(step)
         return found
 
-    def _made(self, step: Command | Call) -> Doing:
+    def _made(self, step: Command | Call[Any]) -> Doing:
         if isinstance(step, Command):
             word = step.args[0]
             name = word.decode() if isinstance(word, bytes) else str(word)

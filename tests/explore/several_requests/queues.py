@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.scripts import HeartbeatReply
     from fairlane.protocol.steps import Operation, Step
     from tests.explore.machinery.actors import Actor
 
@@ -39,7 +39,7 @@ def beating_worker(number: int = 1, *, has_waited: bool = False) -> Role:
 class BeatRecord(StillRecord):
     """A worker's record with what its last heartbeat reported. It drains after one round."""
 
-    def __init__(self, beat: Reply) -> None:
+    def __init__(self, beat: HeartbeatReply) -> None:
         self.is_paused = pause.QueuePause(beat.paused_until, beat.now).is_paused
         rate = rates.parse_queue_rate(QUEUE, beat.rate)
         self.queue_rate = None if rate is None else (rate.interval_us, rate.burst)

@@ -148,7 +148,7 @@ class Player:
         return options is not None and options.is_distinct
 
     def _script(self, name: str, names: Any, **given: Any) -> bytes:
-        if "now" in getattr(self.wire.scripts, name).params:
+        if "now" in self.wire.scripts[name].params:
             given["now"] = self.book.now
         return self.wire.script(name, names, **given)
 
@@ -211,7 +211,7 @@ class Player:
 
     def dispatch(self, name: str, **given: Any) -> Any:
         """Calls a script of the dispatch slot; returns its reply."""
-        wanted = getattr(self.wire.scripts, name)
+        wanted = self.wire.scripts[name]
         names = [KEYS[key] for key in wanted.keys]
         if wanted.many_keys:
             names += keys.lanes(QUEUE)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from fairlane.protocol.scripts import Dialect, Library, library
+from fairlane.protocol.lua import Dialect, Library, library
+from tests.support.scripts.called import called
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,12 +46,12 @@ class Wire:
         return packed
 
     def script(self, name: str, names: Sequence[bytes], **given: Any) -> bytes:
-        script = getattr(self.scripts, name)
+        script = self.scripts[name]
         sha = self._shas.get(name)
         if sha is None:
             source = script.source(Dialect.SINGLE)
             sha = self._shas[name] = self.one("SCRIPT", "LOAD", source)
-        call = script(names, **given)
+        call = called(script, names, **given)
         return self.pack("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
 
     def one(self, *words: Any) -> Any:

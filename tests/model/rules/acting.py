@@ -71,7 +71,7 @@ class Acting:
                 self.player.book.drop_parts(id_of(key))
         return self.player.wire.one(name, *rest)
 
-    def _call(self, call: Call) -> Any:
+    def _call(self, call: Call[Any]) -> Any:
         name, given = call.script.name, given_of(call)
         if name in DISPATCHED:
             return 1
@@ -172,7 +172,7 @@ class Acting:
         return reply
 
 
-def given_of(call: Call) -> dict[str, Any]:
+def given_of(call: Call[Any]) -> dict[str, Any]:
     """Returns the arguments of a call by their names, in the terms of the player."""
     script = call.script
     count = len(script.params)

@@ -38,7 +38,7 @@ visible = st.sampled_from((0.001, 5.0, 600.0))
 class Taking(Acting):
     """An operation of a program that takes, or has taken, sub-requests."""
 
-    def _call(self, call: Call) -> Any:
+    def _call(self, call: Call[Any]) -> Any:
         name = call.script.name
         if name not in OF_LEASES:
             return super()._call(call)

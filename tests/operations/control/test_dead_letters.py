@@ -26,8 +26,7 @@ from fairlane.operations.dead_letters import (
     queue_dead,
 )
 from fairlane.operations.requeue import drop_dead, requeue_dead
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Command, SingleServer
 from tests.support.operations.stepping import script_of
 from tests.support.scripts.dead_letters import ended, refuse, running, work_badly
@@ -451,13 +450,13 @@ def test_what_dies_while_it_is_being_requeued_runs_again_too(
     """The choice is made again after the end: nothing may be dropped that no request runs."""
     request, held = running(queue)
     end = iter([lambda: refuse(queue.driver, held, lambda body: body != b"b0")])
-    script = library().requeue_dead
+    script = scripts.requeue_dead
 
     def dying(*args: Any, **given: Any) -> Any:
         next(end, lambda: None)()
         return script(*args, **given)
 
-    monkeypatch.setattr(library(), "requeue_dead", dying, raising=False)
+    monkeypatch.setattr(scripts, "requeue_dead", dying)
     if is_cut:
         cut_at_drop(queue.driver, DeadChoice(), 0)
         assert request.state() == "done"

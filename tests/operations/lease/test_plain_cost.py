@@ -14,8 +14,7 @@ from fairlane.model import result_head
 from fairlane.operations import lease
 from fairlane.operations.lease import exchange, exchange_unit
 from fairlane.operations.tokens import parse
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from tests.support.scripts.requests import next_slice, once, settle
 from tests.worker.parts import ON_ONE_SERVER
 
@@ -69,11 +68,11 @@ class Exchanges:
     def __call__(self) -> None:
         op = lease.new_op()
         step = exchange(self.unit, op, self.held, lanes=keys.lanes("req"), want=1)
-        reply = library().exchange.reply(self.driver.run(once(step)))
+        reply = scripts.ExchangeReply.of(self.driver.run(once(step)))
         (raw,), (word,) = reply.acquired, reply.tokens
         token = parse(word)
         assert token is not None
-        taken = lease.slice_of(token, op, library().acquire.reply(raw))
+        taken = lease.slice_of(token, op, scripts.AcquireReply.of(raw))
         assert taken is not None
         ids = [entry_id for entry_id, _ in taken.entries]
         head = result_head(ids[0].rpartition(b"-")[2], b"d", 1, 0, 1500)

@@ -14,8 +14,7 @@ from fairlane.operations.lease import acquire
 from fairlane.operations.submit import submit
 from fairlane.operations.tokens import parse
 from fairlane.options import Policy, policy_of
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch
 from tests.support.scripts.requests import once
 
@@ -113,7 +112,7 @@ def test_what_is_returned_does_not_shorten_a_hold(lane: Lane, held_ms: int):
     rate = rate_of("1/s", 11, 1, Shared("req", "api"))
     lane.driver.run(rates.take([rate], 10, waits=rates.Waits.NOT_YET))
     bucket, terms = keys.bucket(rate.bucket), {"interval": 1_000_000, "burst": 10, "weight": 1}
-    lane.driver.run(once(library().hold_rate((bucket,), ms=held_ms, **terms)))
+    lane.driver.run(once(scripts.hold_rate((bucket,), ms=held_ms, **terms)))
     lane.driver.run(rates.refund([(rate, 9)]))
     taken, wait_ms = lane.driver.run(rates.take([rate], 9, waits=rates.Waits.NEVER))
     if held_ms == 60_000:

@@ -11,7 +11,7 @@ from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnfit
 from fairlane.operations import lease
 from fairlane.protocol import acl
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.lua import Dialect, library
 from fairlane.queue import Queue
 from fairlane.worker import Worker
 from tests.scripts.repair.test_full_and_forgotten import full
@@ -95,7 +95,7 @@ def test_every_command_that_a_worker_may_send_is_tried(dialect: Dialect):
     info = {"redis_version": version, "redis_mode": dialect.value}
     found = lease.commands(info)
     for name in acl.ROLES["worker"].scripts:
-        assert acl.commands_in(getattr(library(), name), dialect) <= found
+        assert acl.commands_in(library()[name], dialect) <= found
     server = acl.version(version)
     known = {one for one in acl.ROLES["worker"].commands if acl.has_command(server, one)}
     assert known - found == acl.CALL

@@ -20,8 +20,7 @@ from fairlane.operations import change as selection
 from fairlane.operations.change import apply, select, set_one
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.find import RequestFilter
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from tests.support.operations.lost_replies import Forgetful, heal, put, take
 from tests.support.operations.lost_replies import settle as settle_as
 from tests.support.operations.stepping import cut_off
@@ -257,7 +256,7 @@ def test_an_ending_that_was_not_logged_is_logged_before_the_request_goes(
 ):
     submit(queue, 1)
     selected = queue.select(Change.delete(), ["r0"])
-    queue.driver.run(once(library().cancel(keys.request_keys("r0"), reason="why")))
+    queue.driver.run(once(scripts.cancel(keys.request_keys("r0"), reason="why")))
     assert redis_client.zcard(keys.active("req")) == 1
     assert queue.change(selected).changed == 1
     assert [one.state for one in queue.completions("0", follow=False)] == ["cancelled"]

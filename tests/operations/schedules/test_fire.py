@@ -13,8 +13,7 @@ from fairlane.errors import InvalidArgument, QueueFull
 from fairlane.operations import admission, schedules
 from fairlane.operations.fire import Fired, fire, owed, plan
 from fairlane.operations.schedules import define, request_id
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Call, SingleServer
 from fairlane.queue import Queue
 from tests.support.operations.stepping import apart, cut_off
@@ -396,13 +395,13 @@ def test_a_beat_of_the_leader_counts_as_a_look(ticking: Ticking):
     ticking.put(missed="skip")
     ticking.now = ms("2026-11-24T02:30:05+01:00")
     names = (keys.workers("req"), keys.worker("req", "w:1"), keys.conf("req"))
-    same = {"id": "w:1", "started": 7, "ttl": 60_000, "now": ticking.now}
-    call = library().register_worker(names, host="b", pid=1, late=2_000, **same)
+    same: dict[str, Any] = {"id": "w:1", "started": 7, "ttl": 60_000, "now": ticking.now}
+    call = scripts.register_worker(names, host="b", pid=1, late=2_000, **same)
     ticking.driver.run(once(call))
     slot = (*names[:2], keys.active("req"), keys.delayed("req"), names[2])
     every = (*slot, keys.taken("req", "w:1"), TICKS, keys.firing("req"))
-    given = {"lock_ms": 2_500, "holds": "", "taken_ttl": 600_000, "died": ""}
-    ticking.driver.run(once(library().heartbeat(every, **same, **given)))
+    given: dict[str, Any] = {"lock_ms": 2_500, "holds": "", "taken_ttl": 600_000, "died": ""}
+    ticking.driver.run(once(scripts.heartbeat(every, **same, **given)))
     ticking.now += HOUR
     assert ticking.fire().requests == 1
 

@@ -10,6 +10,7 @@ from fairlane.errors import FairlaneError, LayoutTooNew, RedisFull
 from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
 from tests.scripts.repair.test_full_and_forgotten import full
+from tests.support.scripts.called import called
 from tests.support.scripts.requests import HOUR, Lane, numbered, once, toks, with_policy
 
 ACTIVE, CONF = keys.active("req"), keys.conf("req")
@@ -57,9 +58,9 @@ def submit_contents(lane: Lane, ids: list[str], contents: list[Any], **given: An
         *keys.turns(lane.queue),
         *[keys.request_hash(one) for one in ids],
     )
-    script = lane.scripts.submit
+    script = lane.scripts["submit"]
     reply = lane.driver.run(
-        once(SingleServer(script(names, contents=contents, **with_policy(how))))
+        once(SingleServer(called(script, names, contents=contents, **with_policy(how))))
     )
     if reply is not None and lane.checked:
         assert lane.check() == []

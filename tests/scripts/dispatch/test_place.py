@@ -9,6 +9,7 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
+from tests.support.scripts.called import called
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ def place(lane: Lane, request: str = "r", among: Sequence[str] = QUEUES, **given
     """Returns the index of the queue and the score; None from a cluster."""
     how = {"now": lane.now, "id": request, "grace": GRACE, "queues": among} | given
     names = (keys.request_hash(request or "r"), *map(keys.active, among))
-    call = lane.scripts.place(names, **how)
+    call = called(lane.scripts["place"], names, **how)
 
     def step() -> Any:
         return (yield SingleServer(call))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol.lua import library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,7 +119,7 @@ def test_a_repeated_charge_counts_twice(lane: Lane):
     first = lane.client.zscore(TENANTS, "-5|a")
     charge(lane, "1:a", 1, 500)
     assert lane.client.zscore(TENANTS, "-5|a") > first
-    assert library().charge_turns.is_once
+    assert library()["charge_turns"].is_once
 
 
 @pytest.mark.parametrize("cost", [1, 200, 10_000], ids=["quick", "usual", "slow"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlane.protocol.scripts import FOLDERS, expand, lua_folder, with_constants
+from fairlane.protocol.lua import FOLDERS, expand, lua_folder, with_constants
 from tests.support.run.for_each import for_each
 from tests.support.scripts.lua_globals import global_names
 

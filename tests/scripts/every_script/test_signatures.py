@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import (
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import (
     FOLDERS,
     Dialect,
     Library,
@@ -21,11 +21,13 @@ from fairlane.protocol.scripts import (
     with_constants,
     with_functions_in_place,
 )
+from fairlane.protocol.replies import Kinds, Reply
 from tests.support.run.for_each import for_each
-from tests.support.scripts.requests import HOUR, Lane
+from tests.support.scripts import generate
+from tests.support.scripts.requests import HOUR, Lane, reply_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 ROOT = lua_folder() / "v1"
@@ -44,13 +46,13 @@ READING = {"check", "due_schedules", "glance", "list_dead", "read_heads"}
 ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 
-REQUEST_KEYS = library().confirm.keys  # those of lib/core/request_keys.lua
+REQUEST_KEYS = library()["confirm"].keys  # those of lib/core/request_keys.lua
 
 script_of = for_each("name", NAMES)
 
 
 def script(name: str) -> Script:
-    made: Script = getattr(library(), name)
+    made: Script = library()[name]
     return made
 
 
@@ -320,48 +322,37 @@ def test_a_script_that_only_reads_calls_nothing_that_writes(name: str):
 # ------------------------------------------------------------------ calls
 
 
-@script_of
-def test_a_wrong_missing_or_extra_name_is_a_type_error(name: str):
-    """A caller's mistake is found before Redis is called: no server is there."""
-    made = script(name)
-    names = tuple(b"k" for _ in made.keys)
-    words = dict.fromkeys(made.params, 0)
-    assert list(made(names, **words).args) == [0] * len(words)
-    with pytest.raises(TypeError, match="takes no nonsense"):
-        made(names, **words, nonsense=1)
-    for param in made.params:
-        left = {other: 0 for other in words if other != param}
-        if param == "now":
-            assert made(names, **left).args[0] == ""
-        else:
-            with pytest.raises(TypeError, match=param):
-                made(names, **left)
+def test_the_typed_functions_are_those_of_the_headers():
+    """`make generate` writes them."""
+    assert generate.formatted(generate.text_of(library())) == generate.FILE.read_text()
 
 
 @script_of
-def test_a_wrong_number_of_keys_is_a_type_error(name: str):
-    made = script(name)
-    words = dict.fromkeys(made.params, 0)
+def test_a_typed_function_gives_its_arguments_in_the_order_of_the_script(name: str):
+    """A wrong number of keys is found before Redis is called."""
+    made, typed = script(name), getattr(scripts, name)
+    words: dict[str, Any] = {param: f"<{param}>" for param in made.params}
+    names = [b"k" for _ in made.keys]
+    if made.rest:
+        words[made.rest] = ["x", "y"]
+    call = typed(names, **words)
+    rest = ["x", "y"] if made.rest else []
+    assert (call.script, [*call.args]) == (made, [f"<{one}>" for one in made.params] + rest)
+    words.pop("now", None)
+    assert "now" not in made.params or typed(names, **words).args[made.params.index("now")] == ""
     with pytest.raises(TypeError, match="takes the keys"):
-        made(tuple(b"k" for _ in range(made.least_keys - 1)), **words)
-    assert made(tuple(b"k" for _ in range(made.least_keys)), **words).script is made
-    more = tuple(b"k" for _ in (*made.keys, "more"))
+        typed(names[: made.least_keys - 1], **words)
+    assert typed(names[: made.least_keys], **words).keys == names[: made.least_keys]
     if made.many_keys:
-        assert len(made(more, **words).keys) == len(more)
+        assert len(typed([*names, b"more"], **words).keys) == len(names) + 1
     else:
         with pytest.raises(TypeError, match="takes the keys"):
-            made(more, **words)
-
-
-def test_the_rest_goes_behind_the_named_arguments():
-    given = {"now": 1, "chunk": 2, "chain": "c", "before": "b", "open_ms": 3}
-    call = script("append")([b"k"] * 10, **given, bodies=[b"x", b"y"])
-    assert list(call.args) == [1, 2, "c", "b", 3, b"x", b"y"]
+            typed([*names, b"more"], **words)
 
 
 def test_there_is_no_script_that_is_not_a_file():
-    with pytest.raises(AttributeError, match="enqeue"):
-        _ = library().enqeue
+    with pytest.raises(KeyError, match="enqeue"):
+        _ = library()["enqeue"]
 
 
 def test_two_scripts_never_share_a_name():
@@ -381,61 +372,66 @@ def returned_in(code: str) -> Iterator[list[str]]:
         yield [*split(code, match.end()), "tokens"]
 
 
+def kinds_of(name: str) -> Mapping[bytes, type[Reply]]:
+    """Returns the class of each word that a script's reply may begin with."""
+    kind = reply_of(name)
+    return {} if kind is None else Kinds(kind)
+
+
 @script_of
 def test_a_header_names_what_the_script_returns(name: str):
     """Each literal reply has a word of the header and its fields; no word is invented."""
-    made = script(name)
+    kinds = kinds_of(name)
     code = plain(with_functions_in_place(expand(ROOT, path_of(name))))
-    if made.replies.is_plain or made.replies.untagged:
-        return
     seen = set()
-    for word, *fields in returned_in(code):
-        reply = made.replies[word.strip('"').encode()]
+    for word, *fields in returned_in(code) if kinds else ():
+        reply = kinds[word.strip('"').encode()]
         seen.add(reply.word)
         if not any(field.startswith("unpack(") for field in fields):
             required = [field for field in reply.fields if not field.endswith("?")]
             fits = len(required) <= len(fields) <= len(reply.fields)
             assert fits, f"{name} returns {word} with {fields}"
-    unseen = {word.decode() for word in made.replies} - seen
+    unseen = {word.decode() for word in kinds} - seen
     assert {word for word in unseen if f'"{word}"' not in code} == set()
 
 
 @script_of
 def test_a_reply_has_the_names_of_its_header(name: str):
     """Each field has a name, and each word a property; any other name is an error."""
-    made = script(name)
-    for word, kind in made.replies.items():
+    kinds = kinds_of(name)
+    for word, kind in kinds.items():
         raw = [word, *([number] * 10 for number in range(len(kind.fields)))]
-        reply = made.reply(raw)
+        reply = kind.of(raw)
         assert reply == tuple(raw)
         for field, value in zip(kind.fields, raw[1:], strict=True):
             assert getattr(reply, field.rstrip("?")) == (
                 tuple(value) if field == "summary" else value
             )
-        for other in made.replies:
+        for other in kinds:
             assert getattr(reply, f"is_{other.decode()}") is (other == word)
-        with pytest.raises(AttributeError, match=f"the reply {name} {kind.word} has no nonsense"):
-            _ = reply.nonsense
+        with pytest.raises(AttributeError, match=f"the reply {name} {kind.word}.*nonsense"):
+            _ = reply.nonsense  # type: ignore[attr-defined]
 
 
 def test_a_word_that_the_header_lacks_is_an_error():
     with pytest.raises(TypeError, match=r"extend replied b'maybe': its header has ok \| cancelled"):
-        script("extend").reply([b"maybe"])
+        scripts.ExtendReply.of([b"maybe"])
 
 
 def test_a_list_without_a_word_has_names_too():
     """The last field may be missing, or stand for all that follow."""
-    moved = script("promote").reply([3, 17])
+    moved = scripts.PromoteReply.of([3, 17])
     assert (moved.moved, moved.next_due, moved.word, moved.is_ended) == (3, 17, "", False)
-    exchanged = script("exchange").reply([[[b"lost"]], [], [], [b"r1#0.1"], [[b"stale"]]])
+    exchanged = scripts.ExchangeReply.of([[[b"lost"]], [], [], [b"r1#0.1"], [[b"stale"]]])
     assert (exchanged.settled, exchanged.acquired) == ([[b"lost"]], [[b"stale"]])
-    assert script("intend").reply([0, b"", 5, b"0"]).scores == (5, b"0")
+    assert scripts.IntendReply.of([0, b"", 5, b"0"]).scores == (5, b"0")
 
 
 @pytest.mark.parametrize("header", ["Ok", "ok count", "ok | 1", "", "ok left, tokens"])
 def test_a_header_that_cannot_be_read_is_an_error(header: str):
+    kind: Any = type("BrokenReply", (Reply,), {"script": "broken", "says": header})
     with pytest.raises(ValueError, match="broken"):
-        Script("broken", f"-- Says: {header}\nreturn 1\n")
+        kind.of([b"ok"])
 
 
 # ------------------------------------------------------------------ unpack

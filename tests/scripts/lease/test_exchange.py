@@ -11,6 +11,7 @@ from fairlane.errors import FairlaneError
 from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
 from tests.scripts.repair.test_full_and_forgotten import full
+from tests.support.scripts.called import called
 from tests.support.scripts.requests import (
     HOUR,
     Held,
@@ -79,8 +80,8 @@ def exchange(
     rest = [word for pair in sizes.items() for word in pair] + [
         word for one in leases for word in one
     ]
-    script = lane.scripts.exchange
-    call = script((*DISPATCH, *lanes), now=lane.now, sizes=rest, **given)
+    script = lane.scripts["exchange"]
+    call = called(script, (*DISPATCH, *lanes), now=lane.now, sizes=rest, **given)
     reply = lane.driver.run(once(SingleServer(call)))
     agree(script, reply)
     if lane.checked:

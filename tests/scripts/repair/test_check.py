@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.protocol import scripts
-from fairlane.protocol.scripts import expand
+from fairlane.protocol import lua
+from fairlane.protocol.lua import expand
 from tests.support.scripts.requests import HOUR, Lane
 
 SUB, COUNTER, REQ, TOK, LEASE, RETRY, OUT, DEAD, FEW, ERROR = (
@@ -142,7 +142,7 @@ def test_check_names_what_is_broken_after_the_end(lane: Lane, what: str):
 
 def test_every_sentence_of_check_is_provoked_here():
     """A sentence that no test provokes may be unreachable."""
-    text = expand(scripts.library().root, "request/check.lua")
+    text = expand(lua.library().root, "request/check.lua")
     calls = re.findall(r"^ *hold\((.*?)\)$", text, re.MULTILINE | re.DOTALL)
     provoked = " ".join(s for _, s in [*BREAKS.values(), *APART.values(), *LATE_BREAKS.values()])
     assert len(calls) == 19

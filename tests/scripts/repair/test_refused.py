@@ -10,7 +10,7 @@ import pytest
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnfit
 from fairlane.protocol import acl
-from fairlane.protocol.scripts import library
+from fairlane.protocol.lua import library
 from tests.scripts.lease.test_exchange import Exchanged, dispatch, exchange, lease
 from tests.spark.staging import Sink
 from tests.support.scripts.distinct import Distinct
@@ -351,7 +351,7 @@ def test_a_command_that_is_refused_loses_nothing(
     """With the right restored the request ends, and each sub-request is counted once."""
     if not repeated and not case.is_worker:
         pytest.skip("a producer repeats what was refused")
-    found = sorted(acl.commands_of(getattr(library(), case.script)))
+    found = sorted(acl.commands_of(library()[case.script]))
     refused = []
     wrong = []
     for command in found:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SRC = Path(fairlane.__file__).parent
 Place = tuple[str, str]  # a module and a name at its top; "*" = all names
 FACES = {"queue": {"Queue"}, "request": {"Request", "OpenRequest"}}
-NOT_FOLLOWED = ("aio", "drivers", "embedded", "protocol.scripts")
+NOT_FOLLOWED = ("aio", "drivers", "embedded", "protocol.lua")
 STEPS = {"Call", "Confirm", "Pop", "Subscribe"}
 # Commands that are known by their second word, too.
 CONTAINERS = {"CLIENT", "CLUSTER", "CONFIG", "MEMORY", "SCRIPT", "XGROUP", "XINFO"}
@@ -156,8 +156,9 @@ def _parsed(module: str) -> _Parsed | None:
 def _used(module: str, node: ast.AST) -> Iterator[Place]:
     parsed = _parsed(module)
     assert parsed is not None
+    own = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
     for one in ast.walk(node):
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id not in own:
             if one.id in parsed.names:
                 yield module, one.id
             elif one.id in parsed.imports:
@@ -175,11 +176,13 @@ def _used(module: str, node: ast.AST) -> Iterator[Place]:
 
 
 def _scripts(node: ast.AST) -> Iterator[str]:
-    """Finds `library().acquire`, and `something(library(), "acquire", ...)`."""
+    """Finds what a typed function calls, and `something(library(), "acquire", ...)`."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and one.attr != "load" and _is_library(one.value):
-            yield one.attr
-        elif isinstance(one, ast.Call) and any(map(_is_library, one.args)):
+        if not isinstance(one, ast.Call):
+            continue
+        if isinstance(one.func, ast.Name) and one.func.id == "_call":
+            yield from _texts(one.args[:1], str)
+        elif any(map(_is_library, one.args)):
             yield from _texts(one.args, str)
 
 

@@ -9,7 +9,7 @@ from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 
 if TYPE_CHECKING:
-    from fairlane.protocol.scripts import Dialect
+    from fairlane.protocol.lua import Dialect
     from fairlane.protocol.steps import Operation
     from tests.support.network.fakes import FakeServer
 

@@ -147,7 +147,7 @@ class Twice(Forgetful):
         seconds, us = self.client.time()
         args, at = list(step.args), step.script.params.index("now")
         args[at] = str(seconds * 1000 + us // 1000)
-        return Call(step.script, step.keys, args)
+        return Call(step.script, step.keys, args, step.reply)
 
     def _stored(self) -> dict[bytes, Any]:
         """Returns all that is stored, without the notes of repeats."""

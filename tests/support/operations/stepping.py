@@ -42,7 +42,7 @@ def script_of(step: Any) -> str:
     return str(getattr(getattr(call, "script", None), "name", ""))
 
 
-def _calls_of(step: Step) -> list[Call]:
+def _calls_of(step: Step) -> list[Call[Any]]:
     steps = step.steps if isinstance(step, Batch) else [step]
     return [call for call in steps if isinstance(call, Call)]
 

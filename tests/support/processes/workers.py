@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Command
 from tests.support.processes.prepared import ROOT, Forked
 from tests.support.scripts.requests import once
@@ -242,7 +241,7 @@ def check_requests(queue: Queue, client: redis.Redis) -> None:
 
 def broken(queue: Queue, request_id: str) -> list[str]:
     """Returns what the script `check` now finds in a request."""
-    found = queue.driver.run(once(library().check(keys.request_keys(request_id))))
+    found = queue.driver.run(once(scripts.check(keys.request_keys(request_id))))
     return [sentence.decode() for sentence in found]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.protocol.scripts import expand, lua_folder
+from fairlane.protocol.lua import expand, lua_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

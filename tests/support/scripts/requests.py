@@ -12,10 +12,12 @@ from fairlane.errors import InvalidArgument
 from fairlane.model import Verdict, result_head
 from fairlane.operations import lease, tokens
 from fairlane.operations.follow_up import follow_up
-from fairlane.protocol import keys
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.lua import Dialect, Library, library
 from fairlane.protocol.request_hash import PACKED, unpacked
-from fairlane.protocol.scripts import Dialect, Library, library
 from fairlane.protocol.steps import Batch, Command, NextChunk, SingleServer
+from tests.support.scripts.called import called
+from tests.support.scripts.generate import reply_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.model import Slice, Token
-    from fairlane.protocol.scripts import Script
+    from fairlane.protocol.lua import Script
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation, Step
 
 T0 = 1_700_000_000_000
@@ -116,16 +119,23 @@ class Held:
         return [body for _, body in self.entries]
 
 
+def reply_of(name: str) -> type[Reply] | None:
+    """Returns the class of a script's replies; None if a reply is a single value."""
+    found: type[Reply] | None = getattr(scripts, reply_class(name), None)
+    return found
+
+
 def agree(script: Script, raw: Any) -> None:
     """Fails if a reply of a script is not one that the script's header names."""
-    if script.replies.is_plain:
+    kind = reply_of(script.name)
+    if kind is None:
         assert not (isinstance(raw, list) and raw and isinstance(raw[0], str)), raw
         return
-    reply = script.reply(raw)
+    reply = kind.of(raw)
     least = most = len(reply.fields) + bool(reply.word)
     if reply.fields and reply.fields[-1].endswith(("?", "...")):
         least, most = least - 1, most if reply.fields[-1].endswith("?") else len(raw)
-    assert least <= len(raw) <= most, f"{script.name} replied {raw}, not {script.replies.header}"
+    assert least <= len(raw) <= most, f"{script.name} replied {raw}, not {script.says}"
 
 
 def once(step: Step) -> Operation[Any]:
@@ -196,10 +206,10 @@ class Lane:
 
     def call(self, name: str, names: tuple[bytes, ...] | list[bytes], **given: Any) -> Any:
         """Runs any script; `now` is the lane's unless given."""
-        script = getattr(self.scripts, name)
+        script = self.scripts[name]
         if "now" in script.params:
             given.setdefault("now", self.now)
-        reply = self.driver.run(once(script(names, **given)))
+        reply = self.driver.run(once(called(script, names, **given)))
         agree(script, reply)
         return reply
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fairlane.protocol import keys
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.lua import Dialect, library
 from tests.worker.faults.test_redis import POPS, commands_until
 from tests.worker.parts import ON_SINGLE
 
@@ -59,7 +59,7 @@ def test_units_are_quiet_while_another_one_holds_the_last_sub_request(
     dialect = Dialect.of(redis_client.info("server"))
     beat, acquire = (
         f"EVALSHA {script.sha(dialect).decode()} "
-        for script in (library().heartbeat, library().acquire)
+        for script in (library()["heartbeat"], library()["acquire"])
     )
     sent = [command for _, command in commands_until(redis_client, beat, 4)]
     assert [command for command in sent if command.startswith(acquire)] == []

@@ -14,7 +14,7 @@ from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import tokens
 from fairlane.protocol import keys
-from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.lua import Dialect, library
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
 from tests.support.processes.prepared import ROOT
@@ -67,7 +67,7 @@ def test_an_idle_worker_sends_only_heartbeats_and_pops(
     assert worker.wait_health(held=0)["done"] == 50
     wait_until(lambda: _measured(queue) == 50, why="all measures are sent")
     dialect = Dialect.of(redis_client.info("server"))
-    beat = f"EVALSHA {library().heartbeat.sha(dialect).decode()} "
+    beat = f"EVALSHA {library()['heartbeat'].sha(dialect).decode()} "
     sent = list(commands_until(redis_client, beat, 4))
     beats = [at for at, command in sent if command.startswith(beat)]
     pops = [at for at, command in sent if command.startswith(POPS)]

@@ -15,7 +15,7 @@ import pytest
 
 import fairlane
 from fairlane.protocol import keys
-from fairlane.protocol.scripts import Dialect, Library, library, lua_folder
+from fairlane.protocol.lua import Dialect, Library, library, lua_folder
 from tests.support.processes.workers import has_own_traceback
 from tests.support.servers.server_process import free_ports
 from tests.support.wait import wait_until
@@ -87,7 +87,7 @@ def test_workers_of_two_releases_share_a_request(
 ):
     """Each takes what the other released, by scripts of its own."""
     theirs = Library(other / "fairlane" / "lua" / "v1")
-    assert theirs.complete.sha(Dialect.SINGLE) != library().complete.sha(Dialect.SINGLE)
+    assert theirs["complete"].sha(Dialect.SINGLE) != library()["complete"].sha(Dialect.SINGLE)
     workers.start("echo", slice_s=0)
     count = 0
 

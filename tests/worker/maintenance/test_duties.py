@@ -488,7 +488,7 @@ def test_a_worker_that_finds_a_death_reports_it_with_its_next_beat():
     """Any worker may find it, and the leader looks for the tokens."""
     words: list[Any] = []
 
-    def beat(call: Call) -> list[Any]:
+    def beat(call: Call[Any]) -> list[Any]:
         words.append(call.args[call.script.params.index("died")])
         return beaten()
 

@@ -294,7 +294,7 @@ class FakeDriver:
     url = NOWHERE
     servers = SimpleNamespace(is_one=True)
 
-    def __init__(self, **answers: Callable[[Call], Any]) -> None:
+    def __init__(self, **answers: Callable[[Call[Any]], Any]) -> None:
         self.answers = answers
         self.called: list[str] = []
 
@@ -351,7 +351,7 @@ def extended(board: LeaseBoard) -> list[float]:
 def test_a_lease_that_cannot_be_extended_does_not_stop_the_others(now: list[float]):
     """Its request's server may be the one that is down."""
 
-    def extend(call: Call) -> Any:
+    def extend(call: Call[Any]) -> Any:
         if call.keys == keys.request_keys("r2"):
             raise RedisUnreachable("Redis at h:1 does not answer")
         return [b"ok"]
@@ -370,7 +370,7 @@ def test_a_lease_that_cannot_be_extended_does_not_stop_the_others(now: list[floa
 def test_a_beat_that_fails_does_not_stop_the_worker(now: list[float]):
     """It continues, unhealthy when Redis has not answered for ten seconds."""
 
-    def beat(_: Call) -> Any:
+    def beat(_: Call[Any]) -> Any:
         raise RedisUnreachable("Redis at h:1 does not answer")
 
     heartbeat = heartbeat_of(FakeDriver(heartbeat=beat), LeaseBoard(1))

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import RedisUnreachable
-from fairlane.protocol.scripts import library
+from fairlane.protocol import scripts
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.heartbeat import Heartbeat
 
@@ -29,8 +29,8 @@ class Emptied:
         self.began.append(operation.__name__)
         operation.close()
         if self.began[-1] == "heartbeat":
-            return library().heartbeat.reply([b"unknown"])
-        return library().register_worker.reply([b"ok"]), ""
+            return scripts.HeartbeatReply.of([b"unknown"])
+        return scripts.RegisterWorkerReply.of([b"ok"]), ""
 
 
 def test_an_outage_is_logged_once_a_minute_and_so_is_its_end(
@@ -63,7 +63,7 @@ class Beats:
         operation.close()
         if not self.is_up:
             raise RedisUnreachable("no answer")
-        return library().heartbeat.reply([b"ok", 0, 0, 0, 0, 0, b"0", b"", 0, 0, 0, b""])
+        return scripts.HeartbeatReply.of([b"ok", 0, 0, 0, 0, 0, b"0", b"", 0, 0, 0, b""])
 
 
 def test_a_worker_that_is_not_in_the_registry_logs_it_and_registers(

@@ -11,8 +11,7 @@ import pytest
 from fairlane.errors import NodeAway, RedisUnfit, RedisUnreachable
 from fairlane.model import Token
 from fairlane.operations import lease, tokens
-from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
+from fairlane.protocol import keys, scripts
 from fairlane.worker import Worker
 from fairlane.worker.board import COUNTS, LeaseBoard, LeaseRecord
 from fairlane.worker.child import Assignment
@@ -154,7 +153,7 @@ def test_a_token_of_an_ended_request_is_put_back_as_its_ending(
     """The end may not be logged yet."""
     request = queue.submit_request([b"x"], limit=1)
     board, token = LeaseBoard(1), popped(queue)
-    queue.driver.run(once(library().cancel(keys.request_keys(request.id), reason="")))
+    queue.driver.run(once(scripts.cancel(keys.request_keys(request.id), reason="")))
     assert redis_client.zcard(keys.active("req")) == 1
     board.records[0].begin_acquire(token, lease.new_op())
     keeper_of(queue, board).unanswered.put_back(board.records)

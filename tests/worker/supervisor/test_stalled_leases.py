@@ -48,7 +48,7 @@ class Server:
             return end.value
         raise AssertionError("one step is expected")
 
-    def _settle(self, call: Command | Call) -> list[Any]:
+    def _settle(self, call: Command | Call[Any]) -> list[Any]:
         assert isinstance(call, Call)
         assert call.script.name == "complete"
         self.calls.append([*call.args][4:])

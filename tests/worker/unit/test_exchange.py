@@ -68,7 +68,7 @@ def asked(unit: Unit, **changed: Any) -> tuple[Any, Any]:
     return loop, loop.send(done(1))
 
 
-def call_of(step: Any) -> Call:
+def call_of(step: Any) -> Call[Any]:
     """Returns the call that is sent to a server that has all keys."""
     assert isinstance(step, SingleServer)
     assert isinstance(step.step, Call)

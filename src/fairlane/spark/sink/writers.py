@@ -379,7 +379,7 @@ class Stager:
         self.name = f"{partition}:{attempt}:{secrets.token_hex(4)}"
         self._reader = Reader(plan, partition)
         self._filling: dict[str, _Filling] = {}
-        self._calls: list[Call] = []
+        self._calls: list[Call[Any]] = []
         self._held = self._held_rows = 0
 
     def write(self, batches: Iterable[Any]) -> list[Staged]:

@@ -1,0 +1,260 @@
+"""Loads the scripts of lua/: their texts, as they are sent, and their signatures.
+
+A script's first lines are its signature: `local fence = ARGV[3]  -- drawn at acquire` names the
+third argument `fence`. Lua runs these lines and this module reads them, so they can't drift apart.
+A `?` behind the name of a key, `-- ids:{id}?`, marks a last key that a call may omit: it is
+nil then. The line `-- Says:` lists the script's replies, see replies.py. From both follows the
+script's typed function in scripts.py.
+
+`-- @include lib/permits/mint.lua` inserts a text, each file once. Lua makes each function of a
+script anew at every call. So functions that the script does not use are left out. The line
+`-- @rare` before a function means that few calls need it: what only such functions use is made
+when one of them is called. Names in capitals are constants: the loader puts their values in their
+places. `-- @flags` sets how the server may treat the script: `allow-oom` (it must run when Redis is
+full, because nothing could be drained otherwise), `no-writes`, or `grows` (refused when full). The
+line `-- @once` means that a repeat would have another effect: a driver does not send the call again
+when its reply is lost. In a cluster SPUBLISH, which stays on one node, replaces PUBLISH in the
+text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairlane.protocol.replies import says_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+LAYOUT = "v1"
+FOLDERS = (
+    "request",
+    "dispatch",
+    "rates",
+    "staging",
+    "lists",
+    "topics",
+    "single_server",
+)  # of scripts; lib/ is for includes
+_INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
+_FLAGS = re.compile(r"^-- @flags (\S+)$", re.MULTILINE)
+_ONCE = re.compile(r"^-- @once$", re.MULTILINE)
+_ONE = re.compile(
+    r"^local (\w+) = (?:tonumber\()?(KEYS|ARGV)\[(\d+)\]\)?(?:\s+-- .*)?$", re.MULTILINE
+)
+_OPTIONAL = re.compile(r"^local \w+ = KEYS\[\d+\]\s+-- \S+\?\s", re.MULTILINE)
+_REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)\(.*\n(?:(?!end$).*\n)*end\n?", re.MULTILINE)
+_CONSTANT = re.compile(r'^local ([A-Z_]+) = ("[^"\\\n]*"|[A-Z_\d*^ ]+?)(?: +--.*)?\n', re.MULTILINE)
+_CONSTANT_NAME = re.compile(r'"[^"\n]*"|--.*|\b[A-Z_]+\b')
+_RARE = re.compile(r"^-- @rare\nlocal function (\w+)", re.MULTILINE)
+_ARGUMENT = re.compile(r"^local \w+ = .*\bARGV\[", re.MULTILINE)
+_NAME = re.compile(r'"[^"\n]*"|--.*|([A-Za-z_]\w*)')  # outside of texts and comments
+_PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
+
+
+def is_in_cluster(info: Mapping[str, str]) -> bool:
+    """Returns True if INFO is from a cluster node; Valkey names the field differently."""
+    return "cluster" in (info.get("redis_mode"), info.get("server_mode"))
+
+
+class Dialect(Enum):
+    """The two texts that each script has."""
+
+    SINGLE = "single"
+    CLUSTER = "cluster"  # its text publishes to sharded channels
+
+    @classmethod
+    def of(cls, info: Mapping[str, str]) -> Dialect:
+        """Returns the dialect for a server with this INFO; the server's mode decides."""
+        return cls.CLUSTER if is_in_cluster(info) else cls.SINGLE
+
+
+def lua_folder() -> Path:
+    """Returns the folder of the scripts: in the installed package, or in the checkout."""
+    packaged = Path(__file__).parents[1] / "lua"
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "lua"
+
+
+def expand(root: Path, name: str, seen: set[str] | None = None) -> str:
+    """Returns the text of one Lua file with its includes in place, each file once."""
+    seen = set() if seen is None else seen
+    seen.add(name)
+
+    def include(match: re.Match[str]) -> str:
+        return "" if match[1] in seen else expand(root, match[1], seen)
+
+    return _INCLUDE.sub(include, (root / name).read_text(encoding="utf-8")).rstrip("\n")
+
+
+def as_sent(text: str) -> str:
+    """Returns the text of a script that does the same and takes Lua less time at each call."""
+    return _in_a_function(with_functions_in_place(with_constants(text)))
+
+
+def with_constants(text: str) -> str:
+    """Returns the text with the value of each constant instead of its name.
+
+    Lua has no constants: each would be a variable, and each function that uses it captures it.
+    Raises ValueError if a constant has two values.
+    """
+    values: dict[str, str] = {}
+
+    def inlined(part: str) -> str:
+        return _CONSTANT_NAME.sub(lambda match: values.get(match[0], match[0]), part)
+
+    for name, written in _CONSTANT.findall(text):
+        is_literal = written.startswith('"') or written.isdigit()
+        value = written if is_literal else f"({inlined(written)})"
+        if values.setdefault(name, value) != value:
+            raise ValueError(f"constant {name} has the values {values[name]} and {value}")
+    return inlined(_CONSTANT.sub("", text))
+
+
+def with_functions_in_place(text: str) -> str:
+    """Returns the text without the top-level functions that it never calls.
+
+    Those that only rare functions use are inside of each of these, and made when it is called.
+    A tenth of a script's cost is making the functions that it might call.
+    """
+    texts = {match[1]: match[0] for match in _FUNCTION.finditer(text)}
+    uses = {name: _names_in(body) & texts.keys() for name, body in texts.items()}
+    main = _names_in(_FUNCTION.sub("", text)) & texts.keys()
+    rare = set(_RARE.findall(text))
+    usual = _reached(main, {name: used for name, used in uses.items() if name not in rare})
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in usual:
+            return ""
+        late = _reached(uses[name] - usual, uses) - usual if name in rare else ()
+        if not late:
+            return match[0]
+        inside = "".join([body for each, body in texts.items() if each in late])
+        return (
+            f"local function {name}(...)\n"
+            f"  if not late_functions.{name} then\n"
+            f"{inside}{match[0]}"
+            f"    late_functions.{name} = {name}\n"
+            f"  end\n"
+            f"  return late_functions.{name}(...)\n"
+            f"end\n"
+        )
+
+    placed = _FUNCTION.sub(place, text)
+    if "late_functions." not in placed:
+        return placed
+    return _ARGUMENT.sub(r"local late_functions = {}\n\g<0>", placed, count=1)
+
+
+def _in_a_function(text: str) -> str:
+    """Returns the text with all that follows its keys, from its first argument on, in a function.
+
+    Lua looks up in a list each variable of the enclosing function that a new function uses. One
+    from further outside it copies. So the keys stay outside.
+    """
+    return _ARGUMENT.sub(r"return (function()\n\g<0>", text, count=1) + "\nend)()"
+
+
+def _names_in(text: str) -> set[str]:
+    return set(_NAME.findall(text))
+
+
+def _reached(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:
+    """Returns these functions, those that these use, and so on."""
+    reached, left = set(names), list(names)
+    while left:
+        found = uses.get(left.pop(), set()) - reached
+        reached |= found
+        left += found
+    return reached
+
+
+class Script:
+    """One Lua script: its text in each dialect, their SHA-1s, and its signature."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        found = _FLAGS.search(text)
+        self.flag = found[1] if found else "grows"
+        self.is_once = _ONCE.search(text) is not None
+        self.keys = self._names(text, "KEYS")
+        self.least_keys = len(self.keys) - len(_OPTIONAL.findall(text))
+        self.params = self._names(text, "ARGV")
+        rest = {match[3]: match[1] for match in _REST.finditer(text)}
+        self.rest = rest.get("ARGV")
+        self.many_keys = "KEYS" in rest
+        self.says = says_of(text)
+        flags = "" if self.flag == "grows" else f" flags={self.flag}"
+        whole = f"#!lua{flags}\n{text}\n"
+        self._texts = {
+            Dialect.SINGLE: whole.encode(),
+            Dialect.CLUSTER: whole.replace(_PUBLISH, _SPUBLISH).encode(),
+        }
+        self._shas = {
+            dialect: hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+            for dialect, text in self._texts.items()
+        }
+
+    @staticmethod
+    def _names(text: str, kind: str) -> tuple[str, ...]:
+        found = {int(match[3]): match[1] for match in _ONE.finditer(text) if match[2] == kind}
+        return tuple(found[i] for i in sorted(found))
+
+    def source(self, dialect: Dialect) -> bytes:
+        """Returns the text that EVAL sends."""
+        return self._texts[dialect]
+
+    def sha(self, dialect: Dialect) -> bytes:
+        """Returns the digest that EVALSHA sends."""
+        return self._shas[dialect]
+
+    def check_keys(self, keys: Sequence[bytes]) -> None:
+        """Raises TypeError if the script does not take so many keys."""
+        most = len(keys) if self.many_keys else len(self.keys)
+        if not self.least_keys <= len(keys) <= most:
+            raise TypeError(f"{self.name} takes the keys {', '.join(self.keys)}, got {len(keys)}")
+
+    def __repr__(self) -> str:
+        return f"<Script {self.name}>"
+
+
+class Library:
+    """All scripts of one layout by name; read from disk at first use, or all with `load`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._paths = {
+            path.stem: path for folder in FOLDERS for path in (root / folder).glob("*.lua")
+        }
+        self._read: dict[str, Script] = {}
+
+    def __getitem__(self, name: str) -> Script:
+        script = self._read.get(name)
+        return self._now(name) if script is None else script
+
+    def _now(self, name: str) -> Script:
+        if name not in self._paths:
+            raise KeyError(f"there is no script {name}.lua in {self.root}")
+        path = self._paths[name].relative_to(self.root).as_posix()
+        script = self._read[name] = Script(name, as_sent(expand(self.root, path)))
+        return script
+
+    def __iter__(self) -> Iterator[Script]:
+        return (self[name] for name in sorted(self._paths))
+
+    def load(self) -> None:
+        """Reads every script now, for a process that may outlive its installed release."""
+        for _ in self:
+            continue
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """Returns the scripts of this release."""
+    return Library(lua_folder() / LAYOUT)
