@@ -16,7 +16,8 @@ from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.estimate import read_queue, read_request
 from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding, once
-from fairlane.operations.lives import circle_text, find_circles, waiting_lives
+from fairlane.operations.hand_over import Feed, hand_over
+from fairlane.operations.lives import circle_text, find_circles, is_unended, waiting_lives
 from fairlane.operations.pause import read_pause
 from fairlane.operations.rates import read_queue_rate
 from fairlane.operations.server_checks import retention, small_requests
@@ -26,6 +27,7 @@ from fairlane.operations.topics import read_topic
 from fairlane.operations.why import causes_of
 from fairlane.operations.workers import is_late, look_at, reap_all
 from fairlane.protocol import keys, scripts
+from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
@@ -563,24 +565,67 @@ def _left_open(page: Page) -> list[Finding]:
 
 
 def unfed(page: Page) -> Operation[list[Finding]]:
-    """Finds steps of flows that get nothing, because a step before them is gone or never came."""
-    fed = {
-        row.id: [life.id for life in waiting_lives(row.state, "", "", row.values["feed"])]
-        for row in page.live
-        if row.values["open"] == "1"
-        and row.values["feed"]
-        # Without a cursor the producer has perhaps not sent the first step yet.
-        and page.now - row.number("born") > (GRACE_MS if row.values["handed"] else _LONG_MS)
-    }
-    sources = sorted({name for names in fed.values() for name in names})
-    asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in sources]
-    states = dict(zip(sources, (yield from run_all(asked)), strict=True))
+    """Finds steps of flows that get nothing, because no leader hands over or a source is gone.
+
+    A step that must not get far ahead of the one that joins it is left out: it may wait rightly.
+    """
+    steps: list[tuple[Row, list[str]]] = []
+    for row in page.live:
+        names = [life.id for life in waiting_lives(row.state, "", "", row.values["feed"])]
+        if row.values["open"] == "1" and names:
+            steps.append((row, names))
+    sources = sorted({name for _, names in steps for name in names})
+    rows = yield from run_all([hmget(name, "state", "ended") for name in sources])
+    fields = [parse_fields(("state", "ended"), values) for values in rows]
+    known = dict(zip(sources, fields, strict=True))
+    found = []
+    for row, names in steps:
+        gone = [name for name in names if known[name][0] in {"", "abandoned"}]
+        ends = [int(known[name][1] or 0) for name in names if known[name][0] in ENDED_STATES]
+        last = max(row.number("born"), row.number("last_ms"), *ends)
+        if gone:
+            found += _orphaned(page, row, gone[0])
+        elif len(ends) == len(names) and page.now - last > GRACE_MS and not _bound_of(row):
+            what = f"gets nothing: request {names[0]} has ended, and no leader hands it over"
+            found.append(_unfed(page, row, what, "hand its results over, as a leader does"))
+    return found
+
+
+def _orphaned(page: Page, row: Row, source: str) -> list[Finding]:
+    """Returns the finding for a step whose source is not there, once that is certain."""
+    what, age = f"gets nothing: request {source} is not there", page.now - row.number("born")
+    if row.values["handed"]:
+        remedy = "cancel its flow, as a leader does"
+        return [_unfed(page, row, what, remedy)] if age > GRACE_MS else []
+    if age > settings.UNFED_OPEN_MS:
+        return [_unfed(page, row, what, "give the step up, as a leader does")]
+    # Without a cursor the producer has perhaps not sent the first step yet.
     remedy = "submit the same flow again, or fairlane cancel ID; after an hour it is cancelled"
-    return [
-        Finding("unfed", WARN, f"gets nothing: request {names[0]} is not there", remedy, step)
-        for step, those in fed.items()
-        if (names := [name for name in those if states[name] in {None, b"abandoned"}])
-    ]
+    return [Finding("unfed", WARN, what, remedy, row.id)] if age > _LONG_MS else []
+
+
+def _unfed(page: Page, row: Row, what: str, remedy: str) -> Finding:
+    return Finding("unfed", WARN, what, remedy, row.id, _feed(page.queue, row.id))
+
+
+def _feed(queue: str, name: str) -> Operation[None]:
+    """Hands over as long as there is something; what is given up ends here, too."""
+    while (done := (yield from hand_over(name))).bodies and not done.is_over:
+        pass
+    if not done.is_over:
+        yield from reap_all(queue, name)
+        (state,) = yield from read(name, "state")
+        if is_unended(state):
+            raise FairlaneError("nothing could be handed over: fairlane why ID")
+
+
+def _bound_of(row: Row) -> str:
+    """Returns the step that joins a step; "" for none, or for a feed that can't be read."""
+    try:
+        feed = Feed.parse(row.values["feed"])
+    except FairlaneError:
+        return ""
+    return feed.bound if feed else ""
 
 
 def given_back(page: Page) -> Operation[list[Finding]]:

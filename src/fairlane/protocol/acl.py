@@ -117,14 +117,14 @@ ROLES = {
         _words(
             "abandon add_turns admit append cancel change_shards change_shared check claim_dead"
             " confirm delete discard drop_active drop_dead drop_schedule due_schedules enqueue"
-            " expire_leftovers expire_workers glance hand_over insert_tokens intend list_dead"
+            " expire_leftovers expire_workers glance hand_over insert_tokens intend join list_dead"
             " move_tick pause pause_queue place put_schedule rate_queue reap refit report_backlog"
             " requeue_dead reschedule_active restore_active resume retire seal set_deadline"
             " set_limit set_max_waiting set_priority set_rate set_shards set_share submit"
         ),
         _words(
-            "cluster|info del exists get getrange hexists hget hgetall hincrby hmget hscan hset"
-            " llen lpos lrange lrem memory|usage pexpire pttl scan script|exists time unlink"
+            "cluster|info del exists get getbit getrange hexists hget hgetall hincrby hmget hscan"
+            " hset llen lpos lrange lrem memory|usage pexpire pttl scan script|exists time unlink"
             " xinfo|groups xlen xpending xrange xread xrevrange zcard zcount zrange zrangebylex"
             " zrem zscan zscore"
         )
@@ -141,9 +141,9 @@ ROLES = {
         ),
         _words("check due_schedules glance list_dead"),
         _words(
-            "cluster|info exists get getrange hexists hget hgetall hmget hscan llen lpos lrange"
-            " memory|usage pttl scan script|exists time xinfo|groups xlen xpending xrange xread"
-            " xrevrange zcard zcount zrange zrangebylex zscan zscore"
+            "cluster|info exists get getbit getrange hexists hget hgetall hmget hscan llen lpos"
+            " lrange memory|usage pttl scan script|exists time xinfo|groups xlen xpending xrange"
+            " xread xrevrange zcard zcount zrange zrangebylex zscan zscore"
         )
         | CALL,
     ),

@@ -451,7 +451,7 @@ def forwarded_list(key: bytes) -> str | None:
 
 
 def landed(target: str) -> bytes:
-    """`{<list>}:landed`: hash, the last number that came from each source."""
+    """`{<list>}:landed`: hash, the last number that came in each of the last 1,000 epochs."""
     return _beside(target, "landed")
 
 

@@ -973,10 +973,16 @@ class LandReply(Reply):
 
 
 def land(
-    keys: Sequence[bytes], *, epoch: Arg, before: Arg, chain: Arg, messages: Iterable[Arg] = ()
+    keys: Sequence[bytes],
+    *,
+    epoch: Arg,
+    before: Arg,
+    chain: Arg,
+    messages: Iterable[Arg] = (),
+    now: Arg = "",
 ) -> Call[LandReply]:
     """Pushes a batch of numbered messages to the target list, each number once."""
-    return _call("land", keys, (epoch, before, chain, *messages), LandReply.of)
+    return _call("land", keys, (now, epoch, before, chain, *messages), LandReply.of)
 
 
 def list_dead(keys: Sequence[bytes], *, after: Arg, count: Arg) -> Call[list[Any]]:

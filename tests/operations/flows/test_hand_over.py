@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import settings
 from fairlane.errors import RequestEnded
 from fairlane.operations import hand_over as hand_overs
-from fairlane.operations import workers
+from fairlane.operations import request_checks, workers
 from fairlane.operations.completion import parse_results
+from fairlane.operations.doctor import Walk
 from fairlane.operations.flow_runs import flow_state
 from fairlane.operations.flows import Flow, submit_flow
 from fairlane.operations.hand_over import hand_over
@@ -32,10 +34,11 @@ from tests.operations.flows.parts import (
 from tests.support.operations.lost_replies import settle, take
 from tests.support.operations.stepping import cut_off
 from tests.support.processes.workers import broken
-from tests.support.scripts.requests import numbered
+from tests.support.scripts.requests import HOUR, numbered
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
+    from fairlane.operations.finding import Finding
     from fairlane.queue import Queue
 
 TWO_STEPS = Flow("access").step("check", limit=2, attempts=1).step("notify", limit=2)
@@ -443,3 +446,83 @@ def test_a_step_whose_results_are_missing_cancels_the_flow_with_the_reason(
     progress = queue.request(SECOND).progress()
     reason = "flow: results of request r.1 are missing: 0 of 4 could be handed over"
     assert (progress.state, progress.reason) == ("cancelled", reason)
+
+
+# ------------------------------------------------------------------ doctor
+
+
+def unfed(plain: Any, *, repair: bool = False) -> list[Finding]:
+    """Returns what a walk finds of steps that get nothing."""
+    made = Walk("req")
+    found: list[Finding] = []
+    while not made.is_over:
+        found += [one for one in plain.run(made.page()) if one.check == "unfed"]
+    for one in found if repair else ():
+        plain.run(one.apply())
+    return found
+
+
+def test_a_step_whose_source_ended_is_fed_by_doctor(plain: Any, monkeypatch: pytest.MonkeyPatch):
+    start(plain, TWO_STEPS)
+    work(plain, *[""] * 4)
+    assert unfed(plain) == []  # a leader has time for it still
+    monkeypatch.setattr(request_checks, "GRACE_MS", -HOUR)
+    (found,) = unfed(plain)
+    what = "gets nothing: request r.1 has ended, and no leader hands it over"
+    assert (found.subject, found.what, found.severity) == (SECOND, what, "warn")
+    assert bodies_of(plain, SECOND) == []
+    (found,) = unfed(plain, repair=True)
+    assert (found.is_fixed, len(bodies_of(plain, SECOND))) == (True, 4)
+    assert unfed(plain) == []
+    work_off(plain)
+    assert [one[1:4] for one in counts(plain)] == [("done", 4, 4)] * 2
+
+
+def test_a_step_whose_source_is_gone_is_cancelled_by_doctor(
+    plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(request_checks, "GRACE_MS", -HOUR)
+    start(plain, TWO_STEPS)
+    plain.client.delete(*keys.request_keys(FIRST))
+    assert [one.what for one in unfed(plain)] == ["gets nothing: request r.1 is not there"]
+    (found,) = unfed(plain, repair=True)
+    assert found.is_fixed
+    reason = "flow: request r.1 is gone before all of it was handed over"
+    assert queue.request(SECOND).progress().reason == reason
+    assert unfed(plain) == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_step_whose_flow_was_never_submitted_is_given_up_by_doctor_after_an_hour(
+    plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
+):
+    monkeypatch.setattr(request_checks, "_LONG_MS", -HOUR)
+    begin_only(plain)
+    if is_late:
+        monkeypatch.setattr(settings, "UNFED_OPEN_MS", -HOUR)
+    (found,) = unfed(plain, repair=True)
+    assert found.is_fixed is is_late
+    assert queue.request(SECOND).state() == ("cancelled" if is_late else "active")
+
+
+def test_a_step_that_waits_for_the_one_that_joins_it_is_not_reported(
+    plain: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """It may be far ahead of that one, and is fed when that has caught up."""
+    monkeypatch.setattr(request_checks, "GRACE_MS", -HOUR)
+    flow = Flow("f").step("a", limit=2).children("b", "c").step("d")
+    start(plain, flow)
+    work(plain, *[""] * 4)
+    assert [one.subject for one in unfed(plain)] == []
+
+
+def test_what_doctor_cannot_feed_is_left_with_the_reason(
+    plain: Any, monkeypatch: pytest.MonkeyPatch
+):
+    start(plain, TWO_STEPS)
+    work(plain, *[""] * 4)
+    monkeypatch.setattr(request_checks, "GRACE_MS", -HOUR)
+    (found,) = unfed(plain)
+    plain.client.hset(keys.request_hash(SECOND), "feed", "done r.1 x")
+    plain.run(found.apply())
+    assert (found.is_fixed, "is damaged" in found.remedy) == (False, True)

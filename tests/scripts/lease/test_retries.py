@@ -110,9 +110,10 @@ def test_a_repeated_verdict_counts_once(lane: Lane):
     others = [(held.ids[0], "dead", 0), (held.ids[1], "retry", 1_000)]
     assert lane.complete(held, others=others, keep=True)[:2] == [b"ok", 2]
     lane.later(10)
-    before = lane.client.zscore(lane.names[5], held.ids[1])
+    before, noted = lane.client.zscore(lane.names[5], held.ids[1]), lane.hash()["failure"]
     assert lane.complete(held, others=others, keep=True)[:2] == [b"ok", 2]
     assert lane.client.zscore(lane.names[5], held.ids[1]) == before
+    assert (lane.number("failures"), lane.hash()["failure"]) == (2, noted)
     assert (lane.number("dead"), len(lane.dead())) == (1, 1)
 
 
@@ -150,3 +151,4 @@ def test_other_verdicts_on_foreign_entries_are_skipped(lane: Lane):
     others = [(other.ids[0], "dead", 0), (other.ids[1], "release", 0), (b"1-99", "retry", 0)]
     assert lane.complete(mine, others=others, keep=True)[:2] == [b"ok", 6]
     assert lane.pending() == {"w:1/0": 2, "w:1/1": 2}
+    assert not {"failures", "failure"} & set(lane.hash())

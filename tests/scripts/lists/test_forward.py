@@ -45,8 +45,10 @@ def settle(
     return found
 
 
-def land(lane: Lane, *messages: bytes, before: int = 0, digest: str = "") -> list[Any]:
-    given = {"epoch": "e", "before": before, "chain": digest, "messages": messages}
+def land(
+    lane: Lane, *messages: bytes, before: int = 0, digest: str = "", epoch: str = "e"
+) -> list[Any]:
+    given = {"epoch": epoch, "before": before, "chain": digest, "messages": messages}
     found: list[Any] = lane.call("land", (TARGET, LANDED), **given)
     return found
 
@@ -132,7 +134,8 @@ def test_messages_land_in_order(lane: Lane):
     assert land(lane, b"a", b"b") == [b"ok", 2]
     assert land(lane, b"c", before=2, digest=chain(b"a", b"b")) == [b"ok", 1]
     assert rest(lane, TARGET) == [b"a", b"b", b"c"]
-    assert lane.client.hgetall(LANDED) == {b"e": f"3:{chain(b'a', b'b', b'c')}".encode()}
+    known = f"3:{chain(b'a', b'b', b'c')}:{lane.now}"
+    assert lane.client.hgetall(LANDED) == {b"e": known.encode()}
 
 
 def test_a_batch_that_comes_twice_lands_once(lane: Lane):
@@ -149,7 +152,8 @@ def test_of_a_longer_batch_only_what_is_new_lands(lane: Lane):
 def test_a_late_copy_of_an_old_batch_lands_nothing(lane: Lane):
     land(lane, b"a", b"b", b"c")
     assert land(lane, b"a") == [b"ok", 0]
-    assert lane.client.hget(LANDED, "e") == f"3:{chain(b'a', b'b', b'c')}".encode()
+    known = f"3:{chain(b'a', b'b', b'c')}:{lane.now}"
+    assert lane.client.hget(LANDED, "e") == known.encode()
 
 
 def test_a_target_that_lost_messages_refuses_the_next_ones(lane: Lane):
@@ -171,6 +175,29 @@ def test_other_messages_under_the_same_numbers_are_refused(
     land(lane, b"a", b"b")
     assert land(lane, *messages, before=before, digest=digest) == [b"diverged"]
     assert rest(lane, TARGET) == [b"a", b"b"]
+
+
+def test_of_a_thousand_epochs_the_one_that_has_been_quiet_for_longest_goes(lane: Lane):
+    """A source that was set back begins another epoch, and so does each new source."""
+    came = {f"e{i}": f"1:{chain(b'a')}:{lane.now - 1000 + i}" for i in range(1000)}
+    lane.client.hset(LANDED, mapping=came)
+    for _ in range(2):
+        assert land(lane, b"b", before=1, digest=chain(b"a"), epoch="e1")[0] == b"ok"
+    assert lane.client.hlen(LANDED) == 1000
+    assert land(lane, b"a", epoch="new") == [b"ok", 1]
+    assert lane.client.hlen(LANDED) == 1000
+    assert [*map(bool, lane.client.hmget(LANDED, "e0", "e1", "e2", "new"))] == [False, *[True] * 3]
+    assert land(lane, b"c", before=1, digest=chain(b"a"), epoch="e0") == [b"gap"]
+
+
+def test_epochs_beyond_the_bound_go_together_and_those_without_a_time_first(lane: Lane):
+    """Earlier versions noted no time, and kept every epoch."""
+    lane.client.hset(LANDED, mapping={f"e{i}": f"1:{chain(b'a')}" for i in range(1200)})
+    assert land(lane, b"b", before=1, digest=chain(b"a"), epoch="e7") == [b"ok", 1]
+    lane.later(1)
+    assert land(lane, b"a", epoch="new") == [b"ok", 1]
+    assert lane.client.hlen(LANDED) == 1000
+    assert all(lane.client.hmget(LANDED, "e7", "new"))
 
 
 def test_a_target_that_holds_no_list_is_refused(lane: Lane):

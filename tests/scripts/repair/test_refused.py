@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnfit
-from fairlane.protocol import acl
+from fairlane.protocol import acl, keys
 from fairlane.protocol.lua import library
 from tests.scripts.lease.test_exchange import Exchanged, dispatch, exchange, lease
 from tests.spark.staging import Sink
@@ -376,3 +376,33 @@ def test_a_command_that_is_refused_loses_nothing(
     redis_client.flushall()
     assert "hmget" in refused
     assert wrong == []
+
+
+def handed_over(lane: Lane) -> Any:
+    names, given = (*lane.names, keys.fed(lane.id)), {"since": "0-0", "upto": "7-0"}
+    return lane.call("hand_over", names, open_ms=HOUR, bodies=[b"0", b"a", b"1", b"b"], **given)
+
+
+def put_together(lane: Lane) -> Any:
+    names = (*lane.names, keys.of_flow(lane.id), keys.fed(lane.id))
+    wrap = {"before": "[", "between": ",", "after": "]"}
+    given = {"since": "0-0,0-0", "upto": "7-0,7-0", "open_ms": HOUR, "width": 2} | wrap
+    return lane.call("join", names, parts=[b"1:0", b"a", b"2:0", b"b"], **given)
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+@pytest.mark.parametrize("hand", [handed_over, put_together])
+def test_bodies_whose_indexes_cannot_be_kept_are_not_added(
+    hand: Callable[[Lane], Any], guard: Guard, redis_client: redis.Redis
+):
+    """The cursor would move over them, and the same results would be added again later."""
+    lane = Lane(guard.driver, redis_client)
+    lane.start(0, limit=2, open_ms=HOUR)
+    before = lane.dump()
+    guard.refuse("setbit")
+    with pytest.raises(RedisUnfit):
+        hand(lane)
+    guard.allow()
+    assert lane.dump() == before
+    assert hand(lane)[0] == b"ok"
