@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -98,6 +97,8 @@ class Group(click.Group):
         name = args[0]
         is_unknown = not name.startswith("-") and self.get_command(ctx, name) is None
         if is_unknown and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
             near = self._alike(ctx, name) or get_close_matches(name, self.list_commands(ctx))
             close = " or ".join(near)
             hint = f". Did you mean {close}?" if close else ""

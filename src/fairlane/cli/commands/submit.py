@@ -117,9 +117,11 @@ def command(
         )
     if once and wish.id is not None:
         raise InvalidArgument("--once makes the id from the content: leave out --id or --once")
+    from fairlane.cli.redis_import import import_redis
     from fairlane.cli.submission import open_source
 
     end_like_interrupt()
+    import_redis()
     with ExitStack() as opened:
         source = opened.enter_context(open_source(file))
         if once:
