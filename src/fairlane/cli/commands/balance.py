@@ -28,8 +28,8 @@ def command(*, file: str, outs: tuple[str, ...], as_json: bool, redis: str | Non
     the messages of a list, for ever.
     """
     from fairlane.cli.driver import CommandDriver
+    from fairlane.cli.input_lines import open_source
     from fairlane.cli.output import write_json, write_line
-    from fairlane.cli.submission import open_source
     from fairlane.lists.balancer import Balancer
 
     driver = CommandDriver(url_of(redis))
