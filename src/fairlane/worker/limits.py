@@ -12,7 +12,7 @@ from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Verdict, result_head
 from fairlane.operations.lease import settle_part
 from fairlane.operations.workers import count_cancels
-from fairlane.worker import child as stack_dump
+from fairlane.worker import stack_dump
 from fairlane.worker.errors import too_long
 from fairlane.worker.log import attempt_fields
 from fairlane.worker.pool import ALONE, kill, listed
