@@ -42,13 +42,6 @@ if TYPE_CHECKING:
 # process is killed so long after the cancel was detected.
 
 
-# ------------------------------------------------------------------ time limits
-# Kills the processes whose handlers run for longer than their time limit.
-#
-# An async handler is cancelled by its own unit. Its process is killed only if that did not help,
-# because the handler caught the cancellation or blocked the event loop.
-
-
 _log = logging.getLogger("fairlane.worker")
 _LONGEST_GRACE_S = 86_400
 _YOUNG_S = 0.25  # leases of quick handlers end earlier than this
@@ -286,6 +279,13 @@ def _part(held: Held, worked: Worked, *, is_split: bool, is_over: bool) -> Call 
         held.request_id, held.k, str(held.fence), held.op,
         worked.done, worked.results, verdicts, keep=not is_over,
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------ time limits
+# Kills the processes whose handlers run for longer than their time limit.
+#
+# An async handler is cancelled by its own unit. Its process is killed only if that did not help,
+# because the handler caught the cancellation or blocked the event loop.
 
 
 _DUMP_S = 1.0  # how long a process may take to write its stacks before it is killed
