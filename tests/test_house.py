@@ -74,6 +74,7 @@ BY_NAME_ALLOWED = {
 }
 TEST_LINK = re.compile(r"\[\w+\.py::\w+\]\([^)]+\)")
 FILE_NAME = re.compile(r"`([\w./]+\.(?:py|lua))`")
+EMPTY_SECTION = re.compile(r"^# -{9,} (.*)\n(?:#.*\n|\n)*(?=# -{9,} |\Z)", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/" + r"(?:home|root|Users|work)/\w")
 PRINTED = {".cfg", ".ini", ".lua", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 
@@ -180,6 +181,15 @@ def test_functions_are_small():
     assert {name: size for name, size in sizes.items() if size > 80} == {}
 
 
+def test_no_section_is_empty():
+    """The comment of a section stands directly above its code."""
+    assert [
+        f"{name_of(path)}: {title.strip()}"
+        for path in sources(SRC)
+        for title in EMPTY_SECTION.findall(path.read_text())
+    ] == []
+
+
 # ------------------------------------------------------------------ layers
 
 
@@ -230,6 +240,17 @@ def used_by(path: Path) -> set[str]:
         if module.startswith("fairlane.")
     }
     return names | {name.rpartition(".")[0] for name in names}
+
+
+def test_no_file_imports_a_module_under_two_names():
+    found: dict[str, set[str]] = {}
+    for path in sources(SRC):
+        for node in parse(path).body:
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    place = f"{name_of(path)}: {node.module}.{alias.name}"
+                    found.setdefault(place, set()).add(alias.asname or alias.name)
+    assert {place: names for place, names in found.items() if len(names) > 1} == {}
 
 
 def test_the_core_imports_nothing_of_spark():

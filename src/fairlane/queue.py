@@ -9,29 +9,18 @@ from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.flows import FlowRun, Flows
-from fairlane.operations import admission, completion, dead_letters, find, queues, rates, shards
-from fairlane.operations import change as selection
-from fairlane.operations import pause as queue_pause
-from fairlane.operations.change import apply
-from fairlane.operations.estimate import demand
-from fairlane.operations.flows import checked_flow, submit_flow
-from fairlane.operations.lease import Measured, read_stats
-from fairlane.operations.observe import snapshot
-from fairlane.operations.open_request import open_request
+from fairlane.operations import admission
 from fairlane.operations.submit import Many, checked_requests, submit
-from fairlane.operations.take import Taker, take
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.redis_url import resolve_url
 from fairlane.request import OpenRequest, Request
-from fairlane.schedules import Schedules
-from fairlane.taken import Taken, taker_name
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from fairlane.flows import FlowRun, Flows
     from fairlane.found import (
         ChangeReport,
         Demand,
@@ -46,10 +35,14 @@ if TYPE_CHECKING:
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
+    from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.pause import QueuePause
     from fairlane.operations.shards import ShardLayout
+    from fairlane.operations.take import Taker
     from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.schedules import Schedules
+    from fairlane.taken import Taken
 
 
 class Queue:
@@ -183,6 +176,8 @@ class Queue:
         without an addition for an hour is cancelled. The options are those of submit_request;
         `durable` does not apply. Raises RequestExists, RequestEnded, InvalidArgument, RedisError.
         """
+        from fairlane.operations.open_request import open_request
+
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             begun = self.driver.run(open_request(id_for(policy, id), policy, [], max_wait_s))
@@ -213,6 +208,9 @@ class Queue:
         the first one. While no worker lives, the call also does the queue's maintenance that is
         due. Raises InvalidArgument, and RedisError if nothing was taken.
         """
+        from fairlane.operations.take import take
+        from fairlane.taken import Taken
+
         with receiving(self.name) as span:
             taken = self.driver.run(take(self._taker, count, visible_for, wait_s))
             span.received(taken)
@@ -220,6 +218,9 @@ class Queue:
 
     @cached_property
     def _taker(self) -> Taker:
+        from fairlane.operations.take import Taker
+        from fairlane.taken import taker_name
+
         return Taker(self.name, taker_name)
 
     def taken(self, receipt: str) -> Taken:
@@ -227,6 +228,8 @@ class Queue:
 
         Raises InvalidArgument for what is no receipt of this queue.
         """
+        from fairlane.taken import Taken
+
         return Taken(self.driver, *Taken.parts_of_text(self.name, receipt))
 
     def submit_flow(
@@ -240,6 +243,9 @@ class Queue:
         `properties`. Raises what submit_request raises; a flow that is not valid raises before
         anything is written.
         """
+        from fairlane.flows import FlowRun
+        from fairlane.operations.flows import checked_flow, submit_flow
+
         run = keys.new_id() if id is None else id
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
@@ -249,11 +255,15 @@ class Queue:
     @property
     def flows(self) -> Flows:
         """Returns the runs of flows that began in this queue: `find`, `run`."""
+        from fairlane.flows import Flows
+
         return Flows(self)
 
     @property
     def schedules(self) -> Schedules:
         """Returns the recurring work of this queue: `add`, `list`, `pause`, `resume`, `remove`."""
+        from fairlane.schedules import Schedules
+
         return Schedules(self.driver, self.name)
 
     def completions(self, since: str | None = None, *, follow: bool = True) -> Iterator[Completion]:
@@ -265,6 +275,8 @@ class Queue:
         about the last 100,000, more for readers that are behind (at most 2,000,000), and a failover
         may lose the newest. Then read on from an earlier `log_id` or "0".
         """
+        from fairlane.operations import completion
+
         after = self.driver.run(completion.last_completion(self.name)) if since is None else since
         block = settings.BLOCK_MS if follow else 0
         reader = completion.LogReader(self.name, after)
@@ -278,6 +290,8 @@ class Queue:
 
     def status(self) -> dict[str, Any]:
         """Returns tokens by lane, beats of workers, and the 1,000 most urgent requests."""
+        from fairlane.operations import queues
+
         return self.driver.run(queues.queue_status(self.name))
 
     def list_requests(
@@ -291,6 +305,8 @@ class Queue:
         `sort` is priority, submitted, waiting or state, with - in front if it falls.
         Raises InvalidArgument, and TypeError for a wrong filter.
         """
+        from fairlane.operations import find
+
         chosen = find.filter_of(**wanted)
         return self.driver.run(find.list_requests(self.name, chosen, limit, after, sort))
 
@@ -305,14 +321,20 @@ class Queue:
         They are named by `ids`, or chosen in this queue by `wanted`, the filters of list_requests.
         `everything` is required if there is neither. Raises InvalidArgument, RequestNotFound.
         """
+        from fairlane.operations import change as selection
+
         return self.driver.run(selection.choose(self.name, change, ids, **wanted))
 
     def change(self, selected: Selection, report: ChangeReport | None = None) -> ChangeReport:
         """Makes the change; after an error `report` shows how far it came. A repeat is safe."""
+        from fairlane.operations.change import apply
+
         return self.driver.run(apply(selected, report))
 
     def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats, at most `limit`, those alive first."""
+        from fairlane.operations import find
+
         return self.driver.run(find.list_workers(self.name, limit))
 
     def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
@@ -321,18 +343,26 @@ class Queue:
 
     def errors(self) -> QueueErrors:
         """Returns the dead sub-requests of all requests by failure; it reads up to 100,000."""
+        from fairlane.operations import dead_letters
+
         return self.driver.run(dead_letters.queue_errors(self.name))
 
     def demand(self) -> Demand:
         """Returns how many more leases workers could take now: a signal for autoscaling."""
+        from fairlane.operations.estimate import demand
+
         return self.driver.run(demand(self.name))
 
     def snapshot(self) -> Snapshot:
         """Returns how the queue stands, from one bounded read: what a dashboard shows."""
+        from fairlane.operations.observe import snapshot
+
         return self.driver.run(snapshot(self.name))
 
     def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""
+        from fairlane.operations.lease import read_stats
+
         return self.driver.run(read_stats(self.name))
 
     def set_max_waiting(self, most: int) -> Bounds:
@@ -349,6 +379,8 @@ class Queue:
         0 = the queue's own lanes. Workers read the change within a second; tokens of existing
         requests are moved, too. Returns the shards now and the former ones. Raises InvalidArgument.
         """
+        from fairlane.operations import shards
+
         self.driver.servers.moved()  # the topology of a cluster is read again
         self.driver.run(shards.read_shards(self.name))
         wanted = shards.choose(self.name, count, self.driver.servers.homes)
@@ -360,10 +392,14 @@ class Queue:
         After `for_s` seconds (at most a year) it resumes without a call; None = at `resume`. Each
         worker uses this within a second. Returns until when. Raises InvalidArgument.
         """
+        from fairlane.operations import pause as queue_pause
+
         return self.driver.run(queue_pause.pause_queue(self.name, for_s))
 
     def resume(self) -> bool:
         """Ends the pause of this queue; returns False if it was not paused."""
+        from fairlane.operations import pause as queue_pause
+
         return self.driver.run(queue_pause.resume_queue(self.name))
 
     def set_rate(self, rate: str | None, burst: int | None = None) -> None:
@@ -372,6 +408,8 @@ class Queue:
         `burst` may start together after a pause, by default what the rate allows in 0.1 s.
         Workers use it within a second. Raises InvalidArgument.
         """
+        from fairlane.operations import rates
+
         self.driver.run(rates.set_queue_rate(self.name, rate, burst))
 
     def close(self) -> None:

@@ -11,11 +11,6 @@ from fairlane.common.chunking import Body, chunks
 from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
-from fairlane.operations import change, completion, dead_letters, request_state, requeue
-from fairlane.operations.estimate import recent_leases
-from fairlane.operations.rates import set_rate
-from fairlane.operations.results import flow
-from fairlane.operations.why import why
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -40,10 +35,14 @@ class Request:
 
     def state(self) -> str:
         """Returns active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
+        from fairlane.operations import completion
+
         return self.queue.driver.run(completion.state(self.id))
 
     def progress(self) -> Progress:
         """Returns the counts now: total, done, dead, cancelled, held, limit. RequestNotFound."""
+        from fairlane.operations import request_state
+
         return self.queue.driver.run(request_state.progress(self.id))
 
     def wait(self, timeout: float | None = None) -> str:
@@ -51,6 +50,8 @@ class Request:
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
         """
+        from fairlane.operations import completion
+
         return self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
 
     def results(
@@ -71,6 +72,8 @@ class Request:
         while no result comes; use it to flush output. Raises InvalidArgument, RequestNotFound,
         WaitTimeout, and RequestLost if results are gone before they are read.
         """
+        from fairlane.operations.results import flow
+
         items = flow(self.id, order, timeout)
         try:
             item = next(items)
@@ -87,6 +90,8 @@ class Request:
 
     def why(self) -> WhyWaiting:
         """Returns what holds up the request, its place, and when it may start. RequestNotFound."""
+        from fairlane.operations.why import why
+
         return self.queue.driver.run(why(self.id))
 
     def leases(self, after: str = "") -> RecentLeases:
@@ -95,10 +100,14 @@ class Request:
         `after` is the `log_id` of a settled lease: only later ones are returned. Raises
         RequestNotFound, InvalidArgument.
         """
+        from fairlane.operations.estimate import recent_leases
+
         return self.queue.driver.run(recent_leases(self.id, after))
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Cancels the request; True if it has ended, False while some of it is still held."""
+        from fairlane.operations import change
+
         own = change.cancel(self.id, reason, queue=self.queue.name)
         return self.queue.driver.run(own)
 
@@ -108,10 +117,14 @@ class Request:
         Returns the state: `paused`, or `cancelling` or `expiring` if its end is near anyway. Raises
         RequestNotFound, RequestEnded.
         """
+        from fairlane.operations import change
+
         return self.queue.driver.run(change.pause(self.id))
 
     def resume(self) -> str:
         """Continues a paused request. Returns its state; see pause, also for what it raises."""
+        from fairlane.operations import change
+
         return self.queue.driver.run(change.resume(self.id))
 
     def set_limit(self, limit: int) -> None:
@@ -119,10 +132,14 @@ class Request:
 
         Raises InvalidArgument, RequestNotFound, RequestEnded.
         """
+        from fairlane.operations import change
+
         self.queue.driver.run(change.set_limit(self.id, limit))
 
     def set_priority(self, priority: int) -> None:
         """Moves waiting tokens to the lane `priority`, 0 to 99; raises the same as set_limit."""
+        from fairlane.operations import change
+
         self.queue.driver.run(change.set_priority(self.id, priority))
 
     def set_deadline(self, deadline_s: float) -> None:
@@ -130,6 +147,8 @@ class Request:
 
         Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
         """
+        from fairlane.operations import change
+
         deadline_ms = ms_of("deadline_s", deadline_s)
         self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
 
@@ -138,6 +157,8 @@ class Request:
 
         Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
         """
+        from fairlane.operations import change
+
         self.queue.driver.run(change.set_share(self.id, share))
 
     def set_rate(
@@ -149,14 +170,20 @@ class Request:
         shares the rate with the requests that have the same key and the same rate. Raises
         InvalidArgument, RequestNotFound, RequestEnded.
         """
+        from fairlane.operations.rates import set_rate
+
         self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 
     def errors(self) -> RequestErrors:
         """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""
+        from fairlane.operations import dead_letters
+
         return self.queue.driver.run(dead_letters.request_errors(self.id))
 
     def dead(self) -> Iterator[DeadSubRequest]:
         """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
+        from fairlane.operations import dead_letters
+
         after = ""
         while page := self.queue.driver.run(dead_letters.read_dead(self.id, after)):
             yield from page
@@ -176,6 +203,8 @@ class Request:
         RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: repeat the call
         after its end).
         """
+        from fairlane.operations import requeue
+
         choice = DeadChoice.of(fingerprint, indexes)
         run_by, _ = self.queue.driver.run(requeue.requeue_dead(self.id, choice))
         return self if run_by == self.id else Request(self.queue, run_by)
@@ -190,6 +219,8 @@ class Request:
 
         Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
         """
+        from fairlane.operations import requeue
+
         choice = DeadChoice.of(fingerprint, indexes)
         return self.queue.driver.run(requeue.drop_dead(self.id, choice))
 

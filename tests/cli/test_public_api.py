@@ -8,14 +8,14 @@ PREFIX = "fairlane.operations."
 # Operators' tools read or repair what programs need not, so the public API has no method for it.
 ALLOWED = {
     "cli.commands.dead": "groups of failures, and whether a requeue is a repeat",
+    "cli.commands.change": "several changes of one request, all checked before the first is made",
     "cli.commands.doctor": "diagnosis",
     "cli.commands.flow": "the shared state of a run that is only named",
-    "cli.commands.forward": "the reasons why numbers begin again",
+    "cli.commands.lists": "the reasons why numbers begin again",
     "cli.commands.queues": "the queues of a whole Redis",
     "cli.commands.queue": "a queue's settings as they are stored",
     "cli.commands.schedule": "a definition that is checked before it connects",
     "cli.commands.scripts": "deployment",
-    "cli.commands.set": "several changes of one request, all checked before the first is made",
     "cli.commands.stats": "the reset of measurements",
     "cli.commands.status": "holders, retries and Redis's clock",
     "cli.commands.submit": "content_id of lines that are read in blocks",

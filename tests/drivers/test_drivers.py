@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.drivers import encoding, sync
-from fairlane.drivers.error_mapping import check_fitness
+from fairlane.drivers.fitness import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.operations import request_state, tokens
 from fairlane.operations.submit import submit

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.cli.registry import SHARED
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import acl, keys
 from fairlane.protocol.lua import Dialect, library
@@ -73,6 +74,7 @@ PARTS = {
     "schedule list": ("cli.commands.schedule", "list_"),
     "scripts load": ("cli.commands.scripts", "load"),
 }
+PARTS |= {name: (f"cli.commands.{file}", part) for name, (file, part) in SHARED.items()}
 PARTS["scripts verify"] = ("cli.commands.scripts", "verify")
 PARTS |= {
     f"spark {name}": (f"spark.commands.{name}", "*")

@@ -6,33 +6,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
-from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
 from fairlane.aio.request import Opening, Request
-from fairlane.aio.schedules import AsyncSchedules
-from fairlane.aio.taken import AsyncTaken
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.operations import admission, completion, dead_letters, find, queues, rates, shards
-from fairlane.operations import change as selection
-from fairlane.operations import pause as queue_pause
-from fairlane.operations.change import apply
-from fairlane.operations.estimate import demand
-from fairlane.operations.flows import checked_flow, submit_flow
-from fairlane.operations.lease import Measured, read_stats
-from fairlane.operations.observe import snapshot
-from fairlane.operations.open_request import open_request
+from fairlane.operations import admission
 from fairlane.operations.submit import Many, each_request, submit
-from fairlane.operations.take import Taker, take
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.redis_url import resolve_url
-from fairlane.taken import taker_name
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 
+    from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
+    from fairlane.aio.schedules import AsyncSchedules
+    from fairlane.aio.taken import AsyncTaken
     from fairlane.found import (
         ChangeReport,
         Demand,
@@ -47,9 +37,11 @@ if TYPE_CHECKING:
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
+    from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.pause import QueuePause
     from fairlane.operations.shards import ShardLayout
+    from fairlane.operations.take import Taker
     from fairlane.options import RequestOptions, SharedOptions
 
 
@@ -160,6 +152,8 @@ class Queue:
         **options: Unpack[RequestOptions],
     ) -> Opening:
         """Begins a request and leaves it open; see fairlane.queue.Queue.open."""
+        from fairlane.operations.open_request import open_request
+
         span = sending(self.name)
         policy = policy_of(self.name, trace=span.trace, **options)
         begun = open_request(id_for(policy, id), policy, [], max_wait_s)
@@ -188,6 +182,9 @@ class Queue:
         wait_s: float = 0.0,
     ) -> list[AsyncTaken]:
         """Takes up to `count` sub-requests as a worker would; see fairlane.queue.Queue.take."""
+        from fairlane.aio.taken import AsyncTaken
+        from fairlane.operations.take import take
+
         with receiving(self.name) as span:
             taken = await self.driver.run(take(self._taker, count, visible_for, wait_s))
             span.received(taken)
@@ -195,10 +192,15 @@ class Queue:
 
     @cached_property
     def _taker(self) -> Taker:
+        from fairlane.operations.take import Taker
+        from fairlane.taken import taker_name
+
         return Taker(self.name, taker_name)
 
     def taken(self, receipt: str) -> AsyncTaken:
         """Returns the sub-request with this receipt; see fairlane.queue.Queue.taken."""
+        from fairlane.aio.taken import AsyncTaken
+
         return AsyncTaken(self.driver, *AsyncTaken.parts_of_text(self.name, receipt))
 
     async def submit_flow(
@@ -211,6 +213,9 @@ class Queue:
         max_wait_s: float = 0.0,
     ) -> AsyncFlowRun:
         """Submits a flow; see fairlane.queue.Queue.submit_flow."""
+        from fairlane.aio.flows import AsyncFlowRun
+        from fairlane.operations.flows import checked_flow, submit_flow
+
         run = keys.new_id() if id is None else id
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
@@ -221,17 +226,23 @@ class Queue:
     @property
     def flows(self) -> AsyncFlows:
         """Returns the runs of flows that began in this queue; see fairlane.queue.Queue.flows."""
+        from fairlane.aio.flows import AsyncFlows
+
         return AsyncFlows(self)
 
     @property
     def schedules(self) -> AsyncSchedules:
         """Returns the recurring work of this queue; see fairlane.queue.Queue.schedules."""
+        from fairlane.aio.schedules import AsyncSchedules
+
         return AsyncSchedules(self.driver, self.name)
 
     async def completions(
         self, since: str | None = None, *, follow: bool = True
     ) -> AsyncIterator[Completion]:
         """Yields endings from the durable log; see fairlane.queue.Queue.completions."""
+        from fairlane.operations import completion
+
         after = (
             await self.driver.run(completion.last_completion(self.name)) if since is None else since
         )
@@ -247,6 +258,8 @@ class Queue:
 
     async def status(self) -> dict[str, Any]:
         """Returns counts, workers and unfinished requests; see fairlane.queue.Queue.status."""
+        from fairlane.operations import queues
+
         return await self.driver.run(queues.queue_status(self.name))
 
     async def list_requests(
@@ -254,6 +267,8 @@ class Queue:
         **wanted: Unpack[RequestFilters],
     ) -> RequestPage:  # fmt: skip
         """Returns a page of requests; see fairlane.queue.Queue.list_requests."""
+        from fairlane.operations import find
+
         chosen = find.filter_of(**wanted)
         listing = find.list_requests(self.name, chosen, limit, after, sort)
         return await self.driver.run(listing)
@@ -265,14 +280,20 @@ class Queue:
         **wanted: Unpack[RequestChoice],
     ) -> Selection:
         """Returns the requests that `change` would change; see fairlane.queue.Queue.select."""
+        from fairlane.operations import change as selection
+
         return await self.driver.run(selection.choose(self.name, change, ids, **wanted))
 
     async def change(self, selected: Selection, report: ChangeReport | None = None) -> ChangeReport:
         """Makes the change in batches; see fairlane.queue.Queue.change."""
+        from fairlane.operations.change import apply
+
         return await self.driver.run(apply(selected, report))
 
     async def workers(self, limit: int = 1000) -> WorkerPage:
         """Returns the workers with the newest beats; see fairlane.queue.Queue.workers."""
+        from fairlane.operations import find
+
         return await self.driver.run(find.list_workers(self.name, limit))
 
     async def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
@@ -281,18 +302,26 @@ class Queue:
 
     async def errors(self) -> QueueErrors:
         """Returns how sub-requests failed in all requests; see fairlane.queue.Queue.errors."""
+        from fairlane.operations import dead_letters
+
         return await self.driver.run(dead_letters.queue_errors(self.name))
 
     async def demand(self) -> Demand:
         """Returns how many more leases workers could take; see fairlane.queue.Queue.demand."""
+        from fairlane.operations.estimate import demand
+
         return await self.driver.run(demand(self.name))
 
     async def snapshot(self) -> Snapshot:
         """Returns how the queue stands; see fairlane.queue.Queue.snapshot."""
+        from fairlane.operations.observe import snapshot
+
         return await self.driver.run(snapshot(self.name))
 
     async def stats(self) -> dict[int, Measured]:
         """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""
+        from fairlane.operations.lease import read_stats
+
         return await self.driver.run(read_stats(self.name))
 
     async def set_max_waiting(self, most: int) -> Bounds:
@@ -301,6 +330,8 @@ class Queue:
 
     async def set_shards(self, count: int) -> ShardLayout:
         """Spreads this queue's lanes over slots; see fairlane.queue.Queue.set_shards."""
+        from fairlane.operations import shards
+
         self.driver.servers.moved()
         await self.driver.run(shards.read_shards(self.name))
         wanted = shards.choose(self.name, count, self.driver.servers.homes)
@@ -308,14 +339,20 @@ class Queue:
 
     async def pause(self, *, for_s: float | None = None) -> QueuePause:
         """Pauses this queue; see fairlane.queue.Queue.pause."""
+        from fairlane.operations import pause as queue_pause
+
         return await self.driver.run(queue_pause.pause_queue(self.name, for_s))
 
     async def resume(self) -> bool:
         """Ends the pause of this queue; returns False if it was not paused."""
+        from fairlane.operations import pause as queue_pause
+
         return await self.driver.run(queue_pause.resume_queue(self.name))
 
     async def set_rate(self, rate: str | None, burst: int | None = None) -> None:
         """Gives this queue a rate, or none; see fairlane.queue.Queue.set_rate."""
+        from fairlane.operations import rates
+
         await self.driver.run(rates.set_queue_rate(self.name, rate, burst))
 
     async def close(self) -> None:

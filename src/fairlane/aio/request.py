@@ -10,11 +10,6 @@ from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
-from fairlane.operations import change, completion, dead_letters, request_state, requeue
-from fairlane.operations.estimate import recent_leases
-from fairlane.operations.rates import set_rate
-from fairlane.operations.results import flow
-from fairlane.operations.why import why
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -38,10 +33,14 @@ class Request:
 
     async def state(self) -> str:
         """Returns active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
+        from fairlane.operations import completion
+
         return await self.queue.driver.run(completion.state(self.id))
 
     async def progress(self) -> Progress:
         """Returns the counts now: total, done, dead, cancelled, held, limit. RequestNotFound."""
+        from fairlane.operations import request_state
+
         return await self.queue.driver.run(request_state.progress(self.id))
 
     async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as in the blocking API
@@ -49,6 +48,8 @@ class Request:
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
         """
+        from fairlane.operations import completion
+
         return await self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
 
     async def results(
@@ -58,6 +59,8 @@ class Request:
         timeout: float | None = None,  # noqa: ASYNC109  same word as in the blocking API
     ) -> AsyncIterator[Result]:
         """Yields every result, also while the request runs; see queue.Request.results."""
+        from fairlane.operations.results import flow
+
         items = flow(self.id, order, timeout)
         try:
             item = next(items)
@@ -73,53 +76,77 @@ class Request:
 
     async def why(self) -> WhyWaiting:
         """Returns what holds up the request, and an estimate; see queue.Request.why."""
+        from fairlane.operations.why import why
+
         return await self.queue.driver.run(why(self.id))
 
     async def leases(self, after: str = "") -> RecentLeases:
         """Returns who holds its permits, and what was settled last; see queue.Request.leases."""
+        from fairlane.operations.estimate import recent_leases
+
         return await self.queue.driver.run(recent_leases(self.id, after))
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Cancels the request; True if it has ended, False while some of it is still held."""
+        from fairlane.operations import change
+
         own = change.cancel(self.id, reason, queue=self.queue.name)
         return await self.queue.driver.run(own)
 
     async def pause(self) -> str:
         """Starts no more sub-requests until `resume`; see queue.Request.pause."""
+        from fairlane.operations import change
+
         return await self.queue.driver.run(change.pause(self.id))
 
     async def resume(self) -> str:
         """Continues a paused request; see queue.Request.resume."""
+        from fairlane.operations import change
+
         return await self.queue.driver.run(change.resume(self.id))
 
     async def set_limit(self, limit: int) -> None:
         """Lets at most `limit` workers take slices from now on; see queue.Request.set_limit."""
+        from fairlane.operations import change
+
         await self.queue.driver.run(change.set_limit(self.id, limit))
 
     async def set_priority(self, priority: int) -> None:
         """Moves tokens of the request to the lane `priority`; see queue.Request.set_priority."""
+        from fairlane.operations import change
+
         await self.queue.driver.run(change.set_priority(self.id, priority))
 
     async def set_deadline(self, deadline_s: float) -> None:
         """Starts nothing after so many seconds from now; see queue.Request.set_deadline."""
+        from fairlane.operations import change
+
         await self.queue.driver.run(change.set_deadline(self.id, ms_of("deadline_s", deadline_s)))
 
     async def set_share(self, share: int) -> None:
         """Gives the tenant of this request another share; see queue.Request.set_share."""
+        from fairlane.operations import change
+
         await self.queue.driver.run(change.set_share(self.id, share))
 
     async def set_rate(
         self, rate: str | None = None, burst: int | None = None, weight: int | None = None
     ) -> None:
         """Lets at most `rate` sub-requests start from now on; see queue.Request.set_rate."""
+        from fairlane.operations.rates import set_rate
+
         await self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 
     async def errors(self) -> RequestErrors:
         """Returns how sub-requests failed; see queue.Request.errors."""
+        from fairlane.operations import dead_letters
+
         return await self.queue.driver.run(dead_letters.request_errors(self.id))
 
     async def dead(self) -> AsyncIterator[DeadSubRequest]:
         """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
+        from fairlane.operations import dead_letters
+
         after = ""
         while page := await self.queue.driver.run(dead_letters.read_dead(self.id, after)):
             for dead in page:
@@ -133,6 +160,8 @@ class Request:
         indexes: Iterable[int] | None = None,
     ) -> Request:
         """Lets dead sub-requests run again; see queue.Request.requeue_dead."""
+        from fairlane.operations import requeue
+
         choice = DeadChoice.of(fingerprint, indexes)
         run_by, _ = await self.queue.driver.run(requeue.requeue_dead(self.id, choice))
         return self if run_by == self.id else Request(self.queue, run_by)
@@ -144,6 +173,8 @@ class Request:
         indexes: Iterable[int] | None = None,
     ) -> int:
         """Deletes dead sub-requests; see queue.Request.drop_dead."""
+        from fairlane.operations import requeue
+
         choice = DeadChoice.of(fingerprint, indexes)
         return await self.queue.driver.run(requeue.drop_dead(self.id, choice))
 

@@ -25,6 +25,7 @@ def worker_main() -> None:
 
 
 def _run(called_as: str, name: str | None = None) -> None:
+    import gc
     import sys
 
     try:
@@ -33,4 +34,5 @@ def _run(called_as: str, name: str | None = None) -> None:
         status = run(called_as, name)
     except KeyboardInterrupt:  # before the command began
         status = 130
+    gc.freeze()  # else the interpreter searches all modules for garbage as it ends
     sys.exit(status)

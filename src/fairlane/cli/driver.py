@@ -9,7 +9,6 @@ from fairlane.cli.output import note
 from fairlane.common import clock
 from fairlane.drivers.driver import BACK, away
 from fairlane.drivers.sync import SyncDriver
-from fairlane.operations.queues import reach
 from fairlane.protocol.steps import Command, Message, NextChunk, Pause
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ class CommandDriver(SyncDriver):
         try:
             self.check(self.patience_s)
             if queue is not None and not self.servers.is_one:
+                from fairlane.operations.queues import reach
+
                 self.run(reach(queue))
         finally:
             self._quiet_s = AWAY_S

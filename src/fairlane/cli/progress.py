@@ -28,7 +28,7 @@ from fairlane.common.text import exact, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fairlane.cli.submission import Source
+    from fairlane.cli.input_lines import Source
     from fairlane.errors import RedisUnreachable
     from fairlane.model import Progress
     from fairlane.protocol.steps import Operation

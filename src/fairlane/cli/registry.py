@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 PACKAGE = "fairlane.cli.commands"
 
-# In the order of a request's life; each but `spark` is a file of PACKAGE.
+# In the order of a request's life; each but `spark` and those of SHARED is a file of PACKAGE.
 COMMANDS = (
     "submit",
     "worker",
@@ -51,6 +50,12 @@ COMMANDS = (
 )
 
 
+# The commands whose file has others of the same subject: its name, and the command's name in it.
+SHARED = {
+    **{name: ("change", name) for name in ("pause", "resume", "cancel", "delete")},
+    "set": ("change", "set_"),
+    **{name: ("lists", name) for name in ("fanout", "forward", "balance")},
+}
 # Spark's commands stand with all that needs Spark.
 ELSEWHERE = {"spark": "fairlane.spark.commands"}
 
@@ -98,6 +103,8 @@ class Group(click.Group):
         name = args[0]
         is_unknown = not name.startswith("-") and self.get_command(ctx, name) is None
         if is_unknown and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
             near = self._alike(ctx, name) or get_close_matches(name, self.list_commands(ctx))
             close = " or ".join(near)
             hint = f". Did you mean {close}?" if close else ""
@@ -130,7 +137,7 @@ class Group(click.Group):
 
 
 class Commands(Group):
-    """Loads the command `name` from the file of that name in `package`.
+    """Loads the command `name` from its file in `package`.
 
     `names`: all commands, in the order of --help.
     """
@@ -151,8 +158,12 @@ class Commands(Group):
 
 
 def load(name: str, package: str = PACKAGE) -> click.Command:
-    """Returns the command whose file in `package` is `name`."""
-    command: click.Command = import_module(ELSEWHERE.get(name, f"{package}.{name}")).command
+    """Returns the command `name` from its file in `package`."""
+    file, attribute = (
+        SHARED.get(name, (name, "command")) if package == PACKAGE else (name, "command")
+    )
+    module = import_module(ELSEWHERE.get(name, f"{package}.{file}"))
+    command: click.Command = getattr(module, attribute)
     _refuse_repeats(command)
     return command
 

@@ -14,7 +14,7 @@ import redis
 from redis.asyncio import connection, sentinel
 
 from fairlane.common import clock
-from fairlane.drivers import encoding, error_mapping, slot_map
+from fairlane.drivers import encoding, error_mapping, slot_map, tls_probe
 from fairlane.drivers.calls import BatchTurns, Calls, StepRunner
 from fairlane.drivers.driver import ConnectionSet, Driver, ServerSet
 from fairlane.drivers.error_mapping import name_of
@@ -361,7 +361,7 @@ class AsyncIO:
 
     def refuse_plain(self, options: dict[str, Any]) -> Awaitable[None]:
         """Awaits the reply to a plain PING."""
-        return error_mapping.refuse_plain_async(options)
+        return tls_probe.refuse_plain_async(options)
 
 
 @lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ import redis
 from fairlane import settings
 from fairlane.common.backoff import connection_delays
 from fairlane.common.text import exact
-from fairlane.drivers import error_mapping, slot_map
+from fairlane.drivers import error_mapping, fitness, slot_map, tls_probe
 from fairlane.drivers.topology import ServerHealth, Topology, given_up
 from fairlane.errors import RedisUnreachable
 from fairlane.protocol.lua import Dialect
@@ -95,7 +95,7 @@ class ConnectionSet(ServerHealth):
     async def _greet(self) -> None:
         """Raises ConnectionError if the server answers without TLS."""
         options = self._pool.connection_kwargs
-        line = self._made(error_mapping.greeting_options(options))
+        line = self._made(tls_probe.greeting_options(options))
         try:
             await self.IO.connect(line)
         except redis.exceptions.TimeoutError:
@@ -213,10 +213,10 @@ class Driver(Generic[S]):
 
     def learn(self, infos: list[bytes]) -> Dialect:
         """Keeps what INFO reports, of one server or of a cluster's primaries. Raises RedisUnfit."""
-        dialect, *_ = [error_mapping.check_fitness(info, self.place) for info in infos]
-        self.waits_for_disk = all(map(error_mapping.has_waitaof, infos))
-        self.is_replica = error_mapping.names_replica(infos[0], self.url)
-        self.is_cluster = any(map(error_mapping.is_cluster, infos))
+        dialect, *_ = [fitness.check_fitness(info, self.place) for info in infos]
+        self.waits_for_disk = all(map(fitness.has_waitaof, infos))
+        self.is_replica = fitness.names_replica(infos[0], self.url)
+        self.is_cluster = any(map(fitness.is_cluster, infos))
         self.dialect = dialect  # set last: a thread that sees it may use the values above
         return dialect
 

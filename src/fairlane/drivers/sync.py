@@ -16,7 +16,7 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers import encoding, error_mapping
+from fairlane.drivers import encoding, tls_probe
 from fairlane.drivers.calls import StepRunner
 from fairlane.drivers.driver import BACK, ConnectionSet, Driver, ServerSet, away
 from fairlane.drivers.topology import kinds_of
@@ -111,7 +111,7 @@ class BlockingIO:
 
     async def refuse_plain(self, options: dict[str, Any]) -> None:
         """Raises ConnectionError for a server without TLS; blocks."""
-        error_mapping.refuse_plain(options)
+        tls_probe.refuse_plain(options)
 
 
 # ------------------------------------------------------------------ connections

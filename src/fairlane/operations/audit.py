@@ -18,7 +18,7 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Token
-from fairlane.operations import tokens as turns
+from fairlane.operations import tokens
 from fairlane.operations.backlog import are_queued
 from fairlane.operations.batching import TOGETHER, call_each, run_all, run_each_or_error
 from fairlane.operations.lease import reap
@@ -169,7 +169,7 @@ def find_lost(
         try:
             named = {one.turn.partition(":")[2] for one in here.values() if one.turn}
             # Before the lane: a token that cannot be used yet moves from there to the lane.
-            present = set((yield from turns.read(queue, lane, named))) if named else set[bytes]()
+            present = set((yield from tokens.read(queue, lane, named))) if named else set[bytes]()
             present |= yield from _present(keys.lane(queue, lane), here.keys() - present)
         except FairlaneError as error:
             errors.append(error)
@@ -339,7 +339,7 @@ class Audit:
             try:
                 for page in (yield from _pages(b"LRANGE", lane)):
                     found += (token.partition(b"#")[0] for token in page)
-                    there[lane] += page.count(turns.PLACEHOLDER)
+                    there[lane] += page.count(tokens.PLACEHOLDER)
             except FairlaneError as error:
                 unread.append(error)
         for shard in spread.served:
@@ -359,13 +359,13 @@ class Audit:
         found, needed = list[bytes](), Counter[bytes]()
         for page in (yield from _pages(b"ZRANGE", keys.turns(self._queue, shard)[0])):
             for member in page:
-                found.append(turns.token_of(member).partition(b"#")[0])
-                needed[lanes[turns.lane_of(member)]] += 1
+                found.append(tokens.token_of(member).partition(b"#")[0])
+                needed[lanes[tokens.lane_of(member)]] += 1
         calls: list[Call[Any]] = []
         for lane in lanes:
             missing, before = max(0, needed[lane] - there[lane]), self._missing.pop(lane, 0)
             if count := min(missing, before) if there[lane] else missing:
-                calls += push(lane, [turns.PLACEHOLDER] * count)
+                calls += push(lane, [tokens.PLACEHOLDER] * count)
             elif missing:
                 self._missing[lane] = missing
         if calls:
@@ -387,8 +387,8 @@ class Audit:
         for name, fields in zip(workers, (yield from run_all(asked)), strict=True):
             if not fields:
                 self._workers.discard(name)
-            for tokens in fields[1::2]:
-                now.update(tokens.split())
+            for words in fields[1::2]:
+                now.update(words.split())
         both, self._taken = now & self._taken, frozenset(now)
         return [token.partition(b"#")[0] for token in both]
 

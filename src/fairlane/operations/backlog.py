@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.operations import tokens as turns
+from fairlane.operations import tokens
 from fairlane.operations.batching import run_all
 from fairlane.operations.tokens import parse
 from fairlane.protocol import keys, request_hash
@@ -108,17 +108,17 @@ def _with_turns(queue: str, found: dict[Place, list[bytes]]) -> Operation[dict[P
 
     Whose turn it is comes out only when one is popped. So they are listed tenant by tenant.
     """
-    counts = {place: texts.count(turns.PLACEHOLDER) for place, texts in found.items()}
+    counts = {place: texts.count(tokens.PLACEHOLDER) for place, texts in found.items()}
     steps = {
-        place: turns.first_of_lane(queue, place[0] * keys.LANES + place[1], count)
+        place: tokens.first_of_lane(queue, place[0] * keys.LANES + place[1], count)
         for place, count in counts.items()
         if count
     }
     if steps:
         replies = yield from run_all(list(steps.values()))
         for place, members in zip(steps, replies, strict=True):
-            words = [word for word in found[place] if word != turns.PLACEHOLDER]
-            found[place] = words + list(map(turns.token_of, members))
+            words = [word for word in found[place] if word != tokens.PLACEHOLDER]
+            found[place] = words + list(map(tokens.token_of, members))
     return found
 
 

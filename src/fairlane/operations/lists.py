@@ -10,7 +10,6 @@ from fairlane.common.xid import xid_of
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.operations.batching import run_all
 from fairlane.protocol import keys, scripts
-from fairlane.protocol import keys as list_keys
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, SingleServer
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ _MARKER_MS = 600_000  # a call is repeated for two minutes at most
 
 def check_lists(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the names of 1 to 1,000 different lists. Raises InvalidArgument."""
-    return keys.check_names("list", names, MOST_LISTS, list_keys.check_list)
+    return keys.check_names("list", names, MOST_LISTS, keys.check_list)
 
 
 def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[dict[str, int]]:
@@ -166,7 +165,7 @@ def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[
     op = keys.new_id()
     call = _call(names, messages, op)
     raw = yield SingleServer(call)
-    if raw is None and len({list_keys.tag_of(name) for name in names}) == 1:
+    if raw is None and len({keys.tag_of(name) for name in names}) == 1:
         raw = yield call
     if raw is not None:
         return _counts(names, call.reply(raw))
@@ -179,8 +178,8 @@ def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[
 
 
 def _call(names: Sequence[str], messages: Sequence[bytes], op: str) -> Call[Any]:
-    marker = list_keys.balanced(names[0], op)
-    lists = [list_keys.raw(name) for name in names]
+    marker = keys.balanced(names[0], op)
+    lists = [keys.raw(name) for name in names]
     return scripts.push_shortest([marker, *lists], ttl=_MARKER_MS, messages=messages)
 
 
@@ -191,7 +190,7 @@ def _look(names: Sequence[str], messages: Sequence[bytes]) -> Operation[Mapping[
     answers, and any other error.
     """
     looked = names if len(names) <= LOOKS else random.sample(names, LOOKS)
-    looks = [Command(b"LLEN", list_keys.raw(name)) for name in looked]
+    looks = [Command(b"LLEN", keys.raw(name)) for name in looked]
     found = yield Batch(looks, lenient=True)
     lengths: dict[str, int] = {}
     for name, length in zip(looked, found, strict=True):
@@ -297,7 +296,7 @@ def next_flight(
     nothing is changed then.
     """
     call = scripts.next_forward(
-        (list_keys.raw(source), list_keys.in_flight(source), list_keys.forward_state(source)),
+        (keys.raw(source), keys.in_flight(source), keys.forward_state(source)),
         owner=owner,
         lease=lease_ms,
         most=BATCH,
@@ -339,7 +338,7 @@ class Landing(NamedTuple):
 def land(target: str, flight: Flight) -> Operation[Landing]:
     """Pushes a batch to the target; what the target has already is left out."""
     call = scripts.land(
-        (list_keys.raw(target), list_keys.landed(target)),
+        (keys.raw(target), keys.landed(target)),
         epoch=flight.epoch,
         before=flight.before,
         chain=flight.chain,
@@ -351,14 +350,14 @@ def land(target: str, flight: Flight) -> Operation[Landing]:
 
 def restart(source: str, epoch: str, fresh: str, reason: Disagreement) -> Operation[None]:
     """Begins another epoch, unless another forwarder has begun one; the reason is recorded."""
-    state = (list_keys.forward_state(source),)
+    state = (keys.forward_state(source),)
     yield scripts.restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
 
 
 def wait_for_message(source: str, block_s: float) -> Operation[None]:
     """Waits up to `block_s` seconds for a message, and takes it. Only for the active forwarder."""
-    keys = list_keys.raw(source), list_keys.in_flight(source)
-    yield Command(b"BLMOVE", keys[0], keys[1], b"RIGHT", b"LEFT", block_s)
+    used = keys.raw(source), keys.in_flight(source)
+    yield Command(b"BLMOVE", used[0], used[1], b"RIGHT", b"LEFT", block_s)
 
 
 def read_state(source: str) -> Operation[ForwardState]:
@@ -367,9 +366,9 @@ def read_state(source: str) -> Operation[ForwardState]:
     of_restarts = (b"restarts", b"restarted", b"reason")
     waiting, flying, known = yield Batch(
         [
-            Command(b"LLEN", list_keys.raw(source)),
-            Command(b"LLEN", list_keys.in_flight(source)),
-            Command(b"HMGET", list_keys.forward_state(source), *fields, *of_restarts),
+            Command(b"LLEN", keys.raw(source)),
+            Command(b"LLEN", keys.in_flight(source)),
+            Command(b"HMGET", keys.forward_state(source), *fields, *of_restarts),
         ]
     )
     epoch, sequence, earlier, owner, until, restarts, restarted, reason = known
@@ -389,7 +388,7 @@ def read_state(source: str) -> Operation[ForwardState]:
 
 def read_landed(target: str, epoch: str) -> Operation[int]:
     """Returns the number of the last message of an epoch that is in the target; 0 = none is."""
-    found = yield Command(b"HGET", list_keys.landed(target), epoch)
+    found = yield Command(b"HGET", keys.landed(target), epoch)
     return int(found.partition(b":")[0]) if found else 0
 
 
@@ -457,19 +456,19 @@ def hand_over(
     """
     messages = yield from _claim(route)
     if not messages and block_s > 0:
-        source, pending = list_keys.raw(route.source), list_keys.raw(route.pending)
+        source, pending = keys.raw(route.source), keys.raw(route.pending)
         yield Command(b"BLMOVE", source, pending, b"RIGHT", b"LEFT", block_s)
         messages = yield from _claim(route)
     if not messages:
         return None
-    outs = [list_keys.raw(name) for name in route.outs]
-    keys = [list_keys.raw(route.pending), *outs]
+    outs = [keys.raw(name) for name in route.outs]
+    used = [keys.raw(route.pending), *outs]
     rows: Sequence[Arg] = messages
     if tracking is not None:
         more, rows = yield from _tracked(messages, tracking.namespace)
-        keys += more
+        used += more
     call = scripts.fan_out(
-        keys,
+        used,
         to=route.to,
         count=len(outs),
         service=tracking.service if tracking else "",
@@ -479,17 +478,17 @@ def hand_over(
     )
     reply = yield from call.run()
     if reply.is_wrongtype:
-        raise _no_list(keys[1 + reply.at])
+        raise _no_list(used[1 + reply.at])
     moved: int = reply.moved
     return moved
 
 
 def _claim(route: Route) -> Operation[list[bytes]]:
-    keys = list_keys.raw(route.source), list_keys.raw(route.pending)
+    used = keys.raw(route.source), keys.raw(route.pending)
     most = max(1, min(HAND_OVER_BATCH, _MOST_PUSHES // len(route.outs)))
-    reply = yield from scripts.claim_messages(keys, most=most).run()
+    reply = yield from scripts.claim_messages(used, most=most).run()
     if reply.is_wrongtype:
-        raise _no_list(keys[reply.at])
+        raise _no_list(used[reply.at])
     found: list[bytes] = reply.messages
     return found
 
@@ -515,5 +514,5 @@ def _tracked(
 
 def read_backlog(route: Route) -> Operation[Backlog]:
     """Returns the lengths of all lists of a route."""
-    lengths = yield Batch([Command(b"LLEN", list_keys.raw(name)) for name in route.names])
+    lengths = yield Batch([Command(b"LLEN", keys.raw(name)) for name in route.names])
     return Backlog(lengths[0], lengths[1], tuple(lengths[2:]))

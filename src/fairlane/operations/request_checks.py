@@ -9,8 +9,7 @@ from fairlane import settings
 from fairlane.common.text import format_duration, join_names, of_queue, plural
 from fairlane.errors import FairlaneError, RedisUnreachable, TopicNotFound
 from fairlane.model import ENDED_STATES
-from fairlane.operations import lists
-from fairlane.operations import tokens as turns
+from fairlane.operations import lists, tokens
 from fairlane.operations.backlog import are_queued
 from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.create import seen_to_exist
@@ -142,11 +141,11 @@ class Dispatch:
         shards = self._shards or [0]
         lane = keys.lanes(self.queue, shards[0])[self._lane]
         page = yield Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
-        words = [word for word in page if word != turns.PLACEHOLDER]
+        words = [word for word in page if word != tokens.PLACEHOLDER]
         if not self._first:  # of very many that wait for their tenant's turn it checks the first
             number = shards[0] * keys.LANES + self._lane
-            members = yield turns.first_of_lane(self.queue, number, _PAGE)
-            words += map(turns.token_of, members)
+            members = yield tokens.first_of_lane(self.queue, number, _PAGE)
+            words += map(tokens.token_of, members)
         yield from self._count(words)
         self._first += _PAGE
         if len(page) < _PAGE:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.operations import admission, rates, workers
-from fairlane.operations import tokens as turns
+from fairlane.operations import admission, rates, tokens, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.batching import call_each, run_each_or_error
 from fairlane.operations.completion import trim
@@ -283,7 +282,7 @@ def exchange_tokens(
     try:
         if rate is not None:
             words, wait_s = yield from _allowed(popped, rate)
-        raw = yield from turns.resolve(taker.queue, popped.lane, words)
+        raw = yield from tokens.resolve(taker.queue, popped.lane, words)
     except FairlaneError as error:  # the audit adds the placeholders that are missing
         return Round([], error)
     found, failure, used = yield from _exchange(taker, raw, visible_ms)

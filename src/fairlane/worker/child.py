@@ -3,224 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import ctypes
-import faulthandler
-import fcntl
 import logging
 import os
-import re
 import signal
 import sys
-import tempfile
 import threading
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from pathlib import Path
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fairlane import settings
+from fairlane import aio, operations, settings
 from fairlane.common import clock
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError
-from fairlane.operations.workers import promote
 from fairlane.tracing import flush
 from fairlane.worker import termination
 from fairlane.worker.calls import Runner
 from fairlane.worker.handlers import connect_handlers
 from fairlane.worker.log import Repeats
 from fairlane.worker.measures import Metrics
+from fairlane.worker.promoter import Promoter
 from fairlane.worker.settle import serve
+from fairlane.worker.stack_dump import prepare
 from fairlane.worker.unit import Sizer, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from fairlane.worker.board import LeaseRecord
     from fairlane.worker.handlers import Shape
     from fairlane.worker.log import Failures
-
-
-# ------------------------------------------------------------------ stack dump
-# Reads the Python stacks of a process that crashed or had to be killed.
-#
-# The process writes its stacks in a signal handler in C that needs neither the interpreter nor its
-# lock. So this works even if a handler hangs in foreign code. The file is in memory; the
-# supervisor reads it.
-
-
-# A signal that other programs rarely use; only Linux has real-time signals.
-_SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-_MOST = 1 << 16  # bytes of a file that are looked at
-_LINES = 30  # of one stack
-_CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
-_NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
-_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
-_PACKAGE = f'File "{Path(__file__).parents[1]}{os.sep}'
-_STEP = f'{os.sep}asyncio{os.sep}events.py"'  # runs a step of an async call
-_RUNNER = f'File "{Path(__file__).with_name("calls.py")}"'
-
-
-def make() -> int:
-    """Returns a file for one process's stacks; -1 if none can be made."""
-    try:
-        if hasattr(os, "memfd_create"):
-            made = os.memfd_create("fairlane-stacks")
-        else:
-            with tempfile.TemporaryFile() as file:
-                made = os.dup(file.fileno())
-        fcntl.fcntl(made, fcntl.F_SETFL, os.O_APPEND)
-    except OSError:
-        return -1
-    return made
-
-
-def close_stacks(file: int) -> None:
-    """Closes the file of a process that is gone."""
-    if file >= 0:
-        os.close(file)
-
-
-def prepare(file: int) -> None:
-    """Makes this process write its stacks when it gets the signal, and when it crashes."""
-    if file < 0:
-        return
-    faulthandler.register(_SIGNAL, file=file, all_threads=True)
-    if not faulthandler.is_enabled():  # else the handler's author wants crash reports elsewhere
-        faulthandler.enable(file=file, all_threads=True)
-
-
-def ask(pid: int, file: int) -> None:
-    """Makes a process write its stacks anew; the signal ends a process that did not `prepare`."""
-    if file >= 0:
-        os.ftruncate(file, 0)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, _SIGNAL)
-
-
-def size(file: int) -> int:
-    """Returns how many bytes were written."""
-    return os.fstat(file).st_size if file >= 0 else 0
-
-
-def read(file: int) -> str:
-    """Returns all that was written."""
-    if file < 0:
-        return ""
-    return os.pread(file, _MOST, 0).decode(errors="backslashreplace")
-
-
-def crash_of(text: str) -> list[str]:
-    """Returns the handler's lines of the thread that crashed, the innermost call first."""
-    _, is_crash, rest = text.rpartition("Fatal Python error: ")
-    found = re.search(r"^Current thread 0x([0-9a-f]+)", rest, re.MULTILINE)
-    if not is_crash or not found:
-        return []
-    thread = int(found[1], 16)
-    return stack_of(rest, thread) or stack_of(rest, thread, until=_STEP)
-
-
-def own_frame(lines: list[str]) -> str:
-    """Returns the innermost call in the handler's own file, as `file.py:60 name`, or "".
-
-    `lines` are those of the handler's thread: the outermost is the handler itself.
-    """
-    frames = [found.groups() for line in lines if (found := _FRAME.search(line))]
-    for path, number, name in frames:
-        if path == frames[-1][0]:
-            return f"{Path(path).name}:{number} {name}"
-    return ""
-
-
-def stack_of(text: str, thread: int, until: str = _RUNNER) -> list[str]:
-    """Returns the handler's lines of one thread, the innermost call first; [] if it ran none.
-
-    They end at the line that has `until`.
-    """
-    lines: list[str] = []
-    is_ours = False
-    for line in text.splitlines():
-        begins = _NEXT.match(line)
-        if begins:
-            is_ours = int(begins[1], 16) == thread
-        elif is_ours and (until in line or line == _CUT):
-            while lines and _PACKAGE in lines[-1]:  # it called the task, and is not the user's code
-                lines.pop()
-            return lines[:_LINES]
-        elif is_ours and line.startswith("  "):
-            lines.append(line)
-    return []
-
-
-# ------------------------------------------------------------------ promoter
-# Moves tokens to their lanes when they are due, for the short delays of one process.
-#
-# The leading worker promotes what is due when a heartbeat reports it, which may be a second late.
-# A retry after 100 ms, or a request with a rate, cannot wait so long. So the process that delayed
-# a token promotes it, too. Its thread starts with the first short delay. If it fails, or the
-# process ends, the leader is still there.
-
-
-_LONGEST_MS = 1.5 * settings.BEAT_MS  # the leader is in time for longer delays
-_AGAIN_S = 0.002  # after a promotion that came too early: the delay counts from the insertion
-_LAST_S = 0.5  # the longest pause before another try
-_NEVER = float("inf")
-
-
-class Promoter:
-    """Promotes the tokens that this process has delayed. `shards` returns those of the queue."""
-
-    def __init__(self, url: str, queue: str, shards: Callable[[], Sequence[int]]) -> None:
-        self._url, self._queue, self._shards = url, queue, shards
-        self._due: list[tuple[float, float]] = []  # a heap: s of clock.mono_s, pause after a try
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-
-    def after(self, delay_ms: float) -> None:
-        """Notes that a token was delayed for so long."""
-        if delay_ms > _LONGEST_MS:
-            return
-        with self._changed:
-            heappush(self._due, (clock.mono_s() + delay_ms / 1000, _AGAIN_S))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="promoter", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-
-    def _run(self) -> None:
-        driver = SyncDriver(self._url, patience_s=0)
-        while True:
-            pauses = self._wait()
-            try:
-                moved = driver.run(promote(self._queue, self._shards()))
-            except FairlaneError:  # the leader reports an outage
-                clock.sleep(settings.BEAT_MS / 1000)
-            else:
-                self._try_again(pauses[moved:])
-
-    def _wait(self) -> list[float]:
-        """Waits until a token is due; removes all that are due, and returns their pauses."""
-        with self._changed:
-            while (first := self._due[0][0] if self._due else _NEVER) > clock.mono_s():
-                self._changed.wait(None if first == _NEVER else first - clock.mono_s())
-            now, pauses = clock.mono_s(), list[float]()
-            while self._due and self._due[0][0] <= now:
-                pauses.append(heappop(self._due)[1])
-            return pauses
-
-    def _try_again(self, pauses: Sequence[float]) -> None:
-        """Notes tokens that were not found: the insertion was late, or another process moved them.
-
-        On a busy machine an insertion may be late by much more than a pause, so the pauses grow.
-        """
-        with self._changed:
-            for pause in pauses:
-                if pause <= _LAST_S:
-                    heappush(self._due, (clock.mono_s() + pause, 2 * pause))
 
 
 # Both drivers are imported here, before the fork: later the files may be another release's.
@@ -278,6 +97,7 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
 
     In the child, `close` closes what belongs to the parent. `file` is for the child's stacks.
     """
+    import_lazy_modules()
     termination.flush_before_fork()
     ours, theirs = os.pipe()
     parent = os.getpid()
@@ -307,6 +127,19 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
         termination.leave(
             code
         )  # no test runner and no exit hook of the parent's program may run here
+
+
+@cache
+def import_lazy_modules() -> None:
+    """Imports what the methods of a queue import when they are called.
+
+    A handler may call them when the files are already another release's.
+    """
+    for package in (operations, aio):
+        for found in iter_modules(package.__path__, f"{package.__name__}."):
+            import_module(found.name)
+    for name in ("flows", "schedules", "taken"):
+        import_module(f"fairlane.{name}")
 
 
 def _lead_group(pid: int) -> None:

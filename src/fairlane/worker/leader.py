@@ -35,22 +35,6 @@ if TYPE_CHECKING:
 # A duty: work that is repeated when it is due, in its own thread.
 
 
-# ------------------------------------------------------------------ leader
-# The duties of the leading worker for the whole queue, each in its own thread.
-#
-# To check thousands of requests, or to try the ports of dead workers, takes time, and the leases
-# of this worker can't wait for that. Nor does one duty wait for another: a node that does not
-# answer delays the checks of its own requests, but no retry of other nodes and no take-over. Every
-# operation may run twice, so the lead may change hands in the middle.
-#
-# Every hour the leader walks over all requests. It puts requests that are missing in the dispatch
-# slot back there, because a failover or a person may have removed them. The first walk is an hour
-# after the lead began, or ten seconds after a beat found that the slot was wiped. The walk goes
-# page by page, and its pauses are as long as its work. In a cluster, one primary may lose in a
-# failover what depends on another's data: an end that was logged, an intent whose request exists.
-# So there the first walk is soon after the lead began, and another one follows each new primary.
-
-
 _log = logging.getLogger("fairlane.worker")
 NEVER = float("inf")
 
@@ -200,6 +184,22 @@ class DemandGauge:
     def next_at(self) -> float:
         """Returns when it may be measured next, in seconds of clock.mono_s."""
         return self._next_at
+
+
+# ------------------------------------------------------------------ leader
+# The duties of the leading worker for the whole queue, each in its own thread.
+#
+# To check thousands of requests, or to try the ports of dead workers, takes time, and the leases
+# of this worker can't wait for that. Nor does one duty wait for another: a node that does not
+# answer delays the checks of its own requests, but no retry of other nodes and no take-over. Every
+# operation may run twice, so the lead may change hands in the middle.
+#
+# Every hour the leader walks over all requests. It puts requests that are missing in the dispatch
+# slot back there, because a failover or a person may have removed them. The first walk is an hour
+# after the lead began, or ten seconds after a beat found that the slot was wiped. The walk goes
+# page by page, and its pauses are as long as its work. In a cluster, one primary may lose in a
+# failover what depends on another's data: an end that was logged, an intent whose request exists.
+# So there the first walk is soon after the lead began, and another one follows each new primary.
 
 
 _PROBERS = 16

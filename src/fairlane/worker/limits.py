@@ -12,7 +12,7 @@ from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Verdict, result_head
 from fairlane.operations.lease import settle_part
 from fairlane.operations.workers import count_cancels
-from fairlane.worker import child as stack_dump
+from fairlane.worker import stack_dump
 from fairlane.worker.errors import too_long
 from fairlane.worker.log import attempt_fields
 from fairlane.worker.pool import ALONE, kill, listed
@@ -40,13 +40,6 @@ if TYPE_CHECKING:
 #
 # A handler that ignores this may finish, unless the worker has a `cancel_grace_s`: then its
 # process is killed so long after the cancel was detected.
-
-
-# ------------------------------------------------------------------ time limits
-# Kills the processes whose handlers run for longer than their time limit.
-#
-# An async handler is cancelled by its own unit. Its process is killed only if that did not help,
-# because the handler caught the cancellation or blocked the event loop.
 
 
 _log = logging.getLogger("fairlane.worker")
@@ -286,6 +279,13 @@ def _part(held: Held, worked: Worked, *, is_split: bool, is_over: bool) -> Call[
         held.request_id, held.k, str(held.fence), held.op,
         worked.done, worked.results, verdicts, keep=not is_over,
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------ time limits
+# Kills the processes whose handlers run for longer than their time limit.
+#
+# An async handler is cancelled by its own unit. Its process is killed only if that did not help,
+# because the handler caught the cancellation or blocked the event loop.
 
 
 _DUMP_S = 1.0  # how long a process may take to write its stacks before it is killed

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from fairlane.model import Slice
 
 
-# ------------------------------------------------------------------ failures
-# Logs what calls of the handler raised: the first failure of a kind whole, later ones counted.
-#
-# At the level debug, later ones are logged whole, too.
-#
-# The processes of a worker write a line for each failure to a pipe, and the supervisor logs it. So
-# one kind is logged once for all processes. A full pipe stops no handler, because the write does
-# not block. A failure that found no room is counted, and reported with the next failure or flush.
-
-
 # ------------------------------------------------------------------ repeats
 # Logs a failure that repeats during an outage, but not each time.
 
@@ -196,6 +186,16 @@ class LogQueue(logging.Filter):
             with contextlib.suppress(Exception):  # a handler's own failure stops no other line
                 _LOGGER.callHandlers(record)
             self._written += 1
+
+
+# ------------------------------------------------------------------ failures
+# Logs what calls of the handler raised: the first failure of a kind whole, later ones counted.
+#
+# At the level debug, later ones are logged whole, too.
+#
+# The processes of a worker write a line for each failure to a pipe, and the supervisor logs it. So
+# one kind is logged once for all processes. A full pipe stops no handler, because the write does
+# not block. A failure that found no room is counted, and reported with the next failure or flush.
 
 
 _EVERY_S = 30.0  # between two lines about one kind

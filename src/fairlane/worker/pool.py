@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
 from fairlane.common.text import exact
-from fairlane.worker import child as stack_dump
+from fairlane.worker import stack_dump
 from fairlane.worker.child import Assignment, start
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from fairlane.common import clock
 from fairlane.common.rate import rate_of_queue
 from fairlane.errors import FairlaneError, NodeAway
 from fairlane.operations import tokens
-from fairlane.operations import tokens as turns
 from fairlane.operations.lease import acquire_call, new_op, slice_of
 from fairlane.operations.rates import acquire_rated
 from fairlane.operations.tokens import parse
@@ -342,10 +341,6 @@ class LaneRotation:
 # calls for it are kept, and are sent with a later batch.
 
 
-# ------------------------------------------------------------------ leases
-# The leases of one unit: acquired in one round trip, handled in turn.
-
-
 _log = logging.getLogger("fairlane.worker")
 _KEPT = 200  # calls for unreachable shards; the auditor finds the tokens of further ones
 _QUIET_S = 10.0  # between two such lines of the log
@@ -457,6 +452,10 @@ def note_away(unit: Unit, what: str, error: NodeAway) -> None:
         _log.warning("%s: %s", what, error)
 
 
+# ------------------------------------------------------------------ leases
+# The leases of one unit: acquired in one round trip, handled in turn.
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
     """A lease of a unit, and how much of its slice was handled.
@@ -558,9 +557,9 @@ def acquire(
     `shared`: the unit will hold several leases. Words that are no tokens are skipped. Raises errors
     of Redis.
     """
-    if turns.PLACEHOLDER in raw:
+    if tokens.PLACEHOLDER in raw:
         yield from dispatch(unit, returned)  # before anything can fail
-        raw = yield from turns.resolve(unit.queue, returned.lane, raw)
+        raw = yield from tokens.resolve(unit.queue, returned.lane, raw)
     sent, pending = clock.mono_s(), _begin_all(unit, raw, share, most)
     if not pending:
         return Acquired(returned.lane)

@@ -17,8 +17,9 @@ import pytest
 from fairlane import settings
 from fairlane.cli import progress as view
 from fairlane.cli.durations import ago, eta
+from fairlane.cli.input_lines import open_source
 from fairlane.cli.progress import Lines, Meter, Pace, Reading, describe, watch
-from fairlane.cli.submission import SubmitOptions, await_end, open_source
+from fairlane.cli.submission import SubmitOptions, await_end
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.model import Progress
 from fairlane.options import Policy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.cli.submission import line_blocks
+from fairlane.cli.input_lines import line_blocks
 from fairlane.errors import InvalidArgument
 
 LINES = [

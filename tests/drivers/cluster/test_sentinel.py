@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.common import backoff
-from fairlane.drivers import error_mapping
+from fairlane.drivers import error_hints
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Command
@@ -95,8 +95,8 @@ def test_a_sentinel_that_refuses_the_login_is_one_sentence(kind: str, query: str
 @pytest.mark.parametrize("cause", ["auth:AuthenticationError", "AuthenticationError('no')"])
 def test_a_refused_login_is_found_in_the_texts_of_all_releases_of_redis_py(cause: str):
     text = f"No master found for 'mymaster' : Redis<ConnectionPool<...>> - {cause}"
-    assert error_mapping.is_refusal(text)
-    assert "sentinel_password" in error_mapping.why_refused(text)
+    assert error_hints.is_refusal(text)
+    assert "sentinel_password" in error_hints.why_refused(text)
 
 
 def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
@@ -105,8 +105,8 @@ def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
         "ConnectionError('Error 1 connecting to h:1. [SSL: CERTIFICATE_VERIFY_FAILED] self-signed')"
     )
     text = f"No master found for 'mymaster' : Redis<Pool(password=sesame)> - {cause}"
-    assert error_mapping.is_refusal(text)
-    said = error_mapping.why_refused(text)
+    assert error_hints.is_refusal(text)
+    said = error_hints.why_refused(text)
     assert "a Sentinel offers no secure connection" in said
     assert "ssl_ca_certs" in said
     assert not {"sesame", "login"} & set(said.replace("=", " ").replace(")", " ").split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.drivers.error_mapping import why_unanswered
+from fairlane.drivers.error_hints import why_unanswered
 
 HINT = "; is it running, and is the URL right?"
 

@@ -17,7 +17,10 @@ pytest.importorskip("pyspark")
 from fairlane.errors import InvalidArgument
 from fairlane.spark import report
 from fairlane.spark.archive import write_mark
-from fairlane.spark.report.tables import Models, duration, find_inversions, number, rates, share
+from fairlane.spark.report.inversions import find_inversions
+from fairlane.spark.report.numbers import duration, number, share
+from fairlane.spark.report.summary import rates
+from fairlane.spark.report.tables import Models
 from tests.spark.report.history import T0, Asked, History, example
 
 if TYPE_CHECKING:

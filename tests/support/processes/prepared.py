@@ -35,6 +35,7 @@ IMPORTED = ("cli", "embedded", "operations", "web", "worker")
 LAZY = (  # what programs import when they connect or serve, in a third of a second
     *("anyio._backends._asyncio", "encodings.idna", "httpcore2", "httpx2", "truststore"),
     *("uvicorn.lifespan.on", "uvicorn.protocols.http.auto"),
+    *("fairlane.flows", "fairlane.schedules", "fairlane.taken"),
 )
 MOST_BYTES = 200_000  # of one message
 PATIENCE = "TESTS_PATIENCE_S"  # how long a program waits for a Redis that is away

@@ -166,7 +166,7 @@ def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
 ):
     """It does so for ten seconds from the last start; then the others begin."""
     monkeypatch.setattr("fairlane.worker.pool.start", lambda *_: (0, 0))
-    monkeypatch.setattr("fairlane.worker.child.make", lambda: -1)
+    monkeypatch.setattr("fairlane.worker.stack_dump.make", lambda: -1)
     board = LeaseBoard(3)
     children, records = children_of(board)
     children.alone(records)

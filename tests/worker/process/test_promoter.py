@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.worker import child
+from fairlane.worker import promoter
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tries]:
             def run(self, count: int) -> int:
                 return count
 
-        monkeypatch.setattr(child, "SyncDriver", Driver)
-        monkeypatch.setattr(child, "promote", found.promote)
+        monkeypatch.setattr(promoter, "SyncDriver", Driver)
+        monkeypatch.setattr(promoter, "promote", found.promote)
         return found
 
     return made
 
 
-def begun(*delays_ms: float) -> child.Promoter:
-    made = child.Promoter("redis://", "req", lambda: (0,))
+def begun(*delays_ms: float) -> promoter.Promoter:
+    made = promoter.Promoter("redis://", "req", lambda: (0,))
     for delay_ms in delays_ms:
         made.after(delay_ms)
     return made

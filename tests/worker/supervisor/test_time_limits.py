@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.worker import child as stack_dump
-from fairlane.worker import limits, pool
+from fairlane.worker import limits, pool, stack_dump
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.child import Assignment
 

@@ -19,14 +19,13 @@ from fairlane.cli.options import (
     timeout_s,
 )
 from fairlane.cli.output import note, write_line
+from fairlane.cli.request_options import read_options, request_options
 from fairlane.cli.submission import (
     SubmitOptions,
     announce,
     await_end,
     count_left_out,
     end_like_interrupt,
-    read_options,
-    request_options,
     send,
     shown,
 )
@@ -36,7 +35,7 @@ from fairlane.errors import InvalidArgument, RedisError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairlane.cli.submission import Look, Source
+    from fairlane.cli.input_lines import Look, Source
     from fairlane.queue import Queue
     from fairlane.request import Request
 
@@ -117,15 +116,17 @@ def command(
         )
     if once and wish.id is not None:
         raise InvalidArgument("--once makes the id from the content: leave out --id or --once")
-    from fairlane.cli.submission import open_source
+    from fairlane.cli.input_lines import open_source
+    from fairlane.cli.redis_import import import_redis
 
     end_like_interrupt()
+    import_redis()
     with ExitStack() as opened:
         source = opened.enter_context(open_source(file))
         if once:
             wish = replace(wish, id=_content_id(wish, source, form))
         if form == "requests":
-            from fairlane.cli.submission import submit_each
+            from fairlane.cli.requests_format import submit_each
 
             return submit_each(wish, source, lambda: open_queue(redis, queue))
         if source.is_file:
@@ -200,7 +201,7 @@ def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:
     """Returns the id of a file's lines under these options; reads the file once more."""
     if not source.is_file:
         raise InvalidArgument(f"--once reads twice, and {source.name} can be read only once")
-    from fairlane.cli.submission import LONGEST_LINE
+    from fairlane.cli.requests_format import LONGEST_LINE
     from fairlane.operations.new_request import ContentId
 
     digest = ContentId(wish.policy)

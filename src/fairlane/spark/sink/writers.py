@@ -45,10 +45,6 @@ if TYPE_CHECKING:
 # Logs how many rows a write added, and warns when these are not the rows that it was given.
 
 
-# ------------------------------------------------------------------ direct
-# writeMode=dedupe and writeMode=pipelined: rows join their request while Spark still writes.
-
-
 _log = logging.getLogger("fairlane.spark")
 _NAMED = 3  # requests that one line names
 # A write with more parts than this, most of them of requests that have others, gets a hint.
@@ -113,6 +109,10 @@ def _named(requests: Sequence[str]) -> str:
         return f"request {requests[0]}"
     names = ", ".join([*requests[:_NAMED], *(["..."] if len(requests) > _NAMED else [])])
     return f"{len(requests):,} requests" + (f" ({names})" if names else "")
+
+
+# ------------------------------------------------------------------ direct
+# writeMode=dedupe and writeMode=pipelined: rows join their request while Spark still writes.
 
 
 @dataclass(slots=True)
