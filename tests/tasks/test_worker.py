@@ -13,7 +13,7 @@ import pytest
 from fairlane import App, TaskError
 from fairlane.tasks.serve import run_workers, workers_of
 from tests.cli.program import finish
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,7 +224,7 @@ def test_status_shows_how_far_a_call_is(program: Program, apps: dict[str, App]):
     (holder,) = json.loads(program("status", one.id, "--json").out)["holders"]
     assert holder["calls"] == [{"index": 0, "done": 30, "total": 100}]
     program.file(b"", "go")
-    assert one.result(timeout=60) is None
+    assert one.result(timeout=PATIENCE_S) is None
     started.send_signal(signal.SIGTERM)
     assert finish(started).code == 0
 

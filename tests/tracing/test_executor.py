@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from fairlane import App, ArgumentsRefused, Executor, QueueFull
 from fairlane.tasks.codec import JSON, MSGPACK
 from fairlane.testing import run_tasks
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def test_each_call_continues_the_trace_of_its_caller(app: App, spans: Callable[[
     with trace.get_tracer("shop").start_as_current_span("order") as order, Executor(app) as calls:
         futures = [calls.submit(double, n) for n in range(3)]
         wait_until(lambda: run_tasks(app) is None or all(one.done() for one in futures))
-        assert [future.result(timeout=60) for future in futures] == [0, 2, 4]
+        assert [future.result(timeout=PATIENCE_S) for future in futures] == [0, 2, 4]
     found = spans()
     own = order.get_span_context()
     created = [one for one in found if one.name == "create req"]
@@ -87,7 +87,7 @@ def test_a_queue_without_room_is_an_error_of_the_sending(
     queue.submit_request(["a"])
     spans()
     with Executor(app) as calls, pytest.raises(QueueFull):
-        calls.submit(double, 1).result(timeout=60)
+        calls.submit(double, 1).result(timeout=PATIENCE_S)
     created, sent = spans()
     assert created.status.status_code is StatusCode.UNSET
     assert (sent.name, sent.attributes["error.type"]) == ("send req", "QueueFull")

@@ -29,7 +29,7 @@ from fairlane.worker.leader import refuses
 from tests.support.processes.prepared import ROOT
 from tests.support.processes.workers import FOLDER, Folder
 from tests.support.servers.server_process import run_server
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +158,7 @@ def test_a_late_beat_from_another_network_is_no_death(tmp_path: Path):
         assert client.zcard(keys.leases(request.id)) == 1
         stopped.send_signal(signal.SIGCONT)
         folder.open_gate()
-        assert request.wait(timeout=60) == "done"
+        assert request.wait(timeout=PATIENCE_S) == "done"
         assert [(one.status, one.attempt) for one in request.results()] == [("done", 1)]
         assert folder.noted("began") == [["1"]]
 

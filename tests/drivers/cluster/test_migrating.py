@@ -18,7 +18,7 @@ from fairlane.queue import Queue
 from tests.support.operations.drivers import both, run
 from tests.support.scripts.requests import once, work_off
 from tests.support.servers.clusters import run_cluster, slot_of
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +200,7 @@ def test_a_script_waits_until_its_slot_has_arrived(kind: str, cluster: Cluster, 
     cluster.finish_move(slot)
     caller.join(20)
     assert got == [True]
-    assert queue.request("r1").wait(timeout=60) == "cancelled"
+    assert queue.request("r1").wait(timeout=PATIENCE_S) == "cancelled"
 
 
 def test_a_queue_lives_through_the_move_of_its_slots(cluster: Cluster, driver: SyncDriver):
@@ -216,7 +216,7 @@ def test_a_queue_lives_through_the_move_of_its_slots(cluster: Cluster, driver: S
     while work_off(driver):
         pass
     for request in (*requests, queue.request("more")):
-        assert request.wait(timeout=60) == "done"
+        assert request.wait(timeout=PATIENCE_S) == "done"
 
 
 @both

@@ -22,7 +22,7 @@ from tests.support.security import Security, load_scripts, make_security
 from tests.support.servers.clusters import run_cluster
 from tests.support.servers.sentinels import run_guarded
 from tests.support.servers.server_process import HOST, Server, run_server
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,13 +56,13 @@ def go_through(url: str) -> None:
     with Queue.from_url(url, patience_s=5) as queue:
         requests = [queue.submit_request([b"1", b"2"]) for _ in range(5)]
         assert len(work_off(queue.driver)) == 10
-        assert {request.wait(timeout=60) for request in requests} == {"done"}
+        assert {request.wait(timeout=PATIENCE_S) for request in requests} == {"done"}
 
     async def main() -> str:
         async with aio.Queue.from_url(url, patience_s=5) as queue:
             request = await queue.submit_request([b"1"])
             await request.cancel()
-            return await request.wait(timeout=60)
+            return await request.wait(timeout=PATIENCE_S)
 
     assert asyncio.run(main()) == "cancelled"
 

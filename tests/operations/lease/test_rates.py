@@ -101,6 +101,15 @@ def test_another_rate_does_not_slow_those_that_share_a_key(lane: Lane, queue: Qu
     assert next_slice(lane)[0] == "ok"
 
 
+def test_an_old_and_a_new_rate_of_a_key_add_up_until_all_have_the_new_one(lane: Lane, queue: Queue):
+    for name, rate in (("r1", "5/h"), ("r2", "6/h")):
+        queue.submit_request(["a"] * 9, id=name, limit=2, rate=rate, burst=3, rate_key="api")
+    slices = [held for _, held in (next_slice(lane), next_slice(lane)) if held is not None]
+    assert [len(held.entries) for held in slices] == [2, 2]
+    queue.request("r1").set_rate("6/h", 3)
+    assert next_slice(lane)[0] == "limited"
+
+
 def test_a_heavy_sub_request_takes_no_more_than_the_burst_of_its_key(queue: Queue):
     with pytest.raises(InvalidArgument, match="weight 4 is not valid: with a burst of 3"):
         queue.submit_request(["a"], rate_key="api", weight=4, **HOUR)

@@ -13,7 +13,7 @@ from fairlane.worker import Worker
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.limits import StalledLeases
 from tests.support.processes.workers import Folder, check_settled_once
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE, OP
 
 if TYPE_CHECKING:
@@ -132,11 +132,11 @@ def test_nothing_waits_behind_a_handler_that_is_slow_all_of_a_sudden(
         workers.start("hold_999")
     others = [request for request in last if request.id != "late999"]
     for request in others:
-        assert request.wait(timeout=60) == "done"
+        assert request.wait(timeout=PATIENCE_S) == "done"
         assert [one.attempt for one in request.results()] == [1]
     assert last[1].progress().held == 1
     folder.open_gate()
-    assert last[1].wait(timeout=60) == "done"
+    assert last[1].wait(timeout=PATIENCE_S) == "done"
     check_each(quick)
 
 

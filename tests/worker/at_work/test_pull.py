@@ -16,7 +16,7 @@ from tests.support.processes.prepared import ROOT, Forked
 from tests.support.processes.takers import take_one
 from tests.support.processes.workers import check_settled_once
 from tests.support.scripts.requests import numbered
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ def test_a_worker_takes_back_and_does_what_a_killed_program_had(
     first.kill()
     first.wait(10)
     workers.start("echo")
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     check_settled_once(request)
     assert [one.body for one in request.results()] == numbered(12)
 
@@ -111,7 +111,7 @@ def test_programs_and_workers_share_requests_and_each_sub_request_counts_once(
     for thread in threads:
         thread.join()
     for request in requests:
-        assert request.wait(timeout=60) == "done"
+        assert request.wait(timeout=PATIENCE_S) == "done"
         check_settled_once(request)
 
 
@@ -139,8 +139,8 @@ def test_a_worker_and_a_program_together_keep_the_limit(queue: Queue, workers: W
     taken = take_one(queue, visible_for=HOUR)
     workers.start("echo")
     other = queue.post("b")
-    assert other.wait(timeout=60) == "done"
+    assert other.wait(timeout=PATIENCE_S) == "done"
     assert (request.progress().done, held(request)) == (0, 1)
     taken.done()
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     check_settled_once(request)

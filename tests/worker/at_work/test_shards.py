@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.operations import shards
 from fairlane.protocol import keys
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     import redis
@@ -25,7 +25,7 @@ def test_a_spread_queue_is_worked_off(queue: Queue, workers: Workers, redis_clie
     requests = [queue.submit_request([b"x"] * 50, limit=3, priority=p) for p in (3, 7)]
     requests += list(queue.submit_many([[b"one"]] * 30))
     workers.start("echo")
-    assert [request.wait(timeout=60) for request in requests] == ["done"] * len(requests)
+    assert [request.wait(timeout=PATIENCE_S) for request in requests] == ["done"] * len(requests)
     assert tokens_in(redis_client, 0) == 0
 
 
@@ -60,9 +60,9 @@ def test_shards_may_be_changed_while_workers_run(
         held = {int(lane) // 100 for lane in lanes_of(redis_client, waiting.id)}
         assert held <= set(numbers)
     folder.open_gate()
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     for count in (3, 1, 0):
-        assert queue.request(f"waits{count}").wait(timeout=60) == "done"
+        assert queue.request(f"waits{count}").wait(timeout=PATIENCE_S) == "done"
 
 
 def lanes_of(client: Any, request_id: str) -> list[bytes]:
@@ -79,4 +79,4 @@ def test_a_retry_in_a_shard_is_promoted(queue: Queue, workers: Workers, folder: 
         for i in range(6)
     ]
     workers.start("fail_first")
-    assert [request.wait(timeout=60) for request in requests] == ["done"] * 6
+    assert [request.wait(timeout=PATIENCE_S) for request in requests] == ["done"] * 6

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.processes.workers import check_settled_once
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
@@ -48,7 +48,7 @@ def owed(request: Request) -> list[int]:
 
 def check_all(request: Request) -> None:
     """Asserts that each was done once, at its first attempt."""
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     results = [*request.results()]
     assert [result.body for result in results] == BODIES
     assert {result.attempt for result in results} == {1}
@@ -121,7 +121,7 @@ def test_requests_of_one_before_a_slow_one_are_done_while_it_runs(
         wait_until(lambda: request.progress().ended, SOON_S, why="it is done")  # noqa: B023
     assert not requests[20].progress().ended
     let_go(folder)
-    assert requests[20].wait(timeout=60) == "done"
+    assert requests[20].wait(timeout=PATIENCE_S) == "done"
 
 
 def test_a_batch_beside_which_nothing_waits_is_not_split(
@@ -147,7 +147,7 @@ def test_a_death_in_a_slow_call_is_charged_to_that_call_alone(
     request = begin(queue, folder, attempts=1)
     wait_done(request, BEFORE + AFTER)
     folder.open_gate()
-    request.wait(timeout=60)
+    request.wait(timeout=PATIENCE_S)
     assert [result.index for result in request.results() if result.status == "dead"] == [BEFORE]
     check_settled_once(request)
 
@@ -159,7 +159,7 @@ def test_a_death_soon_after_the_call_began_is_charged_to_none(
     folder.open_gate()
     workers.start("die_at_999")
     request = queue.submit_request(BODIES, id="mixed", limit=1, attempts=1)
-    request.wait(timeout=60)
+    request.wait(timeout=PATIENCE_S)
     assert len(folder.noted("began")) == 2
     assert [result.index for result in request.results() if result.status == "dead"] == [BEFORE]
     check_settled_once(request)

@@ -11,7 +11,7 @@ import pytest
 
 from fairlane.protocol import keys
 from tests.support.processes.workers import check_settled_once, is_alive
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_a_killed_processs_sub_request_runs_again(queue: Queue, workers: Workers
     index, pid, attempt = folder.wait_noted("began")[0]
     os.kill(int(pid), signal.SIGKILL)
     folder.open_gate()
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert (index, attempt) == ("0", "1")
     assert [result.attempt for result in request.results()] == [2, 1, 1, 1, 1]
     assert [began[0] for began in folder.noted("began")].count("0") == 2
@@ -59,7 +59,7 @@ def test_only_the_body_that_kills_is_charged(queue: Queue, workers: Workers, fol
     bodies[150] = b"poison"
     request = queue.submit_request(bodies, limit=1, attempts=2)
     worker = workers.start("poison")
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     results = list(request.results())
     assert [result.index for result in results if result.status == "dead"] == [150]
     assert results[150].error == "the process of the handler ended by signal 9 (SIGKILL)"
@@ -87,7 +87,7 @@ def test_a_killed_workers_handlers_stop_and_another_takes_over(
     appended = len(folder.noted("appends"))
     folder.open_gate()
     second = workers.start("append_first", processes=2)
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert len(folder.noted("appends")) == appended
     assert sorted(result.attempt for result in request.results()) == [1, 1, 1, 1, 2, 2]
     assert {result.worker for result in request.results()} == {second.id}
@@ -107,7 +107,7 @@ def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Worker
     first.process.wait()
     folder.open_gate()
     second = workers.start("hold", id=name)
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert second.id == name
     assert f"worker {name} was here before: looked in 1 request" in second.said()
     assert [result.attempt for result in request.results()] == [2, 1, 1]
@@ -145,7 +145,7 @@ def test_a_worker_that_was_stopped_for_too_long_is_refused(
     first.wait_health(slices=1)
     assert (request.progress().done, request.progress().held) == (1, 1)
     folder.open_gate("gate2")
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert [result.body for result in request.results()] == [b"by " + pid.encode()] * 2
     assert [result.worker for result in request.results()] == [second.id] * 2
     check_settled_once(request)
@@ -180,7 +180,7 @@ def test_a_cancelled_requests_handler_sees_it(queue: Queue, workers: Workers, fo
     workers.start("until_cancelled")
     folder.wait_noted("began")
     assert not request.cancel()
-    assert request.wait(timeout=60) == "cancelled"
+    assert request.wait(timeout=PATIENCE_S) == "cancelled"
     assert len(folder.noted("cancelled")) == 1
     assert len(folder.noted("began")) == 1
     progress = request.progress()
@@ -202,6 +202,6 @@ def test_a_stop_is_not_taken_for_one_of_the_next_request(
     before = time.monotonic()
     wait_until(lambda: folder.noted("passed") or time.monotonic() > before + 0.2, why="a while")
     folder.open_gate("gate")
-    assert second.wait(timeout=60) == "done"
+    assert second.wait(timeout=PATIENCE_S) == "done"
     assert len(folder.noted("cancelled")) == 1
     assert len(folder.noted("passed")) == 1

@@ -21,7 +21,7 @@ from tests.support.processes.prepared import ROOT
 from tests.support.processes.workers import check_requests, check_settled_once, workers_of
 from tests.support.servers import server_process
 from tests.support.servers.backends import at
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_an_idle_worker_sends_only_heartbeats_and_pops(
     """After work, too: no token of an ended request circulates, nothing polls."""
     worker = workers.start("echo", processes=2, concurrency=2)
     request = queue.submit_request([b"x"] * 50, limit=4)
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     wait_until(lambda: not redis_client.zcard(keys.active("req")), why="the ending is logged")
     assert worker.wait_health(held=0)["done"] == 50
     wait_until(lambda: _measured(queue) == 50, why="all measures are sent")
@@ -105,7 +105,7 @@ def test_forgotten_scripts_and_cut_connections_cost_nothing(
         wait_done(request, done)
         redis_client.script_flush()
         redis_client.client_kill_filter(_type="normal", skipme=True)
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     results = list(request.results())
     assert [result.body for result in results] == [b"%d" % i for i in range(2000)]
     assert {result.status for result in results} == {"done"}
@@ -189,7 +189,7 @@ def test_workers_outlive_a_server_that_is_killed_and_started_again(tmp_path: Pat
         pair = [workers.start("step", concurrency=2) for _ in range(2)]
         wait_done(request, 300)
         with started_again(server):
-            assert request.wait(timeout=60) == "done"
+            assert request.wait(timeout=PATIENCE_S) == "done"
             results = list(request.results())
             assert [result.body for result in results] == [b"%d" % i for i in range(1500)]
             check_settled_once(request)

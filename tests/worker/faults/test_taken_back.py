@@ -12,7 +12,7 @@ from fairlane.queue import Queue
 from tests.support.processes.workers import workers_of
 from tests.support.servers.backends import OnCluster
 from tests.support.servers.clusters import Cluster, Node, run_cluster
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_an_end_that_was_logged_and_taken_back_comes_again(
     request = queue.submit_request([b"x"] * 3, id=id_at(cluster, primary))
     heir = part(cluster, primary)
     workers.start("echo")
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     wait_until(lambda: not client.zcard(keys.active("req")), why="it is retired")
     fail_over(cluster, primary, heir)
     assert request.state() == "active"
@@ -102,7 +102,7 @@ def test_a_request_that_the_dispatch_slot_forgot_goes_on(
     dispatch = cluster.owner("{req}:0")
     primary = next(node for node in cluster.primaries() if node is not dispatch)
     workers.start("echo")
-    assert queue.submit_request([b"x"]).wait(timeout=60) == "done"
+    assert queue.submit_request([b"x"]).wait(timeout=PATIENCE_S) == "done"
     first = workers.running[0]
     heir = part(cluster, dispatch)
     first.stop()

@@ -18,7 +18,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.lua import Dialect, Library, library, lua_folder
 from tests.support.processes.workers import has_own_traceback
 from tests.support.servers.server_process import free_ports
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_ONE_SERVER
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_workers_of_two_releases_share_a_request(
         nonlocal count
         count += 1
         request = queue.submit_request([b"x"] * 200, limit=2)
-        assert request.wait(timeout=60) == "done"
+        assert request.wait(timeout=PATIENCE_S) == "done"
         answers = {result.body for result in request.results()}
         assert answers <= {b"x", b"newer"}
         return len(answers) == 2
@@ -152,13 +152,13 @@ def test_a_worker_reads_none_of_its_files_once_it_works(
     (other / "handlers.py").write_text(HANDLERS)
     (other / "sitecustomize.py").write_text(RECORDER)
     with run_worker(other, redis_url, handler, "--time-limit", "3s") as process:
-        assert queue.submit_request([b"x"]).wait(timeout=60) == "done"
+        assert queue.submit_request([b"x"]).wait(timeout=PATIENCE_S) == "done"
         loaded = (other / "record").read_text()
         assert "reap.lua" in loaded
         shutil.rmtree(other / "fairlane")
         bodies = [b"fail", b"die", b"hang", b"extend"]
         request = queue.submit_request(bodies, lease_s=1.5, backoff_s=(0.01, 0.02))
-        assert request.wait(timeout=60) == "done"
+        assert request.wait(timeout=PATIENCE_S) == "done"
         assert [result.body for result in request.results()] == bodies
         assert process.poll() is None
     assert (other / "record").read_text() == loaded

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     import redis
@@ -63,7 +63,7 @@ def test_a_lease_that_runs_ends_in_a_paused_queue_and_nothing_follows(
     assert (request.progress().done, other.progress().done) == (1, 0)
     assert len(folder.noted("began")) == 1
     assert queue.resume()
-    assert (request.wait(timeout=60), other.wait(timeout=60)) == ("done", "done")
+    assert (request.wait(timeout=PATIENCE_S), other.wait(timeout=PATIENCE_S)) == ("done", "done")
 
 
 @pytest.mark.parametrize("shards", [0, 3])
@@ -73,7 +73,7 @@ def test_idle_units_that_wait_in_a_pop_take_nothing(
     """They are woken when the pause is read, and take work within a heartbeat of the resume."""
     queue.set_shards(shards)
     worker = workers.start("echo_noted", concurrency=3, processes=2)
-    queue.submit_request([b"first"]).wait(timeout=60)
+    queue.submit_request([b"first"]).wait(timeout=PATIENCE_S)
     queue.pause()
     wait_idle(worker, redis_client)
     request = queue.submit_request([b"x"] * 50, limit=10)
@@ -84,20 +84,20 @@ def test_idle_units_that_wait_in_a_pop_take_nothing(
     queue.resume()
     folder.wait_noted("ran", 2)
     assert time.monotonic() - resumed < BEAT_S
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
 
 
 def test_a_pause_for_a_time_ends_without_a_call(
     queue: Queue, workers: Workers, redis_client: redis.Redis
 ):
     worker = workers.start("echo_noted")
-    queue.submit_request([b"first"]).wait(timeout=60)
+    queue.submit_request([b"first"]).wait(timeout=PATIENCE_S)
     before = time.monotonic()
     pause = queue.pause(for_s=3)
     assert pause.until_ms == pause.now_ms + 3_000
     wait_idle(worker, redis_client)
     request = queue.submit_request([b"x"])
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert 3 <= time.monotonic() - before < 3 + BEAT_S
     assert not queue.resume()
 
@@ -120,7 +120,7 @@ def test_other_queues_go_on(queue: Queue, workers: Workers, redis_url: str):
     with Queue.from_url(redis_url, name="other") as other:
         other.pause()
         workers.start("echo")
-        assert queue.submit_request([b"x"]).wait(timeout=60) == "done"
+        assert queue.submit_request([b"x"]).wait(timeout=PATIENCE_S) == "done"
         other.resume()
 
 

@@ -21,7 +21,7 @@ from fairlane.worker import log, termination
 from fairlane.worker.log import LogQueue
 from tests.support.processes.prepared import ROOT
 from tests.support.processes.workers import FOLDER, Folder
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -289,12 +289,12 @@ def fill(noisy: Noisy, queue: Queue, folder: Folder, client: Any) -> Any:
     wait_until(noisy.is_full, 60, why="the pipe is full")
     dying = queue.submit_request([b"die"], attempts=4, backoff_s=(0.01, 0.02))
     folder.open_gate("full")
-    assert dying.wait(timeout=60) == "done"
+    assert dying.wait(timeout=PATIENCE_S) == "done"
     leases = keys.leases(filling.id)
     ((permit, first),) = client.zrange(leases, 0, -1, withscores=True)
     wait_until(lambda: client.zscore(leases, permit) > first + 2_000, 60, why="it is extended")
     folder.open_gate()
-    assert filling.wait(timeout=60) == "done"
+    assert filling.wait(timeout=PATIENCE_S) == "done"
     assert folder.noted("fill") == [["1"]], "it ran once"
 
 

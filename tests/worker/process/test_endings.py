@@ -18,7 +18,7 @@ from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.worker import Worker
 from tests.support.processes.workers import broken, check_settled_once, is_alive
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.handlers import echo
 from tests.worker.parts import ON_SINGLE
 
@@ -151,7 +151,7 @@ def test_a_worker_whose_registry_is_gone_registers_anew(
     redis_client.delete(keys.worker("req", worker.id), keys.workers("req"))
     wait_until(lambda: queue.status()["workers"] == [worker.id], why="it is there again")
     request = queue.submit_request(numbers(3))
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
 
 
 # ------------------------------------------------------------------ its id

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.worker.termination import Signals
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_a_worker_whose_terminal_closes_finishes_what_it_holds(
     os.kill(pid, signal.SIGHUP)
     wait_until(lambda: "drains" in worker.said(), why="it drains")
     folder.open_gate()
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert worker.wait() == 0
 
 
@@ -81,4 +81,4 @@ def test_a_worker_that_a_terminal_stops_stops_its_processes_too(
     worker.send(signal.SIGCONT)
     wait_until(lambda: "T" not in {state(worker.pid), state(pid)}, why="both go on")
     folder.open_gate()
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"

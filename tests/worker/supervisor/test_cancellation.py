@@ -19,7 +19,7 @@ from fairlane.worker.calls import Runner
 from fairlane.worker.handlers import shape_of
 from fairlane.worker.limits import CancellationWatch
 from tests.support.processes.workers import Folder
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE, OP, slice_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_a_running_handler_sees_within_a_second_that_its_request_is_cancelled(
     assert not request.cancel()
     folder.wait_noted("cancelled")
     assert time.monotonic() - before < SOON_S
-    assert request.wait(timeout=60) == "cancelled"
+    assert request.wait(timeout=PATIENCE_S) == "cancelled"
 
 
 @ON_SINGLE
@@ -63,7 +63,7 @@ def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
     folder.wait_noted("began")
     folder.wait_noted("cancelled")
     assert time.monotonic() - ends_at < SOON_S + 1  # the leader checks about once a second
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
 
 
 @pytest.mark.parametrize("is_left_open", [False, True])
@@ -192,7 +192,7 @@ def test_without_a_grace_a_handler_may_finish_after_a_cancel(
     last = worker.health()
     wait_until(lambda: worker.health() != last or request.state() == "cancelling")
     folder.open_gate()
-    assert request.wait(timeout=60) == "cancelled"
+    assert request.wait(timeout=PATIENCE_S) == "cancelled"
     assert (request.progress().done, worker.health()["restarts"]) == (1, 0)
 
 
@@ -204,7 +204,7 @@ def test_a_handler_that_ends_within_the_grace_is_not_killed(
     worker = workers.start("until_cancelled", cancel_grace_s=30)
     folder.wait_noted("began")
     request.cancel()
-    assert request.wait(timeout=60) == "cancelled"
+    assert request.wait(timeout=PATIENCE_S) == "cancelled"
     assert len(folder.noted("cancelled")) == 1
     assert worker.health()["restarts"] == 0
 

@@ -21,7 +21,7 @@ from fairlane import time_limit
 from fairlane.protocol import keys
 from fairlane.worker import Worker, batch_handler, calls, pool
 from tests.support.processes.workers import Folder, broken, check_settled_once, is_alive
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.handlers import spend, spend_async
 from tests.worker.parts import ON_SINGLE
 
@@ -275,7 +275,7 @@ def test_a_killed_process_is_counted_as_a_timeout_and_not_as_a_crash(
     """The health port counts it; the process is restarted immediately."""
     request = queue.submit_request([b"0"], attempts=2, backoff_s=(0.01, 0.01), time_limit_s=0.2)
     worker = workers.start("hold")
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     report = worker.wait_health(restarts=2, processes=1)
     counts = [report[name] for name in ("timeouts", "failed", "crashes", "done", "retries")]
     assert counts == [2, 2, 0, 0, 1]
@@ -395,5 +395,5 @@ def test_what_async_handlers_left_running_is_cancelled_at_the_end(queue: Queue, 
 
     request = queue.submit_request([b"x"])
     Worker(queue, handler).run(until_idle=True)
-    assert request.wait(timeout=60) == "done"
+    assert request.wait(timeout=PATIENCE_S) == "done"
     assert len(folder.noted("cancelled")) == 1
