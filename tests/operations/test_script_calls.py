@@ -23,16 +23,16 @@ EXCEPTED = {
 
 
 @cache
-def trees() -> list[tuple[str, ast.Module]]:
-    """Returns each module of the package, by its path, with its nodes."""
+def trees() -> list[tuple[str, list[ast.AST]]]:
+    """Returns the nodes of each module of the package, by its path."""
     return [
-        (path.relative_to(SRC).as_posix(), ast.parse(path.read_text()))
+        (path.relative_to(SRC).as_posix(), [*ast.walk(ast.parse(path.read_text()))])
         for path in sorted(SRC.rglob("*.py"))
     ]
 
 
 def test_only_one_module_calls_the_scripts_that_create_requests():
-    callers = {name for name, tree in trees() for node in ast.walk(tree) if calls_creating(node)}
+    callers = {name for name, nodes in trees() for node in nodes if calls_creating(node)}
     assert callers == {"operations/create.py"}
 
 
@@ -65,8 +65,8 @@ def exception_of(name: str) -> str | None:
 def nameless() -> dict[str, list[str]]:
     """Returns where each module reads a reply without names."""
     found: dict[str, list[str]] = {}
-    for name, tree in trees():
-        for node in ast.walk(tree):
+    for name, nodes in trees():
+        for node in nodes:
             if not isinstance(node, ast.expr | ast.stmt):
                 continue
             if reads_by_number(node) or compares_a_word(node) or takes_raw(node):
@@ -85,7 +85,11 @@ def reads_by_number(node: ast.AST) -> bool:
 
 
 def is_reply(node: ast.AST) -> bool:
-    return ast.unparse(node).rpartition(".")[2] in {"reply", "replied", "answer", "settled"}
+    """Returns True for a variable or an attribute with the name of a reply."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in {"reply", "replied", "answer", "settled"}
+    return False
 
 
 def compares_a_word(node: ast.AST) -> bool:
