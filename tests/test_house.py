@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.run.for_each import for_each
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -394,7 +396,7 @@ def words_of(name: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
-@pytest.mark.parametrize("top", BANNED_PHRASES_LEFT)
+@for_each("top", BANNED_PHRASES_LEFT)
 def test_banned_phrases_become_fewer(top: str):
     lines = [
         f"{name_of(path)}:{number} {found[0]}"

@@ -12,6 +12,7 @@ import pytest
 from fairlane.embedded import ServerBinary
 from tests.support import security
 from tests.support.run import table
+from tests.support.run.for_each import for_each
 from tests.support.servers import backends, server_process
 from tests.support.servers.backends import TESTS
 
@@ -47,8 +48,8 @@ def test_where_less_is_enough_not_everything_runs():
     assert not backends.takes("single", TESTS / "chaos" / "test_x.py")
 
 
-@pytest.mark.parametrize(
-    ("file", "main"),
+@for_each(
+    "file, main",
     [
         ("cli/test_x.py", ["single"]),
         ("operations/lease/test_x.py", ["single"]),

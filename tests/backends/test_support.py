@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.run.first_share import modules_in, share_of
+from tests.support.run.for_each import for_each
 from tests.support.run.teardown import check_world
 from tests.support.servers import server_process
 from tests.support.wait import wait_until
@@ -53,7 +54,7 @@ def test_children_of_a_run_under_nohup_do_not_ignore_signals():
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("turn", [1, 2])
+@for_each("turn", [1, 2])
 def test_the_database_is_empty(turn: int, redis_client: redis.Redis):
     assert redis_client.dbsize() == 0
     redis_client.set(f"turn:{turn}", "left", ex=60)
@@ -86,8 +87,8 @@ def test_the_world_check_passes_what_may_stay(redis_client: redis.Redis):
     check_world(redis_client)
 
 
-@pytest.mark.parametrize(
-    ("key", "state"),
+@for_each(
+    "key, state",
     [("stray", None), ("{req}:100", None), ("counter:{gone}", None), ("sub:{ended}", "done")],
 )
 def test_the_world_check_finds_keys_left(key: str, state: str | None, redis_client: redis.Redis):

@@ -15,6 +15,7 @@ from fairlane.errors import RedisUnreachable
 from fairlane.queue import Queue
 from tests.cli.program import END_S, NO_SERVER, Program, Running, finish, next_message, settle
 from tests.drivers.test_first_contact import Starting
+from tests.support.run.for_each import for_each
 from tests.support.servers.clusters import run_cluster
 from tests.support.servers.restart import AOF, killed_and_started_again
 from tests.support.servers.server_process import free_ports, run_server
@@ -69,7 +70,7 @@ def test_an_outage_that_lasts_names_the_command_that_resumes(
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "word",
     [
         *("worker", "worker --app mine:app", "serve", "fanout --in a --out b", "forward --lag"),

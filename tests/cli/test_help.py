@@ -13,6 +13,7 @@ import pytest
 from fairlane.cli import registry
 from fairlane.cli.registry import OTHER_WORDS, fairlane, load
 from tests.cli.program import NO_SERVER, finish
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
@@ -91,8 +92,8 @@ TIMES = [f"--{name} TIME " for name in ("backoff", "lease", "retain", "deadline"
 BACKOFF = "shortest..longest; 1s means 1s..1s"
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
+@for_each(
+    "words, expected",
     [
         ("submit", ("--redis URL", "--json", *TIMES, BACKOFF)),
         ("worker", ("--redis URL",)),
@@ -135,7 +136,7 @@ def test_no_command_is_a_usage_error_with_help(alone: Program):
     assert ended.err.startswith("Usage: ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         *("nothing", "submit", "submit f --nothing", "wait", "server nothing", "set"),
@@ -146,8 +147,8 @@ def test_bad_usage_is_one_sentence(words: str, alone: Program):
     alone(*words.split()).refused(2, "--help")
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
+@for_each(
+    "words, meant",
     [
         ("statsu", "stats or status"),
         ("dead reqeue", "requeue"),
@@ -181,8 +182,8 @@ def test_every_suggested_command_exists():
         assert words
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
+@for_each(
+    "words, named",
     [
         ("serve --queue a --queue b", "--queue"),
         ("submit f --limit 1 --limit 2", "--limit"),
@@ -226,8 +227,8 @@ def test_a_word_that_resembles_no_command_gets_no_suggestion(alone: Program):
     assert "Did you mean" not in alone("xyzzy").err
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
+@for_each(
+    "given, meant",
     [
         ("--prio", "--priority"),
         ("--wiat", "--wait"),
@@ -240,7 +241,7 @@ def test_a_mistyped_option_gets_a_suggestion(given: str, meant: str, alone: Prog
     alone("submit", "f", given).refused(2, f"No such option '{named}'. Did you mean {meant}")
 
 
-@pytest.mark.parametrize("given", ["--pr1o", "--nothing", "--outcome", "-x", "--"])
+@for_each("given", ["--pr1o", "--nothing", "--outcome", "-x", "--"])
 def test_only_options_that_are_near_are_suggested(given: str, alone: Program):
     assert "Did you mean" not in alone("submit", "f", given, "g").err
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import NO_SERVER, Program
+from tests.support.run.for_each import for_each
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def test_a_file_that_may_not_be_read(program: Program):
     program("submit", path).refused(2, "permission denied")
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
+@for_each(
+    "content, line",
     [
         (b"x" * (MIB + 1), 1),
         (b"ok\n" * 3 + b"x" * (MIB + 1) + b"\nok\n", 4),
@@ -56,8 +57,8 @@ def test_a_line_that_is_too_long_is_named(content: bytes, line: int, program: Pr
     program("submit", path).refused(2, f"line {line} of {path}", "1,048,576 bytes")
 
 
-@pytest.mark.parametrize("before", [3, 5_000], ids=["before a chunk was sent", "after chunks"])
-@pytest.mark.parametrize("words", [(), ("--id", "mine")], ids=["no id", "own id"])
+@for_each("before", [3, 5_000])
+@for_each("words", [(), ("--id", "mine")])
 def test_a_line_too_long_in_a_pipe_takes_the_request_back(
     before: int, words: tuple[str, ...], program: Program, redis_client: redis.Redis
 ):
@@ -81,8 +82,8 @@ def test_a_line_too_long_in_a_pipe_takes_the_request_back(
 # ------------------------------------------------------------------ options
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
+@for_each(
+    "words, why",
     [
         (("--priority", "100"), "from 0 to 99"),
         (("--priority", "-1"), "from 0 to 99"),
@@ -131,7 +132,7 @@ def test_a_refused_submission_leaves_no_results_file(program: Program):
     assert [path.name for path in program.folder.iterdir()] == ["input"]
 
 
-@pytest.mark.parametrize("name", ["wait", "results", "cancel", "status"])
+@for_each("name", ["wait", "results", "cancel", "status"])
 def test_an_unknown_request_is_not_found_and_an_invalid_id_is_refused(name: str, program: Program):
     program(name, "absent").refused(3, "there is no request absent")
     program(name, "{x}").refused(2, "request id '{x}' is not valid")
@@ -140,9 +141,7 @@ def test_an_unknown_request_is_not_found_and_an_invalid_id_is_refused(name: str,
 # ------------------------------------------------------------------ Redis
 
 
-@pytest.mark.parametrize(
-    "words", [("submit", "-"), ("wait", "x"), ("results", "x"), ("cancel", "x"), ("status",)]
-)
+@for_each("words", [("submit", "-"), ("wait", "x"), ("results", "x"), ("cancel", "x"), ("status",)])
 def test_redis_that_is_off(words: tuple[str, ...], program: Program):
     ended = program(*words, "--redis", NO_SERVER)
     ended.refused(
@@ -150,8 +149,8 @@ def test_redis_that_is_off(words: tuple[str, ...], program: Program):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
+@for_each(
+    "words, why",
     [
         (("queue", "rate", "fast"), "rate 'fast' is not valid: write a rate such as 100/s"),
         (("queue", "rate", "10/s", "--burst", "0"), "burst 0 is not valid"),

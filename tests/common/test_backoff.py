@@ -7,6 +7,7 @@ import pytest
 from fairlane.common.backoff import retry_delay_ms
 from fairlane.errors import InvalidArgument
 from fairlane.settings import duration_range_ms
+from tests.support.run.for_each import for_each
 
 
 def pauses(attempt: int, text: str) -> tuple[int, int]:
@@ -15,7 +16,7 @@ def pauses(attempt: int, text: str) -> tuple[int, int]:
     return min(found), max(found)
 
 
-@pytest.mark.parametrize("attempt", [1, 2, 3, 7, 100])
+@for_each("attempt", [1, 2, 3, 7, 100])
 def test_a_pause_is_within_its_range(attempt: int):
     for text in ("2s..2s", "2s", "1s..5m", "0s..1s", "300ms..1s"):
         low, high = duration_range_ms(text)
@@ -27,8 +28,8 @@ def test_a_pause_of_one_length_has_this_length():
     assert pauses(1, "2s..2s") == (2_000, 2_000) == pauses(9, "2s")
 
 
-@pytest.mark.parametrize(
-    ("attempt", "low", "high"),
+@for_each(
+    "attempt, low, high",
     [
         (1, 1_000, 2_000),
         (2, 1_000, 2_000),
@@ -42,8 +43,8 @@ def test_a_pause_doubles_and_varies(attempt: int, low: int, high: int):
     assert low <= shortest < longest <= high
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
+@for_each(
+    "text, sentence",
     [
         ("5m..1s", "ends before it begins"),
         ("1s..", "is no range: write the shortest and the longest time, as 1s..5m"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlane.common.chunking import chunks, chunks_async
 from fairlane.errors import InvalidArgument
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -37,8 +38,8 @@ def test_no_chunk_is_over_a_thousand_or_a_mebibyte(sizes: list[int]):
     assert all(sum(map(len, chunk)) <= MIB for chunk in found)
 
 
-@pytest.mark.parametrize(
-    ("count", "wanted"),
+@for_each(
+    "count, wanted",
     [(0, []), (1, [1]), (1000, [1000]), (1001, [1000, 1]), (2500, [1000, 1000, 500])],
 )
 def test_chunks_are_as_full_as_they_may_be(count: int, wanted: list[int]):
@@ -69,7 +70,7 @@ def test_the_async_chunker_makes_the_same_chunks():
     assert asyncio.run(collect(one_by_one(bodies))) == wanted
 
 
-@pytest.mark.parametrize("bodies", ["text", b"bytes", bytearray(b"x"), {"a": 1}, 7, None], ids=repr)
+@for_each("bodies", ["text", b"bytes", bytearray(b"x"), {"a": 1}, 7, None])
 def test_what_is_no_iterable_of_bodies_is_named(bodies: object):
     """A str would be one sub-request for each letter."""
     with pytest.raises(InvalidArgument, match=type(bodies).__name__):
@@ -78,11 +79,7 @@ def test_what_is_no_iterable_of_bodies_is_named(bodies: object):
         asyncio.run(collect(bodies))
 
 
-@pytest.mark.parametrize(
-    "body",
-    [None, 7, bytearray(b"x"), memoryview(b"x"), ["x"]],
-    ids=lambda body: type(body).__name__,
-)
+@for_each("body", [None, 7, bytearray(b"x"), memoryview(b"x"), ["x"]])
 def test_a_body_that_is_neither_bytes_nor_str_is_named_by_its_index(body: object):
     bodies = [b"a", b"b", body]
     with pytest.raises(InvalidArgument, match="sub-request 2 is a"):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.common.fingerprint import fingerprint_of, read_failure, without_values
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +71,8 @@ def raise_with_note() -> None:
 # ------------------------------------------------------------------ the parts of a text
 
 
-@pytest.mark.parametrize(
-    ("fail", "headline", "place"),
+@for_each(
+    "fail, headline, place",
     [
         (lambda: parse_port("7"), "ValueError: bad port 7", "parse_port"),
         (raise_from_another, "RuntimeError: no", "raise_from_another"),
@@ -119,8 +120,8 @@ def test_a_windows_path():
     assert read_failure(text).where == "code.py:3 go"
 
 
-@pytest.mark.parametrize(
-    ("text", "headline"),
+@for_each(
+    "text, headline",
     [
         ("the worker died", "the worker died"),
         ("\n  two\nlines", "two"),
@@ -176,8 +177,8 @@ def test_two_places_where_it_took_too_long_are_two_failures(text: str):
     assert fingerprint_of("timeout", text) == fingerprint_of("timeout", other_limit)
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
+@for_each(
+    "text, where",
     [
         (TOO_LONG, ""),
         (f"{TOO_LONG}\nStack (most recent call first):\n", ""),
@@ -196,8 +197,8 @@ def test_a_call_that_took_too_long_without_a_frame_of_its_own(text: str, where: 
 # ------------------------------------------------------------------ equal or not
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@for_each(
+    "one, other",
     [
         ("bad port 80", "bad port 8080"),
         ("bad port -80", "bad port -8"),
@@ -215,8 +216,8 @@ def test_what_differs_from_case_to_case_makes_no_difference(one: str, other: str
     assert fingerprint_of("attempts", one) == fingerprint_of("attempts", other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@for_each(
+    "one, other",
     [("bad port", "bad host"), ("deadbeef", "feedface"), ("no key 'a'", "no key a"), ("1", "")],
 )
 def test_other_words_are_another_failure(one: str, other: str):

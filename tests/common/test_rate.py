@@ -8,19 +8,20 @@ import pytest
 
 from fairlane import InvalidArgument
 from fairlane.common.rate import Rate, Shared, parse_rates, rate_of, rates_text
+from tests.support.run.for_each import for_each
 
 API = Shared("req", "api")
 
 
-@pytest.mark.parametrize(
-    ("text", "interval_us"),
+@for_each(
+    "text, interval_us",
     [("100/s", 10_000), ("30/m", 2_000_000), ("5/h", 720_000_000), ("0.5/s", 2_000_000)],
 )
 def test_a_rate_has_an_interval(text: str, interval_us: int):
     assert rate_of(text).interval_us == interval_us
 
 
-@pytest.mark.parametrize("number", [3, 7, 999, 1_300, 19_999, 700_000])
+@for_each("number", [3, 7, 999, 1_300, 19_999, 700_000])
 def test_a_rate_that_fits_no_whole_interval_is_slower_never_faster(number: int):
     assert number * 0.71 < 1_000_000 / rate_of(f"{number}/s").interval_us <= number
 
@@ -48,8 +49,8 @@ def test_rates_survive_as_text():
     assert parse_rates("") == ()
 
 
-@pytest.mark.parametrize(
-    ("rate", "words"),
+@for_each(
+    "rate, words",
     [
         (rate_of("100/s"), "100/s"),
         (rate_of("30/m", shared=API), "30/m, shared as api"),
@@ -62,8 +63,8 @@ def test_rates_are_shown_as_text(rate: Rate, words: str):
     assert rate.words == words
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
+@for_each(
+    "given, sentence",
     [
         (("5",), "write a rate such as 100/s, 30/m or 5/h"),
         (("0/s",), "write a rate such as"),

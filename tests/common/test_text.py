@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import fairlane
 from fairlane.cli.commands.stats import _shown
 from fairlane.common.text import exact, figure
+from tests.support.run.for_each import for_each
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
+@for_each(
+    "value, shown",
     [
         *((20_600.4, "20,600"), (1_234_567, "1,230,000"), (999.7, "1,000"), (99.96, "100")),
         *((12.34, "12.3"), (5.0, "5"), (0.0123456, "0.0123"), (0.00001, "0.00001"), (0, "0")),
@@ -23,8 +22,8 @@ def test_a_measured_number_has_three_digits(value: float, shown: str):
     assert figure(value) == shown
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
+@for_each(
+    "value, shown",
     [
         *((31_622_400, "31,622,400"), (86_400.5, "86,400.5"), (0.25, "0.25"), (1, "1")),
         *((0.0001, "0.0001"), (0.00001, "0.00001"), (0, "0"), (-0.0, "0")),

@@ -8,10 +8,11 @@ import pytest
 
 from fairlane import InvalidArgument, xid
 from fairlane.common.xid import Key, packed_ids
+from tests.support.run.for_each import for_each
 
 
-@pytest.mark.parametrize(
-    ("body", "wanted"),
+@for_each(
+    "body, wanted",
     [
         ("12345", "12345"),
         (b"12345", "12345"),
@@ -23,9 +24,7 @@ def test_a_message_has_an_id_of_its_own(body: str | bytes, wanted: str):
     assert xid(body) == wanted
 
 
-@pytest.mark.parametrize(
-    "body", ["null", "[]", "true", '{"meta": null}', "{", "", "text", "-1", "1.5"]
-)
+@for_each("body", ["null", "[]", "true", '{"meta": null}', "{", "", "text", "-1", "1.5"])
 def test_a_message_without_an_id_has_that_of_its_bytes(body: str):
     assert xid(body) == hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
 

@@ -14,6 +14,7 @@ from fairlane.protocol.steps import Batch, Command
 from tests.cli.program import Program
 from tests.drivers.test_retries import refusing
 from tests.support.operations.drivers import both, perform
+from tests.support.run.for_each import for_each
 from tests.support.servers import server_process
 from tests.support.servers.replicas import Pair, in_step, run_pair
 from tests.support.wait import wait_until
@@ -81,8 +82,8 @@ def test_the_command_line_reads_a_replica_and_does_not_write_to_it(pair: Pair, t
         here(*words).refused(5, SENTENCE, str(pair.replica.port))
 
 
-@pytest.mark.parametrize(
-    ("role", "url", "found"),
+@for_each(
+    "role, url, found",
     [
         ("slave", "redis://h", True),
         ("master", "redis://h", False),

@@ -21,6 +21,7 @@ from fairlane.redis_url import resolve_url
 from fairlane.spark.fleet import FleetPlan
 from fairlane.worker.child import Assignment
 from tests.support.operations.drivers import both, run
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def test_what_workers_are_given_shows_no_url(kind: type):
     assert not leaks(repr(made))
 
 
-@pytest.mark.parametrize(
-    ("url", "what"),
+@for_each(
+    "url, what",
     [
         ("redis://h:1/x", "scheme://host:port/db is expected"),
         ("redis://h:1#x", "scheme://host:port/db is expected"),

@@ -12,6 +12,7 @@ from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
 from tests.support.operations.drivers import both, run
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def test_a_sentinel_url_is_read_from_its_end():
     assert found.options == {"db": 3, "username": "u", "password": "p@/:,s"}
 
 
-@pytest.mark.parametrize("end", ["a:1,b:2", "a:1/m"])
-@pytest.mark.parametrize("text", ["redis", "rediss"])
+@for_each("end", ["a:1,b:2", "a:1/m"])
+@for_each("text", ["redis", "rediss"])
 def test_a_password_is_decoded_everywhere_as_redis_py_does(text: str, end: str):
     """An escaped @ in one kind of URL is decoded in the others, too."""
     scheme = "sentinel" if "/" in end else "cluster"
@@ -97,7 +98,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("url", REFUSED)
+@for_each("url", REFUSED)
 def test_a_url_that_cannot_be_read_is_refused_before_a_connection(url: str):
     with pytest.raises(InvalidArgument) as raised:
         Servers(url, 1.0)
@@ -140,7 +141,7 @@ SECRETS = [
 ]
 
 
-@pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret.url)
+@for_each("secret", SECRETS)
 def test_a_password_of_any_shape_is_hidden(secret: Secret):
     """The password has @ and / in it, or is in the query; the rest of the URL is shown."""
     assert hide_secret(secret.url) == secret.shown

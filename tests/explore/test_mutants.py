@@ -13,6 +13,7 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import FOLDERS, library
 from tests.explore.mutants import EXCEPTIONS, Mutant, changed_scripts, find
 from tests.explore.witnesses import ROOT, forked, recorded
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,8 +47,8 @@ def test_a_mutant_differs_by_one_line(tmp_path: Path):
     assert len(before) == len(after)
 
 
-@pytest.mark.parametrize(
-    ("lines", "wanted"),
+@for_each(
+    "lines, wanted",
     [
         (["if x then", "  return 1", "end"], [("guard", "if false then")]),
         (["if x then", "  y = 1", "end"], [("branch", "if false then")]),
@@ -64,7 +65,6 @@ def test_a_mutant_differs_by_one_line(tmp_path: Path):
             [("operand", "return (b or c)"), ("operand", "return a == 1")],
         ),
     ],
-    ids=["guard", "branch", "operands", "value"],
 )
 def test_conditions_are_taken_apart(
     tmp_path: Path, lines: list[str], wanted: list[tuple[str, str]]

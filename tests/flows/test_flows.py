@@ -10,6 +10,7 @@ import pytest
 from fairlane import Child, Flow, InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
 from fairlane.aio import Queue as AsyncQueue
 from fairlane.operations.hand_over import hand_over
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import work_off
 
 if TYPE_CHECKING:
@@ -124,8 +125,8 @@ def flow() -> Flow:
     return Flow("f")
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
+@for_each(
+    "make, sentence",
     [
         (lambda: Flow("a b"), "flow 'a b' is not valid"),
         (lambda: Flow("a" * 101), r"flow 'a{60}'... \(101 characters\) .* 1 to 100 letters"),
@@ -171,8 +172,8 @@ def test_a_flow_has_at_most_fifty_steps():
         made.step("more")
 
 
-@pytest.mark.parametrize(
-    ("made", "given", "sentence"),
+@for_each(
+    "made, given, sentence",
     [
         (flow(), {}, "flow f has no step"),
         ("f", {}, "flow is a str: a Flow is expected"),

@@ -8,6 +8,7 @@ import pytest
 
 from fairlane import Queue, Worker
 from fairlane.errors import InvalidArgument
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
+@for_each("what", WRONG)
 def test_wrong_arguments_are_refused_before_redis_is_called(what: str):
     call, said = WRONG[what]
     with Queue.from_url(NOWHERE) as queue, pytest.raises(InvalidArgument, match=said):

@@ -15,6 +15,7 @@ from fairlane.operations import results as results_module
 from fairlane.operations.completion import parse_results, read_entries
 from fairlane.operations.results import InputOrder, flow
 from fairlane.protocol import keys
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import (
     dead,
     head_of,
@@ -249,8 +250,8 @@ def test_a_window_of_the_default_size_holds_a_normal_disorder(queue: Queue, lane
 # ------------------------------------------------------------------ results that are gone
 
 
-@pytest.mark.parametrize("order", ["input", "done"])
-@pytest.mark.parametrize("part", ["out", "all"])
+@for_each("order", ["input", "done"])
+@for_each("part", ["out", "all"])
 def test_results_that_vanish_while_they_are_read_are_an_error(
     queue: Queue, lane: Lane, order: str, part: str
 ):
@@ -263,8 +264,8 @@ def test_results_that_vanish_while_they_are_read_are_an_error(
         list(reader)
 
 
-@pytest.mark.parametrize("order", ["input", "done"])
-@pytest.mark.parametrize("lost", [0, 7, 11])
+@for_each("order", ["input", "done"])
+@for_each("lost", [0, 7, 11])
 def test_one_result_that_is_gone_is_an_error(queue: Queue, lane: Lane, order: str, lost: int):
     queue.submit_request(numbered(12), id="r1", limit=1)
     work_off(queue.driver, count=1)

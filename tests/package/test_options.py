@@ -20,6 +20,7 @@ from fairlane.options import (
     SharedOptions,
     policy_of,
 )
+from tests.support.run.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
 SUBMITTERS = ("submit_request", "submit_chunks", "submit_many", "submit_each")
@@ -54,7 +55,7 @@ def test_seconds_are_stored_as_ms():
     )
 
 
-@pytest.mark.parametrize("ms", [1, 7, 999, 1001, 600_001, 86_399_999, 366 * 86_400_000 - 1])
+@for_each("ms", [1, 7, 999, 1001, 600_001, 86_399_999, 366 * 86_400_000 - 1])
 def test_seconds_and_ms_are_the_same_time_in_both_directions(ms: int):
     assert ms_of("deadline_s", ms / 1000) == ms
 
@@ -91,13 +92,13 @@ def test_a_wrong_name_is_a_type_error_with_a_hint(wrong: str, sentence: str):
     assert str(raised.value).startswith(sentence)
 
 
-@pytest.mark.parametrize("wrong", ["1s", True, float("inf"), None])
+@for_each("wrong", ["1s", True, float("inf"), None])
 def test_a_time_that_is_no_number_is_refused(wrong: Any):
     with pytest.raises(InvalidArgument, match=r"lease_s .* a number of seconds is expected"):
         policy_of("q", lease_s=wrong)
 
 
-@pytest.mark.parametrize("wrong", [10**12, 1e299, "99999999d", timedelta.max])
+@for_each("wrong", [10**12, 1e299, "99999999d", timedelta.max])
 def test_a_delay_that_is_too_long_names_the_range(wrong: Any):
     with pytest.raises(InvalidArgument, match=r"delay .* is not valid: 0 to 31,622,400 s is expec"):
         policy_of("q", delay=wrong)
@@ -140,8 +141,8 @@ def test_a_typo_is_a_type_error(tmp_path: Path):
     assert found == set(range(first, first + len(TYPOS)))
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
+@for_each(
+    "given, sentence",
     [
         ({"delay": "soon"}, "delay 'soon' is not a duration: write 500ms"),
         ({"run_at": "tomorrow"}, "run_at 'tomorrow' is not valid: a time with a zone"),

@@ -110,7 +110,7 @@ def commands_of(found: Sent) -> set[str]:
 # ------------------------------------------------------------------ the source
 
 
-@pytest.mark.parametrize("role", sorted({*ROLES} - {"monitor"}))
+@for_each("role", sorted({*ROLES} - {"monitor"}))
 def test_a_role_has_the_scripts_and_commands_that_its_part_of_the_source_sends(role: str):
     """What is new in the source and not in ROLES is on the left."""
     found, stated = what_it_sends(role), acl.ROLES[role]
@@ -157,7 +157,7 @@ def test_every_operation_that_the_api_offers_is_for_some_role():
     assert {place for place in offered - reached if sends(place)} == set()
 
 
-@pytest.mark.parametrize("role", ROLES)
+@for_each("role", ROLES)
 def test_the_page_on_security_lists_the_commands_of_every_role(role: str):
     page = Path(__file__).parents[2].joinpath("docs", "concepts", "security.md").read_text()
     (row,) = (line for line in page.splitlines() if line.startswith(f"| {role} |"))
@@ -229,7 +229,7 @@ def test_every_rule_is_one_that_the_server_takes(role: str, server: redis.Redis)
     server.execute_command("ACL", "DELUSER", "fairlane-test")
 
 
-@pytest.mark.parametrize("role", ROLES)
+@for_each("role", ROLES)
 def test_no_role_may_eval_read_settings_or_empty_the_server(role: str):
     allowed = set(acl.rules(role))
     for name in ("eval", "eval_ro", "config|get", "config", "flushall", "keys", "acl", "debug"):
@@ -271,7 +271,7 @@ def test_roles_can_be_joined():
         acl.rules("worker+boss")
 
 
-@pytest.mark.parametrize("text", ["", "7", "seven", "7.0.0.0", "7.x"])
+@for_each("text", ["", "7", "seven", "7.0.0.0", "7.x"])
 def test_what_is_no_version_is_refused(text: str):
     with pytest.raises(InvalidArgument, match=r"such as 7\.0 or 7\.2"):
         acl.version(text)

@@ -11,6 +11,7 @@ from fairlane.tasks.app import merged_tasks
 from fairlane.tasks.serve import Calls
 from fairlane.testing import eager, run_tasks
 from fairlane.topics import AsyncTopic, Topic
+from tests.support.run.for_each import for_each
 
 
 def nothing() -> None: ...
@@ -20,8 +21,8 @@ def some(n: int) -> int:
     return n
 
 
-@pytest.mark.parametrize(
-    ("options", "submitted"),
+@for_each(
+    "options, submitted",
     [
         ({"priority": 0, "limit": 10, "attempts": 3}, {"priority": 0, "limit": 10, "attempts": 3}),
         ({"backoff": "1s..1m"}, {"backoff_s": (1.0, 60.0)}),
@@ -30,7 +31,6 @@ def some(n: int) -> int:
         ({"lease": 1.5, "max_wait": "3s"}, {"lease_s": 1.5, "max_wait_s": 3.0}),
         ({"durable": 1}, {"durable": 1}),
     ],
-    ids=lambda value: next(iter(value)),
 )
 def test_an_option_is_what_a_request_gets(options: dict[str, Any], submitted: dict[str, Any]):
     task = App("images").task(**options)(some)
@@ -45,8 +45,8 @@ def test_with_options_keeps_the_others_and_changes_no_task():
     assert task._options == {"priority": 3, "limit": 2}
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
+@for_each(
+    "options, reason",
     [
         ({"priority": 100}, "task some: priority 100 is not valid"),
         ({"backoff": "1m..1s"}, "'1m..1s' ends before it begins"),
@@ -55,7 +55,6 @@ def test_with_options_keeps_the_others_and_changes_no_task():
         ({"time_limit": True}, "time_limit True is not valid"),
         ({"retain": "367d"}, "retain 31,708,800 s is not valid"),
     ],
-    ids=lambda value: str(value)[:20],
 )
 def test_a_bad_option_is_refused(options: dict[str, Any], reason: str):
     with pytest.raises(InvalidArgument) as refused:
@@ -88,8 +87,8 @@ def yields():
     yield 1
 
 
-@pytest.mark.parametrize(
-    ("function", "name", "reason"),
+@for_each(
+    "function, name, reason",
     [
         (some, "some", "task some is registered already, in module tests.tasks.test_app"),
         (yields, None, "task yields is a generator function"),
@@ -97,7 +96,6 @@ def yields():
         (3, None, "task 3 is an int: write a function"),
         (nothing, "a\nb", "task name 'a\\nb' is not valid"),
     ],
-    ids=["twice", "generator", "builtin", "number", "name"],
 )
 def test_what_is_no_task_is_refused(function: Any, name: str | None, reason: str):
     app = App("images")
@@ -135,8 +133,8 @@ def run_eagerly(app: Any) -> None:
         return
 
 
-@pytest.mark.parametrize(
-    ("act", "said"),
+@for_each(
+    "act, said",
     [
         (Executor, "executor of 'images' is not valid: pass an App"),
         (run_eagerly, "eager of 'images' is not valid: pass an App"),
@@ -144,7 +142,6 @@ def run_eagerly(app: Any) -> None:
         (lambda name: Topic(name, "orders"), r"Topic.from_url\('orders'\) opens the topic orders"),
         (lambda name: AsyncTopic(name, "x"), "topic of 'images' is not valid"),
     ],
-    ids=["executor", "eager", "run_tasks", "topic", "async topic"],
 )
 def test_a_name_in_the_place_of_an_app_or_a_connection_is_refused(act: Any, said: str):
     with pytest.raises(InvalidArgument, match=said):

@@ -39,6 +39,7 @@ from fairlane.protocol.steps import Command
 from fairlane.tasks import executor as call_stream
 from fairlane.tasks.executor import Pace
 from fairlane.testing import run_tasks
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once
 from tests.support.wait import wait_until
 
@@ -497,9 +498,8 @@ def test_a_pace_counts_what_ended_within_a_second():
     assert pace.count(9.0) == 0
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("attempts", 1), ("time_limit", "5s"), ("deadline", "1h"), ("rate", "5/s")],
+@for_each(
+    "option, value", [("attempts", 1), ("time_limit", "5s"), ("deadline", "1h"), ("rate", "5/s")]
 )
 def test_an_option_that_protects_a_task_is_not_dropped(option: str, value: Any):
     app = App("images")

@@ -10,6 +10,7 @@ import pytest
 from fairlane import App, ArgumentsRefused, Context, InvalidArgument, Reject
 from fairlane.tasks.codec import JSON, MSGPACK
 from fairlane.worker.errors import GiveBack
+from tests.support.run.for_each import for_each
 from tests.tasks.parts import Box, Row, Size, body_of, call, context_of
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def test_a_body_is_an_array_of_version_task_and_arguments_by_name():
     assert sent(packed, "a") == b"\x93\x01\xa6resize\x81\xa4path\xa1a"
 
 
-@pytest.mark.parametrize("codec", [JSON, MSGPACK], ids=["json", "msgpack"])
-@pytest.mark.parametrize(
-    ("annotation", "value"),
+@for_each("codec", [JSON, MSGPACK])
+@for_each(
+    "annotation, value",
     [
         (Size, Size(1, 2)),
         (Box, Box([Size(3, 4)], "b")),
@@ -53,7 +54,6 @@ def test_a_body_is_an_array_of_version_task_and_arguments_by_name():
         (float | None, None),
         (Any, {"a": [1, None]}),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_value_arrives_and_returns_as_its_annotation_describes_it(
     codec: Codec, annotation: Any, value: Any
@@ -109,8 +109,8 @@ def test_a_plain_call_needs_no_worker_and_makes_a_context_of_its_own():
     assert task(ctx=context_of(2), path="a") == "a 2 False"
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs", "reason"),
+@for_each(
+    "args, kwargs, reason",
     [
         ((), {}, "task resize: missing a required argument: 'path'; its arguments are path, width"),
         (("a",), {"widht": 1}, "unexpected keyword argument 'widht'; did you mean width?"),
@@ -126,7 +126,6 @@ def test_a_plain_call_needs_no_worker_and_makes_a_context_of_its_own():
         (("a", "\ud800"), {}, "argument width cannot be encoded: its text has"),
         (("a" * 2_000_000,), {}, "the arguments have 2,000,024 bytes: the most is 1,048,576"),
     ],
-    ids=["missing", "unknown", "misspelt", "option", "many", "twice", "type", "surrogate", "large"],
 )
 def test_bad_arguments_are_refused_by_name(
     args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
@@ -157,8 +156,8 @@ def test_a_default_is_not_sent_so_the_workers_own_applies():
     assert b"width" not in body
 
 
-@pytest.mark.parametrize(
-    ("annotations", "reason"),
+@for_each(
+    "annotations, reason",
     [
         ({"path": "Missing"}, "an annotation cannot be resolved: name 'Missing' is not defined"),
         ({"path": object.__class__}, "argument path has the type type, which cannot be decoded"),
@@ -166,7 +165,6 @@ def test_a_default_is_not_sent_so_the_workers_own_applies():
         ({"path": Size | Box}, "the type of its argument path is not valid"),
         ({"path": Context, "width": Context}, "has 2 parameters of type Context"),
     ],
-    ids=["unresolved", "foreign", "nested", "ambiguous", "contexts"],
 )
 def test_an_annotation_that_cannot_be_used_is_refused_at_registration(
     annotations: dict[str, Any], reason: str

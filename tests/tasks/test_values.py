@@ -18,6 +18,7 @@ from fairlane import App, ArgumentsRefused, Executor, Reject, TaskError, chain, 
 from fairlane.errors import InvalidArgument
 from fairlane.tasks.codec import CODECS, JSON
 from fairlane.testing import eager
+from tests.support.run.for_each import for_each
 from tests.tasks.parts import Size, call
 
 if TYPE_CHECKING:
@@ -187,8 +188,8 @@ def task_of(annotation: Any, encoding: Any, body: Callable[[Any], Any]) -> Any:
     return App("images", encoding=encoding).task(run)
 
 
-@pytest.mark.parametrize("encoding", list(CODECS))
-@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
+@for_each("encoding", list(CODECS))
+@for_each("annotation", ANNOTATIONS)
 def test_an_argument_arrives_as_it_was_given_or_is_refused_by_name(encoding: str, annotation: Any):
     task = task_of(annotation, encoding, lambda value: seen.append(value))  # noqa: PLW0108  a new list each time
     carried = 0
@@ -205,8 +206,8 @@ def test_an_argument_arrives_as_it_was_given_or_is_refused_by_name(encoding: str
     assert carried
 
 
-@pytest.mark.parametrize("encoding", list(CODECS))
-@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
+@for_each("encoding", list(CODECS))
+@for_each("annotation", ANNOTATIONS)
 def test_a_result_comes_back_as_it_was_returned_or_is_rejected(encoding: str, annotation: Any):
     for value in VALUES:
 
@@ -224,8 +225,8 @@ def test_a_result_comes_back_as_it_was_returned_or_is_rejected(encoding: str, an
         assert is_carried(annotation, value, got), (value, got)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "value", "why"),
+@for_each(
+    "annotation, value, why",
     [
         (float, NAN, "argument value is nan, which JSON does not have: use None, or App("),
         (list[float], [1.0, -INF], "argument value[1] is -inf, which JSON does not have"),
@@ -239,7 +240,6 @@ def test_a_result_comes_back_as_it_was_returned_or_is_rejected(encoding: str, an
         (Size, "x", "argument value is not valid: Expected `object`, got `str`"),
         (list[Size], [{"width": 1, "height": "x"}], "argument value[0].height is not valid: Exp"),
     ],
-    ids=lambda value: str(value)[:20],
 )
 def test_a_refusal_names_the_place_and_the_remedy(annotation: Any, value: Any, why: str):
     task = task_of(annotation, "json", lambda value: value)

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from fairlane.tracing import text_of_headers
 from fairlane.web import asgi
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import stored
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ def test_a_worker_that_calls_by_http_has_its_spans_in_its_own_trace_linked_to_th
     assert [one.context.span_id for one in taken.links] == [sent.context.span_id]
 
 
-@pytest.mark.parametrize(
-    ("parent", "state", "text"),
+@for_each(
+    "parent, state, text",
     [
         (PARENT, "", PARENT),
         (PARENT, " a=1 ,, b=2,", f"{PARENT} a=1,b=2"),

@@ -18,6 +18,7 @@ from fairlane.operations.create import submit_call
 from fairlane.operations.new_request import Digest, NewRequest
 from fairlane.options import Policy, policy_of
 from fairlane.tracing import context_of, text_of
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import stored
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def test_a_span_without_a_context_is_no_text():
     assert text_of(trace.INVALID_SPAN) == ""
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "00-1-2-01", PARENT.replace("0af", "xyz")])
+@for_each("wrong", ["", "x", "00-1-2-01", PARENT.replace("0af", "xyz")])
 def test_text_of_no_span_is_no_context(wrong: str):
     assert context_of(wrong) is None
 

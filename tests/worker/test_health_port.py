@@ -17,6 +17,7 @@ from fairlane.errors import InvalidArgument, WorkerRefused
 from fairlane.found import Demand
 from fairlane.worker import health_port
 from fairlane.worker.health_port import HealthPort, split_id
+from tests.support.run.for_each import for_each
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE
 
@@ -347,7 +348,7 @@ def test_a_closed_port_refuses(port: HealthPort):
         socket.create_connection(split_id(port.address), timeout=60)
 
 
-@pytest.mark.parametrize("worker", ["0.0.0.0:7101", "[::]:7101", "0:7101", "::0:7101"])
+@for_each("worker", ["0.0.0.0:7101", "[::]:7101", "0:7101", "::0:7101"])
 def test_an_address_that_others_cannot_reach_is_refused(worker: str):
     """Each machine takes it for itself, so a refused port would prove nothing."""
     with pytest.raises(InvalidArgument, match=f"reached.* as in {socket.gethostname()}:7101"):
@@ -391,8 +392,8 @@ def test_a_worker_answers_while_many_connections_send_nothing(queue: Queue, work
 # ------------------------------------------------------------------ split_id
 
 
-@pytest.mark.parametrize(
-    ("worker", "expected"),
+@for_each(
+    "worker, expected",
     [
         ("127.0.0.1:7101", ("127.0.0.1", 7101)),
         ("a.host-name_1:0", ("a.host-name_1", 0)),
@@ -407,7 +408,7 @@ def test_an_id_is_a_host_and_a_port(worker: str, expected: tuple[str, int]):
     assert split_id(worker) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "worker",
     [
         *("host", "host:", ":7101", "host:port", "host:65536", "h:-1"),
@@ -420,7 +421,7 @@ def test_an_id_that_is_no_address_is_refused(worker: str):
         split_id(worker)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "worker",
     [
         *("", "h{x}:1", "h :1", "h" * 127 + ":1", "[h]:1", "[::1", "[[::1]]:1", "[fe80::1%eth0]:1"),

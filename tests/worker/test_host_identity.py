@@ -28,6 +28,7 @@ from fairlane.worker.host_identity import (
 from fairlane.worker.leader import refuses
 from tests.support.processes.prepared import ROOT
 from tests.support.processes.workers import FOLDER, Folder
+from tests.support.run.for_each import for_each
 from tests.support.servers.server_process import run_server
 from tests.support.wait import PATIENCE_S, wait_until
 
@@ -101,8 +102,8 @@ def test_elsewhere_than_on_linux_it_is_the_hostname(monkeypatch: pytest.MonkeyPa
     assert whereabouts() == socket.gethostname()
 
 
-@pytest.mark.parametrize(
-    ("worker", "expected"),
+@for_each(
+    "worker, expected",
     [("127.0.0.1:1", True), ("::1:1", True), ("0.0.0.0:1", True), ("10.0.0.9:1", False)],
 )
 def test_an_address_is_a_loopback_or_not(worker: str, *, expected: bool):
@@ -163,7 +164,7 @@ def test_a_late_beat_from_another_network_is_no_death(tmp_path: Path):
         assert folder.noted("began") == [["1"]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         *("redis://127.0.0.1:7000/0", "redis+cluster://127.0.0.1:7000,127.0.0.1:7001"),
@@ -174,8 +175,8 @@ def test_the_address_is_the_one_that_redis_sees(url: str):
     assert address_towards(url) == "127.0.0.1"
 
 
-@pytest.mark.parametrize(
-    ("worker", "expected"),
+@for_each(
+    "worker, expected",
     [
         (None, "127.0.0.1:0"),
         (":7101", "127.0.0.1:7101"),

@@ -21,6 +21,7 @@ from fairlane.worker.board import (
     RecordFields,
     WorkerFields,
 )
+from tests.support.run.for_each import for_each
 from tests.worker.parts import OP, record_of_its_own
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def is_whole(held: Held | None) -> bool:
     return seen in leases
 
 
-@pytest.mark.parametrize("at", range(13))
+@for_each("at", range(13))
 def test_a_half_written_lease_is_not_seen(at: int, monkeypatch: pytest.MonkeyPatch):
     """Whenever the supervisor reads while a unit writes, it sees a whole lease or none."""
     record, seen = record_of_its_own(), []
@@ -238,7 +239,7 @@ def test_a_half_written_lease_is_not_seen(at: int, monkeypatch: pytest.MonkeyPat
     assert held_by(record).fence == 9
 
 
-@pytest.mark.parametrize("at", range(13))
+@for_each("at", range(13))
 def test_a_lease_that_changes_while_it_is_read_is_read_again(
     at: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -263,7 +264,7 @@ def test_a_half_noted_acquire_is_not_seen(at: int, monkeypatch: pytest.MonkeyPat
     assert seen == [(b"r1#2.17", OP) if at == 2 else None]
 
 
-@pytest.mark.parametrize("at", range(7))
+@for_each("at", range(7))
 def test_a_half_noted_abandoned_acquire_is_not_seen(at: int, monkeypatch: pytest.MonkeyPatch):
     record, seen = record_of_its_own(), []
     record.begin_acquire(Token("r1", "2", "17"), OP)
@@ -422,7 +423,7 @@ def test_a_call_that_is_half_written_is_not_seen():
     assert running_in(record).until == 105.0
 
 
-@pytest.mark.parametrize("at", range(15))
+@for_each("at", range(15))
 def test_a_call_is_not_seen_while_it_is_written(at: int, monkeypatch: pytest.MonkeyPatch):
     """The supervisor sees the call before it, the call after it, or none."""
     record, seen = record_of_its_own(), []
@@ -441,7 +442,7 @@ def test_a_call_is_not_seen_while_it_is_written(at: int, monkeypatch: pytest.Mon
     assert running_in(record).entry_id == b"2-22"
 
 
-@pytest.mark.parametrize("at", range(17))
+@for_each("at", range(17))
 def test_a_call_that_ends_while_it_is_read_is_not_mixed_with_the_next(
     at: int, monkeypatch: pytest.MonkeyPatch
 ):

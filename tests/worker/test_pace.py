@@ -15,6 +15,7 @@ from fairlane.operations.request_state import (
     read_release,
 )
 from fairlane.worker.measures import Pace
+from tests.support.run.for_each import for_each
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE
 
@@ -86,9 +87,7 @@ def test_a_record_has_the_pace_between_the_leases_and_the_calls():
     assert read_release(text) == "0.1.0"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "3 leases", "3 leases; r1#0 4 30/100", "4 units x/s", "\x1b["]
-)
+@for_each("text", ["", "3 leases", "3 leases; r1#0 4 30/100", "4 units x/s", "\x1b["])
 def test_a_record_without_a_pace_has_none(text: str):
     """An earlier release wrote it."""
     assert read_pace(text) == WorkerPace(0, 0.0)

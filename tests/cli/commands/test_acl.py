@@ -14,6 +14,7 @@ import redis
 
 from fairlane.cli.commands.acl import PLACEHOLDER
 from fairlane.protocol import acl
+from tests.support.run.for_each import for_each
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def test_passwords_come_from_the_environment(alone: Program):
     assert found["fairlane-producer-worker"][1] == digest(b"both")
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
+@for_each(
+    "content, why",
     [
         (b"producer=x\nsecret\n", "line 2: ROLE=PASSWORD is expected"),
         (b"boss=secret\n", "line 1: ROLE=PASSWORD is expected"),
@@ -102,8 +103,8 @@ def test_a_password_file_that_is_wrong_or_missing_is_refused(
 # ------------------------------------------------------------------ refused
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
+@for_each(
+    "words, why",
     [
         ("boss", "there is no role 'boss'"),
         ("worker+", "there is no role ''"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import NO_SERVER, hold, settle
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import change_number
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def test_a_tenant_gets_another_share(program: Program):
     assert b"t (share 4)" in program("status", "mine").out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
+@for_each(
+    "words, said",
     [
         ((), "nothing to set"),
         (("--limit", "0"), "limit 0 is not valid: a whole number from 1 to 10000 is expected"),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.run.for_each import for_each
+
 if TYPE_CHECKING:
     from tests.cli.program import Program
 
@@ -29,8 +31,8 @@ def completions(program: Program, line: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
+@for_each(
+    "line, expected",
     [
         ("fairlane st", ["plain,status", "plain,stats"]),
         ("fairlane dead re", ["plain,requeue"]),

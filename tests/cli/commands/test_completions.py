@@ -7,11 +7,10 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
-import pytest
-
 from fairlane import settings
 from fairlane.protocol import keys
 from tests.cli.program import Dead, finish, settle
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     import redis
@@ -53,7 +52,7 @@ def test_without_a_place_the_newest_are_printed(program: Program, redis_url: str
     assert ids_of(program("completions", "--limit", 2, "--json").out) == ["two", "three"]
 
 
-@pytest.mark.parametrize("since", ["0", "10m", "2020-01-01T00:00Z", "1500000000000"])
+@for_each("since", ["0", "10m", "2020-01-01T00:00Z", "1500000000000"])
 def test_all_that_ended_since_a_place_is_printed(since: str, program: Program, redis_url: str):
     end(program, redis_url, "one", "two")
     assert ids_of(program("completions", "--since", since, "--json").out) == ["one", "two"]
@@ -113,8 +112,8 @@ def test_no_ending_is_a_note(program: Program):
     assert program("completions", "--since", "10m").err.endswith("has ended since 10m\n")
 
 
-@pytest.mark.parametrize(
-    ("since", "sentence"),
+@for_each(
+    "since, sentence",
     [
         ("yesterday", "--since yesterday is no place in the log: give a log id, 0, a time"),
         ("1-2-3", "is no place in the log"),

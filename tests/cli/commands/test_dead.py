@@ -14,6 +14,7 @@ from fairlane.model import DeadSubRequest
 from fairlane.queue import Queue
 from fairlane.worker import Reject, Worker
 from tests.cli.program import NO_SERVER, Dead, settle
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,9 +255,9 @@ def test_dropped_ones_are_forgotten_and_still_counted(dead: Callable, program: P
     assert json.loads(program("status", "mine", "--json").out)["dead"] == 3
 
 
-@pytest.mark.parametrize("name", ["requeue", "drop"])
-@pytest.mark.parametrize(
-    ("words", "said"),
+@for_each("name", ["requeue", "drop"])
+@for_each(
+    "words, said",
     [
         ((), "none is chosen: give --all, or --fingerprint F, or --index I"),
         (("--all", "--index", "1"), "two kinds of choice: give --all, or --fingerprint F, or"),

@@ -9,6 +9,7 @@ import pytest
 
 from fairlane.operations.flows import Child, Flow
 from fairlane.queue import Queue
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,8 +109,8 @@ def test_an_unknown_run_is_not_found(program: Program):
     program("flow", "show", "nothing").refused(3, "there is no flow nothing ")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
+@for_each(
+    "words, sentence",
     [
         (("show", "a b"), "flow id 'a b' is not valid"),
         (("list", "user_id"), "property 'user_id' is not valid: write NAME=VALUE"),

@@ -6,9 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.cli.program import NO_SERVER, Dead, hold, settle
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
@@ -78,8 +77,8 @@ def test_the_next_page_is_named_as_a_command(program: Program, redis_url: str):
     assert b"off" in program("list", "--limit", 1, "--after", named[1]).out
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
+@for_each(
+    "words, found",
     [
         (["--state", "running"], ["held"]),
         (["--state", "done", "--state", "cancelled"], ["off", "ill"]),
@@ -88,7 +87,6 @@ def test_the_next_page_is_named_as_a_command(program: Program, redis_url: str):
         (["--newer", "1h"], ["held", "off", "ill"]),
         (["--older", "1h"], []),
     ],
-    ids=str,
 )
 def test_filters(words: list[str], found: list[str], program: Program, redis_url: str):
     fill(program, redis_url)
@@ -103,8 +101,8 @@ def test_nothing_to_list_is_a_note(program: Program):
     assert ended.err == "fairlane: no request of queue req is listed\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
+@for_each(
+    "words, sentence",
     [
         (["--state", "actve"], "Invalid value for '--state': 'actve' is not one of 'running'"),
         (["--older", "soon"], "--older: 'soon' is not a duration: write 500ms, 30s, 5m"),
@@ -117,7 +115,6 @@ def test_nothing_to_list_is_a_note(program: Program):
         (["--queue", "a b"], "queue 'a b' is not valid"),
         (["extra"], "unexpected extra argument"),
     ],
-    ids=str,
 )
 def test_bad_input_is_one_sentence(words: list[str], sentence: str, program: Program):
     program("list", *words).refused(2, sentence)
@@ -129,7 +126,7 @@ def test_a_cursor_of_another_queue_is_refused(program: Program):
     program("list", "--after", page["after"]).refused(2, "is of queue mail, not of queue req")
 
 
-@pytest.mark.parametrize("name", ["list", "workers", "queues", "completions", "errors x"])
+@for_each("name", ["list", "workers", "queues", "completions", "errors x"])
 def test_without_a_redis_the_command_reports_that(name: str, alone: Program):
     """The timeout of one second is for a port without a server."""
     alone(*name.split(), "--redis", NO_SERVER).refused(5, "127.0.0.1:1", "does not answer")

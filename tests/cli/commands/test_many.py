@@ -14,6 +14,7 @@ from fairlane.operations.change import Change
 from fairlane.protocol import keys
 from tests.cli.commands.test_dead import refuse
 from tests.cli.program import NO_SERVER, hold, settle
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     import redis
@@ -148,8 +149,8 @@ def test_nothing_that_matches_is_reported(program: Program, command: tuple[str, 
     assert ended.err.startswith("fairlane: no request of queue req matches: nothing is ")
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
+@for_each(
+    "words, problem",
     [
         ("cancel r1 --all", "two ways of choice"),
         ("cancel --state running --all", "two ways of choice"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import Program, finish, settle
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     import redis
@@ -54,8 +55,8 @@ def test_the_bound_is_that_queues_alone(program: Program):
     ended.refused(5, "queue slow has 2 waiting sub-requests", "--queue slow --max-waiting")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
+@for_each(
+    "words, said",
     [
         *((f"--max-waiting={most}", f"--max-waiting {most} {RANGE}") for most in OUT_OF_RANGE),
         ("--max-waiting=x", "--max-waiting"),
@@ -123,8 +124,8 @@ def test_a_queue_gets_a_rate_that_is_shown_and_taken_away(program: Program):
     assert b"rate" not in program("status").out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
+@for_each(
+    "words, said",
     [
         (("100",), "rate '100' is not valid: write a rate such as 100/s, 30/m or 5/h"),
         (("none",), "rate 'none' is not valid"),
@@ -172,7 +173,7 @@ def test_a_resume_of_a_queue_that_is_not_paused_is_fine_and_reports_it(program: 
     assert json.loads(ended.out) == {"queue": "req", "paused": False, "was_paused": False}
 
 
-@pytest.mark.parametrize("time", ["-5m", "x", "0s", "366d", "nan", "1e400"])
+@for_each("time", ["-5m", "x", "0s", "366d", "nan", "1e400"])
 def test_a_pause_that_is_no_time_or_longer_than_a_year_is_refused(program: Program, time: str):
     ended = program("queue", "pause", f"--for={time}")
     assert (ended.code, ended.err.count("\n")) == (2, 1)

@@ -7,9 +7,8 @@ import json
 import signal
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from tests.cli.program import Dead, Ended, Program, finish, settle
+from tests.support.run.for_each import for_each
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -133,8 +132,8 @@ GOES_ON = "no longer waiting; request mine goes on: fairlane wait mine"
 NO_FILE = "results was not written; request mine goes on: fairlane results mine --out results"
 
 
-@pytest.mark.parametrize(
-    ("words", "number", "said"),
+@for_each(
+    "words, number, said",
     [
         (("submit", "input", "--id", "mine", "--out", "results"), signal.SIGINT, NO_FILE),
         (("submit", "input", "--id", "mine", "--out", "results"), signal.SIGTERM, NO_FILE),

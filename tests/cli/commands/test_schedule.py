@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.run.for_each import for_each
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -55,8 +57,8 @@ def test_a_file_and_a_task_are_submitted_at_each_tick(program: Program, redis_cl
     assert base64.b64decode(text["bodies"][0]) == b'[1,"report",{"day":1}]'
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
+@for_each(
+    "words, sentence",
     [
         (("add", "d", "0 0 31 2 *", "--body", "x"), "is never due"),
         (("add", "d", "61 * * * *", "--body", "x"), "minute 61 is wrong"),
@@ -72,7 +74,6 @@ def test_a_file_and_a_task_are_submitted_at_each_tick(program: Program, redis_cl
         (("add", "d", "* * * * *", "--body", "x", "--most", "0"), "most 0 is not valid"),
         (("add", "d", "* * * * *", "--body", "x" * 65_537), "bodies of the schedule are too large"),
     ],
-    ids=lambda part: str(part)[:50],
 )
 def test_a_wrong_schedule_is_refused_in_one_sentence(
     program: Program, words: tuple[str, ...], sentence: str

@@ -22,6 +22,7 @@ from tests.cli.program import (
     settle,
 )
 from tests.cli.submission.test_input_lines import LINES
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import stored
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     import redis
 
 
-@pytest.mark.parametrize("way", ["file", "pipe", "pipe with an id"])
-@pytest.mark.parametrize(("content", "lines"), LINES[1:])
+@for_each("way", ["file", "pipe", "pipe with an id"])
+@for_each("content, lines", LINES[1:])
 def test_every_line_is_a_body(
     content: bytes, lines: list[bytes], way: str, program: Program, redis_client: redis.Redis
 ):
@@ -191,7 +192,7 @@ BEFORE = {
 }
 
 
-@pytest.mark.parametrize("before", BEFORE)
+@for_each("before", BEFORE)
 def test_an_interrupt_reports_what_is_left_under_an_own_id(
     before: str, program: Program, redis_url: str, redis_client: redis.Redis
 ):

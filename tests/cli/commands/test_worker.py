@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import ON_EVERY_KIND, Program, finish, next_message
+from tests.support.run.for_each import for_each
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
@@ -95,8 +96,8 @@ def test_a_call_beyond_its_time_limit_is_ended_and_logged(program: Program):
     assert rows[2]["error"] == "not for us"
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
+@for_each(
+    "words, why",
     [
         (("--handler", "mine"), "write module:function"),
         (("--handler", "nowhere:shout"), "'nowhere': it is neither in the current folder, /"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from fairlane import Queue
 from fairlane.cli.tables import unknown
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
@@ -16,7 +15,7 @@ HINT = "fairlane: queue imges has never been used on this Redis; did you mean im
 READERS = ("status", "list", "workers", "stats", "dead list", "completions")
 
 
-@pytest.mark.parametrize("name", READERS)
+@for_each("name", READERS)
 def test_a_mistyped_queue_gets_the_closest_name(name: str, program: Program):
     program("submit", "-", "--queue", "images", stdin=b"a\n")
     ended = program(*name.split(), "--queue", "imges")
@@ -25,7 +24,7 @@ def test_a_mistyped_queue_gets_the_closest_name(name: str, program: Program):
     assert HINT in program(*name.split(), "--queue", "imges", "--json").err
 
 
-@pytest.mark.parametrize("name", READERS)
+@for_each("name", READERS)
 def test_a_known_queue_gets_no_hint(name: str, program: Program):
     for queue in ("images", "mail"):
         program("submit", "-", "--queue", queue, stdin=b"a\n")

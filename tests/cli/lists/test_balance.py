@@ -13,6 +13,7 @@ from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.lists.balancer import AsyncBalancer, Balancer
 from fairlane.operations.lists import LOOKS
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
@@ -41,8 +42,8 @@ def test_lines_of_stdin_and_counts_as_json(program: Program, lists: Any):
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
+@for_each(
+    "words, code, said",
     [
         ((), 2, "--out"),
         (("--out", "a", "--out", "a"), 2, "list a is named twice"),

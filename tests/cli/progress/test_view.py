@@ -32,6 +32,7 @@ from tests.cli.program import (
     next_message,
     settle,
 )
+from tests.support.run.for_each import for_each
 from tests.support.run.params import rest_but
 from tests.support.scripts.requests import listeners
 from tests.support.servers.server_process import run_server
@@ -130,8 +131,8 @@ NO_FILE = "results was not written; request mine goes on: fairlane results mine 
 DETACHED = "fairlane: detached; request mine goes on: fairlane status mine\n"
 
 
-@pytest.mark.parametrize(
-    ("number", "words", "said"),
+@for_each(
+    "number, words, said",
     [
         (signal.SIGINT, (), DETACHED),
         (signal.SIGTERM, (), DETACHED),
@@ -393,18 +394,24 @@ def test_the_rate_is_that_of_the_last_seconds():
     assert pace.add(21.0, 300) == 200.0
 
 
-@pytest.mark.parametrize(
-    ("rate", "said"), [(None, "-:--:--"), (0.0, "-:--:--"), (0.25, "1:06:40"), (1e9, "0:00:00")]
-)
+@for_each("rate, said", [(None, "-:--:--"), (0.0, "-:--:--"), (0.25, "1:06:40"), (1e9, "0:00:00")])
 def test_without_a_rate_there_is_no_eta(rate: float | None, said: str):
     assert eta(1_000, rate) == said
 
 
-@pytest.mark.parametrize(
-    ("ms", "said"),
-    [(0, "0 ms"), (999, "999 ms"), (1_000, "1s"), (90_000, "1m 30s"), (300_000, "5m"),
-     (86_400_000, "1d"), (90_061_000, "1d 1h"), (86_405_000, "1d")],
-)  # fmt: skip
+@for_each(
+    "ms, said",
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1s"),
+        (90_000, "1m 30s"),
+        (300_000, "5m"),
+        (86_400_000, "1d"),
+        (90_061_000, "1d 1h"),
+        (86_405_000, "1d"),
+    ],
+)
 def test_durations_are_shown_in_two_units_at_most(ms: int, said: str):
     assert ago(ms) == said
 

@@ -11,6 +11,7 @@ import pytest
 from fairlane.cli.results import open_results
 from fairlane.errors import InvalidArgument
 from tests.cli.program import Program, finish, settle
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +31,8 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize("name", SPECIAL)
-@pytest.mark.parametrize("command", ["submit", "results"])
+@for_each("name", SPECIAL)
+@for_each("command", ["submit", "results"])
 def test_a_stream_is_refused_and_stays_what_it_is(
     command: str, name: str, program: Program, redis_client: redis.Redis
 ):
@@ -47,7 +48,7 @@ def test_a_stream_is_refused_and_stays_what_it_is(
     assert redis_client.dbsize() == 0
 
 
-@pytest.mark.parametrize("name", [*SPECIAL, "pipe"])
+@for_each("name", [*SPECIAL, "pipe"])
 def test_a_link_to_a_stream_or_a_pipe_is_refused(name: str, tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "second").symlink_to(name)
@@ -92,7 +93,7 @@ def test_a_failure_leaves_what_there_was(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o755])
+@for_each("mode", [0o600, 0o640, 0o666, 0o755])
 def test_a_file_keeps_its_permissions(mode: int, tmp_path: Path):
     path = tmp_path / "out"
     path.write_bytes(b"before")

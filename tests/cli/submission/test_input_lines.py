@@ -6,6 +6,7 @@ import pytest
 
 from fairlane.cli.input_lines import line_blocks
 from fairlane.errors import InvalidArgument
+from tests.support.run.for_each import for_each
 
 LINES = [
     (b"", []),
@@ -20,16 +21,16 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 1 << 20])
-@pytest.mark.parametrize(("content", "lines"), LINES)
+@for_each("step", [1, 2, 3, 1 << 20])
+@for_each("content, lines", LINES)
 def test_lines_do_not_depend_on_how_they_are_read(content: bytes, lines: list[bytes], step: int):
     pieces = [content[i : i + step] for i in range(0, len(content), step)]
     found = line_blocks(lambda _: pieces.pop(0) if pieces else b"", "here")
     assert [line for block in found for line in block] == lines
 
 
-@pytest.mark.parametrize("step", [1, 3])  # at most a line, as a block is
-@pytest.mark.parametrize("content", [b"ok\nfour5\n", b"ok\nfour5", b"ok\nfour56789"])
+@for_each("step", [1, 3])
+@for_each("content", [b"ok\nfour5\n", b"ok\nfour5", b"ok\nfour56789"])
 def test_a_line_that_is_too_long_is_named(content: bytes, step: int):
     pieces = [content[i : i + step] for i in range(0, len(content), step)]
     blocks = line_blocks(lambda _: pieces.pop(0) if pieces else b"", "here", 4)

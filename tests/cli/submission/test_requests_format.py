@@ -17,6 +17,7 @@ from fairlane.operations.create import GROUP
 from fairlane.options import Policy
 from fairlane.queue import Queue
 from tests.cli.program import Program, bodies_of, settle
+from tests.support.run.for_each import for_each
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
@@ -77,9 +78,9 @@ def test_one_line_may_be_longer_than_one_body(program: Program):
     assert json.loads(ended.out)["sub_requests"] == 3000
 
 
-@pytest.mark.parametrize("way", ["file", "pipe"])
-@pytest.mark.parametrize(
-    ("line", "why"),
+@for_each("way", ["file", "pipe"])
+@for_each(
+    "line, why",
     [
         (b"no limit", "line 9 of"),
         (b"3", "limit:sub-request"),

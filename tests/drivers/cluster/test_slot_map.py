@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from fairlane.drivers.slot_map import key_of
 from fairlane.protocol.steps import Command
+from tests.support.run.for_each import for_each
 from tests.test_house import SRC, sources
 
 KEYED = {
@@ -24,7 +23,7 @@ KEYED = {
 }
 
 
-@pytest.mark.parametrize("args", KEYED, ids=str)
+@for_each("args", KEYED)
 def test_the_key_of_a_command_decides_its_node(args: tuple):
     """The first word does not count if it belongs to the command's name."""
     assert key_of(Command(*args)) == KEYED[args]

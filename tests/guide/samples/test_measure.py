@@ -7,10 +7,11 @@ import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from samples.corpus.measure import measure
 from samples.corpus.sources import sources, spread
 from samples.corpus.table import Row, imported, longest, peak, table, timeline
+
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +65,7 @@ def test_an_empty_file_has_no_longest_function(tmp_path: Path):
     assert (found["lines"], found["tokens"], found["longest"]) == (0, 0, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "source",
     [
         b"print 'Python 2'\n",
@@ -75,7 +76,6 @@ def test_an_empty_file_has_no_longest_function(tmp_path: Path):
         b"(" * 10_000,
         b'"""never closed',
     ],
-    ids=["python2", "coding", "bytes", "null", "indent", "deep", "open"],
 )
 def test_what_cannot_be_parsed_is_a_result(tmp_path: Path, source: bytes):
     found = measured(tmp_path / "bad.py", source)
@@ -110,7 +110,7 @@ def test_packages_are_chosen_by_name():
     assert {path.partition("/")[0] for path in sources("json", "email")} == {"json", "email"}
 
 
-@pytest.mark.parametrize(("most", "count"), [(None, 10), (20, 10), (10, 10), (4, 4), (1, 1)])
+@for_each("most, count", [(None, 10), (20, 10), (10, 10), (4, 4), (1, 1)])
 def test_a_part_is_taken_from_all_over(most: int | None, count: int):
     paths = [str(i) for i in range(10)]
     part = spread(paths, most)
@@ -121,8 +121,8 @@ def test_a_part_is_taken_from_all_over(most: int | None, count: int):
 # ------------------------------------------------------------------ the table
 
 
-@pytest.mark.parametrize(
-    ("intervals", "most"),
+@for_each(
+    "intervals, most",
     [
         ([], 0),
         ([(0, 1)], 1),

@@ -19,6 +19,7 @@ from fairlane.operations.estimate import (
     estimate,
 )
 from fairlane.protocol.request_hash import HeldPermit
+from tests.support.run.for_each import for_each
 
 NOW = 1_000_000
 FOUR = Capacity(units=4, per_s=20.0)  # five a second each
@@ -123,8 +124,8 @@ def test_an_open_request_has_no_end():
     assert (found.starts_ms, found.ends_ms) == (NOW, None)
 
 
-@pytest.mark.parametrize(
-    ("causes", "capacity", "why_not"),
+@for_each(
+    "causes, capacity, why_not",
     [
         ([], Capacity(4), "the workers have not finished a sub-request yet that was measured"),
         ([Cause("workers", "")], Capacity(), "a queue without workers has no time to start"),

@@ -15,6 +15,7 @@ from fairlane.operations import request_state
 from fairlane.operations.completion import wait
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Message, Subscribe
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import (
     MINUTE,
     listeners,
@@ -136,7 +137,7 @@ def test_wait_does_not_take_a_later_request_of_that_id_for_its_own(queue: Queue,
     assert str(error) == "request r1 is gone: another request has its id by now"
 
 
-@pytest.mark.parametrize("ask", ["wait", "state", "progress", "cancel"])
+@for_each("ask", ["wait", "state", "progress", "cancel"])
 def test_an_unknown_request_is_not_found(queue: Queue, lane: Lane, ask: str):
     lane.abandon(1)
     for name in ("r0", "r1"):
@@ -322,7 +323,7 @@ def test_status_counts_tokens_requests_and_endings(queue: Queue):
     assert [now.id for now in status["requests"]] == ["r4"]
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a{b}", "x" * 129, "ü", 7, None], ids=repr)
+@for_each("name", ["", "a b", "a{b}", "x" * 129, "ü", 7, None])
 def test_names_that_can_not_be_part_of_a_key_are_refused(queue: Queue, name: Any):
     """A brace would move a key to another slot."""
     with pytest.raises(InvalidArgument, match="not valid"):

@@ -29,6 +29,7 @@ from fairlane.operations.requeue import drop_dead, requeue_dead
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Command, SingleServer
 from tests.support.operations.stepping import script_of
+from tests.support.run.for_each import for_each
 from tests.support.scripts.dead_letters import ended, refuse, running, work_badly
 from tests.support.scripts.requests import (
     cut,
@@ -188,7 +189,7 @@ def test_of_many_that_are_missing_some_are_named(queue: Queue):
         request.drop_dead(indexes=range(8))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "named",
     [
         {"indexes": [-1]},
@@ -324,8 +325,8 @@ def test_many_and_big_ones_go_in_chunks(queue: Queue, monkeypatch: pytest.Monkey
     assert list(request.dead()) == []
 
 
-@pytest.mark.parametrize("named", [None, range(5)], ids=["all", "indexes"])
-@pytest.mark.parametrize("faulty", range(0, 40, 3))
+@for_each("named", [None, range(5)])
+@for_each("faulty", range(0, 40, 3))
 def test_cut_off_anywhere_a_repeat_goes_on(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, faulty: int,
     named: Iterable[int] | None,
@@ -360,8 +361,8 @@ def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
         reply = driver.run(once(step))
 
 
-@pytest.mark.parametrize("kind", ["all", "indexes", "fingerprints"])
-@pytest.mark.parametrize("drops", [0, 1, 2])
+@for_each("kind", ["all", "indexes", "fingerprints"])
+@for_each("drops", [0, 1, 2])
 def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, kind: str, drops: int
 ):

@@ -15,6 +15,7 @@ from fairlane.operations.requeue import requeue_dead
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.support.operations.stepping import script_of
+from tests.support.run.for_each import for_each
 from tests.support.scripts.dead_letters import ended, running
 from tests.support.scripts.requests import cut, insert, next_slice, numbered, once, settle, work_off
 
@@ -70,8 +71,8 @@ def cut_before(driver: SyncDriver, name: str, count: int, choice: DeadChoice = A
 # ------------------------------------------------------------------ crashes and overlaps
 
 
-@pytest.mark.parametrize("others", [ALL, DeadChoice.of(indexes=[1, 3]), THREE], ids=str)
-@pytest.mark.parametrize("steps", range(24))
+@for_each("others", [ALL, DeadChoice.of(indexes=[1, 3]), THREE])
+@for_each("steps", range(24))
 def test_cut_off_anywhere_another_choice_runs_none_of_them_twice(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, steps: int,
     others: DeadChoice,
@@ -88,8 +89,8 @@ def test_cut_off_anywhere_another_choice_runs_none_of_them_twice(
     assert not [name for name in lane.hash() if name.startswith("claimed:")]
 
 
-@pytest.mark.parametrize("steps", range(24))
-@pytest.mark.parametrize("second", [ALL, DeadChoice.of(indexes=[2, 3, 4])], ids=["all", "some"])
+@for_each("steps", range(24))
+@for_each("second", [ALL, DeadChoice.of(indexes=[2, 3, 4])])
 def test_two_concurrent_requeues_with_choices_that_overlap_run_each_once(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, second: DeadChoice, steps: int
 ):

@@ -20,6 +20,7 @@ from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
 from tests.support.operations.stepping import script_of
 from tests.support.operations.upkeep import watch
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import cut, dump, next_slice, numbered, once, settle, work_off
 from tests.support.wait import wait_until
 
@@ -213,7 +214,7 @@ def test_each_chunk_may_wait_as_long(queue: Queue, monkeypatch: pytest.MonkeyPat
     assert queue.request("r1").state() == "done"
 
 
-@pytest.mark.parametrize("count", [3, 2500])
+@for_each("count", [3, 2500])
 def test_a_submission_waits_for_a_full_redis_too(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, count: int
 ):
@@ -244,7 +245,7 @@ def test_a_submission_waits_for_a_full_redis_too(
     assert lane.client.exists(*keys.request_keys("r2")) == 0
 
 
-@pytest.mark.parametrize("count", [3, 3000])
+@for_each("count", [3, 3000])
 def test_ctrl_c_while_it_waits_leaves_nothing(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, count: int
 ):
@@ -260,7 +261,7 @@ def test_ctrl_c_while_it_waits_leaves_nothing(
     assert everything(lane) == before
 
 
-@pytest.mark.parametrize("seconds", [-1, 2401, "10", None, True], ids=repr)
+@for_each("seconds", [-1, 2401, "10", None, True])
 def test_a_wait_that_is_no_time_is_refused(queue: Queue, lane: Lane, seconds: Any):
     """After an hour without a chunk the open request would end."""
     with pytest.raises(InvalidArgument, match="max_wait_s"):
@@ -296,7 +297,7 @@ def test_a_bound_that_is_set_while_requests_run_counts_them(queue: Queue):
     assert queue.set_max_waiting(1) == (1, 2510 - len(settled.entries))
 
 
-@pytest.mark.parametrize("most", [-1, 1.5, True, "7", None, 10**15 + 1], ids=repr)
+@for_each("most", [-1, 1.5, True, "7", None, 10**15 + 1])
 def test_a_bound_that_is_no_number_is_refused(queue: Queue, lane: Lane, most: Any):
     with pytest.raises(InvalidArgument, match="max_waiting"):
         queue.set_max_waiting(most)
@@ -340,7 +341,7 @@ def test_a_request_that_vanished_counts_no_more(queue: Queue, lane: Lane):
     assert waiting(queue) == 0
 
 
-@pytest.mark.parametrize("after", range(20))
+@for_each("after", range(20))
 def test_a_bounded_submission_cut_off_is_counted_once(lane: Lane, queue: Queue, after: int):
     queue.set_max_waiting(100)
     cut(lane.driver, submit("r1", Policy()), THREE, after)
@@ -351,7 +352,7 @@ def test_a_bounded_submission_cut_off_is_counted_once(lane: Lane, queue: Queue, 
     assert lane.hash()["state"] == "done"
 
 
-@pytest.mark.parametrize("after", range(3, 8))
+@for_each("after", range(3, 8))
 def test_what_a_dead_producer_was_admitted_is_taken_back(lane: Lane, queue: Queue, after: int):
     """It is subtracted with its intent, or when its request is cancelled."""
     queue.set_max_waiting(100)

@@ -17,6 +17,7 @@ from fairlane.protocol.steps import Command, NextChunk, Pause
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.operations.drivers import both, run
 from tests.support.operations.stepping import script_of
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import dump, once, work_off
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def test_what_a_full_redis_refused_leaves_nothing(lane: Lane):
     assert dump(lane.client) == {}
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@for_each("times", [1, 2])
 def test_an_intent_that_was_taken_back_is_not_used_again(lane: Lane, times: int):
     """Each try is announced again, because the auditor needs an intent for what is written."""
     policy = Policy()
@@ -119,8 +120,8 @@ def test_an_intent_that_was_taken_back_is_not_used_again(lane: Lane, times: int)
 GRACE_MS = settings.INTENT_GRACE_MS
 
 
-@pytest.mark.parametrize(
-    ("options", "grace_ms"),
+@for_each(
+    "options, grace_ms",
     [
         ({}, GRACE_MS),
         ({"deadline_s": 0.01}, GRACE_MS // 5),

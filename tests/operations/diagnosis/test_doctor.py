@@ -20,6 +20,7 @@ from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
 from tests.support.operations.upkeep import ACTIVE, WORKERS, server_ms
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, MINUTE, Lane
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def test_a_healthy_server_has_nothing_to_be_repaired():
     assert all(check.what and not check.remedy for check in checks)
 
 
-@pytest.mark.parametrize(
-    ("version", "state", "remedy"),
+@for_each(
+    "version, state, remedy",
     [
         ("6.2.20", "bad", "upgrade to Redis 7.0, Valkey 7.2 or newer"),
         ("7.0.15", "warn", "Redis 7.2.11"),
@@ -100,8 +101,8 @@ def test_old_versions_and_holes_in_lua_are_named(version: str, state: str, remed
     assert f"Redis {version}" in check.what
 
 
-@pytest.mark.parametrize(
-    ("version", "state"),
+@for_each(
+    "version, state",
     [("7.2.10", "warn"), ("7.2.11", "ok"), ("8.0.5", "warn"), ("8.1.4", "ok"), ("9.0.0", "ok")],
 )
 def test_valkey_has_versions_of_its_own(version: str, state: str):
@@ -109,8 +110,8 @@ def test_valkey_has_versions_of_its_own(version: str, state: str):
     assert (check.severity, check.what.startswith(f"Valkey {version}")) == (state, True)
 
 
-@pytest.mark.parametrize(
-    ("name", "info", "config", "state", "words"),
+@for_each(
+    "name, info, config, state, words",
     [
         ("eviction", {"maxmemory_policy": "allkeys-lru"}, {}, "bad", "allkeys-lru"),
         ("memory", {"maxmemory": "2000000"}, {}, "ok", "50%"),
@@ -155,8 +156,8 @@ def test_settings_that_may_not_be_read_are_reported_so(aof: str):
     assert "bad" not in {check.severity for check in checks.values()}
 
 
-@pytest.mark.parametrize(
-    ("said", "state"),
+@for_each(
+    "said, state",
     [("ok 16384", "ok"), ("fail 16384", "bad"), ("ok 16000", "warn"), ("fail 0", "bad")],
 )
 def test_a_cluster_is_judged(said: str, state: str):

@@ -9,6 +9,7 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.operations import backlog, find
 from tests.operations.find.test_requests import listed, make_older, pages
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import take_slice, work_off
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 
-@pytest.mark.parametrize(
-    ("sort", "found"),
+@for_each(
+    "sort, found",
     [
         ("", ["few", "old", "many"]),
         ("priority", ["few", "old", "many"]),

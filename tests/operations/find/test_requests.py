@@ -13,6 +13,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
 from tests.support.operations.stepping import drive
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import change_number, next_slice, settle, take_slice, work_off
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def test_running_requests_are_urgent_first_and_ended_ones_newest_first(queue: Qu
     assert page.after == ""
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
+@for_each(
+    "wanted, found",
     [
         ({"states": ["running"]}, ["mail-1", "web-1", "mail-2"]),
         ({"states": ["ended"]}, ["web-2", "mail-3"]),
@@ -78,7 +79,6 @@ def test_running_requests_are_urgent_first_and_ended_ones_newest_first(queue: Qu
         ({"id_prefix": "mail"}, ["mail-1", "mail-2", "mail-3"]),
         ({"id_prefix": "web", "states": ["ended"]}, ["web-2"]),
     ],
-    ids=str,
 )
 def test_filters_leave_out_what_does_not_match(
     wanted: dict[str, Any], found: list[str], queue: Queue
@@ -115,7 +115,7 @@ def test_an_ended_request_has_the_age_of_its_submission(queue: Queue, redis_clie
     assert listed(queue, older_s=1800) == ["old"]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+@for_each("limit", [1, 2, 3, 7, 100])
 def test_pages_follow_each_other_without_a_gap_or_a_repeat(limit: int, queue: Queue):
     for number in range(4):
         queue.submit_request([b"x"], id=f"ended-{number}")
@@ -210,8 +210,8 @@ def test_foreign_entries_of_the_log_are_shown_as_far_as_they_can_be_read(
     redis_client.delete(keys.completed("req"))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "sentence"),
+@for_each(
+    "wanted, sentence",
     [
         ({"states": ["actve"]}, r"state 'actve' is not valid: did you mean active\?"),
         ({"states": ["xyz"]}, "the states are running, ended, active, paused"),
@@ -231,7 +231,6 @@ def test_foreign_entries_of_the_log_are_shown_as_far_as_they_can_be_read(
         ({"after": write_cursor("queue req", "x", "0", [0, 0, ""], "")}, "is not valid"),
         ({"after": write_cursor("queue mail", "ended")}, "is of queue mail, not of queue req"),
     ],
-    ids=str,
 )
 def test_bad_input_is_refused_in_one_sentence(wanted: dict[str, Any], sentence: str, queue: Queue):
     with pytest.raises(InvalidArgument, match=sentence):

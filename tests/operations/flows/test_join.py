@@ -34,6 +34,7 @@ from tests.operations.flows.parts import (
 from tests.support.operations.lost_replies import settle, slice_of_a_token
 from tests.support.operations.stepping import cut_off
 from tests.support.processes.workers import broken
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
@@ -277,8 +278,8 @@ def test_results_that_are_left_over_cancel_a_flow_that_gathers(plain: Any, queue
     assert queue.request(SECOND).progress().reason == reason
 
 
-@pytest.mark.parametrize(
-    ("body", "value"),
+@for_each(
+    "body, value",
     [
         (b'a "word"', 'a "word"'),
         ("é\n".encode(), "é\n"),

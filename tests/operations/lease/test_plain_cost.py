@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from fairlane.model import result_head
 from fairlane.operations import lease
 from fairlane.operations.lease import exchange, exchange_unit
 from fairlane.operations.tokens import parse
 from fairlane.protocol import keys, scripts
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import next_slice, once, settle
 from tests.worker.parts import ON_ONE_SERVER
 
@@ -100,7 +99,7 @@ def test_the_single_steps_send_what_a_plain_sub_request_needs(
 
 
 @ON_ONE_SERVER
-@pytest.mark.parametrize("other", ["rate", "tenant", "ageing", "delay"])
+@for_each("other", ["rate", "tenant", "ageing", "delay"])
 def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis, other: str
 ):

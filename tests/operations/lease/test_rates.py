@@ -16,6 +16,7 @@ from fairlane.operations.tokens import parse
 from fairlane.options import Policy, policy_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def test_a_hold_closes_the_shared_bucket_too(lane: Lane, queue: Queue):
     assert queue.request("r1").progress().opens_ms > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         {"rate": "1/h", "burst": 24, "weight": 24},
@@ -89,7 +90,6 @@ def test_a_hold_closes_the_shared_bucket_too(lane: Lane, queue: Queue):
         {"rate": "5/h", "burst": 3, "rate_key": "other"},
         {"rate": "5/h", "burst": 3, "queue": "other"},
     ],
-    ids=["a slower rate", "a larger burst", "another key", "another queue"],
 )
 def test_another_rate_does_not_slow_those_that_share_a_key(lane: Lane, queue: Queue, other: Any):
     """A request with other terms has a bucket of its own, however much it takes from that."""
@@ -115,7 +115,7 @@ def test_a_heavy_sub_request_takes_no_more_than_the_burst_of_its_key(queue: Queu
         queue.submit_request(["a"], rate_key="api", weight=4, **HOUR)
 
 
-@pytest.mark.parametrize("held_ms", [60_000, 10])
+@for_each("held_ms", [60_000, 10])
 def test_what_is_returned_does_not_shorten_a_hold(lane: Lane, held_ms: int):
     """A worker that took ten before the hold has used one of them."""
     rate = rate_of("1/s", 11, 1, Shared("req", "api"))
@@ -136,7 +136,7 @@ def test_a_hold_of_a_request_that_ended_does_nothing(lane: Lane, queue: Queue):
     assert lane.client.exists(keys.bucket("r1")) == 0
 
 
-@pytest.mark.parametrize("wanted", [1, 2])
+@for_each("wanted", [1, 2])
 def test_a_worker_asks_for_no_more_than_it_may_handle(lane: Lane, queue: Queue, wanted: int):
     queue.submit_request(["a"] * 50, id="r1", limit=1, **HOUR)
     _, held = next_slice(lane, wanted)

@@ -13,6 +13,7 @@ from fairlane.operations.doctor import Walk
 from fairlane.operations.shards import ShardLayout, Shards
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once, work_off
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def test_shards_are_chosen_on_different_nodes():
         assert max(map(on.count, on)) == most
 
 
-@pytest.mark.parametrize("count", [-1, 17, 1.5, True, "3"])
+@for_each("count", [-1, 17, 1.5, True, "3"])
 def test_a_number_of_shards_that_is_none_is_refused(queue: Queue, count: Any):
     with pytest.raises(InvalidArgument, match="shards are not possible"):
         queue.set_shards(count)

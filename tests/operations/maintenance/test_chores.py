@@ -11,6 +11,7 @@ from fairlane.operations import workers
 from fairlane.operations.doctor import Walk
 from fairlane.operations.workers import do_chore
 from fairlane.protocol import keys
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import MINUTE, toks
 
 if TYPE_CHECKING:
@@ -294,8 +295,8 @@ def test_a_request_cannot_wait_for_itself(queue: Queue):
         queue.submit_request(["a"], id="r2", after=["r2"])
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
+@for_each(
+    "given, sentence",
     [
         ({"after": b"r1"}, "give a name, or a list of names"),
         ({"after": ["a b"]}, "request id 'a b' is not valid"),

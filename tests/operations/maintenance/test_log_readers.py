@@ -14,6 +14,7 @@ from fairlane.operations.completion import LogReader, mark, trim, unmark
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.operations.stepping import drive
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import numbered
 from tests.support.wait import wait_until
 
@@ -91,7 +92,7 @@ def test_a_dead_reader_holds_until_its_mark_ends(queue: Queue, redis_client: red
     assert not redis_client.exists(READERS)
 
 
-@pytest.mark.parametrize("text", ["", "1-0", "x 9", "1-0 99999999999999", "1-0 soon"])
+@for_each("text", ["", "1-0", "x 9", "1-0 99999999999999", "1-0 soon"])
 def test_a_mark_that_cannot_be_right_holds_nothing(
     queue: Queue, redis_client: redis.Redis, text: str
 ):

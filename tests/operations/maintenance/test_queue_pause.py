@@ -12,6 +12,7 @@ from fairlane import aio
 from fairlane.errors import InvalidArgument
 from fairlane.operations.pause import QueuePause, read_pause, resume_queue
 from tests.support.operations.lost_replies import Forgetful
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
@@ -36,15 +37,15 @@ def test_an_asyncio_program_pauses_and_resumes(redis_url: str):
     assert asyncio.run(go()) == (True, True, False)
 
 
-@pytest.mark.parametrize("for_s", [0, -1, nan, inf, 366 * 86_400, True, "10m"])
+@for_each("for_s", [0, -1, nan, inf, 366 * 86_400, True, "10m"])
 def test_a_period_that_is_not_valid_is_refused_before_anything_is_written(queue: Queue, for_s: Any):
     with pytest.raises(InvalidArgument, match=r"for_s .* is not valid: more than 0 seconds"):
         queue.pause(for_s=for_s)
     assert not queue.status()["paused"]
 
 
-@pytest.mark.parametrize(
-    ("until", "text"),
+@for_each(
+    "until, text",
     [
         (0, "not paused"),
         (1_000, "not paused"),

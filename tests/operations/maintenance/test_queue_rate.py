@@ -12,6 +12,7 @@ from fairlane.common.rate import Rate
 from fairlane.errors import InvalidArgument
 from fairlane.operations.rates import parse_queue_rate, read_queue_rate
 from fairlane.protocol import keys
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     import redis
@@ -43,8 +44,8 @@ def test_an_asyncio_program_sets_a_rate(redis_url: str):
     assert asyncio.run(go()) == ["5/h", None]
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
+@for_each(
+    "given, sentence",
     [
         (("100",), r"rate '100' is not valid: write a rate such as 100/s, 30/m or 5/h"),
         (("0/s",), r"rate '0/s' is not valid"),
@@ -73,6 +74,6 @@ def test_a_faster_rate_does_not_wait_for_what_a_slower_one_owes(
     assert int(bucket.split(b":")[0]) < now_us + 60_000_000
 
 
-@pytest.mark.parametrize("stored", [None, b"", b"5", b"0 0", b"5 x", b"1 2 3", b"1 " + b"9" * 30])
+@for_each("stored", [None, b"", b"5", b"0 0", b"5 x", b"1 2 3", b"1 " + b"9" * 30])
 def test_what_no_release_wrote_is_no_rate(stored: bytes | None):
     assert parse_queue_rate("req", stored) is None

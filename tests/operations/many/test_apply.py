@@ -25,6 +25,7 @@ from tests.support.operations.lost_replies import Forgetful, heal, put, take
 from tests.support.operations.lost_replies import settle as settle_as
 from tests.support.operations.stepping import cut_off
 from tests.support.processes.workers import broken
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import next_slice, once, settle, work_off
 
 if TYPE_CHECKING:
@@ -114,10 +115,8 @@ def test_what_ended_meanwhile_is_counted_apart(queue: Queue):
         change(queue, Change.delete())
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [Change.pause(), Change.cancel(), Change.set(limit=1), Change.delete(cancel=True)],
-    ids=lambda one: one.word,
+@for_each(
+    "wanted", [Change.pause(), Change.cancel(), Change.set(limit=1), Change.delete(cancel=True)]
 )
 def test_another_life_of_an_id_is_left_alone(queue: Queue, wanted: Change):
     given: Any = {"id": "again", "on_duplicate": "replace"}
@@ -151,7 +150,7 @@ def test_a_report_shows_how_far_an_interrupted_change_came(
     assert queue.change(rest).changed == len(rest) <= 6
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wanted",
     [
         Change.cancel(),
@@ -159,7 +158,6 @@ def test_a_report_shows_how_far_an_interrupted_change_came(
         Change.set(limit=1, priority=0, deadline_s=HOUR),
         Change.delete(cancel=True),
     ],
-    ids=lambda one: one.word,
 )
 def test_stopped_at_any_step_and_repeated_it_is_whole(
     queue: Queue, redis_client: redis.Redis, wanted: Change

@@ -12,6 +12,7 @@ from fairlane.operations import change as selection
 from fairlane.operations import lease
 from fairlane.protocol import keys
 from tests.operations.find.test_requests import listed, make_older
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import dead, next_slice, once, work_off
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def three(queue: Queue) -> None:
     queue.submit_request([b"x"], id="active-1", priority=2)
 
 
-@pytest.mark.parametrize(
-    ("change", "ids"),
+@for_each(
+    "change, ids",
     [
         (Change.cancel(), ["active-1", "paused-1"]),
         (Change.pause(), ["active-1"]),
@@ -47,7 +48,6 @@ def three(queue: Queue) -> None:
         (Change.delete(cancel=True), ["active-1", "paused-1", "done-1"]),
         (Change.requeue_dead(), []),
     ],
-    ids=lambda part: getattr(part, "word", ""),
 )
 def test_a_change_is_for_those_that_it_can_change(queue: Queue, change: Change, ids: list[str]):
     three(queue)
@@ -144,8 +144,8 @@ def test_a_single_one_needs_no_list(queue: Queue):
     assert len(queue.select(change, states="active").requests) == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "problem"),
+@for_each(
+    "given, problem",
     [
         ({}, "no request is chosen: give ids, or filters"),
         ({"older_s": 0}, "no request is chosen"),
@@ -164,10 +164,7 @@ def test_a_wrong_choice_is_refused(queue: Queue, given: dict[str, Any], problem:
         queue.select(Change.set(limit=1), **given)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{}, {"limit": 0}, {"priority": 100}, {"deadline_s": -1}, {"deadline_s": "1h"}],
-)
+@for_each("values", [{}, {"limit": 0}, {"priority": 100}, {"deadline_s": -1}, {"deadline_s": "1h"}])
 def test_a_wrong_value_is_refused(values: dict[str, Any]):
     with pytest.raises(InvalidArgument):
         Change.set(**values)

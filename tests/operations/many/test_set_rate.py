@@ -14,6 +14,7 @@ from fairlane.operations.rates import set_rate
 from fairlane.protocol import keys
 from tests.operations.lease.test_rates import next_slice
 from tests.support.operations.lost_replies import Forgetful
+from tests.support.run.for_each import for_each
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def words(queue: Queue, name: str = "r1") -> list[str]:
     return [rate.words for rate in queue.request(name).progress().rates]
 
 
-@pytest.mark.parametrize("key", [{}, {"rate_key": "api"}], ids=["own", "shared"])
-@pytest.mark.parametrize("lost", [-1, 0, 1, 2, 3, 4, 5])
+@for_each("key", [{}, {"rate_key": "api"}])
+@for_each("lost", [-1, 0, 1, 2, 3, 4, 5])
 def test_a_request_that_waits_for_a_slow_rate_starts_with_a_faster_one(
     lane: Lane, queue: Queue, lost: int, key: Any
 ):
@@ -69,8 +70,8 @@ def test_many_are_given_a_rate_and_what_refuses_it_is_named(queue: Queue):
     assert queue.request("r1").progress().limit == 7
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
+@for_each(
+    "given, sentence",
     [
         ({"rate": "5"}, "write a rate such as"),
         ({"rate": "5/s", "burst": 0}, "burst 0 is not valid"),

@@ -13,6 +13,7 @@ from fairlane.operations.receipt import new_proof
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.processes.takers import HOUR, take_again, take_one
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import numbered
 from tests.support.servers.replicas import run_pair
 
@@ -52,8 +53,8 @@ BOTH = pytest.mark.parametrize("total", [1, 2], ids=["the last one", "one of two
 # ------------------------------------------------------------------ done
 
 
-@pytest.mark.parametrize(
-    ("result", "stored"),
+@for_each(
+    "result, stored",
     [(None, None), ("é", "é".encode()), (b"\0", b"\0"), (bytearray(b"x"), b"x"), ("", b"")],
 )
 def test_done_stores_the_result(queue: Queue, result: Any, stored: bytes | None):
@@ -81,9 +82,7 @@ def test_done_twice_without_a_retention_is_done_once(queue: Queue):
     assert request.progress().done == 1
 
 
-@pytest.mark.parametrize(
-    "result", [1, ["a"], "\ud800", b"x" * (1 << 20) + b"x"], ids=["int", "list", "text", "long"]
-)
+@for_each("result", [1, ["a"], "\ud800", b"x" * (1 << 20) + b"x"])
 def test_a_result_that_cannot_be_stored_is_refused_and_the_lease_stays(queue: Queue, result: Any):
     _, taken = taken_of(queue)
     with pytest.raises(InvalidArgument, match="the result"):
@@ -127,7 +126,7 @@ def test_the_dead_are_requeued_and_taken_again(queue: Queue):
     assert again.state() == "done"
 
 
-@pytest.mark.parametrize("reason", ["", "  ", None, 7])
+@for_each("reason", ["", "  ", None, 7])
 def test_dead_needs_a_reason(queue: Queue, reason: Any):
     _, taken = taken_of(queue)
     with pytest.raises(InvalidArgument, match="reason"):
@@ -171,7 +170,7 @@ def test_a_release_of_what_is_settled_changes_nothing(queue: Queue, total: int):
     assert [one.body for one in results(request)] == [b"first"]
 
 
-@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 86_401, "1", None, True])
+@for_each("delay", [-1, float("nan"), float("inf"), 86_401, "1", None, True])
 def test_a_delay_that_is_not_valid_is_refused(queue: Queue, delay: Any):
     _, taken = taken_of(queue)
     with pytest.raises(InvalidArgument, match="delay_s"):
@@ -239,9 +238,8 @@ def test_a_receipt_is_refused_after_another_has_settled(
     assert [one.body for one in results(request)] == [b"other"]
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [("done", "dead"), ("dead", "done"), ("release", "done"), ("release", "dead")],
+@for_each(
+    "first, then", [("done", "dead"), ("dead", "done"), ("release", "done"), ("release", "dead")]
 )
 def test_another_verb_after_the_first_is_refused(queue: Queue, first: str, then: str):
     _, taken = taken_of(queue)
@@ -250,7 +248,7 @@ def test_another_verb_after_the_first_is_refused(queue: Queue, first: str, then:
         VERBS[then](taken)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@for_each("verb", VERBS)
 def test_a_request_that_is_gone_refuses_its_receipts(queue: Queue, redis_client: Any, verb: str):
     _, taken = taken_of(queue)
     redis_client.flushall()
@@ -259,7 +257,7 @@ def test_a_request_that_is_gone_refuses_its_receipts(queue: Queue, redis_client:
     assert redis_client.keys() == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@for_each("verb", VERBS)
 def test_a_receipt_of_an_earlier_life_settles_nothing_of_the_next(
     queue: Queue, redis_client: Any, verb: str
 ):
@@ -285,7 +283,7 @@ def test_an_expired_lease_that_was_not_taken_back_is_still_held(queue: Queue, re
 # ------------------------------------------------------------------ receipts
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@for_each("verb", VERBS)
 def test_another_process_settles_by_the_text_of_the_receipt(
     queue: Queue, redis_url: str, verb: str
 ):
@@ -313,7 +311,7 @@ def test_a_receipt_of_another_queue_is_refused(queue: Queue, redis_url: str):
         other.taken(taken.receipt)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         *("", "req", "req~r1", "req~r1~0.1.x.1-0.1.1.0", "req~r1~" + "0." * 99, None, b"req~r1", 7),

@@ -17,6 +17,7 @@ from fairlane.queue import Queue
 from tests.support.operations.stepping import cut_off
 from tests.support.processes.takers import HOUR, bodies_of, let_expire, take_again, take_one
 from tests.support.processes.workers import broken
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import numbered
 
 if TYPE_CHECKING:
@@ -328,13 +329,13 @@ def test_an_asyncio_take_that_is_cancelled_loses_nothing(redis_url: str, queue: 
 # ------------------------------------------------------------------ bad input
 
 
-@pytest.mark.parametrize("count", [0, -1, 101, 1.5, True, "2", None])
+@for_each("count", [0, -1, 101, 1.5, True, "2", None])
 def test_a_count_that_is_not_valid_is_refused(queue: Queue, count: Any):
     with pytest.raises(InvalidArgument, match="count"):
         queue.take(count)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 0.0001, nan, inf, 86_401, True, "30", None])
+@for_each("seconds", [0, -1, 0.0001, nan, inf, 86_401, True, "30", None])
 def test_a_time_that_is_not_valid_is_refused(queue: Queue, seconds: Any):
     queue.post("a")
     with pytest.raises(InvalidArgument, match=r"visible_for .* is not valid: more than 0 seconds"):
@@ -344,7 +345,7 @@ def test_a_time_that_is_not_valid_is_refused(queue: Queue, seconds: Any):
         taken.extend(seconds)
 
 
-@pytest.mark.parametrize("seconds", [-1, nan, inf, 86_401, True, "30", None])
+@for_each("seconds", [-1, nan, inf, 86_401, True, "30", None])
 def test_a_wait_that_is_not_valid_is_refused(queue: Queue, seconds: Any):
     with pytest.raises(InvalidArgument, match=r"wait_s .* is not valid: seconds are expected"):
         queue.take(wait_s=seconds)

@@ -13,6 +13,7 @@ from fairlane.operations.schedules import check_schedule_name, define
 from fairlane.protocol import keys
 from tests.support.operations.lost_replies import Forgetful
 from tests.support.run.event_loop import in_event_loop
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "sentence"), REFUSED, ids=lambda part: str(part)[:40])
+@for_each("given, sentence", REFUSED)
 def test_a_wrong_schedule_is_refused_before_anything_is_written(
     queue: Queue, redis_client: Any, given: dict[str, Any], sentence: str
 ):

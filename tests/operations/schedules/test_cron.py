@@ -10,6 +10,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from fairlane.operations.schedules import cron_of
+from tests.support.run.for_each import for_each
 from tests.support.run.params import rest_but
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "tz", "sentence"), REFUSED)
+@for_each("line, tz, sentence", REFUSED)
 def test_a_wrong_line_or_zone_is_refused_in_one_sentence(line: Any, tz: Any, sentence: str):
     with pytest.raises(InvalidArgument) as refused:
         cron_of(line, tz)

@@ -14,6 +14,7 @@ import fairlane
 from fairlane.errors import InvalidArgument, RequestExists
 from fairlane.operations.new_request import ContentId, content_id
 from fairlane.options import Policy
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import numbered, work_off
 
 if TYPE_CHECKING:
@@ -40,18 +41,15 @@ def test_other_bodies_have_another_id(one: list[bytes], other: list[bytes]):
     assert content_id(one) != content_id(other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [([b"ab"], [b"a", b"b"]), ([b"a", b""], [b"a"]), ([], [b""]), ([b"1:a"], [b"a"])],
+@for_each(
+    "one, other", [([b"ab"], [b"a", b"b"]), ([b"a", b""], [b"a"]), ([], [b""]), ([b"1:a"], [b"a"])]
 )
 def test_a_bodys_end_is_part_of_the_id(one: list[bytes], other: list[bytes]):
     assert content_id(one) != content_id(other)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"queue": "q"}, {"priority": 6}, {"limit": 4}, {"retain_s": 3_600}, {"durable": 1}],
-    ids=str,
+@for_each(
+    "changed", [{"queue": "q"}, {"priority": 6}, {"limit": 4}, {"retain_s": 3_600}, {"durable": 1}]
 )
 def test_options_are_part_of_the_id(changed: dict):
     """Options at their default are left out, so that options may be added."""

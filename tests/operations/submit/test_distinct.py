@@ -27,6 +27,7 @@ from fairlane.protocol import keys
 from tests.operations.create.test_alone import refused, way_of
 from tests.support.operations.lost_replies import ON_SINGLE, Forgetful
 from tests.support.operations.stepping import apart
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, cut, dump, once, work_off
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def test_a_deleted_request_frees_its_ids(queue: Queue, redis_client: redis.Redis
 # ------------------------------------------------------------------ bad input
 
 
-@pytest.mark.parametrize("distinct", ["yes", 1, None, b"xid"])
+@for_each("distinct", ["yes", 1, None, b"xid"])
 def test_what_is_no_function_is_refused(queue: Queue, redis_client: redis.Redis, distinct: Any):
     with pytest.raises(InvalidArgument, match="give True, or a function of a body"):
         queue.submit_request(["a"], distinct=distinct)
@@ -244,7 +245,7 @@ def cuts(lane: Lane, *, across: bool) -> Iterator[int]:
         yield after
 
 
-@pytest.mark.parametrize("across", [False, True], ids=["in three steps", "in one step"])
+@for_each("across", [False, True])
 def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(lane: Lane, *, across: bool):
     for _ in cuts(lane, across=across):
         assert lane.run(submit("r1", POLICY), iter(CHUNKS)) == 4

@@ -9,6 +9,7 @@ import pytest
 from fairlane import InvalidArgument, RequestExists
 from fairlane.operations import duplicates
 from tests.support.operations.lost_replies import Forgetful, settle, take
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from fairlane import Queue
@@ -62,7 +63,7 @@ def test_a_request_of_which_an_attempt_failed_is_not_put_off(lane: Lane, queue: 
     assert queue.submit_request(["c"], **given).total == 2
 
 
-@pytest.mark.parametrize("how", [{"on_duplicate": "keep"}, {"on_duplicate": "replace"}])
+@for_each("how", [{"on_duplicate": "keep"}, {"on_duplicate": "replace"}])
 def test_what_is_being_cancelled_is_never_kept(
     lane: Lane, queue: Queue, how: Any, monkeypatch: pytest.MonkeyPatch
 ):
@@ -76,7 +77,7 @@ def test_what_is_being_cancelled_is_never_kept(
     assert queue.submit_request(["c"], id="report", **how).total == 1
 
 
-@pytest.mark.parametrize("submit", ["submit_request", "submit_chunks", "open"])
+@for_each("submit", ["submit_request", "submit_chunks", "open"])
 def test_without_an_id_there_is_no_other_request(queue: Queue, submit: str):
     given: list[Any] = [] if submit == "open" else [["a"]]
     with pytest.raises(InvalidArgument, match="on_duplicate needs an id"):
@@ -95,8 +96,8 @@ def test_other_content_is_still_refused_without_the_option(queue: Queue):
         queue.submit_request(["b"], id="report")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
+@for_each(
+    "wrong, sentence",
     [
         ({"on_duplicate": "drop"}, "on_duplicate 'drop' is not valid: write keep, repl"),
         ({"window_s": 5}, "window needs on_duplicate"),
@@ -104,7 +105,7 @@ def test_other_content_is_still_refused_without_the_option(queue: Queue):
         ({"on_duplicate": "keep", "window_s": -1}, "window -1 s is not valid"),
         ({"on_duplicate": "debounce"}, "debounce needs a delay"),
     ],
-)  # fmt: skip
+)
 def test_bad_options_are_refused_before_anything_is_written(
     queue: Queue, redis_client: Any, wrong: dict[str, Any], sentence: str
 ):

@@ -19,6 +19,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk
 from tests.support.operations.stepping import apart, script_of
 from tests.support.operations.upkeep import server_ms
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import (
     cut,
     next_slice,
@@ -223,7 +224,7 @@ def test_a_request_that_a_person_cancelled_stays_cancelled(
     assert log(queue) == ["cancelled"]
 
 
-@pytest.mark.parametrize("is_repeat", [True, False], ids=["a repeat", "its own seal"])
+@for_each("is_repeat", [True, False])
 def test_a_request_cancelled_before_its_seal_is_refused(queue: Queue, lane: Lane, is_repeat: bool):
     def cancelled_at_the_end() -> Iterator[list[bytes]]:
         yield from THREE

@@ -20,6 +20,7 @@ from fairlane.protocol.steps import Batch, Command, SingleServer
 from fairlane.queue import Queue
 from tests.scripts.repair.test_full_and_forgotten import full
 from tests.support.processes.workers import broken
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import Lane, cut, dump, numbered, once, settle, work_off
 from tests.support.servers import backends
 from tests.support.servers.replicas import run_pair
@@ -181,8 +182,8 @@ def test_a_repeat_changes_nothing(queue: Queue, redis_client: Any):
 # ------------------------------------------------------------------ refusals
 
 
-@pytest.mark.parametrize(
-    ("requests", "ids", "says"),
+@for_each(
+    "requests, ids, says",
     [
         ([[b"a"], [b"b", 7]], None, "request 1 of the call: sub-request 1 is an int"),
         (
@@ -201,7 +202,6 @@ def test_a_repeat_changes_nothing(queue: Queue, redis_client: Any):
         ({"a": 1}, None, "requests is a dict"),
         (7, None, "requests is an int"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_wrong_is_refused_before_its_group_is_written(
     queue: Queue, redis_client: Any, requests: Any, ids: Any, says: str
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_refused_before_its_group_is_written(
     assert redis_client.dbsize() == 0
 
 
-@pytest.mark.parametrize("options", [{"priority": 100}, {"limit": 0}, {"max_wait_s": -1}], ids=str)
+@for_each("options", [{"priority": 100}, {"limit": 0}, {"max_wait_s": -1}])
 def test_bad_options_are_refused(queue: Queue, redis_client: Any, options: dict):
     with pytest.raises(InvalidArgument):
         queue.submit_many([[b"a"]], **options)
@@ -253,8 +253,8 @@ def test_each_request_may_have_its_own_limit(queue: Queue):
     assert [request.progress().limit for request in many] == [3, 7]
 
 
-@pytest.mark.parametrize(
-    ("limits", "why"),
+@for_each(
+    "limits, why",
     [([1], "request 1 of the call: there is no limit"), ([1, 2, 3], "more limits"), ([0], "limit")],
 )
 def test_each_request_needs_a_valid_limit(queue: Queue, limits: list[int], why: str):
@@ -329,7 +329,7 @@ def test_a_full_redis_refuses_a_group_whole(queue: Queue, redis_client: Any):
     assert dump(redis_client) == before
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@for_each("lost", [False, True])
 def test_redis_full_within_a_group_leaves_nothing_half(queue: Queue, redis_client: Any, lost: bool):
     many = Many(Policy())
     for i, name in enumerate(names(4)):

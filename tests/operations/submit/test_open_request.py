@@ -20,6 +20,7 @@ from fairlane import (
     aio,
 )
 from fairlane.protocol import keys
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import next_slice, once, settle, work_off
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def test_a_full_queue_refuses_and_a_repeat_adds_it_once(queue: Queue):
     assert bodies_of(request) == [b"done a", b"done b", b"done c", b"done d"]
 
 
-@pytest.mark.parametrize("lost", ["the call", "the reply", "the tokens"])
+@for_each("lost", ["the call", "the reply", "the tokens"])
 def test_after_an_error_the_same_addition_adds_nothing_twice(queue: Queue, lost: str):
     """This holds whatever Redis has of it. The auditor finds lost tokens."""
     request = queue.open(id="again")
@@ -189,7 +190,7 @@ def test_a_request_that_is_gone_is_reported(queue: Queue, redis_client: redis.Re
         request.add("b")
 
 
-@pytest.mark.parametrize("bodies", [7, "text", [7], [b"x" * ((1 << 20) + 1)], None])
+@for_each("bodies", [7, "text", [7], [b"x" * ((1 << 20) + 1)], None])
 def test_bad_bodies_are_refused_and_nothing_is_added(queue: Queue, bodies: Any):
     request = queue.open()
     with pytest.raises(InvalidArgument):

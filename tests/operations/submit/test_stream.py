@@ -18,6 +18,7 @@ from fairlane.operations.tokens import drop_active
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import (
     HOUR,
     MINUTE,
@@ -91,7 +92,7 @@ def test_groups_of_bodies_are_sent_when_they_come(queue: Queue, lane: Lane):
     assert written == [0, 0, 3, 4]
 
 
-@pytest.mark.parametrize("groups", ["text", [["a"], "text"], [["a"], [1]], 5])
+@for_each("groups", ["text", [["a"], "text"], [["a"], [1]], 5])
 def test_what_is_no_group_of_bodies_is_refused(queue: Queue, groups: Any):
     with pytest.raises(InvalidArgument, match=r"bodies is|sub-request 1 is"):
         queue.submit_chunks(groups, id="r1")
@@ -114,7 +115,7 @@ def test_submitting_twice_is_submitting_once(queue: Queue, lane: Lane):
     assert lane.client.zcard(keys.active("req")) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         {"bodies": [b"a"]},
@@ -127,7 +128,6 @@ def test_submitting_twice_is_submitting_once(queue: Queue, lane: Lane):
         {"lease_s": 29},
         {"backoff_s": (0.001, 0.002)},
     ],
-    ids=str,
 )
 def test_other_content_or_options_under_one_id_are_refused(queue: Queue, lane: Lane, other: dict):
     queue.submit_request([b"a", b"b"], id="r1")
@@ -156,15 +156,15 @@ def test_other_content_in_a_later_chunk_is_refused(lane: Lane):
     assert lane.number("total") == 5
 
 
-@pytest.mark.parametrize("bodies", ["text", b"bytes", {"a": 1}, 7, None], ids=repr)
+@for_each("bodies", ["text", b"bytes", {"a": 1}, 7, None])
 def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodies: object):
     with pytest.raises(InvalidArgument, match="iterable of bytes or str"):
         queue.submit_request(bodies, id="r1")  # type: ignore[arg-type]
     assert lane.dump() == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
+@for_each(
+    "options, says",
     [
         ({"priority": 100}, "priority"),
         ({"limit": 0}, "limit"),
@@ -182,7 +182,6 @@ def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodi
             "101 request ids are too many: name at most 100",
         ),
     ],
-    ids=str,
 )
 def test_bad_options_are_refused_before_anything_is_written(
     queue: Queue, lane: Lane, options: dict, says: str
@@ -192,8 +191,8 @@ def test_bad_options_are_refused_before_anything_is_written(
     assert lane.dump() == {}
 
 
-@pytest.mark.parametrize(
-    ("retain_ms", "later_ms"),
+@for_each(
+    "retain_ms, later_ms",
     [(10 * MINUTE, HOUR), (6 * HOUR, 6 * HOUR), (24 * HOUR, 24 * HOUR), (72 * HOUR, 24 * HOUR)],
 )
 def test_a_log_marker_outlives_the_tombstone_by_its_retention_within_an_hour_and_a_day(
@@ -222,7 +221,7 @@ def left_of(lane: Lane) -> list[bytes]:
     return [key for key in lane.names if lane.client.exists(key)]
 
 
-@pytest.mark.parametrize("after", [0, 999, 1500, 2500, 4000])
+@for_each("after", [0, 999, 1500, 2500, 4000])
 def test_a_producer_that_fails_midway_leaves_a_marker_at_most(queue: Queue, lane: Lane, after: int):
     with pytest.raises(Broke):
         queue.submit_request(failing(after), id="r1")
@@ -324,7 +323,7 @@ def broken_after(chunks_: int) -> Iterator[list[bytes]]:
     raise Broke
 
 
-@pytest.mark.parametrize("again", [0, 1, 2, 3])
+@for_each("again", [0, 1, 2, 3])
 def test_a_resumed_submission_whose_producer_fails_leaves_nothing(lane: Lane, again: int):
     assert not cut(lane.driver, submit("r1", Policy()), THREE, 7)
     assert lane.number("chunks") == 2

@@ -10,6 +10,7 @@ from fairlane import settings
 from fairlane.operations.tokens import retire
 from fairlane.protocol import keys
 from tests.scripts.after_the_end.test_claim_dead import claim, ended
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, once
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def test_what_was_never_there_is_gone(lane: Lane):
         assert delete(lane) == [b"gone"]
 
 
-@pytest.mark.parametrize("way", ["waits", "is held", "is paused", "is cancelling", "is open"])
+@for_each("way", ["waits", "is held", "is paused", "is cancelling", "is open"])
 def test_a_request_that_has_not_ended_stays(lane: Lane, way: str):
     if way == "is open":
         lane.start(9, open_ms=HOUR)

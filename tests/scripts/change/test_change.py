@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, MINUTE, Lane, listening, toks
 
 if TYPE_CHECKING:
@@ -244,7 +243,7 @@ def test_the_summary_has_the_last_priority(lane: Lane):
 # ------------------------------------------------------------------ all of them
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 def test_whatever_is_changed_while_it_runs_it_ends(lane: Lane, seed: int):
     """`check` follows every step; at the end everything is counted once."""
     dice = random.Random(seed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import InvalidArgument
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, toks
 
 if TYPE_CHECKING:
@@ -60,15 +61,32 @@ def test_a_delay_ends_no_later_than_the_deadline_lets_it(lane: Lane):
     assert lane.acquire(token).word == "paused"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "extras",
     [
-        "delay=-1", "delay=", "delay", "delay=5\n\nstart=3", "delay=1\ndelay=2", "unknown=1", "\n",
-        "tags=", "tags=,a", "tenant=a b", "parent=a{b}", "rates=1 = 10 5", "rates=x", "DELAY=1",
-        "by=", "by=a b",
-        "trace=", "trace=x", "trace=00-zz-b7ad-01", "trace=00-0af7-b7ad-1", "trace=00-a-b-01 a b",
+        "delay=-1",
+        "delay=",
+        "delay",
+        "delay=5\n\nstart=3",
+        "delay=1\ndelay=2",
+        "unknown=1",
+        "\n",
+        "tags=",
+        "tags=,a",
+        "tenant=a b",
+        "parent=a{b}",
+        "rates=1 = 10 5",
+        "rates=x",
+        "DELAY=1",
+        "by=",
+        "by=a b",
+        "trace=",
+        "trace=x",
+        "trace=00-zz-b7ad-01",
+        "trace=00-0af7-b7ad-1",
+        "trace=00-a-b-01 a b",
     ],
-)  # fmt: skip
+)
 def test_extras_that_are_not_valid_are_refused_before_anything_is_written(lane: Lane, extras: str):
     with pytest.raises(InvalidArgument, match="lines name=value are expected as extras"):
         lane.enqueue(1, extras=extras)
@@ -121,7 +139,7 @@ def test_a_hold_of_no_request_is_gone(lane: Lane):
     assert lane.request("hold", ms=5) == [b"gone"]
 
 
-@pytest.mark.parametrize("ms", [0, -1, "x", DAY + 1])
+@for_each("ms", [0, -1, "x", DAY + 1])
 def test_a_hold_of_another_length_is_refused(lane: Lane, ms: int | str):
     lane.start(1)
     with pytest.raises(InvalidArgument, match="BADARGUMENT 1 ms to a day is expected"):
@@ -163,7 +181,7 @@ def test_without_room_the_request_waits_and_comes_again_by_itself(lane: Lane):
     assert (held.word, lane.number("opens"), lane.hash()["rates"]) == ("ok", 0, "1 = 10000 5 1")
 
 
-@pytest.mark.parametrize(("allowance", "wait"), [("x", ""), (1, ""), ("", 1), (-1, 1), (1.5, 1)])
+@for_each("allowance, wait", [("x", ""), (1, ""), ("", 1), (-1, 1), (1.5, 1)])
 def test_an_allowance_that_is_no_number_is_refused(
     lane: Lane, allowance: int | str, wait: int | str
 ):

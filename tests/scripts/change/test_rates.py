@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from tests.support.scripts.requests import Lane
@@ -92,7 +93,7 @@ def test_a_line_that_was_left_delays_the_others_for_half_a_minute_at_most(one: L
     assert take(one, 9) == [5, 0]
 
 
-@pytest.mark.parametrize("back_ms", [1, 3_600_000])
+@for_each("back_ms", [1, 3_600_000])
 def test_a_clock_that_goes_back_neither_closes_the_bucket_nor_fills_it(one: Lane, back_ms: int):
     take(one, 5)
     one.now -= back_ms
@@ -194,14 +195,14 @@ def test_a_bucket_that_is_full_again_leaves_no_key(one: Lane):
     assert 0 < one.client.pttl(BUCKET) <= 1_050
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         *({"interval": 0}, {"interval": "x"}, {"burst": 0}, {"burst": "x"}),
         *({"weight": 6}, {"weight": 0}, {"weight": "x"}),
     ],
 )
-@pytest.mark.parametrize("script", ["take", "refund", "refit", "hold_rate"])
+@for_each("script", ["take", "refund", "refit", "hold_rate"])
 def test_a_rate_that_is_none_is_refused(one: Lane, script: str, wrong: dict[str, Any]):
     rest: dict[str, dict[str, Any]] = {
         "take": {"want": 1, "waited": ""},
@@ -213,7 +214,7 @@ def test_a_rate_that_is_none_is_refused(one: Lane, script: str, wrong: dict[str,
         one.call(script, (BUCKET,), **RATE | rest[script] | wrong)
 
 
-@pytest.mark.parametrize("number", [0, 1_001, "x"])
+@for_each("number", [0, 1_001, "x"])
 def test_a_number_of_sub_requests_out_of_range_is_refused(one: Lane, number: Any):
     with pytest.raises(InvalidArgument, match="BADCOUNT"):
         take(one, number)
@@ -221,7 +222,7 @@ def test_a_number_of_sub_requests_out_of_range_is_refused(one: Lane, number: Any
         refund(one, number)
 
 
-@pytest.mark.parametrize("ms", [0, 86_400_001, "x"])
+@for_each("ms", [0, 86_400_001, "x"])
 def test_a_hold_out_of_range_is_refused(one: Lane, ms: Any):
     with pytest.raises(InvalidArgument, match="BADARGUMENT 1 ms to a day"):
         hold(one, ms)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, MINUTE, toks
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def test_the_same_deadline_twice_is_once(lane: Lane):
     assert lane.number("deadline") == deadline
 
 
-@pytest.mark.parametrize("way", ["cancelling", "expiring", "clock back", "overdue"])
+@for_each("way", ["cancelling", "expiring", "clock back", "overdue"])
 def test_a_request_whose_end_is_near_keeps_its_deadline(lane: Lane, way: str):
     lane.begin(9, deadline_ms=MINUTE, lease_ms=HOUR)
     if way == "cancelling":

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.scripts.creation.test_submit import submit, submit_contents
+from tests.support.run.for_each import for_each
 from tests.support.scripts.distinct import EXTRAS, Distinct, with_ids
 from tests.support.scripts.requests import HOUR, Lane, numbered, toks, waiting_bodies
 
@@ -220,7 +221,7 @@ def test_a_deletion_frees_the_ids(made: Distinct):
 # ------------------------------------------------------------------ submit
 
 
-@pytest.mark.parametrize("open_ms", [0, HOUR], ids=["sealed", "open"])
+@for_each("open_ms", [0, HOUR])
 def test_one_script_on_one_server_leaves_what_the_steps_leave(lane: Lane, open_ms: int):
     chunk = [b"a", b"b", b"a", b"c"]
     reply = submit(lane, with_ids(chunk), extras=EXTRAS, open_ms=open_ms)
@@ -245,7 +246,7 @@ def test_each_of_several_requests_has_ids_of_its_own(lane: Lane):
     assert lane.client.scard("ids:{r1}") == lane.client.scard("ids:{r2}") == 1
 
 
-@pytest.mark.parametrize("texts", [[b"a"], [b"a", b"x" * 15], []], ids=str)
+@for_each("texts", [[b"a"], [b"a", b"x" * 15], []])
 def test_submit_refuses_malformed_ids(lane: Lane, texts: list[bytes]):
     if submit(lane, with_ids([]), extras=EXTRAS) is None:
         pytest.skip("no server of a cluster has all keys")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, Lane, Tok, toks
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def test_a_repeated_acquire_brings_the_same_from_the_string(lane: Lane):
     assert not has_stream(lane)
 
 
-@pytest.mark.parametrize("verdict", ["retry", "dead", "release", "timeout"])
+@for_each("verdict", ["retry", "dead", "release", "timeout"])
 def test_another_verdict_pours_them_into_the_stream(lane: Lane, verdict: str):
     held = held_apart(lane)
     word, *_ = lane.complete(held, held.ids[:1], [(held.ids[1], verdict, 0)])

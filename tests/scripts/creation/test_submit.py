@@ -10,6 +10,7 @@ from fairlane.errors import FairlaneError, LayoutTooNew, RedisFull
 from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
 from tests.scripts.repair.test_full_and_forgotten import full
+from tests.support.run.for_each import for_each
 from tests.support.scripts.called import called
 from tests.support.scripts.requests import HOUR, Lane, numbered, once, toks, with_policy
 
@@ -86,8 +87,8 @@ def forget(lane: Lane) -> None:
         lane.client.delete(key)
 
 
-@pytest.mark.parametrize(
-    ("bodies", "given"),
+@for_each(
+    "bodies, given",
     [
         (1, {}),
         (20, {}),
@@ -107,7 +108,6 @@ def forget(lane: Lane) -> None:
             },
         ),
     ],
-    ids=["one", "some", "bytes", "many", "open", "open and empty", "empty", "all terms"],
 )
 def test_it_leaves_what_the_three_steps_leave(
     one: Lane, bodies: list[bytes] | int, given: dict[str, Any]
@@ -172,9 +172,7 @@ def test_an_intent_that_was_given_up_is_late(one: Lane):
     assert one.client.exists("{req}:5") == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"), [("max_waiting", 7, [7, b""]), ("shards", "0,1", [0, b"0,1"])]
-)
+@for_each("name, value, expected", [("max_waiting", 7, [7, b""]), ("shards", "0,1", [0, b"0,1"])])
 def test_with_a_bound_or_shards_it_announces_only(
     one: Lane, name: str, value: Any, expected: list[Any]
 ):
@@ -184,8 +182,8 @@ def test_with_a_bound_or_shards_it_announces_only(
     assert set(one.dump()) == {ACTIVE, CONF}
 
 
-@pytest.mark.parametrize(
-    ("given", "word"),
+@for_each(
+    "given, word",
     [
         ({"priority": 100}, "BADPRIORITY"),
         ({"limit": 0}, "BADLIMIT"),
@@ -193,7 +191,6 @@ def test_with_a_bound_or_shards_it_announces_only(
         ({"open_ms": "long"}, "BADARGUMENT"),
         ({"lease_ms": "long"}, "BADARGUMENT"),
     ],
-    ids=str,
 )
 def test_what_is_malformed_is_refused_before_anything_is_written(
     one: Lane, given: dict[str, Any], word: str
@@ -203,17 +200,13 @@ def test_what_is_malformed_is_refused_before_anything_is_written(
         submit(one, 1, **given)
 
 
-@pytest.mark.parametrize(
-    "contents",
-    [["d1"], ["d1", "x"], ["d1", -1], ["d1", 2, "a"], ["d1", 0, "a"]],
-    ids=["no number", "not a number", "negative", "too few bodies", "too many bodies"],
-)
+@for_each("contents", [["d1"], ["d1", "x"], ["d1", -1], ["d1", 2, "a"], ["d1", 0, "a"]])
 def test_a_request_without_exactly_its_bodies_is_refused(one: Lane, contents: list[Any]):
     with one.refuses("BADARGUMENT"):
         submit_contents(one, ["r1"], contents)
 
 
-@pytest.mark.parametrize("count", [0, 401])
+@for_each("count", [0, 401])
 def test_a_call_takes_1_to_400_requests(one: Lane, count: int):
     with one.refuses("BADARGUMENT"):
         submit_all(one, [(f"r{n}", "d", []) for n in range(count)])

@@ -10,6 +10,7 @@ from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.request_state import completion
 from fairlane.protocol import keys
 from tests.scripts.repair.test_full_and_forgotten import full
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, Lane
 
 ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
@@ -122,8 +123,8 @@ def test_drop_leaves_an_intent_that_was_renewed(lane: Lane):
     assert lane.client.zcard(ACTIVE) == 1
 
 
-@pytest.mark.parametrize("gone", ["0", "1"])
-@pytest.mark.parametrize("mark", ["", ".5"])
+@for_each("gone", ["0", "1"])
+@for_each("mark", ["", ".5"])
 def test_drop_logs_a_request_that_was_seen_to_exist_as_lost(lane: Lane, mark: str, gone: str):
     seen = f"{lane.now}{mark}"
     lane.client.zadd(ACTIVE, {"r1": seen})
@@ -214,8 +215,8 @@ def test_insert_without_tokens_is_nothing(lane: Lane):
     assert lane.dump() == {}
 
 
-@pytest.mark.parametrize(
-    ("names", "tokens"),
+@for_each(
+    "names, tokens",
     [
         ([LANES[5]], []),
         ([LANES[5]], [5, "r1#0.1", 0]),

@@ -9,6 +9,7 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
+from tests.support.run.for_each import for_each
 from tests.support.scripts.called import called
 
 if TYPE_CHECKING:
@@ -68,14 +69,14 @@ def test_a_request_that_exists_stays_in_its_queue(filled: Lane):
     filled.client.delete(keys.request_hash("r"))
 
 
-@pytest.mark.parametrize("given", [{"request": ""}, {"grace": 0}, {"grace": "x"}, {"queues": "a"}])
+@for_each("given", [{"request": ""}, {"grace": 0}, {"grace": "x"}, {"queues": "a"}])
 def test_malformed(one: Lane, given: dict[str, Any]):
     with pytest.raises(InvalidArgument, match="place wants a request"):
         place(one, **given)
     assert one.client.dbsize() == 0
 
 
-@pytest.mark.parametrize("count", [0, 101])
+@for_each("count", [0, 101])
 def test_no_queue_and_too_many_are_refused(one: Lane, count: int):
     with pytest.raises(InvalidArgument, match="place wants a request"):
         place(one, among=[f"q{number}" for number in range(count)])

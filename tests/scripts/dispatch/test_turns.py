@@ -9,6 +9,7 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.protocol.lua import library
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,8 +123,8 @@ def test_a_repeated_charge_counts_twice(lane: Lane):
     assert library()["charge_turns"].is_once
 
 
-@pytest.mark.parametrize("cost", [1, 200, 10_000], ids=["quick", "usual", "slow"])
-@pytest.mark.parametrize("together", [1, 50])
+@for_each("cost", [1, 200, 10_000])
+@for_each("together", [1, 50])
 def test_tenants_of_one_request_are_forgotten(lane: Lane, cost: int, together: int):
     for first in range(0, 2_000, together):
         group = [f"t{first + i}" for i in range(together)]
@@ -188,8 +189,8 @@ def test_a_delayed_token_that_is_due_waits_for_its_turn_behind_a_placeholder(lan
     assert take(lane, 9) == [token("a")]
 
 
-@pytest.mark.parametrize("number", [-1, 100, 1.5, "x"])
-@pytest.mark.parametrize("name", ["add_turns", "take_turns"])
+@for_each("number", [-1, 100, 1.5, "x"])
+@for_each("name", ["add_turns", "take_turns"])
 def test_a_lane_that_does_not_exist_is_refused(lane: Lane, name: str, number: object):
     given = {"tokens": [token("a")]} if name == "add_turns" else {"count": 1}
     with pytest.raises(Exception, match="BAD"):
@@ -197,18 +198,14 @@ def test_a_lane_that_does_not_exist_is_refused(lane: Lane, name: str, number: ob
     assert lane.client.exists(TURNS, TENANTS) == 0
 
 
-@pytest.mark.parametrize(
-    "word", ["@", "r1#0.1", "r1#0.1@0:a", "r1#0.1@1:", "r1#x@1:a", "a|b#0.1@1:a"]
-)
+@for_each("word", ["@", "r1#0.1", "r1#0.1@0:a", "r1#0.1@1:", "r1#x@1:a", "a|b#0.1@1:a"])
 def test_what_is_no_token_of_a_tenant_is_refused_with_all_others(lane: Lane, word: str):
     with pytest.raises(Exception, match="BADTOKENS"):
         add(lane, [token("a"), word])
     assert lane.client.exists(TURNS, TENANTS) == 0
 
 
-@pytest.mark.parametrize(
-    "rows", [[], [5, "1:a", 1], [5, "a", 1, 1], [5, "1:a", 0, 1], ["x", "1:a", 1, 1]]
-)
+@for_each("rows", [[], [5, "1:a", 1], [5, "a", 1, 1], [5, "1:a", 0, 1], ["x", "1:a", 1, 1]])
 def test_a_charge_that_cannot_be_read_changes_nothing(lane: Lane, rows: list[object]):
     with pytest.raises(Exception, match="BADARGUMENT"):
         lane.call("charge_turns", BOTH[1:], rows=rows)

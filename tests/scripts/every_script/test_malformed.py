@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from tests.scripts.calls import ENDING, FIRST, NEW, RUNNING, accepted, three_requests
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import POLICY, with_policy
 
 if TYPE_CHECKING:
@@ -157,13 +156,13 @@ def called(lane: Lane, script: str, **wrong: Any) -> Callable[[], Any]:
     return lambda: lane.call(script, call.names, **given)
 
 
-@pytest.mark.parametrize("script", dict.fromkeys(script for script, _, _ in ROWS))
+@for_each("script", dict.fromkeys(script for script, _, _ in ROWS))
 def test_a_script_accepts_the_arguments_that_are_made_malformed_below(lane: Lane, script: str):
     called(lane, script)()
     lane.client.flushall()
 
 
-@pytest.mark.parametrize(("script", "code", "wrong"), ROWS, ids=lambda part: f"{part}"[:50])
+@for_each("script, code, wrong", ROWS)
 def test_a_malformed_argument_is_refused_and_nothing_is_written(
     lane: Lane, script: str, code: str, wrong: dict[str, Any]
 ):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from fairlane.protocol import keys
 from tests.scripts.calls import RUNNING, accepted, three_requests
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import listening
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ def made(lane: Lane) -> dict[str, dict[str, Any]]:
     return {name: call.given for name, call in calls.items()}
 
 
-@pytest.mark.parametrize("is_abandoned", [False, True], ids=["missing", "abandoned"])
-@pytest.mark.parametrize("script", GONE)
+@for_each("is_abandoned", [False, True])
+@for_each("script", GONE)
 def test_what_is_not_there_is_gone(lane: Lane, script: str, *, is_abandoned: bool):
     given = made(lane)[script]
     if is_abandoned:
@@ -40,7 +39,7 @@ def test_what_is_not_there_is_gone(lane: Lane, script: str, *, is_abandoned: boo
         assert lane.call(script, keys.request_keys(RUNNING), **given) == [b"gone"]
 
 
-@pytest.mark.parametrize("script", sorted(ENDED))
+@for_each("script", sorted(ENDED))
 def test_after_the_end_a_script_returns_the_summary(
     lane: Lane, redis_client: redis.Redis, script: str
 ):

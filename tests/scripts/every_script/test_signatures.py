@@ -427,7 +427,7 @@ def test_a_list_without_a_word_has_names_too():
     assert scripts.IntendReply.of([0, b"", 5, b"0"]).scores == (5, b"0")
 
 
-@pytest.mark.parametrize("header", ["Ok", "ok count", "ok | 1", "", "ok left, tokens"])
+@for_each("header", ["Ok", "ok count", "ok | 1", "", "ok left, tokens"])
 def test_a_header_that_cannot_be_read_is_an_error(header: str):
     kind: Any = type("BrokenReply", (Reply,), {"script": "broken", "says": header})
     with pytest.raises(ValueError, match="broken"):

@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.errors import FairlaneError
 from fairlane.protocol import keys
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, toks, waiting_bodies
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def test_bodies_are_added_though_the_cursor_stays(fed: Lane):
     assert fed.number("total") == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "extras",
     [
         *("feed=", "feed=done", "feed=done a", "feed=done a b - 1 x", "feed=1 a stop - 1"),

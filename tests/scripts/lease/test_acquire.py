@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, Held, Lane, Tok, toks
 
 MIB = 1 << 20
@@ -55,7 +56,7 @@ def test_acquire_returns_how_many_have_not_been_delivered(lane: Lane, size: int)
     assert (len(rest.bodies), rest.policy[9]) == (1, 0)
 
 
-@pytest.mark.parametrize(("bodies", "limit"), [(1, 1), (7, 1), (7, 3), (3, 7), (40, 8)])
+@for_each("bodies, limit", [(1, 1), (7, 1), (7, 3), (3, 7), (40, 8)])
 def test_the_limit_is_never_exceeded(lane: Lane, bodies: int, limit: int):
     """At most `limit` permits are leased, however many tokens are used, also twice and old ones."""
     tokens = lane.start(bodies, limit=limit)
@@ -113,8 +114,8 @@ def test_fences_grow_whatever_the_clock_does(lane: Lane):
     assert 0 < int(second.fence) - int(first.fence) < 10
 
 
-@pytest.mark.parametrize(
-    ("bodies", "limit", "share"),
+@for_each(
+    "bodies, limit, share",
     [(10, 3, 4), (9, 3, 3), (1, 3, 1), (1000, 1, 1000), (11, 10, 2), (10, 10, 1)],
 )
 def test_a_slice_is_the_permits_share_of_what_is_ready(
@@ -181,9 +182,7 @@ def test_a_token_is_valid_for_one_op_only(lane: Lane):
         assert lane.acquire(tokens[0]).word == "stale"
 
 
-@pytest.mark.parametrize(
-    "token", [Tok(5, "99", "1"), Tok(5, "x", "1"), Tok(5, "0", ""), Tok(5, "", "")]
-)
+@for_each("token", [Tok(5, "99", "1"), Tok(5, "x", "1"), Tok(5, "0", ""), Tok(5, "", "")])
 def test_a_token_that_was_never_made_is_stale(lane: Lane, token: Tok):
     lane.start(6)
     with lane.unchanged():

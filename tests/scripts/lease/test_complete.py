@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, Held, Lane, listening, toks
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def test_a_repeat_returns_already_also_when_the_permit_is_leased_again(lane: Lan
     assert lane.complete(second)[0] == b"ended"
 
 
-@pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
+@for_each("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}])
 def test_another_than_the_holder_settles_and_extends_nothing(lane: Lane, wrong: dict):
     held = lane.begin(6)
     with lane.unchanged():

@@ -11,6 +11,7 @@ from fairlane.errors import FairlaneError
 from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
 from tests.scripts.repair.test_full_and_forgotten import full
+from tests.support.run.for_each import for_each
 from tests.support.scripts.called import called
 from tests.support.scripts.requests import (
     HOUR,
@@ -287,9 +288,7 @@ def test_a_repeat_has_the_same_replies_though_a_token_must_be_acquired_alone(one
     assert set(one.client.lrange(OWN, 0, -1)) == {first.tokens[1]}  # a repeat queues it again
 
 
-@pytest.mark.parametrize(
-    ("limit", "shared", "expected"), [(2, "", [b"1", b"1"]), (1, "", [b""]), (1, "1", [b"1"])]
-)
+@for_each("limit, shared, expected", [(2, "", [b"1", b"1"]), (1, "", [b""]), (1, "1", [b"1"])])
 def test_leases_are_shared_if_their_holder_has_several(
     one: Lane, limit: int, shared: str, expected: list[bytes]
 ):
@@ -299,7 +298,7 @@ def test_leases_are_shared_if_their_holder_has_several(
     assert [text.split(b":")[6] for text in one.client.hvals(one.names[3])] == expected
 
 
-@pytest.mark.parametrize("change", ["pause", "cancel", "deadline"])
+@for_each("change", ["pause", "cancel", "deadline"])
 def test_a_request_that_must_not_go_on_does_not(one: Lane, change: str):
     """What was settled still counts."""
     held = one.begin(5, limit=1, count=2, deadline_ms=1_000 if change == "deadline" else 0)
@@ -421,7 +420,7 @@ def test_a_repeat_after_the_lease_was_taken_back_acquires_nothing(one: Lane):
     assert exchange(one, op=op).words == ["stale"]
 
 
-@pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
+@for_each("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}])
 def test_what_is_not_the_holder_settles_nothing(one: Lane, wrong: dict[str, Any]):
     """k, fence and op must all be the lease's."""
     held = one.begin(5, limit=1, count=2)
@@ -441,8 +440,8 @@ def test_after_the_end_there_is_nothing_to_settle(one: Lane):
 # ------------------------------------------------------------------ malformed, damaged, full
 
 
-@pytest.mark.parametrize(
-    ("changed", "code"),
+@for_each(
+    "changed, code",
     [
         ({"want": -1}, "BADARGUMENT"),
         ({"want": 1_001}, "BADARGUMENT"),
@@ -457,7 +456,6 @@ def test_after_the_end_there_is_nothing_to_settle(one: Lane):
         ({"sizes": {"r1": 0}}, "BADCOUNT"),
         ({"sizes": {"r1": 1_001}}, "BADCOUNT"),
     ],
-    ids=str,
 )
 def test_malformed_numbers_are_refused_before_anything_is_written(
     one: Lane, changed: dict[str, Any], code: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, Held, Lane, Tok, listening, toks
 
 if TYPE_CHECKING:
@@ -174,9 +173,7 @@ def test_reap_of_a_worker_takes_all_its_leases_and_no_other(lane: Lane):
     assert lane.complete(other)[0] == b"ok"
 
 
-@pytest.mark.parametrize(
-    "which", [{"fence": "99"}, {"started": "8"}, {"worker": "w:2"}, {"k": "2"}, {"k": "9"}], ids=str
-)
+@for_each("which", [{"fence": "99"}, {"started": "8"}, {"worker": "w:2"}, {"k": "2"}, {"k": "9"}])
 def test_reap_of_one_permit_wants_every_proof(lane: Lane, which: dict[str, str]):
     held = lane.begin(6)
     with lane.unchanged():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from fairlane.protocol import keys
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from tests.support.scripts.requests import Held, Lane
@@ -25,7 +24,7 @@ def look(lane: Lane) -> int:
     return int(lane.request("glance", queue=lane.queue, grace="")[1])
 
 
-@pytest.mark.parametrize("term", [1, 500, LEASE, HOUR, DAY])
+@for_each("term", [1, 500, LEASE, HOUR, DAY])
 def test_an_extended_lease_ends_after_the_term(lane: Lane, term: int):
     held = lane.begin(1)
     lane.later(7)

@@ -9,6 +9,7 @@ import pytest
 
 from fairlane.protocol import lua
 from fairlane.protocol.lua import expand
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, Lane
 
 SUB, COUNTER, REQ, TOK, LEASE, RETRY, OUT, DEAD, FEW, ERROR = (
@@ -110,7 +111,7 @@ LATE_BREAKS: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.any_command
-@pytest.mark.parametrize("what", BREAKS)
+@for_each("what", BREAKS)
 def test_check_names_what_is_broken_in_a_live_request(lane: Lane, what: str):
     held = busy(lane)
     command, sentence = BREAKS[what]
@@ -129,7 +130,7 @@ def test_check_names_what_is_broken_while_few_wait_apart(lane: Lane, what: str):
 
 
 @pytest.mark.any_command
-@pytest.mark.parametrize("what", LATE_BREAKS)
+@for_each("what", LATE_BREAKS)
 def test_check_names_what_is_broken_after_the_end(lane: Lane, what: str):
     ended(lane)
     command, sentence = LATE_BREAKS[what]
@@ -152,7 +153,7 @@ def test_every_sentence_of_check_is_provoked_here():
         assert any(word in provoked for word in words), call
 
 
-@pytest.mark.parametrize("state", [None, "active", "cancelling", "done"])
+@for_each("state", [None, "active", "cancelling", "done"])
 def test_check_reports_nothing_for_a_sound_request_and_writes_nothing(
     lane: Lane, state: str | None
 ):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, MINUTE, Lane, change_number
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ NEEDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("brought", NEEDS, ids=lambda made: made.__name__)
+@for_each("brought", NEEDS)
 def test_what_reap_acts_on_is_due_now(lane: Lane, brought: Callable[[Lane], None]):
     brought(lane)
     assert look(lane) == 1
@@ -220,8 +221,8 @@ CALM = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("brought", CALM, ids=lambda made: made.__name__)
-@pytest.mark.parametrize("after_ms", [0, 1_000])
+@for_each("brought", CALM)
+@for_each("after_ms", [0, 1_000])
 def test_where_a_glance_finds_nothing_to_do_reap_changes_nothing(
     lane: Lane, brought: Callable[[Lane], None], after_ms: int
 ):

@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 from fairlane.web import server as connections
 from fairlane.web.problem import SAFE_HEADERS
 from fairlane.web.server import Connection, Door
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -95,10 +96,8 @@ def test_idle_connections_leave_room_for_calls(serving: Serving):
             assert serving.curl(path).status == 200, path
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "GET", "GET /livez HTTP/1.1\r\nHost: x\r\nX-", "GET / HTTP/1.1\r\nHost: x\r\n\r\n"],
-    ids=["nothing", "word", "header", "answered"],
+@for_each(
+    "text", ["", "GET", "GET /livez HTTP/1.1\r\nHost: x\r\nX-", "GET / HTTP/1.1\r\nHost: x\r\n\r\n"]
 )
 def test_a_connection_without_a_call_is_closed(text: str, monkeypatch: pytest.MonkeyPatch):
     async def scenario() -> None:

@@ -13,6 +13,7 @@ from fairlane.web import reading
 from fairlane.web.problem import Refusal
 from fairlane.web.reading import file_parts
 from fairlane.web.schemas import Bytes  # noqa: TC001  msgspec reads the types
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -44,8 +45,8 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     tags: Annotated[list[str], msgspec.Meta(max_length=2)] = []
 
 
-@pytest.mark.parametrize(
-    ("raw", "status", "sentence"),
+@for_each(
+    "raw, status, sentence",
     [
         (b'{"bodies": "a"}', 422, "bodies is text: a list is expected"),
         (b'{"bodies": [7]}', 422, "bodies[0] is a whole number: text or an object is expected"),
@@ -171,8 +172,8 @@ def test_the_file_of_a_form_is_read_wherever_its_parts_end():
         assert asyncio.run(file_of(upload(whole[:at], whole[at:]))) == [b"one\r", b"", b"two"]
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "status"),
+@for_each(
+    "given, kind, status",
     [
         (b"no form", "multipart/form-data; boundary=B", 400),
         (form(), "multipart/form-data", 400),

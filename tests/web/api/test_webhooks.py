@@ -16,6 +16,7 @@ from fairlane.operations.webhooks import Deliveries, check_url
 from fairlane.web import webhooks as deliverer
 from fairlane.web.webhooks import GIVE_UP_MS, Deliverer, Posted, failed, is_public, skipped
 from tests.support.run.event_loop import in_event_loop
+from tests.support.run.for_each import for_each
 from tests.support.run.params import rest_but
 from tests.support.wait import wait_until
 from tests.web.calls import end_one, is_problem, submit, take
@@ -216,7 +217,7 @@ def test_an_address_that_is_not_of_the_internet_is_refused(program: Program, rec
     assert receiver.received == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     [
         *("127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1"),
@@ -232,7 +233,7 @@ def test_private_addresses_are_none_of_the_internet(address: str):
     assert is_public("64:ff9b::101:101")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         *("ftp://a.example/", "file:///etc/passwd", "http://", "a.example", "http://u:p@a.example"),
@@ -316,22 +317,60 @@ def test_bad_words_are_refused(program: Program):
     assert "has no webhooks" in program("webhook", "list").err
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
-    ["0.0.0.1", "10.1.1.1", "100.64.0.1", "127.0.0.1", "169.254.169.254", "172.31.0.1",
-     "192.0.0.9", "192.0.0.170", "192.0.2.1", "192.31.196.1", "192.88.99.1", "192.168.1.1",
-     "198.18.0.1", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.1.1.1", "240.0.0.1",
-     "255.255.255.255", "::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "100::1",
-     "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::808:808", "2001::1", "2001:db8::1",
-     "2001:2::1", "2001:20::1", "2002:7f00:1::", "2002:808:808::1", "3fff::1", "4000::1", "5f00::1",
-     "fc00::1", "fd00::1", "fe80::1%eth0", "fec0::1", "ff02::1", "2606:4700::5efe:7f00:1",
-     "2606:4700::200:5efe:a00:1"],
-)  # fmt: skip
+    [
+        "0.0.0.1",
+        "10.1.1.1",
+        "100.64.0.1",
+        "127.0.0.1",
+        "169.254.169.254",
+        "172.31.0.1",
+        "192.0.0.9",
+        "192.0.0.170",
+        "192.0.2.1",
+        "192.31.196.1",
+        "192.88.99.1",
+        "192.168.1.1",
+        "198.18.0.1",
+        "198.51.100.1",
+        "203.0.113.1",
+        "224.0.0.1",
+        "239.1.1.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "::7f00:1",
+        "::ffff:127.0.0.1",
+        "::ffff:8.8.8.8",
+        "100::1",
+        "64:ff9b::7f00:1",
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1::808:808",
+        "2001::1",
+        "2001:db8::1",
+        "2001:2::1",
+        "2001:20::1",
+        "2002:7f00:1::",
+        "2002:808:808::1",
+        "3fff::1",
+        "4000::1",
+        "5f00::1",
+        "fc00::1",
+        "fd00::1",
+        "fe80::1%eth0",
+        "fec0::1",
+        "ff02::1",
+        "2606:4700::5efe:7f00:1",
+        "2606:4700::200:5efe:a00:1",
+    ],
+)
 def test_a_special_address_is_not_one_of_the_internet(address: str):
     assert not is_public(address)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address", ["1.1.1.1", "8.8.8.8", "192.0.1.1", "2606:4700::1111", "2a00::1", "64:ff9b::808:808"]
 )
 def test_an_address_of_the_internet_may_be_called(address: str):

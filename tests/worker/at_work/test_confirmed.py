@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.protocol.steps import Call, Confirm, Confirmed
 from fairlane.worker.calls import Outcome
+from tests.support.run.for_each import for_each
 from tests.worker.parts import entries_of, slice_of, unit_of_its_own, work_off
 
 
@@ -25,7 +26,7 @@ def script_of(step: object) -> str:
     return str(step.step.script.name)
 
 
-@pytest.mark.parametrize("confirmed", [0, 1, 2, 3])
+@for_each("confirmed", [0, 1, 2, 3])
 def test_a_durable_slice_is_settled_and_confirmed_in_one_step(
     confirmed: int, caplog: pytest.LogCaptureFixture
 ):

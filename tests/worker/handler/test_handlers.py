@@ -14,6 +14,7 @@ import pytest
 from fairlane.errors import HandlerNotFound
 from fairlane.worker import Context, batch_handler, handlers
 from fairlane.worker.handlers import load, print_json, shape_of
+from tests.support.run.for_each import for_each
 from tests.worker.parts import record_of_its_own
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ SHAPES = {  # handler: (is_async, is_batch, wants_context)
 }
 
 
-@pytest.mark.parametrize(("handler", "expected"), SHAPES.values(), ids=SHAPES.keys())
+@for_each("handler, expected", SHAPES.values())
 def test_a_handlers_shape_is_seen(
     handler: typing.Callable[..., Any], expected: tuple[bool, bool, bool]
 ):
@@ -194,10 +195,8 @@ def test_a_required_keyword_is_refused():
         shape_of(needs_keyword)
 
 
-@pytest.mark.parametrize(
-    "handler",
-    [generator, async_generator, GeneratorCallable(), functools.partial(generator)],
-    ids=["sync", "async", "object", "partial"],
+@for_each(
+    "handler", [generator, async_generator, GeneratorCallable(), functools.partial(generator)]
 )
 def test_a_generator_function_is_refused(handler: typing.Callable[..., Any]):
     """It would return a generator, and nothing of it would run."""
@@ -244,7 +243,7 @@ def test_a_handler_is_found_by_name():
     assert load("tests.worker.handler.test_handlers:Callable.static") is Callable.static
 
 
-@pytest.mark.parametrize("name", ["", "module", "module:", ":function", "module.function"])
+@for_each("name", ["", "module", "module:", ":function", "module.function"])
 def test_a_name_without_its_colon_is_refused(name: str):
     """The error shows the right form."""
     with pytest.raises(HandlerNotFound, match="is not valid: write module:function"):
@@ -336,8 +335,8 @@ def test_the_context_follows_the_lease():
     assert (context.deadline, context.cancelled) == (140.0, True)
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
+@for_each(
+    "name, sentence",
     [
         ("parse.py:price", "handler 'parse.py:price' names a file: write parse:price"),
         ("./jobs/parse.py:price", "write jobs.parse:price"),

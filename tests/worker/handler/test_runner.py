@@ -11,6 +11,7 @@ from fairlane import settings
 from fairlane.worker import Context, batch_handler
 from fairlane.worker import calls as outcome_module
 from fairlane.worker import calls as runner_module
+from tests.support.run.for_each import for_each
 from tests.worker.parts import (
     OP,
     Run,
@@ -29,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("still_clock")
 # ------------------------------------------------------------------ results
 
 
-@pytest.mark.parametrize(
-    ("result", "head", "body"),
+@for_each(
+    "result, head, body",
     [
         (b"bytes", b"0:d:1:500", b"bytes"),
         ("tëxt", b"0:d:1:500", "tëxt".encode()),
@@ -41,7 +42,6 @@ pytestmark = pytest.mark.usefixtures("still_clock")
         (memoryview(b"a-view")[::2], b"0:d:1:500", b"ave"),
         (type("Bytes", (bytes,), {})(b"derived"), b"0:d:1:500", b"derived"),
     ],
-    ids=["bytes", "str", "no bytes", "no text", "None", "bytearray", "memoryview", "subclass"],
 )
 def test_a_result_is_bytes_text_or_nothing(run: Run, result: Any, head: bytes, body: bytes):
     """What may be returned is sent as plain bytes; None and nothing stay distinct."""
@@ -51,8 +51,8 @@ def test_a_result_is_bytes_text_or_nothing(run: Run, result: Any, head: bytes, b
     assert (outcome.position, outcome.verdicts, outcome.is_over) == (1, [], False)
 
 
-@pytest.mark.parametrize(
-    ("result", "named"),
+@for_each(
+    "result, named",
     [
         (3, "an int"),
         ({}, "a dict"),
@@ -159,8 +159,8 @@ def test_a_batch_handlers_context_is_that_of_the_first(run: Run):
     assert seen == [(1, 2)]
 
 
-@pytest.mark.parametrize(
-    ("results", "said"),
+@for_each(
+    "results, said",
     [
         ([b"one"], "1"),
         ([b"1", b"2", b"3", b"4"], "4"),
@@ -178,9 +178,7 @@ def test_a_batch_of_the_wrong_length_fails_as_a_whole(run: Run, results: Any, sa
     assert all(sentence == verdict.error for verdict in outcome.verdicts)
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("all of it"), SystemExit(1), asyncio.CancelledError()], ids=repr
-)
+@for_each("error", [ValueError("all of it"), SystemExit(1), asyncio.CancelledError()])
 def test_a_batch_that_raises_retries_every_entry(run: Run, error: BaseException):
     """Each with the traceback."""
 
@@ -193,9 +191,7 @@ def test_a_batch_that_raises_retries_every_entry(run: Run, error: BaseException)
     assert all(type(error).__name__ in verdict.error for verdict in outcome.verdicts)
 
 
-@pytest.mark.parametrize(
-    "wrong", [3, "\udcff", b"x" * (settings.MAX_BODY + 1)], ids=["int", "surrogate", "too long"]
-)
+@for_each("wrong", [3, "\udcff", b"x" * (settings.MAX_BODY + 1)])
 def test_one_wrong_result_of_a_batch_fails_alone(run: Run, wrong: Any):
     """No entry is both done and failed."""
     outcome = run(batch_handler(lambda bodies: [b"0", wrong, b"2"]), slice_of(b"a", b"b", b"c"))
@@ -214,7 +210,7 @@ def held_record() -> LeaseRecord:
     return record
 
 
-@pytest.mark.parametrize("is_drain", [False, True], ids=["stopped", "draining"])
+@for_each("is_drain", [False, True])
 def test_a_stop_or_a_drain_ends_the_slice_after_the_call(run: Run, *, is_drain: bool):
     """What has run is settled, and the rest is not begun."""
     record = held_record()

@@ -13,6 +13,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.worker import batch_handler
 from fairlane.worker.calls import GRACE_S, Runner, _cancelled
 from fairlane.worker.handlers import shape_of, time_limit
+from tests.support.run.for_each import for_each
 from tests.worker.parts import Run, failed, indexes, pairs, record_of_its_own, slice_of
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def test_an_exception_is_a_retry_with_its_traceback(run: Run):
     assert outcome.position == 3
 
 
-@pytest.mark.parametrize(
-    ("attempt", "low", "high"), [(1, 1000, 2000), (3, 2000, 4000), (40, 4500, 9000)]
-)
+@for_each("attempt, low, high", [(1, 1000, 2000), (3, 2000, 4000), (40, 4500, 9000)])
 def test_the_pause_before_the_next_attempt_doubles_up_to_the_longest(
     run: Run, attempt: int, low: int, high: int
 ):
@@ -81,7 +80,7 @@ def test_a_pause_for_the_whole_request_needs_a_time(after: float | None):
         Retry(after=after, whole_request=True)
 
 
-@pytest.mark.parametrize("length", [10_000, 10_000_000])
+@for_each("length", [10_000, 10_000_000])
 def test_a_long_traceback_keeps_its_beginning_and_its_end(run: Run, length: int):
     """It keeps 4,000 bytes: where it was raised, and the end of the exception's text."""
 
@@ -105,7 +104,7 @@ def test_an_exceptions_text_can_always_be_sent(run: Run):
     assert verdict.error.encode().endswith(b"ValueError: no file \\udcff\n")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "error",
     [
         SystemExit(3),
@@ -117,7 +116,6 @@ def test_an_exceptions_text_can_always_be_sent(run: Run):
         MemoryError(),
         RecursionError(),
     ],
-    ids=lambda error: type(error).__name__,
 )
 def test_what_would_end_a_process_fails_only_its_sub_request(run: Run, error: BaseException):
     """sys.exit() in a handler, or a cancelled task it waited for, is that sub-request's failure."""
@@ -222,7 +220,7 @@ class Unreadable(Exception):
         raise SystemExit(4)
 
 
-@pytest.mark.parametrize("error", [Unspeakable(), Unreadable()], ids=repr)
+@for_each("error", [Unspeakable(), Unreadable()])
 def test_an_exception_without_text_is_a_failure(run: Run, error: Exception):
 
     def leak(body: bytes) -> bytes:
@@ -247,7 +245,7 @@ def raising(error: BaseException) -> Callable[[bytes], bytes]:
     return handler
 
 
-@pytest.mark.parametrize(("after", "delay"), [(0, 0), (2.5, 2500), (86_400, 86_400_000)])
+@for_each("after, delay", [(0, 0), (2.5, 2500), (86_400, 86_400_000)])
 def test_a_handler_chooses_the_time_of_its_retry(run: Run, after: float, delay: int):
     """It is in ms; the text is its own, without a traceback; the others of the slice are done."""
     error = Retry(after=after, reason="the shop is closed")
@@ -272,7 +270,7 @@ def test_a_rejected_sub_request_is_dead_immediately(run: Run):
     assert verdict.error == "no such customer"
 
 
-@pytest.mark.parametrize("made", [lambda: Retry(after=-5), lambda: Reject("")])
+@for_each("made", [lambda: Retry(after=-5), lambda: Reject("")])
 def test_a_wrong_wish_is_reported_with_the_handlers_own_lines(run: Run, made: Callable[[], Any]):
     """The lines of the class that refuses it are left out."""
 
@@ -285,11 +283,7 @@ def test_a_wrong_wish_is_reported_with_the_handlers_own_lines(run: Run, made: Ca
     assert "fairlane/worker" not in verdict.error
 
 
-@pytest.mark.parametrize(
-    "error",
-    [Reject("not possible"), Retry(after=1, reason="not possible")],
-    ids=["Reject", "Retry"],
-)
+@for_each("error", [Reject("not possible"), Retry(after=1, reason="not possible")])
 def test_a_wish_includes_its_cause(run: Run, error: Exception):
     """`raise Reject("...") from error` keeps the traceback."""
 
@@ -306,8 +300,8 @@ def test_a_wish_includes_its_cause(run: Run, error: Exception):
     assert rest.endswith("ValueError: bad x\n")
 
 
-@pytest.mark.parametrize(
-    ("wish", "given", "sentence"),
+@for_each(
+    "wish, given, sentence",
     [
         (Retry, {"after": -1}, r"Retry\(after=-1\) is not valid: seconds from 0 to 86,400"),
         (Retry, {"after": 86_401}, "seconds from 0 to 86,400 are expected"),
@@ -346,7 +340,7 @@ def test_a_wish_of_a_strange_subclass_is_a_retry_after_the_backoff(run: Run):
     assert 1000 <= verdict.delay_ms <= 2000
 
 
-@pytest.mark.parametrize("error", [Reject("x"), ValueError("x")], ids=["Reject", "ValueError"])
+@for_each("error", [Reject("x"), ValueError("x")])
 def test_a_returned_exception_is_a_failure_whose_text_names_raise(run: Run, error: Exception):
     """Only a batch handler may return one."""
     (verdict,) = run(lambda _: error, slice_of(b"x")).verdicts
@@ -358,10 +352,9 @@ def test_a_returned_exception_is_a_failure_whose_text_names_raise(run: Run, erro
 # ------------------------------------------------------------------ Retry, Reject in batches
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
+@for_each(
+    "error, expected",
     [(Retry(after=3, reason="later"), ("retry", 3000, "later")), (Reject("no"), ("dead", 0, "no"))],
-    ids=["Retry", "Reject"],
 )
 def test_a_wish_raised_by_a_batch_is_for_all_of_it(
     run: Run, error: Exception, expected: tuple[str, int, str]
@@ -427,10 +420,9 @@ def test_what_was_cancelled_is_found_behind_either_kind_of_time_out():
     assert _cancelled(own) is own
 
 
-@pytest.mark.parametrize(
-    ("own", "asked", "expected"),
+@for_each(
+    "own, asked, expected",
     [(0.01, 5_000, 0.01), (5.0, 10, 0.01), (None, 10, 0.01), (0.01, 0, 0.01)],
-    ids=["handler's", "request's", "only the request's", "only the handler's"],
 )
 def test_the_smallest_time_limit_applies(own: float | None, asked: int, expected: float):
     shape = shape_of(sleepy).limited(own)
@@ -512,7 +504,7 @@ def test_a_batch_of_several_that_takes_too_long_is_not_charged(bodies: list[byte
     assert outcome.timeouts == 1
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 86_401, True, "1", None, float("nan")])
+@for_each("seconds", [0, -1, 86_401, True, "1", None, float("nan")])
 def test_a_time_limit_that_is_none_is_refused(seconds: Any):
     """The error names what is expected."""
     with pytest.raises(InvalidArgument, match="more than 0 and at most 86,400"):
@@ -540,7 +532,7 @@ def test_a_call_with_a_limit_is_on_the_board_and_one_without_is_not(run: Run):
     assert first.until - 110.0 in {2.0, 2.0 + GRACE_S}
 
 
-@pytest.mark.parametrize(("bodies", "entry"), [([b"x"], b"0"), ([b"x", b"y"], b"")])
+@for_each("bodies, entry", [([b"x"], b"0"), ([b"x", b"y"], b"")])
 def test_a_batch_with_a_limit_names_its_entry_when_it_is_the_only_one(
     run: Run, bodies: list[bytes], entry: bytes
 ):

@@ -25,6 +25,7 @@ from fairlane.worker.host_identity import whereabouts
 from fairlane.worker.leader import refuses
 from fairlane.worker.lease_keeper import LeaseKeeper
 from tests.support.operations.upkeep import ACTIVE, WORKERS, server_ms, watch
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import MINUTE, Lane, Tok, numbered, pop_token
 from tests.worker.parts import OP
 
@@ -229,8 +230,8 @@ def test_a_closed_port_of_ours_is_a_dead_worker(closed: str):
     assert refuses(Late(closed, "7", HERE)) is True
 
 
-@pytest.mark.parametrize("name", ["127.0.0.1", "127.0.1.1", "localhost", "0.0.0.0", "::1"])
-@pytest.mark.parametrize("part", [0, 1, 2], ids=["hostname", "boot", "network"])
+@for_each("name", ["127.0.0.1", "127.0.1.1", "localhost", "0.0.0.0", "::1"])
+@for_each("part", [0, 1, 2])
 def test_our_loopback_proves_nothing_about_a_worker_elsewhere(name: str, part: int):
     """Its worker has an address like ours: on another machine, or in another container."""
     parts = HERE.split(" ")

@@ -18,6 +18,7 @@ from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.worker import Worker
 from tests.support.processes.workers import broken, check_settled_once, is_alive
+from tests.support.run.for_each import for_each
 from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.handlers import echo
 from tests.worker.parts import ON_SINGLE
@@ -186,8 +187,8 @@ def test_a_port_that_is_taken_is_refused(queue: Queue):
     assert queue.status()["workers"] == []
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
+@for_each(
+    "given, sentence",
     [
         ({"concurrency": 0}, "concurrency 0 is not valid: a whole number from 1 to 1000"),
         ({"concurrency": 1001}, "concurrency 1001 is not valid"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.worker.termination import Signals
+from tests.support.run.for_each import for_each
 from tests.support.wait import PATIENCE_S, wait_until
 from tests.worker.parts import ON_SINGLE
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from tests.support.processes.workers import Folder, Workers
 
 
-@pytest.mark.parametrize(
-    ("moments", "count"),
+@for_each(
+    "moments, count",
     [([0.1], 1), ([0.1, 0.1], 1), ([0.1, 0.39], 1), ([0.1, 0.41], 2), ([0.1, 0.3, 0.45], 2)],
 )
 def test_a_second_signal_that_comes_immediately_does_not_count(

@@ -11,6 +11,7 @@ import pytest
 from fairlane.worker import limits, pool, stack_dump
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.child import Assignment
+from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,8 +217,8 @@ def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_reported():
     assert stack_dump.own_frame([]) == ""
 
 
-@pytest.mark.parametrize(
-    ("status", "count", "said"),
+@for_each(
+    "status, count, said",
     [
         (
             11,

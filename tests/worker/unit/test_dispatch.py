@@ -31,6 +31,7 @@ from tests.support.processes.worker_units import (
     show,
     take,
 )
+from tests.support.run.for_each import for_each
 from tests.worker.parts import granted, unit_of_its_own, unnoted
 
 SHARDS = (3, 4)
@@ -57,9 +58,7 @@ def spread_unit() -> Unit:
 # ------------------------------------------------------------------ tokens
 
 
-@pytest.mark.parametrize(
-    ("away_s", "delay_ms"), [(0.0, 1_000), (2.5, 2_500), (14.0, 14_000), (600.0, 15_000)]
-)
+@for_each("away_s, delay_ms", [(0.0, 1_000), (2.5, 2_500), (14.0, 14_000), (600.0, 15_000)])
 def test_a_token_whose_node_is_away_is_put_off(away_s: float, delay_ms: int):
     """The longer the node has been away, the longer, up to a bound; then the unit pops again."""
     unit = unit_of_its_own()

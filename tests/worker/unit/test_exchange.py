@@ -41,6 +41,7 @@ from tests.support.processes.worker_units import (
     take,
 )
 from tests.support.processes.workers import broken, check_settled_once
+from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once, pop_token
 from tests.support.scripts.requests import work_off as finish
 from tests.worker.parts import (
@@ -175,8 +176,8 @@ def test_a_user_that_may_not_read_the_lanes_takes_single_steps():
     assert (unit.record.pending_acquire(), unit.has_one_server) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("word", "acquired", "follows"),
+@for_each(
+    "word, acquired, follows",
     [
         (b"ok", {}, ["pop"]),
         (b"ended", {}, ["pop"]),
@@ -186,7 +187,6 @@ def test_a_user_that_may_not_read_the_lanes_takes_single_steps():
         (b"ok", {b"r2#0.1": [b"busy"], b"nonsense": [b"gone"]}, ["pop"]),
         (b"already", {b"r2#0.1": granted(b"y")}, ["handle"]),
     ],
-    ids=str,
 )
 def test_without_a_lease_the_unit_waits_at_its_pop(word: bytes, acquired: Any, follows: list[str]):
     """The script has dispatched and logged all that follows."""

@@ -11,6 +11,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Popped
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.unit import LaneRotation
+from tests.support.run.for_each import for_each
 
 SHARDS = (3, 4, 9)
 
@@ -115,8 +116,8 @@ def test_what_is_fetched_ahead_comes_from_the_next_shard():
     assert {priority for _, priority in pops} == {6}
 
 
-@pytest.mark.parametrize("shards", [(3, 4), SHARDS, (1, 2, 3, 4)])
-@pytest.mark.parametrize("ahead", [1, 2, 3, 4])
+@for_each("shards", [(3, 4), SHARDS, (1, 2, 3, 4)])
+@for_each("ahead", [1, 2, 3, 4])
 def test_no_rhythm_leaves_a_shard_out(shards: tuple[int, ...], ahead: int):
     """However many are prefetched between two pops, as many pops as shards cover them all."""
     turns, _ = turns_of(*shards)

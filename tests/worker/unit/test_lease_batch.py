@@ -31,6 +31,7 @@ from tests.support.processes.worker_units import (
     show,
     take,
 )
+from tests.support.run.for_each import for_each
 from tests.worker.parts import granted
 
 # ------------------------------------------------------------------ popping
@@ -117,8 +118,8 @@ def test_known_requests_share_the_time_of_a_bunch():
     assert counts == [20, 20, 1]
 
 
-@pytest.mark.parametrize("waiting", [0, 10_000], ids=["none", "many"])
-@pytest.mark.parametrize("count", [1, 2], ids=["alone", "together"])
+@for_each("waiting", [0, 10_000])
+@for_each("count", [1, 2])
 def test_tokens_are_as_long_as_what_waits_behind_them(
     count: int, waiting: int, monkeypatch: pytest.MonkeyPatch
 ):

@@ -32,6 +32,7 @@ from tests.support.processes.worker_units import (
     rest_of,
     take,
 )
+from tests.support.run.for_each import for_each
 from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own, unnoted, work_off
 
 # ------------------------------------------------------------------ popping
@@ -125,9 +126,7 @@ def seconds_of(step: Any) -> float:
     return step.seconds
 
 
-@pytest.mark.parametrize(
-    "raw", [b"wake", b"", b"#0.1", b"r1#", b"r1#0", b"r1#a.1", b"r1#0.b", b"\xff"]
-)
+@for_each("raw", [b"wake", b"", b"#0.1", b"r1#", b"r1#0", b"r1#a.1", b"r1#0.b", b"\xff"])
 def test_what_is_no_token_is_passed_over(raw: bytes):
     """The bell's word, or a foreign word, costs one pop."""
     loop, _ = begin(unit_of_its_own())
@@ -262,8 +261,8 @@ def test_the_board_counts_what_was_done():
     assert unit.record.counts() == dict.fromkeys(COUNTS, 0) | expected
 
 
-@pytest.mark.parametrize(
-    ("changed", "reply", "expected"),
+@for_each(
+    "changed, reply, expected",
     [
         ({}, [b"ok", 0, []], {"failed": 4, "retries": 3, "rejected": 1, "dead": 1}),
         ({"attempt": 5}, [b"ok", 0, []], {"failed": 4, "rejected": 1, "dead": 4}),
@@ -272,7 +271,6 @@ def test_the_board_counts_what_was_done():
         ({}, [b"already", []], {"failed": 4, "retries": 3, "rejected": 1, "dead": 1}),
         ({}, [b"ended", SUMMARY], {"failed": 4, "retries": 3, "rejected": 1, "dead": 1}),
     ],
-    ids=["first", "last attempt", "lost", "gone", "already", "ended"],
 )
 def test_the_board_counts_what_became_of_the_verdicts(
     changed: dict[str, Any], reply: list[Any], expected: dict[str, int]
@@ -411,7 +409,7 @@ def test_the_time_of_all_parts_counts():
     assert keeps == [b"1", b"1", b"1", b"u"]
 
 
-@pytest.mark.parametrize("reply", [[b"lost"], [b"already", MORE], [b"ended", SUMMARY], [b"gone"]])
+@for_each("reply", [[b"lost"], [b"already", MORE], [b"ended", SUMMARY], [b"gone"]])
 def test_a_part_that_is_refused_ends_the_slice(reply: list[Any]):
     """The handler does not continue with another worker's sub-requests."""
     unit = unit_of_its_own()

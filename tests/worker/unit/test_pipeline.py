@@ -23,6 +23,7 @@ from tests.support.processes.worker_units import (
     quick_unit,
     rest_of,
 )
+from tests.support.run.for_each import for_each
 from tests.worker.parts import granted
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def fetched(step: Handle, first: int, *replies: Any) -> Any:
 # ------------------------------------------------------------------ when it fetches
 
 
-@pytest.mark.parametrize("why", ["fewer than wanted", "other units", "slow", "durable", "a retry"])
+@for_each("why", ["fewer than wanted", "other units", "slow", "durable", "a retry"])
 def test_nothing_is_fetched_ahead(why: str):
     """There is nothing more to fetch, or another unit might wait for it."""
     unit = quick_unit(spare=7, is_alone=why != "other units", each_s=0.0025)
