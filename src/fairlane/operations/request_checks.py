@@ -609,8 +609,12 @@ def _unfed(page: Page, row: Row, what: str, remedy: str) -> Finding:
 
 def _feed(queue: str, name: str) -> Operation[None]:
     """Hands over as long as there is something; what is given up ends here, too."""
-    while (done := (yield from hand_over(name))).bodies and not done.is_over:
-        pass
+    before: str | None = None
+    while not (done := (yield from hand_over(name))).is_over:
+        (handed,) = yield from read(name, "handed")
+        if handed == before and not done.bodies:  # dead sub-requests move it without a body
+            break
+        before = handed
     if not done.is_over:
         yield from reap_all(queue, name)
         (state,) = yield from read(name, "state")

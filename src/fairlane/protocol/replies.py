@@ -23,7 +23,17 @@ _PLAIN = re.compile(r"= [a-z_]+$")
 _LIST = re.compile(r"\(([a-z_]+(?: [a-z_]+)*(?:\?|\.\.\.)?)\)$")
 _WORDS = re.compile(r"[a-z]+(?: [a-z_]+)*\??$")
 CANCELLED = frozenset({b"cancelling", b"cancelled"})  # states
-_TAKEN = {"count", "fields", "has_tokens", "index", "word"}  # names that every Reply has
+_TAKEN = {
+    "count",
+    "fields",
+    "has_tokens",
+    "index",
+    "kinds",
+    "of",
+    "says",
+    "script",
+    "word",
+}  # names that every Reply has
 
 
 class Summary(NamedTuple):

@@ -513,7 +513,7 @@ class LeaseRecord:
         self._fields.attention = True
 
     def returned(self, held: Held) -> None:
-        """Notes that Redis has this lease back; its unit must have been stopped, or have ended."""
+        """Notes that Redis has this lease back: its unit was stopped, or its turn is over."""
         self._fields.returned_version = held.version
 
     def split(self, held: Held) -> None:
@@ -627,7 +627,12 @@ class LeaseBoard:
         return {unit: at for unit, at in enumerate(self.batches) if 0 < at < since}
 
     def clear_batch(self, unit: int) -> None:
-        """Removes what a unit noted whose process has died, before another one starts."""
+        """Removes what a unit noted whose process has died, before another one starts.
+
+        All its leases were taken back. It may not have released those that went back before that.
+        """
+        for record in self.of_unit(unit):
+            record.release()
         self.batches[unit] = 0.0
         journal = self.records[unit].journal
         if journal is not None:

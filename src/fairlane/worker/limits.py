@@ -209,7 +209,7 @@ class StalledLeases:
         journal = records[0].journal
         worked = journal.read() if journal is not None else {}
         settled: list[Held] = []
-        over: list[Held] = []  # ... and that have nothing left
+        over: list[Held] = []  # those of `settled` that have nothing left
         calls: list[Call[Any]] = []
         indexes: list[tuple[Held, int]] = []  # what split leases have left
         for held in all_held:

@@ -121,6 +121,19 @@ def test_a_lease_that_went_back_is_not_held_any_more(
     assert len(board.held()) == 2
 
 
+def test_the_next_process_holds_nothing_of_what_went_back_before_a_death(
+    stalled: StalledLeases, board: LeaseBoard, now: list[float]
+):
+    """Otherwise its end at a drain would be taken for a crash."""
+    begin_slow_call(board)
+    for _ in range(2):
+        now[0] += 0.05
+        stalled.look()
+    assert [record.is_holding for record in board.records] == [True, True]
+    board.clear_batch(0)
+    assert [record.is_holding for record in board.records] == [False, False]
+
+
 def test_a_split_lease_names_the_sub_request_that_it_has_left(
     stalled: StalledLeases, board: LeaseBoard, now: list[float]
 ):
