@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import settings
-from fairlane.errors import RequestEnded
+from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.operations import hand_over as hand_overs
 from fairlane.operations import request_checks, workers
 from fairlane.operations.completion import parse_results
@@ -16,6 +17,7 @@ from fairlane.operations.flow_runs import flow_state
 from fairlane.operations.flows import Flow, submit_flow
 from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
 from tests.operations.flows.parts import (
     FIRST,
     SECOND,
@@ -39,6 +41,7 @@ from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from fairlane.operations.finding import Finding
+    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
 
 TWO_STEPS = Flow("access").step("check", limit=2, attempts=1).step("notify", limit=2)
@@ -476,6 +479,32 @@ def test_a_step_whose_source_ended_is_fed_by_doctor(plain: Any, monkeypatch: pyt
     assert unfed(plain) == []
     work_off(plain)
     assert [one[1:4] for one in counts(plain)] == [("done", 4, 4)] * 2
+
+
+def test_a_repair_goes_on_while_the_cursor_moves_over_what_has_no_body(
+    plain: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    """A hand-over ends after some pages, and dead sub-requests that a step skips add nothing."""
+    start(plain, TWO_STEPS)
+    cursors = ["5", "9"]
+
+    def skipping(name: str) -> Operation[Any]:
+        if not cursors:
+            return SimpleNamespace(bodies=0, is_over=True)
+        yield Command(b"HSET", keys.request_hash(name), b"handed", cursors.pop(0))
+        return SimpleNamespace(bodies=0, is_over=False)
+
+    monkeypatch.setattr(request_checks, "hand_over", skipping)
+    queue.driver.run(request_checks._feed("req", SECOND))
+    assert cursors == []
+    monkeypatch.setattr(request_checks, "hand_over", lambda name: stuck())
+    with pytest.raises(FairlaneError, match="nothing could be handed over"):
+        queue.driver.run(request_checks._feed("req", SECOND))
+
+
+def stuck() -> Operation[Any]:
+    yield Command(b"EXISTS", keys.request_hash(SECOND))
+    return SimpleNamespace(bodies=0, is_over=False)
 
 
 def test_a_step_whose_source_is_gone_is_cancelled_by_doctor(
