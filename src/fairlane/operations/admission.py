@@ -8,7 +8,7 @@ reports them now and then, and a producer that is refused recounts first.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, QueueFull, RedisFull, RedisUnreachable
@@ -21,6 +21,8 @@ from fairlane.protocol.steps import Arg, Batch, Call, Command, Operation, Pause,
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from fairlane.protocol.scripts import AdmitReply
 
 
 MOST = 10**15
@@ -104,7 +106,7 @@ class Admission:
                 f"up, or raise it with fairlane queue set --queue {self.queue} --max-waiting"
             )
 
-    def _admit(self, chunk: int, count: int) -> Call[Any]:
+    def _admit(self, chunk: int, count: int) -> Call[AdmitReply]:
         return scripts.admit(
             (*keys.bound(self.queue), keys.active(self.queue)),
             id=self.request_id,

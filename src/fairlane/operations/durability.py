@@ -7,7 +7,7 @@ need no confirmation, because doctor and auditor make them again from the reques
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common.text import exact
@@ -15,6 +15,9 @@ from fairlane.errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.replies import CANCELLED
 from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Operation
+
+if TYPE_CHECKING:
+    from fairlane.protocol.scripts import ConfirmReply
 
 
 def check_replicas(request_id: str, replicas: int) -> Operation[None]:
@@ -111,7 +114,7 @@ def is_short(found: Confirmed, replicas: int) -> bool:
     return found.replicas < replicas or not found.is_synced
 
 
-def _call(request_id: str) -> Call[Any]:
+def _call(request_id: str) -> Call[ConfirmReply]:
     return scripts.confirm(keys.request_keys(request_id))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fairlane.common.xid import xid_of
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
@@ -177,7 +177,7 @@ def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[
     return counts
 
 
-def _call(names: Sequence[str], messages: Sequence[bytes], op: str) -> Call[Any]:
+def _call(names: Sequence[str], messages: Sequence[bytes], op: str) -> Call[PushShortestReply]:
     marker = keys.balanced(names[0], op)
     lists = [keys.raw(name) for name in names]
     return scripts.push_shortest([marker, *lists], ttl=_MARKER_MS, messages=messages)

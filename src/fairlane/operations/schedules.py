@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from fairlane.common.chunking import Body
     from fairlane.options import Policy
+    from fairlane.protocol.scripts import MoveTickReply
     from fairlane.protocol.steps import Call
 
 
@@ -489,7 +490,7 @@ def remove(queue: str, name: str) -> Operation[None]:
 
 def move_tick(
     queue: str, name: str, raw: bytes, expected: int | None, tick: int | None
-) -> Call[Any]:
+) -> Call[MoveTickReply]:
     """Returns the call that sets a schedule's next tick, if it still is as the caller read it."""
     return scripts.move_tick(
         keys_of(queue),

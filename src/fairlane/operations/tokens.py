@@ -96,7 +96,7 @@ def _insert_apart(
     return sum(counts)
 
 
-def _one_key(key: bytes, args: Sequence[Arg]) -> Call[Any]:
+def _one_key(key: bytes, args: Sequence[Arg]) -> Call[int]:
     return scripts.insert_tokens((key, key), tokens=args)
 
 
@@ -138,7 +138,7 @@ def marker_ms(retain_ms: int) -> int:
     return min(settings.MARKER_MS, max(settings.MARKER_LEAST_MS, retain_ms))
 
 
-def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call[Any]:
+def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call[int]:
     """Returns the call that takes an entry out of `active` while its score is still `seen`.
 
     `gone`: there is no such request; if there was one, that is logged as `lost`.
@@ -152,7 +152,7 @@ def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = 
     )
 
 
-def reschedule_active(queue: str, rows: list[Arg]) -> Call[Any]:
+def reschedule_active(queue: str, rows: list[Arg]) -> Call[int]:
     """Returns the call that moves entries of `active` whose scores are still those seen.
 
     Each row is a request, the score seen, and the next one; at most 300 rows.

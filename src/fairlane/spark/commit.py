@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from fairlane.options import Policy
     from fairlane.protocol.replies import Reply
-    from fairlane.protocol.scripts import AppendStagedReply, PinManifestReply
+    from fairlane.protocol.scripts import AppendStagedReply, PinManifestReply, StageReply
 
 
 # ------------------------------------------------------------------ staging
@@ -91,7 +91,7 @@ def check_of(packed: bytes) -> int:
 
 def stage(
     request_id: str, txn: str, area: str, chunk: int, packed: bytes, ttl_ms: int
-) -> Call[Any]:
+) -> Call[StageReply]:
     """Returns the call that stages a chunk, numbered from 1, for `ttl_ms`; it is idempotent."""
     name = keys.area(request_id, txn, area)
     return scripts.stage((name,), chunk=chunk, ttl=ttl_ms, packed=packed)
@@ -192,7 +192,7 @@ def owner_of(owner: bytes | None, policy: Policy, stored: str) -> str:
     return name if name and Txn(name, True).own_digest(policy).hex == stored else ""
 
 
-def keep_open(request_id: str, txn: Txn) -> Call[Any]:
+def keep_open(request_id: str, txn: Txn) -> Call[PinManifestReply]:
     """Returns the call that gives an open request more time; it pins nothing."""
     return scripts.pin_manifest(
         record_keys(request_id, txn.name),
@@ -247,7 +247,7 @@ class Rolling:
         is_same = (given, check) == (pinned, pinned_check)
         return Brought(self.share.id, given, pinned, added, is_same, self.is_as_begun)
 
-    def call(self, position: int, txn: Txn) -> Call[Any]:
+    def call(self, position: int, txn: Txn) -> Call[AppendStagedReply]:
         """Returns the call that rolls the chunk at this position."""
         at = bisect_right(self.starts, position) - 1
         area, chunk = self.areas[at], position - self.starts[at] + 1

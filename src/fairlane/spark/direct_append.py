@@ -31,6 +31,7 @@ from fairlane.spark.commit import (
 
 if TYPE_CHECKING:
     from fairlane.options import Policy
+    from fairlane.protocol.scripts import AppendPartitionReply, AppendUniqueReply
 
 
 _LONGEST_PAUSE_S = 1.0
@@ -118,14 +119,18 @@ def _give_up(request_id: str, digest: str) -> Operation[None]:
         yield from cancel(request_id, FAILED, queue=queue)
 
 
-def by_id(request_id: str, ids: bytes, packed: bytes, txn: Txn, retain_ms: int) -> Call[Any]:
+def by_id(
+    request_id: str, ids: bytes, packed: bytes, txn: Txn, retain_ms: int
+) -> Call[AppendUniqueReply]:
     """Returns the call that adds packed sub-requests, each if its id (packed, too) is new."""
     names = (*keys.request_keys(request_id), keys.unique_ids(request_id))
     ttl = txn.open_ms + retain_ms
     return scripts.append_unique(names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed)
 
 
-def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Txn) -> Call[Any]:
+def by_place(
+    request_id: str, partition: int, first: int, packed: bytes, txn: Txn
+) -> Call[AppendPartitionReply]:
     """Returns the call that adds packed sub-requests after the first `first` of a partition."""
     return scripts.append_partition(
         record_keys(request_id, txn.name),

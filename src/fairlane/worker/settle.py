@@ -125,7 +125,7 @@ def settle_together(
     return replies[len(leases) :]
 
 
-def _settlement(lease: Lease) -> Call[Any]:
+def _settlement(lease: Lease) -> Call[CompleteReply]:
     """Returns the call that settles a lease that was handled, or gives back one not begun."""
     return complete(lease.slice, *part_of(lease), keep=False)
 

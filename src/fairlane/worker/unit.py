@@ -628,7 +628,7 @@ def _ask_again(
 def _ask_with_allowance(
     unit: Unit, one: PendingAcquire, rated: AcquireReply, *, shared: bool
 ) -> Operation[AcquireReply]:
-    def ask(allowance: Allowance) -> Call[Any]:
+    def ask(allowance: Allowance) -> Call[AcquireReply]:
         return acquire_call(
             one.token, unit.worker, unit.started, one.count, one.op, shared=shared,
             allowance=allowance,

@@ -57,6 +57,7 @@ def _call(
         script.check_keys(keys)
     return Call(script, keys, args, reply)
 '''
+_OF_ALL = ("summary", "tokens")  # that Reply declares
 TYPES: dict[str, str] = {
     "counts": "list[int]",
     "summary": "Summary",
@@ -159,9 +160,6 @@ def _class(script: Script) -> Iterator[str]:
 
 def _type(script: Script, field: str) -> str:
     return TYPES_OF.get((script.name, field)) or TYPES[field]
-
-
-_OF_ALL = ("summary", "tokens")  # that Reply declares
 
 
 def _pieces(text: str) -> list[str]:

@@ -36,6 +36,7 @@ from fairlane.spark.sink.rows import Group, Reader, RowBatch, pieces
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from fairlane.protocol.scripts import AppendPartitionReply, AppendUniqueReply
     from fairlane.protocol.steps import Call
     from fairlane.spark.commit import Brought
     from fairlane.spark.sink.plan import WritePlan
@@ -177,6 +178,7 @@ class Adder:
 
     def _add(self, added: Added, piece: RowBatch) -> None:
         plan = self.plan
+        call: Call[AppendUniqueReply] | Call[AppendPartitionReply]
         if plan.id_column:
             call = by_id(added.request, piece.ids, piece.packed, self.txn, plan.policy.retain_ms)
         else:
