@@ -28,7 +28,7 @@ from fairlane.protocol.steps import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Call
 
 REQUESTS, WORKERS, LANES = 100_000, 1_000, 100
 RUNS, WATCH_S = 15, 6.0
@@ -69,8 +69,8 @@ def beat(queue: Queue, name: str, started: str, number: int) -> None:
     queue.driver.run(workers.heartbeat(NAME, name, started, holds))
 
 
-def _batch(calls: list[Call[Any]]) -> Operation[Any]:
-    return (yield Batch(calls))
+async def _batch(calls: list[Call[Any]]) -> Any:
+    return await Batch(calls)
 
 
 def times_of(call: Callable[[], object]) -> list[float]:

@@ -40,7 +40,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Coroutine
 
 
 class FairlaneError(Exception):
@@ -198,7 +198,7 @@ class RedisUnreachable(RedisError):
     `take_back` makes the operation that withdraws what a submission left open; None = nothing.
     """
 
-    take_back: Callable[[], Generator[Any, Any, None]] | None = None
+    take_back: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
 class ScriptsNotLoaded(RedisUnreachable):

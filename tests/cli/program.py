@@ -22,7 +22,7 @@ from fairlane.operations.follow_up import follow_up
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch
+from fairlane.protocol.steps import Batch, forward
 from fairlane.queue import Queue
 from tests.support.processes.prepared import PATIENCE, Forked
 from tests.support.processes.workers import has_own_traceback
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.protocol.steps import Operation, Step
+    from fairlane.protocol.steps import Step
 
 ON_EVERY_KIND = pytest.mark.parametrize("redis_server", backends.every(), indirect=True)
 NO_SERVER = "redis://127.0.0.1:1"  # no server listens on this port, so a program waits briefly
@@ -245,16 +245,16 @@ def begin_submission(redis_url: str) -> None:
         queue.driver.run(submit("mine", Policy(), takes_back=False), chunks())
 
 
-def _once(step: Step) -> Operation[Any]:
-    return (yield step)
+async def _once(step: Step) -> Any:
+    return await forward(step)
 
 
-def _settle_one(
+async def _settle_one(
     token: Token, queue: str, answer: Callable[[int, bytes], bytes | None]
-) -> Operation[list[bytes]]:
-    acquired, held = yield from lease.acquire(token, "host:1", "1", 1)
+) -> list[bytes]:
+    acquired, held = await lease.acquire(token, "host:1", "1", 1)
     if calls := follow_up(queue, (token.request_id, acquired)):
-        yield Batch(calls)
+        await Batch(calls)
     if held is None:
         return []
     ((entry_id, (_, given)),) = held.entries
@@ -264,12 +264,12 @@ def _settle_one(
     except (Dead, Failed) as reason:
         word, delay = ("dead", 0) if isinstance(reason, Dead) else ("retry", 60_000)
         verdict = Verdict(entry_id, word, delay, index + b":x:1:0:0", str(reason))
-        reply = yield lease.complete(held, [], [], [verdict], keep=False)
+        reply = await lease.complete(held, [], [], [verdict], keep=False)
     else:
         head = index + (b":n:1:0:0" if body is None else b":d:1:0:0")
-        reply = yield lease.complete(held, [entry_id], [head, body or b""], [], keep=False)
+        reply = await lease.complete(held, [entry_id], [head, body or b""], [], keep=False)
     if reply[0] == b"ended":
-        yield tokens.retire(queue, token.request_id, reply[1])
+        await tokens.retire(queue, token.request_id, reply[1])
     elif calls := tokens.insert(queue, token.request_id, reply[-1]):
-        yield Batch(calls)
+        await Batch(calls)
     return [given]

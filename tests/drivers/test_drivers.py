@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.protocol.steps import Operation
     from tests.support.scripts.requests import Lane
     from tests.support.servers.backends import Backend
     from tests.support.servers.server_process import Server
@@ -74,10 +73,10 @@ def test_an_error_in_a_batch_is_raised_and_the_line_stays_in_step(kind: str, lan
     steps = [Command(b"EXISTS", "a"), Command(b"GET", lane.names[5]), Command(b"EXISTS", "b")]
     lane.client.zadd(lane.names[5], {"1-0": 1})
 
-    def operation():
+    async def operation():
         with pytest.raises(RedisUnfit, match="WRONGTYPE"):
-            yield Batch(steps)
-        return (yield Command(b"ZCARD", lane.names[5]))
+            await Batch(steps)
+        return await Command(b"ZCARD", lane.names[5])
 
     assert run(kind, url, operation()) == 1
     lane.client.delete(lane.names[5])
@@ -149,16 +148,14 @@ def test_a_server_is_spoken_with_by_its_mode():
 def test_a_call_is_repeated_while_its_connection_is_killed(
     kind: str, redis_url: str, redis_client: redis.Redis
 ):
-    def operation():
-        yield Command(b"TIME")
+    async def operation():
+        await Command(b"TIME")
         redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        return (
-            yield scripts.intend(
-                (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=0, now=1
-            )
+        return await scripts.intend(
+            (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=0, now=1
         )
 
-    assert run(kind, redis_url, operation(), patience_s=10) == [0, b"", 2, b"0"]
+    assert run(kind, redis_url, operation(), patience_s=10).scores == (2, b"0")
 
 
 @both
@@ -173,15 +170,14 @@ def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
 
     demoted = threading.Event()
 
-    def operation() -> Operation[list[Any]]:
-        yield Command(b"TIME")  # the driver saw a primary; else it would refuse immediately
+    async def operation() -> scripts.IntendReply:
+        await Command(b"TIME")  # the driver saw a primary; else it would refuse immediately
         redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
         demoted.set()
         names = (keys.active("req"), keys.conf("req"))
-        found: list[Any] = yield scripts.intend(names, ids=["r1"], grace=1, above=0, now=1)
-        return found
+        return await scripts.intend(names, ids=["r1"], grace=1, above=0, now=1)
 
-    got: list[list[Any]] = []
+    got: list[scripts.IntendReply] = []
     try:
         with pytest.raises(RedisUnreachable, match="is a replica and can't be written to"):
             run(kind, redis_url, operation(), patience_s=0.1)
@@ -197,7 +193,7 @@ def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
     finally:
         redis_client.execute_command("REPLICAOF", "NO", "ONE")
     patient.join(20)
-    assert got == [[0, b"", 2, b"0"]]
+    assert [reply.scores for reply in got] == [(2, b"0")]
 
 
 def errors(client: redis.Redis) -> int:
@@ -256,11 +252,11 @@ def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
 
 @both
 def test_each_primary_can_be_called_by_name(kind: str, redis_url: str, lane: Lane):
-    def ask() -> Any:
-        nodes = yield Nodes()
+    async def ask() -> Any:
+        nodes = await Nodes()
         found = []
         for node in nodes:
-            _, names = yield OnNode(node, Command(b"SCAN", 0, b"MATCH", b"req:*", b"COUNT", 100))
+            _, names = await OnNode(node, Command(b"SCAN", 0, b"MATCH", b"req:*", b"COUNT", 100))
             found += names
         return nodes, found
 
@@ -295,9 +291,9 @@ def test_a_pop_brings_the_oldest_tokens_of_the_most_urgent_lane(
     push(redis_client, 9, "later")
     lane = push(redis_client, 3, "a", "b", "c")
 
-    def take(most: int) -> Operation[Any]:
+    async def take(most: int) -> Any:
         pop = tokens.pop("req", 1000, "w:1", most)
-        return (yield Batch([pop]))[0] if in_batch else (yield pop)
+        return (await Batch([pop]))[0] if in_batch else await pop
 
     assert run(kind, redis_url, take(2)) == Popped(lane, [b"a", b"b"])
     assert run(kind, redis_url, take(1)) == Popped(lane, [b"c"])
@@ -383,11 +379,11 @@ def test_an_operation_runs_while_the_handler_does(kind: str, redis_url: str):
     """Each sees what the other did; the handler of the blocking driver stays in its thread."""
     there, seen = threading.Event(), []
 
-    def meanwhile() -> Operation[Any]:
-        yield Command(b"EXISTS", "a")
-        seen.append((yield UntilHandled(0.01)))
+    async def meanwhile() -> Any:
+        await Command(b"EXISTS", "a")
+        seen.append(await UntilHandled(0.01))
         there.set()
-        seen.append((yield UntilHandled(20)))
+        seen.append(await UntilHandled(20))
         return "fetched"
 
     def handler() -> str:
@@ -412,9 +408,8 @@ def test_a_handler_starts_as_soon_as_the_first_step_is_sent(
     """That step is one call or a batch. It waits here for what the handler pushes."""
     monkeypatch.setattr(sync, "_SENT_S", 20)
 
-    def meanwhile() -> Operation[Any]:
-        reply = yield made_of(Command(b"BLPOP", "{a}:0", 5))
-        return reply
+    async def meanwhile() -> Any:
+        return await made_of(Command(b"BLPOP", "{a}:0", 5))
 
     found = beside(kind, redis_url, meanwhile(), lambda: redis_client.rpush("{a}:0", "x"))
     assert (found.leases, found.error) == (1, None)
@@ -424,8 +419,8 @@ def test_a_handler_starts_as_soon_as_the_first_step_is_sent(
 @pytest.mark.any_command
 @both
 def test_an_error_beside_a_handler_does_not_take_its_outcome_along(kind: str, redis_url: str):
-    def meanwhile() -> Operation[Any]:
-        yield Command(b"EXISTS", "a")
+    async def meanwhile() -> Any:
+        await Command(b"EXISTS", "a")
         raise RedisUnreachable("no answer")
 
     found = beside(kind, redis_url, meanwhile(), lambda: "done")
@@ -434,8 +429,8 @@ def test_an_error_beside_a_handler_does_not_take_its_outcome_along(kind: str, re
 
 @both
 def test_what_a_handlers_runner_raises_is_raised_immediately(kind: str, redis_url: str):
-    def meanwhile() -> Operation[Any]:
-        yield UntilHandled(20)
+    async def meanwhile() -> Any:
+        await UntilHandled(20)
 
     def broken() -> None:
         raise RuntimeError("broken runner")

@@ -13,7 +13,7 @@ import pytest
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnreachable
-from fairlane.protocol.steps import Batch, Command, Hurry, Operation
+from fairlane.protocol.steps import Batch, Command, Hurry
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.operations.lines import until
 from tests.support.run.event_loop import in_event_loop
@@ -89,12 +89,12 @@ async def test_a_cancellation_in_a_reply_drops_an_own_connection(server: FakeSer
         await driver.close()
 
 
-def interrupted(server: FakeServer, first: Step) -> Operation[Any]:
+async def interrupted(server: FakeServer, first: Step) -> Any:
     """Continues after an interrupt, on a server that refuses its calls."""
     with contextlib.suppress(KeyboardInterrupt):
-        yield first
+        await first
     server.say = lambda _: Refusal("LOADING soon")
-    return (yield NEXT)
+    return await NEXT
 
 
 @pytest.mark.parametrize("first", [HELD, Hurry()])

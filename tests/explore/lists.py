@@ -19,10 +19,9 @@ from tests.explore.machinery.explorer import Faults, System
 from tests.explore.machinery.protocol import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from fairlane.protocol.steps import Step
     from tests.explore.machinery.actors import Actor
 
 SOURCE, PENDING, FIRST, SECOND = ("{l}:in", "{l}:pending", "{l}:a", "{l}:b")
@@ -45,33 +44,33 @@ def forwarder(name: str) -> Role:
 
 
 @kind("publisher")
-def _publish(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    yield Command(b"LPUSH", keys.raw(SOURCE), *SENT)
+async def _publish(role: Role, _: tuple[Any, ...]) -> Any:
+    await Command(b"LPUSH", keys.raw(SOURCE), *SENT)
 
 
 @kind("fan-out")
-def _fan_out(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _fan_out(role: Role, _: tuple[Any, ...]) -> Any:
     route = Route(SOURCE, PENDING, (FIRST, SECOND), role.option("to"))
     tracking = TRACKING if role.option("tracks") else None
-    while (yield from hand_over(route, 0.0, tracking)) is not None:
+    while await hand_over(route, 0.0, tracking) is not None:
         pass
 
 
 @kind("forwarder")
-def _forward(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _forward(role: Role, _: tuple[Any, ...]) -> Any:
     """What a Forwarder does in each turn, and at its end."""
     owner, landed = OPS.draw().decode(), None
     while True:
-        found = yield from lists.next_flight(SOURCE, owner, LEASE_MS, owner, landed)
+        found = await lists.next_flight(SOURCE, owner, LEASE_MS, owner, landed)
         landed = None
         if isinstance(found, Standby):
             continue
         if not found.messages:
             break
-        landing = yield from lists.land(FIRST, found)
+        landing = await lists.land(FIRST, found)
         assert landing.word == "ok", landing
         landed = found
-    yield from lists.next_flight(SOURCE, owner, 0, owner)
+    await lists.next_flight(SOURCE, owner, 0, owner)
 
 
 class ListFacts(NamedTuple):

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 
 from fairlane.protocol.lua import Script
-from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation
+from fairlane.protocol.steps import Batch, Call, Command, Handle
 from fairlane.worker.unit import Lease, LeaseBatch
 from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.explorer import System
 from tests.explore.machinery.protocol import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from fairlane.protocol.steps import Operation
     from tests.explore.machinery.actors import Actor
 
 KEYS = {
@@ -89,20 +90,20 @@ class Taken(NamedTuple):
     attempt: int = 1
 
 
-def submit(count: int, limit: int) -> Operation[int]:
+async def submit(count: int, limit: int) -> int:
     """Submits in two calls, because the tokens are in another slot than the stream."""
-    yield Call(ENQUEUE, (b"r",), [b"%d" % i for i in range(count)], list)
-    yield Call(INSERT_TOKENS, (KEYS["lane"],), [b"r", limit], list)
+    await Call(ENQUEUE, (b"r",), [b"%d" % i for i in range(count)], list)
+    await Call(INSERT_TOKENS, (KEYS["lane"],), [b"r", limit], list)
     return count
 
 
-def serve(worker: str) -> Operation[None]:
+async def serve(worker: str) -> None:
     """Pops a token, reads one sub-request, works, completes it, and pushes the token back."""
     while True:
-        (_, (token,)), *_ = yield Batch([Command(b"BRPOP", KEYS["lane"], 0)])
+        (_, (token,)), *_ = await Batch([Command(b"BRPOP", KEYS["lane"], 0)])
         stream = KEYS["stream"]
         try:
-            read = yield Command(
+            read = await Command(
                 *(b"XREADGROUP", b"GROUP", stream, worker, b"COUNT", 1),
                 *(b"STREAMS", stream, b">"),
             )
@@ -112,18 +113,18 @@ def serve(worker: str) -> Operation[None]:
             entry_id, fields = read[0][1][0]
             taken: Any = Taken(worker, entry_id, ((entry_id, fields),))
             lease = Lease(taken, record=None)  # type: ignore[arg-type]
-            yield Handle(LeaseBatch([lease], 1.0, is_alone=True))
-            yield Call(COMPLETE, (b"r",), [entry_id, fields[1]], list)
-        yield Command(b"LPUSH", KEYS["lane"], token)
+            await Handle(LeaseBatch([lease], 1.0, is_alone=True))
+            await Call(COMPLETE, (b"r",), [entry_id, fields[1]], list)
+        await Command(b"LPUSH", KEYS["lane"], token)
 
 
 @kind("naive producer")
-def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+def _produce(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     return submit(role.option("count"), role.option("limit"))
 
 
 @kind("naive worker")
-def _work(role: Role, _: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+def _work(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     return serve(role.name)
 
 

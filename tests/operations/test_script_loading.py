@@ -29,7 +29,7 @@ def places_of(
 ) -> list[ServerAddress]:
     """Returns the servers, when each At is answered so."""
     operation = everywhere("here")
-    step = next(operation)
+    step = operation.send(None)
     assert isinstance(step, Nodes)
     reply: Any = primaries
     try:

@@ -10,7 +10,7 @@ import pytest
 from fairlane.common import clock
 from fairlane.drivers.slot_map import key_of
 from fairlane.model import Slice
-from fairlane.protocol.steps import Batch, Command, Handle, Handled
+from fairlane.protocol.steps import Batch, Command, Handle, Handled, forward
 from fairlane.worker import Context, batch_handler
 from fairlane.worker.board import LeaseBoard, LeaseRecord
 from fairlane.worker.calls import Outcome
@@ -77,7 +77,7 @@ def granted(
 # ------------------------------------------------------------------ steps without their notes
 
 
-def unnoted(operation: Operation[Any]) -> Operation[Any]:
+async def unnoted(operation: Operation[Any]) -> Any:
     """Runs an operation without the notes of the tokens it takes: test_notes.py is about these."""
     reply: Any = None
     failure: Exception | None = None
@@ -88,24 +88,24 @@ def unnoted(operation: Operation[Any]) -> Operation[Any]:
             return end.value
         reply = failure = None
         try:
-            reply = yield from _ask_without_note(step)
+            reply = await _ask_without_note(step)
         except Exception as error:  # noqa: BLE001  the operation decides what it means
             failure = error
 
 
-def _ask_without_note(step: Any) -> Operation[Any]:
+async def _ask_without_note(step: Any) -> Any:
     if isinstance(step, Handle):
         meanwhile = None if step.meanwhile is None else unnoted(step.meanwhile)
-        reply = yield Handle(step.leases, meanwhile)
+        reply = await Handle(step.leases, meanwhile)
         return handled(step, reply) if isinstance(reply, Outcome) else reply
     if not isinstance(step, Batch) or not any(map(is_note, step.steps)):
-        return (yield step)
+        return await forward(step)
     kept: Any = [one for one in step.steps if not is_note(one)]
     is_single = len(kept) == 1 and kept[0].args[kept[0].script.params.index("shared")] == b""
     replies = (
-        [(yield kept[0])]
+        [await kept[0]]
         if is_single
-        else (yield Batch(kept, lenient=step.lenient, away_s=step.away_s))
+        else await Batch(kept, lenient=step.lenient, away_s=step.away_s)
     )
     rest = iter(replies)
     return [1 if is_note(one) else next(rest) for one in step.steps]
@@ -119,11 +119,11 @@ def handled(step: Handle, outcome: Outcome) -> Handled:
     return Handled([lease])
 
 
-def work_off(unit: Unit, taken: Slice, lane: bytes = b"") -> Operation[list[Any]]:
+async def work_off(unit: Unit, taken: Slice, lane: bytes = b"") -> list[Any]:
     """Runs a unit over its one lease; returns what must be dispatched."""
     record, returned = unit.free.pop(), FollowUps(unit.queue, lane)
     note_lease(record, taken, clock.mono_s())
-    yield from unnoted(work(unit, Acquired(lane, [Lease(taken, record)]), returned))
+    await unnoted(work(unit, Acquired(lane, [Lease(taken, record)]), returned))
     return returned.calls()
 
 

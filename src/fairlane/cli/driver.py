@@ -9,7 +9,7 @@ from fairlane.cli.output import note
 from fairlane.common import clock
 from fairlane.drivers.driver import BACK, away
 from fairlane.drivers.sync import SyncDriver
-from fairlane.protocol.steps import Command, Message, NextChunk, Pause
+from fairlane.protocol.steps import Command, Message, NextChunk, Pause, forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 AWAY_S = 2.0  # a shorter outage is not reported
 
 
-def each_step(operation: Operation[T], perform: Callable[[Step], Operation[Any]]) -> Operation[T]:
+async def each_step(operation: Operation[T], perform: Callable[[Step], Operation[Any]]) -> T:
     """Runs an operation; `perform` is the operation that performs each of its steps."""
     reply: Any = None
     failure: BaseException | None = None
@@ -31,7 +31,7 @@ def each_step(operation: Operation[T], perform: Callable[[Step], Operation[Any]]
             return result
         reply = failure = None
         try:
-            reply = yield from perform(step)
+            reply = await perform(step)
         except GeneratorExit:
             operation.close()
             raise
@@ -73,11 +73,11 @@ class CommandDriver(SyncDriver):
         """Runs an operation as its base class does."""
         return super().run(each_step(operation, self._perform), *args, **options)
 
-    def _perform(self, step: Step) -> Operation[Any]:
+    async def _perform(self, step: Step) -> Any:
         # A wait that Redis makes on purpose, as in a blocking pop, is no sign of an outage.
         is_wait = isinstance(step, Message) or (isinstance(step, Command) and b"BLOCK" in step.args)
         self._begun = 0.0 if is_wait else clock.mono_s()
-        reply = yield step
+        reply = await forward(step)
         if self._since and not isinstance(step, NextChunk | Pause):
             self._answered()
         return reply

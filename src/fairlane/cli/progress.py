@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from fairlane.cli.input_lines import Source
     from fairlane.errors import RedisUnreachable
     from fairlane.model import Progress
-    from fairlane.protocol.steps import Operation
     from fairlane.request import Request
 
 
@@ -271,18 +270,18 @@ class _Watching:
         self._away_since: float | None = None
         self._born = 0  # distinguishes the request from a later one with the same id
 
-    def follow(self) -> Operation[None]:
+    async def follow(self) -> None:
         """Reads until the end. An outage that lasts for longer than PATIENCE_S is raised."""
         from fairlane.errors import RedisUnreachable
         from fairlane.protocol.steps import Pause
 
         while True:
             try:
-                return (yield from self._look())
+                return await self._look()
             except RedisUnreachable as error:
-                yield Pause(self._away(error))
+                await Pause(self._away(error))
 
-    def _look(self) -> Operation[None]:
+    async def _look(self) -> None:
         """Subscribes, then reads the state: so the end is seen immediately, or at the next read.
 
         Raises WaitTimeout, RequestNotFound, RequestLost.
@@ -292,9 +291,9 @@ class _Watching:
         from fairlane.protocol import keys
         from fairlane.protocol.steps import Message, Subscribe
 
-        yield Subscribe(keys.done_channel(self._id))
+        await Subscribe(keys.done_channel(self._id))
         while True:
-            now = yield from progress(self._id)
+            now = await progress(self._id)
             self._away_since = None
             self._born = self._born or now.submitted_ms
             if now.submitted_ms != self._born:
@@ -303,9 +302,9 @@ class _Watching:
             if now.ended:
                 return
             if self._left() <= 0:
-                raise (yield from timed_out(self._id, now.queue, self._timeout or 0.0))
-            yield from self._notice.look(now)
-            yield Message(min(pause, self._left(), self._notice.left_s))
+                raise await timed_out(self._id, now.queue, self._timeout or 0.0)
+            await self._notice.look(now)
+            await Message(min(pause, self._left(), self._notice.left_s))
 
     def _away(self, error: RedisUnreachable) -> float:
         """Shows an outage; returns after how many seconds to try again."""

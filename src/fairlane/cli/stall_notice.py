@@ -18,7 +18,7 @@ QUIET_S = 5.0  # after so long without progress
 AGAIN_S = 1.5  # a worker is missing if two looks find none: after an outage a heartbeat may be late
 
 
-def what_is_missing(now: Progress) -> Operation[str]:
+async def what_is_missing(now: Progress) -> str:
     """Returns what lets a request go on if it is paused or no worker serves its queue, else ""."""
     from fairlane.operations.estimate import read_request
     from fairlane.operations.why import GATED, own_cause
@@ -26,11 +26,11 @@ def what_is_missing(now: Progress) -> Operation[str]:
 
     if now.state == "paused":
         return f"fairlane resume {now.id} lets it go on"
-    facts = (yield from read_request(now.id)) if now.opens_ms else None
+    facts = await read_request(now.id) if now.opens_ms else None
     cause = own_cause(facts) if facts is not None else None
     if cause is not None and cause.kind in GATED:
         return cause.text
-    return (yield from unserved(now.queue)) if now.left else ""
+    return await unserved(now.queue) if now.left else ""
 
 
 class StallNotice:
@@ -55,7 +55,7 @@ class StallNotice:
         if self._due < inf:
             self._due, self._seen_missing = clock.mono_s() + QUIET_S, False
 
-    def look(self, now: Progress | None = None) -> Operation[None]:
+    async def look(self, now: Progress | None = None) -> None:
         """Prints the notice if it is due; `now` are the counts if they were read. RequestLost."""
         if now is not None and now.total - now.left != self._settled:
             self._settled = now.total - now.left
@@ -66,8 +66,8 @@ class StallNotice:
             from fairlane.operations.request_state import progress
 
             with known(self._id):
-                now = yield from progress(self._id)
-        missing = "" if now.ended else (yield from what_is_missing(now))
+                now = await progress(self._id)
+        missing = "" if now.ended else await what_is_missing(now)
         if missing and not self._seen_missing:
             self._due, self._seen_missing = clock.mono_s() + AGAIN_S, True
         elif missing or (self._reads and not now.ended):
@@ -78,15 +78,15 @@ class StallNotice:
         else:
             self.put_off()
 
-    def during(self, wait: Operation[T]) -> Operation[T]:
+    async def during(self, wait: Operation[T]) -> T:
         """Runs an operation that waits for messages, and looks before it waits."""
         from fairlane.cli.driver import each_step
-        from fairlane.protocol.steps import Message
+        from fairlane.protocol.steps import Message, forward
 
-        def perform(step: Step) -> Operation[object]:
+        async def perform(step: Step) -> object:
             if isinstance(step, Message):
-                yield from self.look()
+                await self.look()
                 step = Message(min(step.timeout_s, self.left_s))
-            return (yield step)
+            return await forward(step)
 
-        return (yield from each_step(wait, perform))
+        return await each_step(wait, perform)

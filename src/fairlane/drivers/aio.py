@@ -774,10 +774,12 @@ class LoopRunner(StepRunner):
 
     async def handle(self, step: Handle) -> Handled:
         """Awaits the handler, and the `meanwhile` in another task."""
-        if step.meanwhile is None:
+        operation = step.meanwhile
+        if operation is None:
             return Handled(await self._handle(step.leases))
         handled = asyncio.Event()
-        meanwhile = asyncio.create_task(self.driver.start(step.meanwhile, None, None, handled))
+        meanwhile = asyncio.create_task(self.driver.start(operation, None, None, handled))
+        meanwhile.add_done_callback(lambda _: operation.close())  # cancelled before it began
         try:
             for _ in range(2):  # so its first steps are sent before the handler may block the loop
                 await asyncio.sleep(0)
@@ -820,7 +822,11 @@ class AsyncDriver(Driver[Servers]):
         `source` answers its NextChunk steps. `handle` is called with the leases of its Handle
         steps; a `meanwhile` runs as another task.
         """
-        self.servers.enter()
+        try:
+            self.servers.enter()
+        except BaseException:
+            operation.close()
+            raise
         return await self.start(operation, source, handle)
 
     async def check(self, patience_s: float = 0.0) -> Dialect:

@@ -337,7 +337,7 @@ class Calls(Generic[D]):
     async def _call_any_node(self, step: Command | Call[Any]) -> Any:
         return (await self.batch(batch_of(step)))[0]
 
-    async def single_server(self, step: SingleServer) -> Any:
+    async def single_server(self, step: SingleServer[Any]) -> Any:
         """Performs a call or a batch if one server has all its keys; returns None otherwise."""
         if self.driver.dialect is None:
             await self.driver.find_dialect(self.left_s())

@@ -17,7 +17,7 @@ from fairlane.operations.batching import run_each
 from fairlane.operations.tokens import drop_active
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.steps import Arg, Batch, Call, Command, Operation, Pause, SingleServer
+from fairlane.protocol.steps import Arg, Batch, Call, Command, Pause, SingleServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,34 +38,34 @@ class Bounds(NamedTuple):
     waiting: int
 
 
-def read_bounds(queue: str) -> Operation[Bounds]:
+async def read_bounds(queue: str) -> Bounds:
     """Reads the bound of a queue, and what waits by the last count."""
-    found = yield Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting")
+    found = await Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting")
     return Bounds(*(int(value or 0) for value in found))
 
 
-def set_max_waiting(queue: str, most: int) -> Operation[Bounds]:
+async def set_max_waiting(queue: str, most: int) -> Bounds:
     """Bounds what waits in a queue, 0 = no bound; counts what waits. Raises InvalidArgument."""
     if isinstance(most, bool) or not isinstance(most, int) or not 0 <= most <= MOST:
         raise InvalidArgument(
             f"max_waiting {most!r} is not valid: a whole number of sub-requests is expected, "
             "0 for no bound"
         )
-    yield scripts.set_max_waiting(keys.bound(queue), most=most)
-    yield from recount(queue)
-    return (yield from read_bounds(queue))
+    await scripts.set_max_waiting(keys.bound(queue), most=most)
+    await recount(queue)
+    return await read_bounds(queue)
 
 
-def recount(queue: str) -> Operation[None]:
+async def recount(queue: str) -> None:
     """Reads the progress of a bounded number of requests, soonest audit first."""
-    bound = yield Command(b"HGET", keys.conf(queue), b"max_waiting")
+    bound = await Command(b"HGET", keys.conf(queue), b"max_waiting")
     if not bound:
         return
-    ids = yield Command(b"ZRANGE", keys.active(queue), 0, _COUNTED - 1)
+    ids = await Command(b"ZRANGE", keys.active(queue), 0, _COUNTED - 1)
     names = [name.decode("utf-8", "replace") for name in ids]
     for start in range(0, len(names), _ROWS):
         part = names[start : start + _ROWS]
-        found = yield from run_each([hmget(name, *_FIELDS) for name in part])
+        found = await run_each([hmget(name, *_FIELDS) for name in part])
         rows: list[Arg] = []
         for name, reply in zip(part, found, strict=True):
             if isinstance(reply, FairlaneError):
@@ -73,7 +73,7 @@ def recount(queue: str) -> Operation[None]:
             home, state, *numbers = parse_fields(_FIELDS, reply)
             if home == queue and state:
                 rows += _row(name, state, *numbers)
-        yield scripts.report_backlog((keys.active(queue), *keys.bound(queue)), rows=rows)
+        await scripts.report_backlog((keys.active(queue), *keys.bound(queue)), rows=rows)
 
 
 def _row(name: str, state: str, *numbers: str) -> list[Arg]:
@@ -91,14 +91,14 @@ class Admission:
         self.bound = 0  # by the reply of the last intend
         self._waited = self._pause = 0.0
 
-    def ask(self, chunk: int, count: int) -> Operation[None]:
+    async def ask(self, chunk: int, count: int) -> None:
         """Asks for room for one chunk, if there is a bound. Raises QueueFull."""
         if not self.bound:
             return
-        reply = yield from self._admit(chunk, count).run()
+        reply = await self._admit(chunk, count)
         if reply.is_full and reply.recount:
-            yield from recount(self.queue)
-            reply = yield from self._admit(chunk, count).run()
+            await recount(self.queue)
+            reply = await self._admit(chunk, count)
         if reply.is_full:
             raise QueueFull(
                 f"queue {self.queue} has {reply.waiting:,} waiting sub-requests, {count:,} more "
@@ -119,7 +119,7 @@ class Admission:
         """Notes that there was room: the next refusal may wait as long again."""
         self._waited = self._pause = 0.0
 
-    def wait(self, error: RedisFull | QueueFull) -> Operation[None]:
+    async def wait(self, error: RedisFull | QueueFull) -> None:
         """Pauses before the next attempt; raises the refusal when no time is left.
 
         The pauses are counted, not the calls between them: 0.05 s doubling to 1 s.
@@ -129,7 +129,7 @@ class Admission:
             raise error
         self._pause = min(1.0, self._pause * 2 or 0.05, left)
         self._waited += self._pause
-        yield Pause(self._pause)
+        await Pause(self._pause)
 
 
 def check_max_wait(max_wait_s: float) -> float:
@@ -166,7 +166,7 @@ def check_queues(names: Iterable[str]) -> tuple[str, ...]:
     return keys.check_names("queue", names, MOST_QUEUES)
 
 
-def place(names: Sequence[str], request_id: str) -> Operation[Place]:
+async def place(names: Sequence[str], request_id: str) -> Place:
     """Returns the queue for a request; a request that exists in one of them stays there.
 
     Raises InvalidArgument, RedisError.
@@ -179,20 +179,19 @@ def place(names: Sequence[str], request_id: str) -> Operation[Place]:
         grace=settings.INTENT_GRACE_MS,
         queues=names,
     )
-    raw = yield SingleServer(call)
-    if raw is not None:
-        reply = call.reply(raw)
+    reply = await SingleServer(call)
+    if reply is not None:
         return Place(names[reply.at], reply.score.decode())
-    return Place((yield from _look(names, request_id)), "")
+    return Place(await _look(names, request_id), "")
 
 
-def _look(names: Sequence[str], request_id: str) -> Operation[str]:
+async def _look(names: Sequence[str], request_id: str) -> str:
     """Returns the queue of a request that exists, else the shortest of at most eight.
 
     A queue whose node does not answer is left out. Raises the first error if all are.
     """
     looked = names if len(names) <= LOOKS else random.sample(names, LOOKS)
-    home, *counts = yield Batch(
+    home, *counts = await Batch(
         [
             Command(b"HGET", keys.request_hash(request_id), b"queue"),
             *(Command(b"ZCARD", keys.active(name)) for name in looked),
@@ -212,7 +211,7 @@ def _look(names: Sequence[str], request_id: str) -> Operation[str]:
     return min(known, key=lambda name: known[name])
 
 
-def withdraw(found: Place, request_id: str) -> Operation[None]:
+async def withdraw(found: Place, request_id: str) -> None:
     """Takes back the intent of a request that could not be submitted, if it is still that one."""
     if found.score:
-        yield drop_active(found.queue, request_id, found.score)
+        await drop_active(found.queue, request_id, found.score)

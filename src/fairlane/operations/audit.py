@@ -26,7 +26,7 @@ from fairlane.operations.shards import move_one, read_shards
 from fairlane.operations.tokens import push
 from fairlane.operations.workers import NOW, glance, glances, look_at, settle_reaps
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,11 +68,9 @@ class Suspect(NamedTuple):
         return keys.delayed(queue, shard), f"{priority}|{self.token}"
 
 
-def queued_long(
-    request_id: str, grace_ms: int = settings.TOKEN_GRACE_MS
-) -> Operation[list[Suspect]]:
+async def queued_long(request_id: str, grace_ms: int = settings.TOKEN_GRACE_MS) -> list[Suspect]:
     """Returns the permits that were queued, and due, at least a grace ago and still are."""
-    return suspects_of(request_id, (yield from glance("", request_id, grace_ms).run()))
+    return suspects_of(request_id, await glance("", request_id, grace_ms))
 
 
 def suspects_of(request_id: str, reply: GlanceReply) -> list[Suspect]:
@@ -84,9 +82,9 @@ def suspects_of(request_id: str, reply: GlanceReply) -> list[Suspect]:
     return [Suspect(request_id, k, g, int(lane), turn) for k, g, lane, turn in rows]
 
 
-def remint_lost(
+async def remint_lost(
     queue: str, suspects: list[Suspect], failed: dict[str, FairlaneError] | None = None
-) -> Operation[int]:
+) -> int:
     """Mints again the tokens that are in no lane, the most urgent first; returns how many.
 
     If a worker has just popped the token, that costs one stale token. With `failed`, a request that
@@ -95,17 +93,17 @@ def remint_lost(
     """
     if not suspects:
         return 0
-    spread = yield from read_shards(queue)
+    spread = await read_shards(queue)
     astray = dict.fromkeys(one.request_id for one in suspects if one.shard not in spread.served)
     here = [one for one in suspects if one.request_id not in astray]
-    lost, errors = yield from find_lost(queue, here)
-    replies = yield from remint(queue, lost, errors)
+    lost, errors = await find_lost(queue, here)
+    replies = await remint(queue, lost, errors)
     count = sum(
         len(lost[name]) for name, reply in replies.items() if not _note_error(name, reply, failed)
     )
     for name in astray:  # in a shard that no worker serves, because `conf` was rolled back
         try:
-            yield from move_one(queue, name, spread.present)
+            await move_one(queue, name, spread.present)
             count += 1
         except FairlaneError as error:
             _note_error(name, error, failed)
@@ -124,9 +122,9 @@ def _note_error(name: str, reply: Any, failed: dict[str, FairlaneError] | None) 
     return True
 
 
-def remint(
+async def remint(
     queue: str, lost: dict[str, list[Suspect]], errors: list[FairlaneError] | None = None
-) -> Operation[dict[str, ReapReply | FairlaneError]]:
+) -> dict[str, ReapReply | FairlaneError]:
     """Mints the tokens of these permits again; returns each request's reply or error.
 
     The error of a shard that takes no tokens is added to `errors`, or raised if that is None.
@@ -136,10 +134,11 @@ def remint(
     for start in range(0, len(names), TOGETHER):
         part = names[start : start + TOGETHER]
         calls = [reap(queue, name, missing=_pairs(lost[name])) for name in part]
-        answers = dict(zip(part, (yield from call_each(calls)), strict=True))
+        found = await call_each(calls)
+        answers = dict(zip(part, found, strict=True))
         replies |= answers
         try:
-            yield from settle_reaps(queue, answers)
+            await settle_reaps(queue, answers)
         except FairlaneError as error:
             if errors is None:
                 raise
@@ -151,16 +150,16 @@ def _pairs(permits: list[Suspect]) -> list[str]:
     return [text for one in permits for text in (one.k, one.g)]
 
 
-def find_lost(
+async def find_lost(
     queue: str, suspects: list[Suspect]
-) -> Operation[tuple[dict[str, list[Suspect]], list[FairlaneError]]]:
+) -> tuple[dict[str, list[Suspect]], list[FairlaneError]]:
     """Returns the suspects whose tokens are in no lane, by request; and the errors of reading.
 
     `delayed` is read first and the lane last: a token moves only in that direction, so a token
     that is missing in each of them was in none.
     """
     asked = [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
-    due = yield from run_each_or_error(asked)
+    due = await run_each_or_error(asked)
     waiting = [suspect for suspect, score in zip(suspects, due, strict=True) if score is None]
     errors = [score for score in due if isinstance(score, FairlaneError)]
     lost: dict[str, list[Suspect]] = {}
@@ -169,8 +168,8 @@ def find_lost(
         try:
             named = {one.turn.partition(":")[2] for one in here.values() if one.turn}
             # Before the lane: a token that cannot be used yet moves from there to the lane.
-            present = set((yield from tokens.read(queue, lane, named))) if named else set[bytes]()
-            present |= yield from _present(keys.lane(queue, lane), here.keys() - present)
+            present = set(await tokens.read(queue, lane, named)) if named else set[bytes]()
+            present |= await _present(keys.lane(queue, lane), here.keys() - present)
         except FairlaneError as error:
             errors.append(error)
             continue
@@ -180,23 +179,23 @@ def find_lost(
     return lost, errors
 
 
-def still_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[Suspect]]]:
+async def still_lost(queue: str, suspects: list[Suspect]) -> dict[str, list[Suspect]]:
     """Returns the suspects whose tokens are in no lane and not in `delayed`, by request.
 
     Each permit is read again at the end: a worker that had its token has acquired with it by then.
     """
-    lost, errors = yield from find_lost(queue, suspects)
+    lost, errors = await find_lost(queue, suspects)
     if errors:
         raise errors[0]
     missing = [one for permits in lost.values() for one in permits]
-    waits = yield from are_queued([Token(one.request_id, one.k, one.g) for one in missing])
+    waits = await are_queued([Token(one.request_id, one.k, one.g) for one in missing])
     found: dict[str, list[Suspect]] = {}
     for one in compress(missing, waits):
         found.setdefault(one.request_id, []).append(one)
     return found
 
 
-def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:
+async def _present(lane: bytes, tokens: set[bytes]) -> set[bytes]:
     """Returns the tokens that are in the lane: by LPOS for a few, by reading all of it for many.
 
     It reads from the end at which tokens come in, so that no token moves past the reader. But a
@@ -206,13 +205,13 @@ def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:
         return set()
     if len(tokens) <= _FEW:
         asked = sorted(tokens)
-        places = yield Batch([Command(b"LPOS", lane, token, b"RANK", -1) for token in asked])
+        places = await Batch([Command(b"LPOS", lane, token, b"RANK", -1) for token in asked])
         return {token for token, place in zip(asked, places, strict=True) if place is not None}
     present: set[bytes] = set()
     for _ in range(2):
         first, is_last = 0, False
         while not is_last and len(present) < len(tokens):
-            page = yield Command(b"LRANGE", lane, first, first + _LANE_PAGE - 1)
+            page = await Command(b"LRANGE", lane, first, first + _LANE_PAGE - 1)
             present |= tokens.intersection(page)
             first += _LANE_PAGE
             is_last = len(page) < _LANE_PAGE
@@ -235,7 +234,7 @@ class Audit:
         self._workers: set[bytes] = set()  # workers that held tokens
         self._missing = Counter[bytes]()  # lane -> placeholders that it lacked at the last audit
 
-    def run(self, grace_ms: int, failed: dict[str, FairlaneError] | None = None) -> Operation[int]:
+    async def run(self, grace_ms: int, failed: dict[str, FairlaneError] | None = None) -> int:
         """Audits once; returns how many lost tokens it minted again.
 
         A permit whose token has been on its way for less than `grace_ms` is not suspected. A
@@ -243,34 +242,34 @@ class Audit:
         error of a lane that can't be read is raised at the end.
         """
         failed = {} if failed is None else failed
-        unfinished = yield from self._unfinished()
-        waiting, unread = yield from self._waiting()
-        held = yield from self._held_for_long()
+        unfinished = await self._unfinished()
+        waiting, unread = await self._waiting()
+        held = await self._held_for_long()
         # A request that seems absent may wait in a lane that was not read.
         absent = set[bytes]() if unread else unfinished.difference(waiting)
-        now = yield from self._now()
+        now = await self._now()
         chosen = [*self._due(absent, now), *held, *self._sample(waiting)]
         names = dict.fromkeys(_request_ids(name for name in chosen if name in unfinished))
         suspects: list[Suspect] = []
-        for name, reply in (yield from glances(self._queue, names, grace_ms)).items():
+        for name, reply in (await glances(self._queue, names, grace_ms)).items():
             try:
                 if isinstance(reply, FairlaneError):
                     raise reply
                 suspects += suspects_of(name, reply)
                 self._note_calm(name, reply, now)
                 if not reply.is_ok or reply.look_ms == NOW:
-                    yield from self._look_at(name, is_gone=reply.is_gone)
+                    await self._look_at(name, is_gone=reply.is_gone)
             except FairlaneError as error:
                 failed[name] = error
-        minted = yield from remint_lost(self._queue, suspects, failed)
+        minted = await remint_lost(self._queue, suspects, failed)
         if unread:
             raise unread[0]
         return minted
 
-    def _now(self) -> Operation[int]:
+    async def _now(self) -> int:
         """Returns the dispatch slot's time in ms."""
         asked = [Command(b"EXISTS", keys.active(self._queue)), Command(b"TIME")]
-        _, (seconds, _) = yield Batch(asked)
+        _, (seconds, _) = await Batch(asked)
         return int(seconds) * 1000
 
     def _due(self, absent: set[bytes], now: int) -> list[bytes]:
@@ -293,63 +292,63 @@ class Audit:
         if look_ms == 0 or look_ms > _CALM_MS:
             self._calm[name.encode()] = now + look_ms if look_ms else math.inf
 
-    def _look_at(self, name: str, *, is_gone: bool) -> Operation[None]:
+    async def _look_at(self, name: str, *, is_gone: bool) -> None:
         """Checks a request that needs a reap, whose end is not logged, or that is gone.
 
         An intent whose request does not exist yet has its own time, see look_after.
         """
         active = keys.active(self._queue)
-        score, (seconds, _) = yield Batch([Command(b"ZSCORE", active, name), Command(b"TIME")])
+        score, (seconds, _) = await Batch([Command(b"ZSCORE", active, name), Command(b"TIME")])
         if score is not None and not (is_gone and float(score) % 1 == 0):
-            yield from look_at(self._queue, name, score.decode(), int(seconds) * 1000)
+            await look_at(self._queue, name, score.decode(), int(seconds) * 1000)
 
-    def _unfinished(self) -> Operation[set[bytes]]:
+    async def _unfinished(self) -> set[bytes]:
         """Returns the unfinished requests; if there are very many, a part of them in each audit.
 
         An entry that moves while the pages are read may be missing: the next audit finds it.
         """
         active = keys.active(self._queue)
-        parts = 1 + (yield Command(b"ZCARD", active)) // settings.AUDIT_PART
+        parts = 1 + await Command(b"ZCARD", active) // settings.AUDIT_PART
         self._count += 1
         turn = self._count % parts
         found: set[bytes] = set()
-        for page in (yield from _pages(b"ZRANGE", active)):
+        for page in await _pages(b"ZRANGE", active):
             found.update(page if parts == 1 else (n for n in page if crc32(n) % parts == turn))
         return found
 
-    def _waiting(self) -> Operation[tuple[list[bytes], list[FairlaneError]]]:
+    async def _waiting(self) -> tuple[list[bytes], list[FairlaneError]]:
         """Returns the requests with a token in a lane, by urgency, then those in `delayed`.
 
         Also returns the errors of reading, because a shard may be unreachable. `delayed` is read
         before the lanes, because tokens move only in that direction.
         """
-        spread = yield from read_shards(self._queue)
+        spread = await read_shards(self._queue)
         later, found = list[bytes](), list[bytes]()
         lanes: list[tuple[int, bytes]] = []
         unread: list[FairlaneError] = []
         for shard in spread.served:
             try:
-                for page in (yield from _pages(b"ZRANGE", keys.delayed(self._queue, shard))):
+                for page in await _pages(b"ZRANGE", keys.delayed(self._queue, shard)):
                     later += (member.partition(b"|")[2].partition(b"#")[0] for member in page)
-                lanes += yield from self._used_lanes(shard)
+                lanes += await self._used_lanes(shard)
             except FairlaneError as error:
                 unread.append(error)
         there = Counter[bytes]()
         for _, lane in sorted(lanes):
             try:
-                for page in (yield from _pages(b"LRANGE", lane)):
+                for page in await _pages(b"LRANGE", lane):
                     found += (token.partition(b"#")[0] for token in page)
                     there[lane] += page.count(tokens.PLACEHOLDER)
             except FairlaneError as error:
                 unread.append(error)
         for shard in spread.served:
             try:
-                found += yield from self._with_turns(shard, there)
+                found += await self._with_turns(shard, there)
             except FairlaneError as error:
                 unread.append(error)
         return [*dict.fromkeys(found + later)], unread
 
-    def _with_turns(self, shard: int, there: Counter[bytes]) -> Operation[list[bytes]]:
+    async def _with_turns(self, shard: int, there: Counter[bytes]) -> list[bytes]:
         """Returns the requests of tokens that name a tenant; adds placeholders that were lost.
 
         `there`: the placeholders of each lane. A lane without any gets all. In another lane some
@@ -357,7 +356,7 @@ class Audit:
         """
         lanes = keys.lanes(self._queue, shard)
         found, needed = list[bytes](), Counter[bytes]()
-        for page in (yield from _pages(b"ZRANGE", keys.turns(self._queue, shard)[0])):
+        for page in await _pages(b"ZRANGE", keys.turns(self._queue, shard)[0]):
             for member in page:
                 found.append(tokens.token_of(member).partition(b"#")[0])
                 needed[lanes[tokens.lane_of(member)]] += 1
@@ -369,22 +368,22 @@ class Audit:
             elif missing:
                 self._missing[lane] = missing
         if calls:
-            yield Batch(calls)
+            await Batch(calls)
         return found
 
-    def _used_lanes(self, shard: int) -> Operation[list[tuple[int, bytes]]]:
+    async def _used_lanes(self, shard: int) -> list[tuple[int, bytes]]:
         """Returns the lanes of a shard that may have tokens, each with its priority."""
         lanes = keys.lanes(self._queue, shard)
-        lengths = yield Batch([Command(b"LLEN", lane) for lane in lanes], lenient=True)
+        lengths = await Batch([Command(b"LLEN", lane) for lane in lanes], lenient=True)
         return [(i, lane) for i, lane in enumerate(lanes) if lengths[i] != 0]
 
-    def _held_for_long(self) -> Operation[list[bytes]]:
+    async def _held_for_long(self) -> list[bytes]:
         """Returns the requests of tokens that a worker has held since the last audit or longer."""
         # A worker without heartbeats leaves the registry, but its leases may last longer.
-        self._workers.update((yield Command(b"ZRANGE", keys.workers(self._queue), 0, -1)))
+        self._workers.update(await Command(b"ZRANGE", keys.workers(self._queue), 0, -1))
         workers, now = list(self._workers), set[bytes]()
         asked = [Command(b"HGETALL", self._taken_key(name)) for name in workers]
-        for name, fields in zip(workers, (yield from run_all(asked)), strict=True):
+        for name, fields in zip(workers, await run_all(asked), strict=True):
             if not fields:
                 self._workers.discard(name)
             for words in fields[1::2]:
@@ -403,12 +402,12 @@ class Audit:
         return waiting[:most] + waiting[start : start + most]
 
 
-def _pages(command: bytes, key: bytes) -> Operation[list[list[bytes]]]:
+async def _pages(command: bytes, key: bytes) -> list[list[bytes]]:
     """Reads all of a list, or the members of a sorted set; returns its pages."""
     found: list[list[bytes]] = []
     while not found or len(found[-1]) == _PAGE:
         first = len(found) * _PAGE
-        found.append((yield Command(command, key, first, first + _PAGE - 1)))
+        found.append(await Command(command, key, first, first + _PAGE - 1))
     return found
 
 

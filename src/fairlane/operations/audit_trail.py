@@ -26,8 +26,6 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairlane.protocol.steps import Operation
-
 
 CHANGES, TAKES, ACCESS, TOKENS = "", "takes", "access", "tokens"  # kinds of entries
 MOST_PARTS = 500
@@ -61,34 +59,34 @@ class AuditEntry:
     count: int = 0
 
 
-def begin(queue: str, entry: AuditEntry, kind: str = CHANGES) -> Operation[str]:
+async def begin(queue: str, entry: AuditEntry, kind: str = CHANGES) -> str:
     """Writes a change that is about to be made, or a call of another kind.
 
     Returns the id of the entry.
     """
     part = _part_of(entry, kind)
-    added, *_, parts = yield Batch(
+    added, *_, parts = await Batch(
         [*_added(queue, entry, part), Command(b"ZCARD", keys.audit(queue))]
     )
     if parts > MOST_PARTS:
-        yield from _drop_oldest(queue)
+        await _drop_oldest(queue)
     return str(added.decode())
 
 
-def rewrite(queue: str, began: str, entry: AuditEntry) -> Operation[str]:
+async def rewrite(queue: str, began: str, entry: AuditEntry) -> str:
     """Writes a change in place of the entry with the id `began`, "" = there is none.
 
     Returns the id of the new entry.
     """
     part = _part_of(entry, CHANGES)
     gone = [Command(b"XDEL", keys.audit_part(queue, part), began)] if began else []
-    added, *_ = yield Batch([*_added(queue, entry, part), *gone])
+    added, *_ = await Batch([*_added(queue, entry, part), *gone])
     return str(added.decode())
 
 
-def read_trail(
+async def read_trail(
     queue: str, limit: int = 100, after: str = ""
-) -> Operation[tuple[list[tuple[str, AuditEntry]], str]]:
+) -> tuple[list[tuple[str, AuditEntry]], str]:
     """Returns entries with their ids, newest first, and where the next page continues.
 
     That is "" at the end. A page has up to `limit` entries, 1 to 1,000, and about 4 MiB of them.
@@ -101,7 +99,7 @@ def read_trail(
         if match is None or max(int(match[1]), int(match[2])) >= 2**64:
             raise invalid_cursor(after)
         last = (int(match[1]), int(match[2]), match[3])
-    parts = [name.decode() for name in (yield Command(b"ZRANGE", keys.audit(queue), 0, -1))]
+    parts = [name.decode() for name in await Command(b"ZRANGE", keys.audit(queue), 0, -1)]
     if not parts:
         return [], ""
     rows = {part: _Rows(part, last) for part in parts}
@@ -109,7 +107,7 @@ def read_trail(
     while len(found) < limit and size <= _PAGE_BYTES:
         empty = [one for one in rows.values() if not one.found and not one.is_over]
         if empty:
-            pages = yield Batch([one.read(queue) for one in empty])
+            pages = await Batch([one.read(queue) for one in empty])
             for one, page in zip(empty, pages, strict=True):
                 one.add(page)
         heads = [one for one in rows.values() if one.found]
@@ -149,33 +147,33 @@ class _Rows:
         self._count = min(self._count * _MORE, MOST_LISTED)
 
 
-def note_tokens(queue: str, tokens: Mapping[str, str]) -> Operation[None]:
+async def note_tokens(queue: str, tokens: Mapping[str, str]) -> None:
     """Writes an entry for each token that was created or revoked since the last look.
 
     `tokens` are those that there are now: id -> its name, its scopes and when it expires. The first
     server that looks writes the entry.
     """
-    kept = as_text((yield Command(b"HGETALL", keys.audit_tokens(queue))))
+    kept = as_text(await Command(b"HGETALL", keys.audit_tokens(queue)))
     for name, text in tokens.items():
         is_new = name not in kept and (
-            yield Command(b"HSETNX", keys.audit_tokens(queue), name, text)
+            await Command(b"HSETNX", keys.audit_tokens(queue), name, text)
         )
         if is_new:
-            yield from begin(queue, _token_entry("token created", name, text), TOKENS)
+            await begin(queue, _token_entry("token created", name, text), TOKENS)
     for name in kept.keys() - tokens.keys():
-        if (yield Command(b"HDEL", keys.audit_tokens(queue), name)):
-            yield from begin(queue, _token_entry("token revoked", name, kept[name]), TOKENS)
+        if await Command(b"HDEL", keys.audit_tokens(queue), name):
+            await begin(queue, _token_entry("token revoked", name, kept[name]), TOKENS)
 
 
 def _token_entry(action: str, name: str, text: str) -> AuditEntry:
     return AuditEntry("fairlane token", action, name, text)
 
 
-def _drop_oldest(queue: str) -> Operation[None]:
+async def _drop_oldest(queue: str) -> None:
     """Deletes the part whose last entry is the oldest."""
-    popped = yield Command(b"ZPOPMIN", keys.audit(queue))
+    popped = await Command(b"ZPOPMIN", keys.audit(queue))
     if popped:
-        yield Command(b"UNLINK", keys.audit_part(queue, popped[0].decode()))
+        await Command(b"UNLINK", keys.audit_part(queue, popped[0].decode()))
 
 
 def _part_of(entry: AuditEntry, kind: str) -> str:

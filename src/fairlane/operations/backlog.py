@@ -27,17 +27,15 @@ if TYPE_CHECKING:
 _FIRST = ("0", "1")  # the permit and g of a new request's first token
 
 
-def are_queued(
+async def are_queued(
     tokens: Sequence[Token], ask: Callable[[Sequence[Command]], Operation[list[Any]]] = run_all
-) -> Operation[list[bool]]:
+) -> list[bool]:
     """Returns for each token whether its permit waits for it; `ask` sends the commands.
 
     The first permit of a new request has no field (lua/v1/lib/permits/permits.lua). So the
     counts are read for it, too.
     """
-    texts = yield from ask(
-        [Command(b"HGET", keys.permits(one.request_id), one.k) for one in tokens]
-    )
+    texts = await ask([Command(b"HGET", keys.permits(one.request_id), one.k) for one in tokens])
     found = [
         isinstance(text, bytes) and text.startswith(f"q:{one.g}:".encode())
         for one, text in zip(tokens, texts, strict=True)
@@ -49,7 +47,7 @@ def are_queued(
     ]
     if first:
         names = ("seq", "queued")
-        rows = yield from ask([request_hash.hmget(tokens[at].request_id, *names) for at in first])
+        rows = await ask([request_hash.hmget(tokens[at].request_id, *names) for at in first])
         for at, row in zip(first, rows, strict=True):
             is_read = isinstance(row, list)
             found[at] = is_read and request_hash.parse_fields(names, row) == ["1", "1"]
@@ -74,36 +72,36 @@ class Waiting(NamedTuple):
         return list(dict.fromkeys(token.request_id for token in parsed if token))
 
 
-def read_waiting(
+async def read_waiting(
     queue: str, shards: Sequence[int], most: int | None = None, *, is_spread: bool = False
-) -> Operation[Waiting]:
+) -> Waiting:
     """Counts all tokens, and reads the first `most` (default: MOST_READ), most urgent first.
 
     `is_spread`: it reads equally many of each lane instead.
     """
     places = [(shard, priority) for priority in range(keys.LANES) for shard in shards]
     places += [(shard, DELAYED) for shard in shards]
-    replies = yield from run_all([_count(queue, place) for place in places])
+    replies = await run_all([_count(queue, place) for place in places])
     counts = {place: count for place, count in zip(places, replies, strict=True) if count}
     most = MOST_READ if most is None else most
     each = max(1, most // max(1, len(counts))) if is_spread else most
     reads = {place: min(count, each) for place, count in counts.items()}
-    return Waiting(counts, (yield from _read(queue, reads, most)))
+    return Waiting(counts, await _read(queue, reads, most))
 
 
-def _read(queue: str, counts: dict[Place, int], most: int) -> Operation[dict[Place, list[bytes]]]:
+async def _read(queue: str, counts: dict[Place, int], most: int) -> dict[Place, list[bytes]]:
     """Returns the first tokens of these places, so many of each, and `most` of them in all."""
     steps, left = dict[Place, Command](), most
     for place, count in counts.items():
         if left > 0:
             steps[place] = _first(queue, place, min(left, count))
             left -= count
-    replies = yield from run_all(list(steps.values()))
+    replies = await run_all(list(steps.values()))
     found = {place: _texts(place, reply) for place, reply in zip(steps, replies, strict=True)}
-    return (yield from _with_turns(queue, found))
+    return await _with_turns(queue, found)
 
 
-def _with_turns(queue: str, found: dict[Place, list[bytes]]) -> Operation[dict[Place, list[bytes]]]:
+async def _with_turns(queue: str, found: dict[Place, list[bytes]]) -> dict[Place, list[bytes]]:
     """Returns the tokens with those of tenants in place of their placeholders.
 
     Whose turn it is comes out only when one is popped. So they are listed tenant by tenant.
@@ -115,7 +113,7 @@ def _with_turns(queue: str, found: dict[Place, list[bytes]]) -> Operation[dict[P
         if count
     }
     if steps:
-        replies = yield from run_all(list(steps.values()))
+        replies = await run_all(list(steps.values()))
         for place, members in zip(steps, replies, strict=True):
             words = [word for word in found[place] if word != tokens.PLACEHOLDER]
             found[place] = words + list(map(tokens.token_of, members))
@@ -144,28 +142,26 @@ def _texts(place: Place, reply: list[bytes]) -> list[bytes]:
     return reply[::-1]
 
 
-def count_stale(queue: str, waiting: Waiting) -> Operation[Counter[int]]:
+async def count_stale(queue: str, waiting: Waiting) -> Counter[int]:
     """Counts stale tokens by priority: those whose permits wait for no token, or for another one.
 
     A token may be popped between the two reads. So the suspects are read again: a token that is
     still in its lane was there when its permit was read.
     """
     placed = [(place, token) for place, tokens in waiting.tokens.items() for token in tokens]
-    suspects = yield from _not_wanted(placed)
+    suspects = await _not_wanted(placed)
     if not suspects:
         return Counter()
-    there = yield from _read(
-        queue, {place: waiting.counts[place] for place, _ in suspects}, MOST_READ
-    )
+    there = await _read(queue, {place: waiting.counts[place] for place, _ in suspects}, MOST_READ)
     still = {place: frozenset(tokens) for place, tokens in there.items()}
     return Counter(place[1] for place, token in suspects if token in still[place])
 
 
-def _not_wanted(placed: list[tuple[Place, bytes]]) -> Operation[list[tuple[Place, bytes]]]:
+async def _not_wanted(placed: list[tuple[Place, bytes]]) -> list[tuple[Place, bytes]]:
     """Returns the tokens whose permits are not queued for them, or not at this place."""
     parsed = [parse(token) for _, token in placed]
     asked = [token for token in parsed if token is not None]
-    queued = iter((yield from are_queued(asked)))
+    queued = iter(await are_queued(asked))
     return [
         one for one, token in zip(placed, parsed, strict=True) if token is None or not next(queued)
     ]

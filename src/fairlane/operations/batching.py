@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.protocol.steps import Batch, Call, Command, Operation
+from fairlane.protocol.steps import Batch, Call, Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,25 +17,25 @@ R = TypeVar("R")
 TOGETHER = 100  # steps of one round trip
 
 
-def run_all(steps: Sequence[Command | Call[Any]]) -> Operation[list[Any]]:
+async def run_all(steps: Sequence[Command | Call[Any]]) -> list[Any]:
     """Sends any number of steps, or none; returns their replies."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
-        replies += yield Batch(steps[start : start + TOGETHER])
+        replies += await Batch(steps[start : start + TOGETHER])
     return replies
 
 
-def run_each(steps: Sequence[Command | Call[Any]]) -> Operation[list[Any]]:
+async def run_each(steps: Sequence[Command | Call[Any]]) -> list[Any]:
     """As `run_all`; a failed step has its error as its reply. Raises RedisUnreachable."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
-        replies += yield Batch(steps[start : start + TOGETHER], lenient=True)
+        replies += await Batch(steps[start : start + TOGETHER], lenient=True)
     return replies
 
 
-def run_each_or_error(
+async def run_each_or_error(
     steps: Sequence[Command | Call[Any]], together: int = TOGETHER
-) -> Operation[list[Any]]:
+) -> list[Any]:
     """As `run_each`, with RedisUnreachable as a reply too, because other nodes may answer.
 
     `together` is how many steps share a round trip.
@@ -44,18 +44,13 @@ def run_each_or_error(
     for start in range(0, len(steps), together):
         part = steps[start : start + together]
         try:
-            replies += yield Batch(part, lenient=True)
+            replies += await Batch(part, lenient=True)
         except RedisUnreachable as error:
             replies += [error] * len(part)
     return replies
 
 
-def call_each(
-    calls: Sequence[Call[R]], together: int = TOGETHER
-) -> Operation[list[R | FairlaneError]]:
-    """As `run_each_or_error`; the replies have the names of their scripts' headers."""
-    replies = yield from run_each_or_error(calls, together)
-    return [
-        reply if isinstance(reply, FairlaneError) else call.reply(reply)
-        for call, reply in zip(calls, replies, strict=True)
-    ]
+async def call_each(calls: Sequence[Call[R]], together: int = TOGETHER) -> list[R | FairlaneError]:
+    """As `run_each_or_error`, for calls of one script."""
+    replies: list[R | FairlaneError] = await run_each_or_error(calls, together)
+    return replies

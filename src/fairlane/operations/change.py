@@ -56,54 +56,54 @@ AnyReply = TypeVar("AnyReply", bound="Reply")
 # Changes of a request that runs: pause, resume, cancel, another limit, priority or deadline.
 
 
-def pause(request_id: str) -> Operation[str]:
+async def pause(request_id: str) -> str:
     """Starts no more sub-requests until the request is resumed; returns the state now in force.
 
     The state is `paused`; `cancelling` or `expiring` if the end of the request is near anyway;
     or `active` if its deadline has just passed.
     Raises RequestNotFound, RequestEnded.
     """
-    reply = yield from _change(request_id, scripts.pause(keys.request_keys(request_id)), "paused")
+    reply = await _change(request_id, scripts.pause(keys.request_keys(request_id)), "paused")
     return str(reply.state.decode())
 
 
-def resume(request_id: str) -> Operation[str]:
+async def resume(request_id: str) -> str:
     """Continues a paused request; returns the state now in force: see pause.
 
     Raises RequestNotFound, RequestEnded.
     """
     call = scripts.resume(keys.request_keys(request_id))
-    reply = yield from _change(request_id, call, "resumed")
+    reply = await _change(request_id, call, "resumed")
     return str(reply.state.decode())
 
 
-def set_limit(request_id: str, limit: int) -> Operation[None]:
+async def set_limit(request_id: str, limit: int) -> None:
     """Sets how many workers may hold slices from now on; leases above that are finished.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
     names = keys.request_keys(request_id)
     call = scripts.set_limit(names, limit=check_limit(limit))
-    yield from _change(request_id, call, "given another limit")
+    await _change(request_id, call, "given another limit")
 
 
-def set_priority(request_id: str, priority: int) -> Operation[None]:
+async def set_priority(request_id: str, priority: int) -> None:
     """Moves the tokens of a request to the lane `priority`; slices that are held are finished.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
     names = keys.request_keys(request_id)
     call = scripts.set_priority(names, priority=check_priority(priority))
-    yield from _change(request_id, call, "given another priority")
+    await _change(request_id, call, "given another priority")
 
 
-def set_share(request_id: str, share: int) -> Operation[None]:
+async def set_share(request_id: str, share: int) -> None:
     """Gives the tenant of a request another share of the workers' time, 1 to 999.
 
     Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
     """
     call = scripts.set_share(keys.request_keys(request_id), share=check_share(share))
-    if (yield from _change(request_id, call, "given another share")).is_plain:
+    if (await _change(request_id, call, "given another share")).is_plain:
         raise no_tenant(request_id)
 
 
@@ -114,24 +114,24 @@ def no_tenant(request_id: str) -> InvalidArgument:
     )
 
 
-def set_deadline(request_id: str, deadline_ms: int) -> Operation[None]:
+async def set_deadline(request_id: str, deadline_ms: int) -> None:
     """Starts no sub-request later than `deadline_ms` from now; 0 = there is no deadline any more.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
     """
     names = keys.request_keys(request_id)
     call = scripts.set_deadline(names, deadline_ms=check_deadline(deadline_ms))
-    reply = yield from _change(request_id, call, "given another deadline")
+    reply = await _change(request_id, call, "given another deadline")
     if reply.is_ending:
         raise RequestEnded(
             f"request {request_id} is being cancelled or past its deadline: "
             "it cannot be given another deadline"
         )
-    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-    yield from look_by((stored or b"").decode(), [request_id], deadline_ms)
+    stored = await Command(b"HGET", keys.request_hash(request_id), b"queue")
+    await look_by((stored or b"").decode(), [request_id], deadline_ms)
 
 
-def look_by(queue: str, ids: Sequence[str], deadline_ms: int) -> Operation[None]:
+async def look_by(queue: str, ids: Sequence[str], deadline_ms: int) -> None:
     """Lets maintenance look at requests when their new deadline passes, if not earlier anyway.
 
     An entry of `active` without a fraction is an intent, and is looked at within seconds.
@@ -139,7 +139,7 @@ def look_by(queue: str, ids: Sequence[str], deadline_ms: int) -> Operation[None]
     if not deadline_ms:
         return
     active = keys.active(queue)
-    *scores, time = yield Batch(
+    *scores, time = await Batch(
         [*(Command(b"ZSCORE", active, request_id) for request_id in ids), Command(b"TIME")]
     )
     due = time_ms(time) + deadline_ms
@@ -148,10 +148,10 @@ def look_by(queue: str, ids: Sequence[str], deadline_ms: int) -> Operation[None]
         if score is not None and float(score) % 1 and float(score) > due:
             rows += [request_id, score, seen_to_exist(due)]
     if rows:
-        yield reschedule_active(queue, rows)
+        await reschedule_active(queue, rows)
 
 
-def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
+async def cancel(request_id: str, reason: str, *, queue: str | None = None) -> bool:
     """Cancels a request; True if it has ended, False while slices are held. RequestNotFound.
 
     `queue` is where its tokens go if a producer creates the request only after its hash was read.
@@ -159,26 +159,26 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
     if not isinstance(reason, str):
         raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
     names = keys.request_keys(request_id)
-    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-    reply = yield from scripts.cancel(names, reason=reason).run()
+    stored = await Command(b"HGET", keys.request_hash(request_id), b"queue")
+    reply = await scripts.cancel(names, reason=reason)
     if reply.is_gone:
         raise not_found(request_id)
     home = stored.decode() if stored else (queue or "")
     if calls := follow_up(home, (request_id, reply)):
-        yield Batch(calls)
+        await Batch(calls)
     if not reply.is_ended:
-        yield from count_stop(home)
+        await count_stop(home)
     return reply.is_ended
 
 
-def _change(request_id: str, call: Call[AnyReply], change: str) -> Operation[AnyReply]:
+async def _change(request_id: str, call: Call[AnyReply], change: str) -> AnyReply:
     """Runs the script and follows up its reply. `change` names the change in a RequestEnded."""
-    reply = yield from call.run()
-    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    reply = await call
+    stored = await Command(b"HGET", keys.request_hash(request_id), b"queue")
     if reply.is_gone or stored is None:
         raise not_found(request_id)
     if calls := follow_up(stored.decode(), (request_id, reply)):
-        yield Batch(calls)
+        await Batch(calls)
     if reply.is_ended:
         state = reply.summary.state.decode()
         raise RequestEnded(f"request {request_id} has ended ({state}): it cannot be {change}")
@@ -249,11 +249,11 @@ def choose(
     return select(queue, change, accepted)
 
 
-def select_ids(change: Change, ids: str | Iterable[str]) -> Operation[Selection]:
+async def select_ids(change: Change, ids: str | Iterable[str]) -> Selection:
     """Returns the requests with these ids, each once. Raises InvalidArgument, RequestNotFound."""
     given = (ids,) if isinstance(ids, str) else ids
     names = [keys.check_name("request id", name) for name in dict.fromkeys(given)]
-    replies = yield from run_all([hmget(name, *_FIELDS) for name in names])
+    replies = await run_all([hmget(name, *_FIELDS) for name in names])
     found = []
     for name, reply in zip(names, replies, strict=True):
         state, queue, born, *_ = parse_fields(_FIELDS, reply)
@@ -263,7 +263,7 @@ def select_ids(change: Change, ids: str | Iterable[str]) -> Operation[Selection]
     return Selection(change, tuple(found))
 
 
-def select(queue: str, change: Change, wanted: RequestFilter) -> Operation[Selection]:
+async def select(queue: str, change: Change, wanted: RequestFilter) -> Selection:
     """Returns the requests of a queue that the filter accepts and the change can change.
 
     Raises InvalidArgument if the filter's states exclude those of the change.
@@ -275,31 +275,31 @@ def select(queue: str, change: Change, wanted: RequestFilter) -> Operation[Selec
             f"only requests in state {' or '.join(change.states)} can be {change.verb}"
         )
     narrowed = replace(wanted, states=states)
-    _, time = yield Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
+    _, time = await Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
     found = dict[str, Chosen]()
     if narrowed.wants_any(RUNNING):
-        yield from _unfinished(queue, narrowed, time_ms(time), found)
+        await _unfinished(queue, narrowed, time_ms(time), found)
     if narrowed.wants_any(ENDED):
-        yield from _ended(queue, narrowed, time_ms(time), found)
+        await _ended(queue, narrowed, time_ms(time), found)
     chosen = list(found.values())
     if change.word in {"requeue_dead", "drop_dead"}:
-        counts = yield from run_all([Command(b"XLEN", keys.dead(one.id)) for one in chosen])
+        counts = await run_all([Command(b"XLEN", keys.dead(one.id)) for one in chosen])
         chosen = [one for one, count in zip(chosen, counts, strict=True) if count]
         return Selection(change, tuple(chosen), sum(counts))
     return Selection(change, tuple(chosen))
 
 
-def _unfinished(
+async def _unfinished(
     queue: str, wanted: RequestFilter, now_ms: int, found: dict[str, Chosen]
-) -> Operation[None]:
+) -> None:
     """Adds the accepted requests of `active`, the most urgent first."""
     rows, scan = [], "0"
     while True:
-        cursor, flat = yield Command(b"ZSCAN", keys.active(queue), scan, b"COUNT", _PART)
+        cursor, flat = await Command(b"ZSCAN", keys.active(queue), scan, b"COUNT", _PART)
         ids = [name.decode("utf-8", "replace") for name in flat[::2]]
         rows += [
             row
-            for row in (yield from unfinished(queue, ids, frozenset(ids)))
+            for row in await unfinished(queue, ids, frozenset(ids))
             if wanted.accepts(row.id, row.state, row.priority, row.submitted_ms, now_ms)
             and wanted.accepts_labels(row.tags, row.tenant)
         ]
@@ -309,14 +309,12 @@ def _unfinished(
     found.update((row.id, Chosen(row.id, queue, row.submitted_ms)) for row in sorted(rows))
 
 
-def _ended(
-    queue: str, wanted: RequestFilter, now_ms: int, found: dict[str, Chosen]
-) -> Operation[None]:
+async def _ended(queue: str, wanted: RequestFilter, now_ms: int, found: dict[str, Chosen]) -> None:
     """Adds the accepted endings of the completion log whose requests are still kept."""
     newest = "+"
     while True:
         log = keys.completed(queue)
-        entries = yield Command(b"XREVRANGE", log, newest, "-", b"COUNT", _PART)
+        entries = await Command(b"XREVRANGE", log, newest, "-", b"COUNT", _PART)
         ended = [completion(*entry) for entry in entries]
         asked = [
             one
@@ -324,18 +322,16 @@ def _ended(
             if one.id not in found
             and wanted.accepts(one.id, one.state, one.priority, one.submitted_ms, now_ms)
         ]
-        for one in (yield from _kept(queue, wanted, asked)):
+        for one in await _kept(queue, wanted, asked):
             found.setdefault(one.id, Chosen(one.id, queue, one.submitted_ms))
         if len(entries) < _PART:
             break
         newest = f"({ended[-1].log_id}"
 
 
-def _kept(
-    queue: str, wanted: RequestFilter, asked: list[Completion]
-) -> Operation[list[Completion]]:
+async def _kept(queue: str, wanted: RequestFilter, asked: list[Completion]) -> list[Completion]:
     """Returns those whose life is still kept, with the labels that are wanted."""
-    replies = yield from run_all([hmget(one.id, *_FIELDS) for one in asked])
+    replies = await run_all([hmget(one.id, *_FIELDS) for one in asked])
     kept = []
     for one, reply in zip(asked, replies, strict=True):
         state, home, born, tags, tenant = parse_fields(_FIELDS, reply)
@@ -352,7 +348,7 @@ def _kept(
 Replies = dict[str, "AnyReply | FairlaneError"]
 
 
-def apply(selection: Selection, report: ChangeReport | None = None) -> Operation[ChangeReport]:
+async def apply(selection: Selection, report: ChangeReport | None = None) -> ChangeReport:
     """Changes the requests, and counts in `report` after each batch what became of them.
 
     Raises the errors of Redis, and then `report` shows how far it came. A repeat is safe.
@@ -361,31 +357,31 @@ def apply(selection: Selection, report: ChangeReport | None = None) -> Operation
     for part in selection.parts():
         for queue in dict.fromkeys(one.queue for one in part):
             own = [one for one in part if one.queue == queue]
-            own = yield from _same_lives(own, report)
-            yield from _KINDS[selection.change.word](queue, selection.change, own, report)
+            own = await _same_lives(own, report)
+            await _KINDS[selection.change.word](queue, selection.change, own, report)
     return report
 
 
-def set_one(request_id: str, change: Change) -> Operation[None]:
+async def set_one(request_id: str, change: Change) -> None:
     """Gives one request all values of a change, or none: see _set.
 
     Raises InvalidArgument for a share without a tenant or a weight without a rate, RequestNotFound,
     and RequestEnded, also if a deadline is to change while the end of the request is near.
     """
-    report = yield from apply((yield from select_ids(change, [request_id])))
+    report = await apply(await select_ids(change, [request_id]))
     for error in report.failed.values():
         raise error
     if report.ended:
-        (state,) = yield from read(request_id, "state")
+        (state,) = await read(request_id, "state")
         why = (
             f"has ended ({state})" if state in ENDED else "is being cancelled or past its deadline"
         )
         raise RequestEnded(f"request {request_id} {why}: it cannot be changed")
 
 
-def _same_lives(chosen: Sequence[Chosen], report: ChangeReport) -> Operation[list[Chosen]]:
+async def _same_lives(chosen: Sequence[Chosen], report: ChangeReport) -> list[Chosen]:
     """Leaves out those whose id has another life by now; the chosen one has ended."""
-    rows = yield from run_each_or_error([hmget(one.id, "born") for one in chosen])
+    rows = await run_each_or_error([hmget(one.id, "born") for one in chosen])
     same = []
     for one, row in zip(chosen, rows, strict=True):
         # What cannot be read, or is gone, is for the script to report.
@@ -400,17 +396,17 @@ def _same_lives(chosen: Sequence[Chosen], report: ChangeReport) -> Operation[lis
 # ------------------------------------------------------------------ scripts, in batches
 
 
-def _switch(
+async def _switch(
     queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
-) -> Operation[None]:
+) -> None:
     """Pauses or resumes; a request whose end is near stays as it is."""
     wanted = b"paused" if change.word == "pause" else b"active"
     ids = _ids(chosen)
     replies: Mapping[str, PauseReply | ResumeReply | FairlaneError]
     if change.word == "pause":
-        replies = yield from _send(queue, scripts.pause, {}, ids)
+        replies = await _send(queue, scripts.pause, {}, ids)
     else:
-        replies = yield from _send(queue, scripts.resume, {}, ids)
+        replies = await _send(queue, scripts.resume, {}, ids)
     for name, reply in replies.items():
         if isinstance(reply, FairlaneError):
             report.failed[name] = reply
@@ -420,9 +416,7 @@ def _switch(
             report.ended += 1
 
 
-def _set(
-    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
-) -> Operation[None]:
+async def _set(queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport) -> None:
     """Sets one value after the other, the deadline first, because only its script may refuse.
 
     What else a request may refuse is read before anything is written. So a request gets all values
@@ -436,15 +430,15 @@ def _set(
         "limit": change.limit,
         "priority": change.priority,
     }
-    left = yield from _willing(change, _ids(chosen), report)
+    left = await _willing(change, _ids(chosen), report)
     for what, value in values.items():
         if value is None:
             continue
         if what == "rate":
-            replies = yield from set_rates(queue, left, value)
+            replies = await set_rates(queue, left, value)
         else:
             given = {"deadline_ms" if what == "deadline" else what: value}
-            replies = yield from _send(queue, _SETS[what], given, left)
+            replies = await _send(queue, _SETS[what], given, left)
         left = []
         for name, reply in replies.items():
             if isinstance(reply, FairlaneError):
@@ -454,17 +448,17 @@ def _set(
             else:
                 report.ended += 1
         if what == "deadline":
-            yield from look_by(queue, left, value)
+            await look_by(queue, left, value)
     report.changed += len(left)
 
 
-def _willing(change: Change, ids: list[str], report: ChangeReport) -> Operation[list[str]]:
+async def _willing(change: Change, ids: list[str], report: ChangeReport) -> list[str]:
     """Leaves out requests without a tenant to have a share, or without a rate to have a weight."""
     needs_rate = change.weight is not None and change.rate is None
     if change.share is None and not needs_rate:
         return ids
     names = ("born", "tenant", "rates")
-    rows = yield from run_each_or_error([hmget(name, *names) for name in ids])
+    rows = await run_each_or_error([hmget(name, *names) for name in ids])
     found = []
     for name, row in zip(ids, rows, strict=True):
         born, tenant, rates = (
@@ -480,10 +474,10 @@ def _willing(change: Change, ids: list[str], report: ChangeReport) -> Operation[
     return found
 
 
-def _cancel(
+async def _cancel(
     queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
-) -> Operation[None]:
-    replies = yield from _cancelled(queue, change, _ids(chosen))
+) -> None:
+    replies = await _cancelled(queue, change, _ids(chosen))
     for name, reply in replies.items():
         if isinstance(reply, FairlaneError):
             report.failed[name] = reply
@@ -493,10 +487,10 @@ def _cancel(
             report.ended += 1
 
 
-def _cancelled(queue: str, change: Change, ids: list[str]) -> Operation[Replies[CancelReply]]:
-    replies = yield from _send(queue, scripts.cancel, {"reason": change.reason}, ids)
+async def _cancelled(queue: str, change: Change, ids: list[str]) -> Replies[CancelReply]:
+    replies = await _send(queue, scripts.cancel, {"reason": change.reason}, ids)
     if any(not isinstance(one, FairlaneError) and one.is_ok for one in replies.values()):
-        yield from count_stop(queue)
+        await count_stop(queue)
     return replies
 
 
@@ -508,37 +502,37 @@ _SETS: dict[str, Callable[..., Call[Any]]] = {
 }
 
 
-def _send(
+async def _send(
     queue: str, script: Callable[..., Call[AnyReply]], given: dict[str, Any], ids: list[str]
-) -> Operation[Replies[AnyReply]]:
+) -> Replies[AnyReply]:
     """Runs a script for each request, and dispatches what the replies ask for."""
-    answers = yield from call_each([script(keys.request_keys(name), **given) for name in ids])
+    answers = await call_each([script(keys.request_keys(name), **given) for name in ids])
     replies = dict(zip(ids, answers, strict=True))
     good = [(name, one) for name, one in replies.items() if not isinstance(one, FairlaneError)]
-    yield from run_all(follow_up(queue, *good))
+    await run_all(follow_up(queue, *good))
     return replies
 
 
 # ------------------------------------------------------------------ what takes more than a script
 
 
-def _delete(
+async def _delete(
     queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
-) -> Operation[None]:
+) -> None:
     if change.cancels:
-        yield from _cancelled(queue, change, _ids(chosen))
-    for name, outcome in (yield from delete_each(queue, chosen)).items():
+        await _cancelled(queue, change, _ids(chosen))
+    for name, outcome in (await delete_each(queue, chosen)).items():
         _count(report, name, outcome)
 
 
-def _requeue(
+async def _requeue(
     queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
-) -> Operation[None]:
+) -> None:
     """Requeues the dead of one request after the other: that takes several calls for each."""
     del queue
     for one in chosen:
         try:
-            _, count = yield from requeue_dead(one.id, change.choice)
+            _, count = await requeue_dead(one.id, change.choice)
         except (DeadNotFound, RequestEnded, RequestNotFound) as error:
             _count(report, one.id, error)
         else:
@@ -546,14 +540,12 @@ def _requeue(
             _count(report, one.id, count > 0)
 
 
-def _drop(
-    queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport
-) -> Operation[None]:
+async def _drop(queue: str, change: Change, chosen: Sequence[Chosen], report: ChangeReport) -> None:
     """Drops the dead of one request after the other."""
     del queue
     for one in chosen:
         try:
-            count = yield from drop_dead(one.id, change.choice)
+            count = await drop_dead(one.id, change.choice)
         except (DeadNotFound, RequestExists, RequestNotFound) as error:
             _count(report, one.id, error)
         else:
@@ -702,9 +694,9 @@ class Change:
 Outcome = FairlaneError | bool  # True = deleted, False = gone, or another life has the id
 
 
-def delete_each(queue: str, chosen: Sequence[Chosen]) -> Operation[dict[str, Outcome]]:
+async def delete_each(queue: str, chosen: Sequence[Chosen]) -> dict[str, Outcome]:
     """Deletes the chosen lives of one queue, a batch of them; returns what became of each."""
-    replies = yield from glances("", [one.id for one in chosen])
+    replies = await glances("", [one.id for one in chosen])
     found = dict[str, Outcome]()
     ended: dict[Chosen, GlanceReply] = {}
     for one in chosen:
@@ -717,10 +709,11 @@ def delete_each(queue: str, chosen: Sequence[Chosen]) -> Operation[dict[str, Out
             found[one.id] = _not_ended(one.id)
         else:
             found[one.id] = False
-    yield from run_all(retire_all(queue, [(one.id, it.summary) for one, it in ended.items()]))
-    _, time = yield Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
+    await run_all(retire_all(queue, [(one.id, it.summary) for one, it in ended.items()]))
+    _, time = await Batch([Command(b"EXISTS", keys.active(queue)), Command(b"TIME")])
     calls = [delete(one, time_ms(time) + 2 * settings.INTENT_GRACE_MS) for one in ended]
-    for one, answer in zip(ended, (yield from call_each(calls)), strict=True):
+    answers = await call_each(calls)
+    for one, answer in zip(ended, answers, strict=True):
         found[one.id] = _outcome(one.id, answer)
     return found
 

@@ -19,7 +19,7 @@ from fairlane.operations.workers import unserved
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, read
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, Message, Operation, Subscribe
+from fairlane.protocol.steps import Batch, Command, Message, Subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,17 +44,17 @@ class LogReader:
         self._name = f"follower:{secrets.token_hex(8)}"
         self._mark_at = 0.0
 
-    def page(self, block_ms: int = 0) -> Operation[list[Completion]]:
+    async def page(self, block_ms: int = 0) -> list[Completion]:
         """Returns endings behind `after`, which the caller moves. Raises as read_completions."""
-        endings = yield from read_completions(self.queue, self.after, block_ms)
+        endings = await read_completions(self.queue, self.after, block_ms)
         has_more = bool(block_ms) or len(endings) == _PAGE
         if endings and has_more and clock.mono_s() >= self._mark_at:
             self._mark_at = clock.mono_s() + settings.LOG_MARK_S
-            yield from mark(self.queue, {self._name: self.after}, settings.LOG_FOLLOWER_MS)
+            await mark(self.queue, {self._name: self.after}, settings.LOG_FOLLOWER_MS)
         return endings
 
 
-def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Completion]]:
+async def read_completions(queue: str, after: str, block_ms: int) -> list[Completion]:
     """Returns endings logged after `after`: a log_id, "0" for all that is kept, or a moment in ms.
 
     Raises InvalidArgument. Raises DataLost if endings after that place may have left the log, or if
@@ -67,12 +67,12 @@ def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Co
     words: tuple[Any, ...] = (b"XREAD", b"COUNT", _PAGE)
     if block_ms:
         words += (b"BLOCK", block_ms)
-    reply = yield Command(*words, b"STREAMS", keys.completed(queue), after)
+    reply = await Command(*words, b"STREAMS", keys.completed(queue), after)
     # Checked after the page was read: a place that is in the log now was in it then.
     if "-" in after:
-        why = yield from lost_behind(queue, after)
+        why = await lost_behind(queue, after)
     else:
-        why = "" if after == "0" else (yield from trimmed_before(queue, after))
+        why = "" if after == "0" else await trimmed_before(queue, after)
     if why:
         raise DataLost(
             f"endings after {after} may be missing from the completion log of queue {queue}: {why}"
@@ -81,9 +81,9 @@ def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Co
     return [completion(log_id, fields) for log_id, fields in (reply[0][1] if reply else [])]
 
 
-def last_completion(queue: str) -> Operation[str]:
+async def last_completion(queue: str) -> str:
     """Returns where the completion log ends now: an entry id, "0-0" if it is empty."""
-    reply = yield Command(b"XREVRANGE", keys.completed(queue), "+", "-", b"COUNT", 1)
+    reply = await Command(b"XREVRANGE", keys.completed(queue), "+", "-", b"COUNT", 1)
     return reply[0][0].decode() if reply else "0-0"
 
 
@@ -117,21 +117,21 @@ def has_entries_before(text: str) -> bool:
     return is_place(text) and place(text) > place(BEGIN)
 
 
-def span(stream: bytes) -> Operation[Span | None]:
+async def span(stream: bytes) -> Span | None:
     """Returns the present content of a stream; None if it is empty or does not exist."""
-    return span_of(*(yield Batch(ends(stream))))
+    return span_of(*await Batch(ends(stream)))
 
 
-def lost_behind(queue: str, at: str) -> Operation[str]:
+async def lost_behind(queue: str, at: str) -> str:
     """Returns why endings after the entry `at` may be missing from the log; "" if none can be.
 
     The log loses entries at its old end only. So while it holds `at`, it holds all later entries.
     `at` is an entry that was read, or BEGIN if none was read.
     """
     log = keys.completed(queue)
-    if place(at) == place(BEGIN) or (yield Command(b"XRANGE", log, at, at)):
+    if place(at) == place(BEGIN) or await Command(b"XRANGE", log, at, at):
         return ""
-    found = yield from span(log)
+    found = await span(log)
     if found is None:
         return "the log is empty by now"
     if place(at) < place(found.first):
@@ -141,12 +141,12 @@ def lost_behind(queue: str, at: str) -> Operation[str]:
     return f"the entry {at} is not in the log any more, as a failover or a restart took it back"
 
 
-def trimmed_before(queue: str, moment_ms: str) -> Operation[str]:
+async def trimmed_before(queue: str, moment_ms: str) -> str:
     """Returns why endings after this time may be missing from the log; "" if none can be.
 
     A log that is shorter than what it keeps was never trimmed.
     """
-    found = yield from span(keys.completed(queue))
+    found = await span(keys.completed(queue))
     if found is None or found.length < settings.LOG_ENTRIES:
         return ""
     is_behind = place(moment_ms) < place(found.first)
@@ -174,17 +174,17 @@ _COUNTED = ("state", "born", "total", "done", "dead")
 PAGE = 64  # entries of `out` a page; an entry is what one call of complete settled
 
 
-def state(request_id: str) -> Operation[str]:
+async def state(request_id: str) -> str:
     """Returns the state of a request now. Raises RequestNotFound."""
-    found = yield Command(b"HGET", keys.request_hash(request_id), b"state")
+    found = await Command(b"HGET", keys.request_hash(request_id), b"state")
     if found is None or found == b"abandoned":
         raise not_found(request_id)
     return str(found.decode())
 
 
-def wait(
+async def wait(
     request_id: str, clock: Any, timeout_s: float | None, began: float | None = None
-) -> Operation[str]:
+) -> str:
     """Returns the final state. It subscribes first, then reads the state, then polls it slowly.
 
     So neither a message before the subscription nor a lost message can make it wait for ever.
@@ -196,10 +196,10 @@ def wait(
         raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
     since = clock() if began is None else began
     deadline = None if timeout_s is None else since + timeout_s
-    yield Subscribe(keys.done_channel(request_id))
+    await Subscribe(keys.done_channel(request_id))
     born = ""
     while True:
-        seen, life, durable, queue = yield from read(request_id, *_WAITED)
+        seen, life, durable, queue = await read(request_id, *_WAITED)
         if born and seen in {"", "abandoned"}:  # the auditor marks a missing request so
             raise vanished(request_id)
         if seen in {"", "abandoned"}:
@@ -208,28 +208,26 @@ def wait(
             raise replaced(request_id)
         born = life
         if seen in ENDED_STATES:
-            if (yield from confirm_end(request_id, int(durable or 0), seen)):
+            if await confirm_end(request_id, int(durable or 0), seen):
                 return seen
             continue  # a failover took the end back: it runs again
         left = settings.POLL_S if deadline is None else deadline - clock()
         if left <= 0:
-            raise (yield from timed_out(request_id, queue, timeout_s or 0.0))
-        yield Message(min(left, settings.POLL_S))
+            raise await timed_out(request_id, queue, timeout_s or 0.0)
+        await Message(min(left, settings.POLL_S))
 
 
-def timed_out(
-    request_id: str, queue: str, timeout_s: float, counts: str = ""
-) -> Operation[WaitTimeout]:
+async def timed_out(request_id: str, queue: str, timeout_s: float, counts: str = "") -> WaitTimeout:
     """Returns the error for a timeout; it mentions a pause, and a queue without a worker."""
     try:
-        (found,) = yield Batch(
+        (found,) = await Batch(
             [Command(b"HGET", keys.request_hash(request_id), b"state")], patience_s=0.0
         )
     except FairlaneError:  # the timeout is over, whatever Redis replies
         found = None
     is_paused = found == b"paused"
     goes_on = f"fairlane resume {request_id} lets it go on" if is_paused else "it goes on"
-    missing = yield from unserved(queue)
+    missing = await unserved(queue)
     more = f"; {missing}" if missing else ""
     return WaitTimeout(
         f"request {request_id} had not ended after {exact(timeout_s)} s; {goes_on}{counts}{more}"
@@ -251,16 +249,14 @@ class ResultPage(NamedTuple):
     cancelled: int
 
 
-def read_results(
-    request_id: str, after: bytes, block_ms: int, born: str = ""
-) -> Operation[ResultPage]:
+async def read_results(request_id: str, after: bytes, block_ms: int, born: str = "") -> ResultPage:
     """Returns the next page of results after entry `after` of `out`.
 
     Blocks up to `block_ms` if there is nothing new. `born` is that of the page before. Raises
     RequestNotFound, and RequestLost if the request of that page is gone.
     """
     # The hash is read before the results: a request that has ended has written all of them.
-    seen, life, total, done, dead = yield from read(request_id, *_COUNTED)
+    seen, life, total, done, dead = await read(request_id, *_COUNTED)
     if seen in {"", "abandoned"}:
         raise vanished(request_id) if born else not_found(request_id)
     if born and life != born:
@@ -270,9 +266,9 @@ def read_results(
     words: tuple[Any, ...] = (b"XREAD", b"COUNT", PAGE)
     if not ended and block_ms:
         words += (b"BLOCK", block_ms)
-    reply = yield Command(*words, b"STREAMS", out, after)
+    reply = await Command(*words, b"STREAMS", out, after)
     rows = reply[0][1] if reply else []
-    found = yield from with_errors(request_id, [parse_results(fields) for _, fields in rows])
+    found = await with_errors(request_id, [parse_results(fields) for _, fields in rows])
     entries = [(entry_id, page) for (entry_id, _), page in zip(rows, found, strict=True)]
     settled = int(done or 0) + int(dead or 0)
     is_last = ended and len(entries) < PAGE
@@ -292,20 +288,20 @@ def replaced(request_id: str) -> RequestLost:
     return RequestLost(f"request {request_id} is gone: another request has its id by now")
 
 
-def read_entries(request_id: str, entry_ids: list[bytes]) -> Operation[list[list[Result]]]:
+async def read_entries(request_id: str, entry_ids: list[bytes]) -> list[list[Result]]:
     """Reads some entries of `out` again; returns their results in the order of the ids."""
     out = keys.results(request_id)
-    replies = yield Batch([Command(b"XRANGE", out, entry, entry) for entry in entry_ids])
+    replies = await Batch([Command(b"XRANGE", out, entry, entry) for entry in entry_ids])
     pages = [parse_results(reply[0][1]) if reply else [] for reply in replies]
-    return (yield from with_errors(request_id, pages))
+    return await with_errors(request_id, pages)
 
 
-def with_errors(request_id: str, pages: list[list[Result]]) -> Operation[list[list[Result]]]:
+async def with_errors(request_id: str, pages: list[list[Result]]) -> list[list[Result]]:
     """Returns what parse_results returned, with the texts of errors instead of their names."""
     names = {one.error for page in pages for one in page if one.error is not None}
     if not names:
         return pages
-    texts = yield from error_texts(request_id, map(str.encode, names))
+    texts = await error_texts(request_id, map(str.encode, names))
     return [
         [
             one
@@ -359,17 +355,17 @@ _GRACE_MS = 60_000  # a mark is deleted so long after its end: its reader may be
 _NO_PLACE = "18446744073709551615"  # behind every entry
 
 
-def mark(queue: str, places: Mapping[str, str], hold_ms: int) -> Operation[None]:
+async def mark(queue: str, places: Mapping[str, str], hold_ms: int) -> None:
     """Marks how far readers are: reader -> the last entry that it has read; renews the marks.
 
     A user without the right to write, and a full Redis, have no mark: the reader goes on.
     """
     if not places:
         return
-    until_ms = time_ms((yield Command(b"TIME"))) + hold_ms
+    until_ms = time_ms(await Command(b"TIME")) + hold_ms
     words = [word for name, place in places.items() for word in (name, f"{place} {until_ms}")]
     readers = keys.log_readers(queue)
-    yield Batch(
+    await Batch(
         [
             Command(b"HSET", readers, *words),
             Command(b"PEXPIRE", readers, settings.LOG_READER_MS + _GRACE_MS),
@@ -378,28 +374,28 @@ def mark(queue: str, places: Mapping[str, str], hold_ms: int) -> Operation[None]
     )
 
 
-def unmark(queue: str, *readers: str) -> Operation[None]:
+async def unmark(queue: str, *readers: str) -> None:
     """Ends the marks of readers that want nothing more."""
     if readers:
-        yield Command(b"HDEL", keys.log_readers(queue), *readers)
+        await Command(b"HDEL", keys.log_readers(queue), *readers)
 
 
-def trim(queue: str) -> Operation[int]:
+async def trim(queue: str) -> int:
     """Deletes old endings that every live reader has read; returns how many.
 
     The newest settings.LOG_ENTRIES stay in any case. Deletes the marks of dead readers, too.
     """
     log, readers = keys.completed(queue), keys.log_readers(queue)
-    length, marks, time = yield Batch(
+    length, marks, time = await Batch(
         [Command(b"XLEN", log), Command(b"HGETALL", readers), Command(b"TIME")]
     )
     floor, dead = _floor(as_text(marks), time_ms(time))
     if dead:
-        yield Command(b"HDEL", readers, *dead)
+        await Command(b"HDEL", readers, *dead)
     trimmed = 0
     while (excess := length - settings.LOG_ENTRIES - trimmed) > 0:
         # An approximate trim deletes whole blocks, so it deletes nothing above the floor.
-        count = yield Command(
+        count = await Command(
             b"XTRIM", log, b"MINID", b"~", floor, b"LIMIT", min(excess, _READERS_PAGE)
         )
         if not count:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fairlane.options import Policy
     from fairlane.protocol.replies import Reply, Summary
     from fairlane.protocol.scripts import EnqueueReply, SubmitReply
-    from fairlane.protocol.steps import Arg, Operation
+    from fairlane.protocol.steps import Arg
 
 
 # ------------------------------------------------------------------ calls
@@ -52,16 +52,6 @@ if TYPE_CHECKING:
 _PER_CALL = 50  # of submit: the server works on one call while the next is made
 _SUBMIT = ("now", "queue", "policy", "extras", "grace", "open_ms")
 _ENQUEUE = ("now", "queue", "policy", "digest", "intent", "open_ms", "extras", "shards", "over")
-
-
-def read_enqueued(raw: Sequence[Any]) -> EnqueueReply:
-    """Returns what Redis replied to enqueue, also as a part of the reply to submit."""
-    return scripts.EnqueueReply.of(raw)
-
-
-def read_submitted(raw: Sequence[Any]) -> SubmitReply:
-    """Returns what Redis replied to submit."""
-    return scripts.SubmitReply.of(raw)
 
 
 def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:
@@ -130,16 +120,14 @@ class Intent(NamedTuple):
     shards: str = ""  # where its tokens will go
 
 
-def announce(
-    policy: Policy, ids: Sequence[str], above: int = 0
-) -> Operation[tuple[int, list[Intent]]]:
+async def announce(policy: Policy, ids: Sequence[str], above: int = 0) -> tuple[int, list[Intent]]:
     """Announces requests in `active`; returns the queue's bound (0 = none), and an intent for each.
 
     `above` is a score that the auditor gave up. At most 400 ids, each once.
     """
     names = (keys.active(policy.queue), keys.conf(policy.queue))
     grace = grace_ms(policy)
-    reply = yield from scripts.intend(names, grace=grace, above=above, ids=ids).run()
+    reply = await scripts.intend(names, grace=grace, above=above, ids=ids)
     return reply.max_waiting, read_intents(ids, reply.shards, reply.scores)
 
 
@@ -199,28 +187,27 @@ def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Ca
 # Creates requests by one script, where one server has all keys.
 
 
-def submit_on_one_server(
+async def submit_on_one_server(
     group: Sequence[NewRequest],
-) -> Operation[tuple[int, list[Begun]] | None]:
+) -> tuple[int, list[Begun]] | None:
     """Does all three steps by one script; returns the queue's bound, and how far each came.
 
     None = no server has all keys, and nothing was done. The error of a single call is raised.
     """
     parts = parts_of(group)
     if len(parts) == 1:
-        raw = yield SingleServer(submit_call(group))
-        replies = None if raw is None else [raw]
+        alone = await SingleServer(submit_call(group))
+        replies: list[Any] | None = None if alone is None else [alone]
     else:
         calls = LazySteps(len(parts), map(submit_call, parts))
-        replies = yield SingleServer(Batch(calls, lenient=True))
+        replies = await SingleServer(Batch(calls, lenient=True))
     if replies is None:
         return None
     bound, begun = 0, list[Begun]()
-    for part, raw in zip(parts, replies, strict=True):
-        if isinstance(raw, FairlaneError):
+    for part, reply in zip(parts, replies, strict=True):
+        if isinstance(reply, FairlaneError):
             begun += [Begun(new, None, None) for new in part]
             continue
-        reply = read_submitted(raw)
         bound = reply.max_waiting
         begun += _read_submitted(part, reply)
     return bound, begun
@@ -231,94 +218,94 @@ def _read_submitted(part: Sequence[NewRequest], reply: SubmitReply) -> Iterator[
     scores = [value for row in zip(rows[::3], rows[1::3], strict=True) for value in row]
     intents = read_intents([new.id for new in part], reply.shards, scores)
     for new, intent, enqueued in zip(part, intents, rows[2::3], strict=True):
-        yield Begun(new, intent, read_enqueued(enqueued) if enqueued else None)
+        yield Begun(new, intent, scripts.EnqueueReply.of(enqueued) if enqueued else None)
 
 
 # ------------------------------------------------------------------ alone
 # Creates or finds one request, and waits for room.
 
 
-def create_alone(new: NewRequest, room: Admission, intent: Intent | None) -> Operation[None]:
+async def create_alone(new: NewRequest, room: Admission, intent: Intent | None) -> None:
     """Creates or finds one request and follows up its reply; waits for room."""
     while True:
         try:
-            reply = yield from _enqueue(new, room, intent)
+            reply = await _enqueue(new, room, intent)
             break
         except (RedisFull, QueueFull) as error:
             intent = None  # it was withdrawn
-            yield from room.wait(error)
+            await room.wait(error)
     if steps := follow_up(new.policy.queue, (new.id, reply)):
-        yield Batch(steps)
+        await Batch(steps)
     new.note_reply(reply)
 
 
-def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> Operation[EnqueueReply]:
+async def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> EnqueueReply:
     """Enqueues one request; returns the reply ok, exists or ended."""
     given_up, over = 0, 0
     reply: EnqueueReply | None = None
     if intent is None:
-        intent, reply = yield from _submit_alone(new, room)
+        intent, reply = await _submit_alone(new, room)
         if intent is None and reply is not None:
             room.found()
             return reply
     while True:
         if intent is None:
-            room.bound, (intent,) = yield from announce(new.policy, [new.id], given_up)
+            room.bound, (intent,) = await announce(new.policy, [new.id], given_up)
         if reply is None:
-            reply = yield from _enqueue_announced(new, room, intent, over)
+            reply = await _enqueue_announced(new, room, intent, over)
         if reply.is_late:  # the auditor gave the intent up: a later one is needed
             given_up = reply.seen
         elif reply.is_abandoned:
-            over = yield from _log_abandoned(new, reply.summary, intent)
+            over = await _log_abandoned(new, reply.summary, intent)
         elif reply.is_kept:
-            yield from _restore_found(new, reply.summary, intent)
-            yield from make_way(new, reply.summary)
+            await _restore_found(new, reply.summary, intent)
+            await make_way(new, reply.summary)
         else:
             break
         intent, reply = None, None
     room.found()
     if reply.is_exists or reply.is_conflict:
-        yield from _take_found(new, reply, intent)
+        await _take_found(new, reply, intent)
     return reply
 
 
-def _take_found(new: NewRequest, reply: EnqueueReply, intent: Intent) -> Operation[None]:
+async def _take_found(new: NewRequest, reply: EnqueueReply, intent: Intent) -> None:
     """Restores the entry in `active` of an id that exists. Raises RequestExists, RequestEnded."""
-    home = yield from _restore_found(new, reply.summary, intent)
+    home = await _restore_found(new, reply.summary, intent)
     if reply.is_conflict:
         raise already_exists(new.id, "" if home == new.policy.queue else home)
     if reply.open:
-        yield from ask_guard(new, reply.summary, is_same=True)
+        await ask_guard(new, reply.summary, is_same=True)
     if reply.summary.is_cancelled:
         raise cancelled_error(new.id, reply.summary)
 
 
-def _log_abandoned(new: NewRequest, summary: Summary, intent: Intent) -> Operation[int]:
+async def _log_abandoned(new: NewRequest, summary: Summary, intent: Intent) -> int:
     """Logs the ending of an abandoned life, so that a new one may follow; returns when it began.
 
     Raises what the guard of the new request raises.
     """
     if new.guard is not None:
-        yield from _restore_found(new, summary, intent)
-        yield from ask_guard(new, summary)
-    home = yield Command(b"HGET", keys.request_hash(new.id), b"queue")
+        await _restore_found(new, summary, intent)
+        await ask_guard(new, summary)
+    home = await Command(b"HGET", keys.request_hash(new.id), b"queue")
     if home is not None:  # else its retention is over
-        yield retire(home.decode(), new.id, summary)
+        await retire(home.decode(), new.id, summary)
     return summary.born
 
 
-def _submit_alone(
+async def _submit_alone(
     new: NewRequest, room: Admission
-) -> Operation[tuple[Intent | None, EnqueueReply | None]]:
+) -> tuple[Intent | None, EnqueueReply | None]:
     """Creates a request by submit, where one server has all keys; returns intent and reply.
 
     Without a reply, the steps after the intent are still to do. A reply without an intent is that
     of an earlier try whose reply was lost. The tokens are in their lane already.
     """
     try:
-        submitted = yield from submit_on_one_server([new])
+        submitted = await submit_on_one_server([new])
     except RedisFull:
-        if (found := (yield from _find_lost_reply(new))) is not None:
+        if (found := await _find_lost_reply(new)) is not None:
             return None, found
         raise
     if submitted is None:
@@ -327,42 +314,42 @@ def _submit_alone(
     return intent, reply
 
 
-def _enqueue_announced(
+async def _enqueue_announced(
     new: NewRequest, room: Admission, intent: Intent, over: int
-) -> Operation[EnqueueReply]:
+) -> EnqueueReply:
     try:
-        yield from _ask(new, room, over)
+        await _ask(new, room, over)
         (call,) = enqueue_calls([(new, intent)], over)
-        return (yield from call.run())
+        return await call
     except (InvalidArgument, RedisFull, QueueFull) as error:
-        found = (yield from _find_lost_reply(new)) if isinstance(error, RedisFull) else None
+        found = await _find_lost_reply(new) if isinstance(error, RedisFull) else None
         if found is not None:
             return found
-        yield withdraw(new.policy.queue, new.id, intent)  # nothing was written: no trace stays
+        await withdraw(new.policy.queue, new.id, intent)  # nothing was written: no trace stays
         raise
 
 
-def _find_lost_reply(new: NewRequest) -> Operation[EnqueueReply | None]:
+async def _find_lost_reply(new: NewRequest) -> EnqueueReply | None:
     """Returns the reply to an enqueue that was written although its reply was lost, or None.
 
     It has no tokens. The intent stays, so the auditor mints the tokens of the lost reply again.
     """
-    born = yield from find_born(new)
+    born = await find_born(new)
     if not born:
         return None
-    (left,) = (yield from read(new.id, "left_out")) if new.policy.distinct else ("",)
-    return read_enqueued([b"ok", [], born, int(left or 0)])
+    (left,) = await read(new.id, "left_out") if new.policy.distinct else ("",)
+    return scripts.EnqueueReply.of([b"ok", [], born, int(left or 0)])
 
 
-def find_born(new: NewRequest) -> Operation[int]:
+async def find_born(new: NewRequest) -> int:
     """Returns `born` of this very submission if it was written and its reply was lost, else 0."""
-    reply = yield from scripts.confirm(keys.request_keys(new.id)).run()
+    reply = await scripts.confirm(keys.request_keys(new.id))
     if reply.is_gone or reply.chain.decode() != new.digest.hex or reply.state in CANCELLED:
         return 0
     return int(reply.born)
 
 
-def _ask(new: NewRequest, room: Admission, over: int) -> Operation[None]:
+async def _ask(new: NewRequest, room: Admission, over: int) -> None:
     """Gets room for the first chunk; an empty chunk, or a repeat of an existing one, needs none.
 
     With `over` only an abandoned life exists, and the new one needs room.
@@ -370,26 +357,26 @@ def _ask(new: NewRequest, room: Admission, over: int) -> Operation[None]:
     if not new.bodies:
         return
     try:
-        yield from room.ask(1, len(new.bodies))
+        await room.ask(1, len(new.bodies))
     except QueueFull:
-        if over or not (yield Command(b"HEXISTS", keys.request_hash(new.id), b"digest")):
+        if over or not await Command(b"HEXISTS", keys.request_hash(new.id), b"digest"):
             raise
 
 
-def _restore_found(new: NewRequest, summary: Summary, intent: Intent) -> Operation[str]:
+async def _restore_found(new: NewRequest, summary: Summary, intent: Intent) -> str:
     """Undoes the intent for an id that exists: it must not keep the auditor from the request.
 
     Returns the queue of the request.
     """
     queue = new.policy.queue
-    home = yield Command(b"HGET", keys.request_hash(new.id), b"queue")
+    home = await Command(b"HGET", keys.request_hash(new.id), b"queue")
     is_ours, is_over = home == queue.encode(), summary.state.decode() in ENDED_STATES
     if is_ours and is_over:
-        yield retire(queue, new.id, summary)
+        await retire(queue, new.id, summary)
     if not is_ours:
-        yield withdraw(queue, new.id, intent)
+        await withdraw(queue, new.id, intent)
     elif (step := restore(queue, new.id, intent, is_over=is_over)) is not None:
-        yield step
+        await step
     return (home or b"").decode()
 
 
@@ -428,9 +415,9 @@ GROUP = 400  # requests of one create
 Pending = tuple["NewRequest", "Intent | None"]  # None: it is not announced
 
 
-def create(
+async def create(
     group: Sequence[NewRequest], max_wait_s: float = 0.0
-) -> Operation[list[Created | FairlaneError]]:
+) -> list[Created | FairlaneError]:
     """Creates 1 to 400 requests of one queue; returns what Redis has of each, or its error.
 
     An abandoned request of an id was never complete, so a new one takes its place. The errors are
@@ -441,49 +428,49 @@ def create(
     pending: list[Pending] = [(new, None) for new in group]
     bound = 0
     if any(new.policy.after for new in group):
-        yield from check_others(group)
+        await check_others(group)
     if len(group) > 1:
         with contextlib.suppress(RedisFull):  # then each is tried alone, and its room waited for
-            bound, pending = yield from _create_group(group)
-    errors = (yield from create_each(pending, max_wait_s, bound)) if pending else {}
+            bound, pending = await _create_group(group)
+    errors = await create_each(pending, max_wait_s, bound) if pending else {}
     return [new.created or errors[new.id] for new in group]
 
 
-def _create_group(group: Sequence[NewRequest]) -> Operation[tuple[int, list[Pending]]]:
+async def _create_group(group: Sequence[NewRequest]) -> tuple[int, list[Pending]]:
     """Creates what goes smoothly; returns the queue's bound, and what is to be created alone."""
-    found = yield from submit_on_one_server(group)
+    found = await submit_on_one_server(group)
     if found is None:
-        bound, intents = yield from announce(group[0].policy, [new.id for new in group])
+        bound, intents = await announce(group[0].policy, [new.id for new in group])
         begun = [Begun(new, intent, None) for new, intent in zip(group, intents, strict=True)]
     else:
         bound, begun = found
     if not bound or not any(new.bodies for new in group):
-        begun = yield from _enqueue_together(begun)
-    return bound, (yield from _follow_up_submitted(begun))
+        begun = await _enqueue_together(begun)
+    return bound, await _follow_up_submitted(begun)
 
 
-def create_one(new: NewRequest) -> Operation[Created]:
+async def create_one(new: NewRequest) -> Created:
     """Creates one request, and raises its error: see create."""
-    (created,) = yield from create([new])
+    (created,) = await create([new])
     if isinstance(created, FairlaneError):
         raise created
     return created
 
 
-def create_each(
+async def create_each(
     pending: Sequence[Pending], max_wait_s: float, bound: int = 0
-) -> Operation[dict[str, FairlaneError]]:
+) -> dict[str, FairlaneError]:
     """Creates one request after the other; returns the errors by id. `bound` is the queue's."""
     errors: dict[str, FairlaneError] = {}
     stop: FairlaneError | None = None
     for new, intent in pending:
-        if stop is not None and not (yield from _was_written(new, intent)):
+        if stop is not None and not await _was_written(new, intent):
             errors[new.id] = stop
             continue
         room = new.room or Admission(new.id, new.policy.queue, 0.0 if stop else max_wait_s)
         room.bound = bound
         try:
-            yield from create_alone(new, room, intent)
+            await create_alone(new, room, intent)
         except RedisUnreachable:
             raise
         except FairlaneError as error:  # also a key of this request that cannot be read
@@ -493,36 +480,36 @@ def create_each(
     return errors
 
 
-def _was_written(new: NewRequest, intent: Intent | None) -> Operation[bool]:
+async def _was_written(new: NewRequest, intent: Intent | None) -> bool:
     """Returns True if the reply of its creation was lost; else withdraws its intent."""
-    if (yield from find_born(new)):
+    if await find_born(new):
         return True
     if intent is not None:
-        yield withdraw(new.policy.queue, new.id, intent)
+        await withdraw(new.policy.queue, new.id, intent)
     return False
 
 
 # ------------------------------------------------------------------ many together
 
 
-def _enqueue_together(begun: Sequence[Begun]) -> Operation[list[Begun]]:
+async def _enqueue_together(begun: Sequence[Begun]) -> list[Begun]:
     """Enqueues in one batch what is announced only."""
     announced = [(new, intent) for new, intent, reply in begun if intent and not reply]
     if not announced:
         return [*begun]
     calls = LazySteps(len(announced), enqueue_calls(announced))
-    replies = iter((yield Batch(calls, lenient=True)))
+    replies = iter(await Batch(calls, lenient=True))
     return [
         one._replace(reply=_reply_of(next(replies))) if one.intent and not one.reply else one
         for one in begun
     ]
 
 
-def _reply_of(raw: Any) -> EnqueueReply | None:
-    return None if isinstance(raw, FairlaneError) else read_enqueued(raw)
+def _reply_of(reply: EnqueueReply | FairlaneError) -> EnqueueReply | None:
+    return None if isinstance(reply, FairlaneError) else reply
 
 
-def _follow_up_submitted(begun: Sequence[Begun]) -> Operation[list[Pending]]:
+async def _follow_up_submitted(begun: Sequence[Begun]) -> list[Pending]:
     """Follows up the replies of enqueue; returns the requests that did not go smoothly."""
     queue = begun[0].new.policy.queue
     steps, left = list[Command | Call[Any]](), list[Pending]()
@@ -540,7 +527,7 @@ def _follow_up_submitted(begun: Sequence[Begun]) -> Operation[list[Pending]]:
         done.append((new.id, reply))
     steps += follow_up(queue, *done)
     if steps:
-        yield Batch(steps)
+        await Batch(steps)
     return left
 
 

@@ -22,8 +22,6 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fairlane.protocol.steps import Operation
-
 
 # ------------------------------------------------------------------ error texts
 # Reads the texts of errors, which `error:{id}` has once: `dead` and `out` only name them.
@@ -32,15 +30,15 @@ if TYPE_CHECKING:
 ERROR_DROPPED = "the error was dropped with its dead sub-request"
 
 
-def error_texts(request_id: str, names: Iterable[bytes]) -> Operation[dict[bytes, str]]:
+async def error_texts(request_id: str, names: Iterable[bytes]) -> dict[bytes, str]:
     """Returns the text of each name, without those that were dropped. No name costs no command."""
     wanted = sorted(set(names))
     if not wanted:
         return {}
-    return _present(wanted, (yield Command(b"HMGET", keys.errors(request_id), *wanted)))
+    return _present(wanted, await Command(b"HMGET", keys.errors(request_id), *wanted))
 
 
-def error_texts_of_many(named: Sequence[tuple[str, set[bytes]]]) -> Operation[dict[bytes, str]]:
+async def error_texts_of_many(named: Sequence[tuple[str, set[bytes]]]) -> dict[bytes, str]:
     """Returns the texts of the names that several requests have, each (request, names).
 
     A name is the digest of its text. So a text is read from the first request that has the name,
@@ -52,14 +50,14 @@ def error_texts_of_many(named: Sequence[tuple[str, set[bytes]]]) -> Operation[di
         first.append((request_id, names - asked))
         others.append((request_id, names & asked))
         asked |= names
-    found = yield from _texts(first)
+    found = await _texts(first)
     missing = [(request_id, names - found.keys()) for request_id, names in others]
-    return found | (yield from _texts(missing))
+    return found | await _texts(missing)
 
 
-def _texts(named: Sequence[tuple[str, set[bytes]]]) -> Operation[dict[bytes, str]]:
+async def _texts(named: Sequence[tuple[str, set[bytes]]]) -> dict[bytes, str]:
     questions = [(request_id, sorted(names)) for request_id, names in named if names]
-    replies = yield from run_all(
+    replies = await run_all(
         [Command(b"HMGET", keys.errors(request_id), *wanted) for request_id, wanted in questions]
     )
     found: dict[bytes, str] = {}
@@ -103,10 +101,10 @@ class Listed:
         return fingerprint_of(self.reason, self.error)
 
 
-def list_dead(request_id: str, after: bytes) -> Operation[list[Listed]]:
+async def list_dead(request_id: str, after: bytes) -> list[Listed]:
     """Returns the page after the dead entry `after` (b"" = the first page); empty at the end."""
     names = keys.request_keys(request_id)
-    rows = yield scripts.list_dead(names, after=after, count=PAGE)
+    rows = await scripts.list_dead(names, after=after, count=PAGE)
     return [
         Listed(dead_id, _index(head), _text(reason), _text(error))
         for dead_id, head, reason, error, _, _ in rows
@@ -137,26 +135,26 @@ class Chosen:
         return [f"{ms}-{seq}" for ms, seq in zip(part[::2], part[1::2], strict=True)]
 
 
-def page_size(request_id: str) -> Operation[int]:
+async def page_size(request_id: str) -> int:
     """Returns how many dead sub-requests have about 4 MiB. Raises RequestNotFound."""
-    state, biggest = yield from read(request_id, "state", "max_body")
+    state, biggest = await read(request_id, "state", "max_body")
     if state in {"", "abandoned"}:
         raise not_found(request_id)
     return min(PAGE // 2, max(1, _PAGE_BYTES // (int(biggest or 0) + settings.MAX_ERROR)))
 
 
-def choose(request_id: str, choice: DeadChoice) -> Operation[tuple[Chosen, list[Any]]]:
+async def choose(request_id: str, choice: DeadChoice) -> tuple[Chosen, list[Any]]:
     """Returns the chosen dead sub-requests, and the names in the choice that match none.
 
     Raises RequestNotFound.
     """
-    yield from page_size(request_id)
+    await page_size(request_id)
     missing: set[Any] = {*(choice.fingerprints or ()), *(choice.indexes or ())}
     if choice != ALL and not missing:
         return Chosen(), []
     wanted = frozenset(missing)
     chosen, after = Chosen(), b""
-    while page := (yield from list_dead(request_id, after)):
+    while page := await list_dead(request_id, after):
         after = page[-1].dead_id
         for one in page:
             name = one.fingerprint if choice.fingerprints else one.index
@@ -175,39 +173,39 @@ def none_with(request_id: str, choice: DeadChoice, missing: list[Any]) -> DeadNo
     )
 
 
-def count_dead(request_id: str) -> Operation[int]:
+async def count_dead(request_id: str) -> int:
     """Returns how many dead sub-requests are kept: neither requeued nor dropped."""
-    return int((yield Command(b"XLEN", keys.dead(request_id))))
+    return int(await Command(b"XLEN", keys.dead(request_id)))
 
 
-def read_dead(request_id: str, after: str) -> Operation[list[DeadSubRequest]]:
+async def read_dead(request_id: str, after: str) -> list[DeadSubRequest]:
     """Returns the next page, with bodies, after the `dead_id` seen last ("" = the first page).
 
     Empty at the end. Raises RequestNotFound.
     """
-    count = yield from page_size(request_id)
+    count = await page_size(request_id)
     start = f"({after}" if after else "-"
-    entries = yield Command(b"XRANGE", keys.dead(request_id), start, "+", b"COUNT", count)
-    return (yield from sub_requests(request_id, entries))
+    entries = await Command(b"XRANGE", keys.dead(request_id), start, "+", b"COUNT", count)
+    return await sub_requests(request_id, entries)
 
 
-def sub_requests(
+async def sub_requests(
     request_id: str, entries: Sequence[tuple[bytes, list[bytes]]]
-) -> Operation[list[DeadSubRequest]]:
+) -> list[DeadSubRequest]:
     """Reads some entries of `dead:{id}`, and the texts of their errors."""
-    (found,) = yield from sub_requests_of_many([(request_id, entries)])
+    (found,) = await sub_requests_of_many([(request_id, entries)])
     return found
 
 
-def sub_requests_of_many(
+async def sub_requests_of_many(
     read: Sequence[tuple[str, Sequence[tuple[bytes, list[bytes]]]]],
-) -> Operation[list[list[DeadSubRequest]]]:
+) -> list[list[DeadSubRequest]]:
     """Reads some entries of `dead:{id}` of each request, and the texts of their errors."""
     fields_of = [
         [(dead_id, dict(zip(flat[::2], flat[1::2], strict=True))) for dead_id, flat in entries]
         for _, entries in read
     ]
-    texts = yield from error_texts_of_many(
+    texts = await error_texts_of_many(
         [
             (request_id, {fields[b"error"] for _, fields in entries})
             for (request_id, _), entries in zip(read, fields_of, strict=True)
@@ -234,16 +232,16 @@ def _sub_request(
     )
 
 
-def group_dead(request_id: str, most: int | None = None) -> Operation[list[DeadGroup]]:
+async def group_dead(request_id: str, most: int | None = None) -> list[DeadGroup]:
     """Groups a request's dead sub-requests by fingerprint, most first. Raises RequestNotFound.
 
     With `most`, it reads no further page after so many, the first to die.
     """
-    yield from page_size(request_id)
+    await page_size(request_id)
     groups: dict[str, DeadGroup] = {}
     after, count = b"", 0
     while most is None or count < most:
-        page = yield from list_dead(request_id, after)
+        page = await list_dead(request_id, after)
         if not page:
             break
         after, count = page[-1].dead_id, count + len(page)
@@ -275,42 +273,42 @@ class WithDead(NamedTuple):
     dead: int
 
 
-def queue_dead(queue: str) -> Operation[dict[str, Any]]:
+async def queue_dead(queue: str) -> dict[str, Any]:
     """Returns which requests of a queue have dead sub-requests: unfinished first, then the newest.
 
     {"requests": [{"id", "state", "dead", "reasons": {reason: count}}], "more"}. Sorts 10,000 dead
     of each by reason; `more` is how many requests were not read: see requests_with_dead.
     """
-    having, more = yield from requests_with_dead(queue)
+    having, more = await requests_with_dead(queue)
     found = []
     for one in having:
-        reasons = yield from _reasons(one.id)
+        reasons = await _reasons(one.id)
         found.append({**one._asdict(), "reasons": reasons})
     return {"requests": found, "more": more}
 
 
-def requests_with_dead(queue: str) -> Operation[tuple[list[WithDead], int]]:
+async def requests_with_dead(queue: str) -> tuple[list[WithDead], int]:
     """Returns the requests that have dead sub-requests, and how many requests were not read.
 
     Unfinished ones are first, then the newest. Reads 1,000 unfinished and 10,000 ended requests.
     """
-    ids, more = yield from _candidates(queue)
+    ids, more = await _candidates(queue)
     found = []
     for start in range(0, len(ids), PAGE):
         part = ids[start : start + PAGE]
-        counts = yield Batch([Command(b"XLEN", keys.dead(one)) for one in part])
+        counts = await Batch([Command(b"XLEN", keys.dead(one)) for one in part])
         having = [(one, count) for one, count in zip(part, counts, strict=True) if count]
         asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one, _ in having]
-        stored = (yield Batch(asked)) if asked else []
+        stored = await Batch(asked) if asked else []
         for (one, count), (state, home) in zip(having, stored, strict=True):
             if state is not None and home == queue.encode():
                 found.append(WithDead(one, _text(state), count))
     return found, more
 
 
-def _candidates(queue: str) -> Operation[tuple[list[str], int]]:
+async def _candidates(queue: str) -> tuple[list[str], int]:
     """Returns the requests that may have dead sub-requests, and how many were left out."""
-    active, names, logged = yield Batch(
+    active, names, logged = await Batch(
         [
             Command(b"ZCARD", keys.active(queue)),
             Command(b"ZRANGE", keys.active(queue), 0, PAGE - 1),
@@ -321,7 +319,7 @@ def _candidates(queue: str) -> Operation[tuple[list[str], int]]:
     before, looked = b"+", 0
     while looked < _LOOK_AT:
         log = keys.completed(queue)
-        entries = yield Command(b"XREVRANGE", log, before, b"-", b"COUNT", PAGE)
+        entries = await Command(b"XREVRANGE", log, before, b"-", b"COUNT", PAGE)
         for entry_id, fields in entries:
             before = b"(" + entry_id
             ending = as_text(fields)
@@ -333,10 +331,10 @@ def _candidates(queue: str) -> Operation[tuple[list[str], int]]:
     return list(ids), max(0, active - len(names)) + max(0, logged - looked)
 
 
-def _reasons(request_id: str) -> Operation[dict[str, int]]:
+async def _reasons(request_id: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     after, looked = b"", 0
-    while looked < _LOOK_AT and (page := (yield from list_dead(request_id, after))):
+    while looked < _LOOK_AT and (page := await list_dead(request_id, after)):
         after = page[-1].dead_id
         looked += len(page)
         for one in page:
@@ -363,29 +361,29 @@ MOST_GROUPED = 100_000  # dead sub-requests of one request, or of a queue, that 
 _MAX_EXAMPLES = 5  # requests that are named of a group
 
 
-def request_errors(request_id: str, most: int = MOST_GROUPED) -> Operation[RequestErrors]:
+async def request_errors(request_id: str, most: int = MOST_GROUPED) -> RequestErrors:
     """Returns the failures of a request; it groups `most` dead ones. Raises RequestNotFound."""
-    counts = yield from progress(request_id)
-    retries, due_ms = yield from waiting_retries(request_id)
-    groups = yield from group_dead(request_id, most)
-    kept = yield from count_dead(request_id)
+    counts = await progress(request_id)
+    retries, due_ms = await waiting_retries(request_id)
+    groups = await group_dead(request_id, most)
+    kept = await count_dead(request_id)
     more = max(0, kept - sum(group.count for group in groups))
-    now_ms = yield from moment(request_id)
+    now_ms = await moment(request_id)
     return RequestErrors(counts, groups, more, retries, due_ms, now_ms)
 
 
-def queue_errors(queue: str, most: int = MOST_GROUPED) -> Operation[QueueErrors]:
+async def queue_errors(queue: str, most: int = MOST_GROUPED) -> QueueErrors:
     """Returns the failures of the requests of a queue: unfinished ones first, then the newest.
 
     Reads the requests that requests_with_dead returns, until `most` dead ones were read.
     """
-    having, unread = yield from requests_with_dead(queue)
+    having, unread = await requests_with_dead(queue)
     groups: dict[str, FailureGroup] = {}
     read = 0
     for one in having:
         if read >= most:
             break
-        for group in (yield from group_dead(one.id, most - read)):
+        for group in await group_dead(one.id, most - read):
             read += group.count
             known = groups.get(group.fingerprint)
             if known is None:

@@ -7,6 +7,7 @@ Redis that is unfit for a queue. If a command is refused, the other checks still
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
@@ -14,7 +15,7 @@ from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.audit import Suspect, queued_long, remint_lost, still_lost
 from fairlane.operations.batching import run_all, run_each
-from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding, once
+from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
 from fairlane.operations.request_checks import (
     FIELDS,
     QUEUE,
@@ -51,9 +52,9 @@ _ENTRY = re.compile(rb"\d{12,}-\d+")
 _FEW = re.compile(rb"\d{1,4}:")
 
 
-def primaries() -> Operation[list[Any]]:
+async def primaries() -> list[Any]:
     """Returns the addresses of a cluster's primaries now; for a single server [None]."""
-    found: list[Any] = yield Nodes()
+    found: list[Any] = await Nodes()
     return found
 
 
@@ -78,53 +79,53 @@ class Walk:
         """Returns True if there is nothing left to check."""
         return self._nodes == [] and (not self.thorough or self._dispatch.is_over)
 
-    def page(self) -> Operation[list[Finding]]:
+    async def page(self) -> list[Finding]:
         """Checks the next page. After RedisUnreachable, the next call checks the same page."""
         if self._nodes != []:
-            return (yield from self._requests())
-        return (yield from self._dispatch.page())
+            return await self._requests()
+        return await self._dispatch.page()
 
     # The keys of all requests.
 
-    def _requests(self) -> Operation[list[Finding]]:
-        node, cursor, keys_there = yield from self._scan()
+    async def _requests(self) -> list[Finding]:
+        node, cursor, keys_there = await self._scan()
         found: list[Finding] = []
         live: list[Row] = []
         parts: dict[str, set[str]] = {}
         for part, request_id in filter(None, map(keys.part_and_id, keys_there)):
             parts.setdefault(request_id, set()).add(part)
-        seconds, _ = (yield OnNode(node, Command(b"TIME"))) if keys_there else (0, 0)
+        seconds, _ = await OnNode(node, Command(b"TIME")) if keys_there else (0, 0)
         if self.thorough:
-            found += yield from _endless([key for key in keys_there if keys.beside(key)])
-            found += yield from check_messages(keys_there, int(seconds) * 1000)
+            found += await _endless([key for key in keys_there if keys.beside(key)])
+            found += await check_messages(keys_there, int(seconds) * 1000)
         if parts:
-            rows, strays = yield from _rows([name for name in parts if "req" in parts[name]])
+            rows, strays = await _rows([name for name in parts if "req" in parts[name]])
             mine = [row for row in rows if row.queue == self.queue]
             page = Page(self.queue, int(seconds) * 1000, mine)
             live = page.live
             found += strays
             for check in REQUEST if self.thorough else REBUILD:
-                found += yield from check(page)
+                found += await check(page)
             if self.thorough:
-                found += yield from _orphans(parts, {row.id for row in rows})
+                found += await _orphans(parts, {row.id for row in rows})
             self.looked += len(mine)
         if cursor is not None:
             self._step(node, cursor)
         if self.thorough:
-            found += yield from self._lost_tokens(live)
+            found += await self._lost_tokens(live)
         return found
 
-    def _scan(self) -> Operation[tuple[Any, bytes | None, list[bytes]]]:
+    async def _scan(self) -> tuple[Any, bytes | None, list[bytes]]:
         """Returns a node, its next cursor, and a page of its keys; skips former primaries."""
         if self._nodes is None:
-            self._nodes = yield Nodes()
+            self._nodes = await Nodes()
         pattern = keys.EVERY_TAGGED_KEY if self.thorough else keys.EVERY_REQUEST_HASH
         node = self._nodes[0]
         words = (b"SCAN", self._cursor, b"MATCH", pattern, b"COUNT", PAGE)
         try:
-            cursor, found = yield OnNode(node, Command(*words))
+            cursor, found = await OnNode(node, Command(*words))
         except RedisUnreachable:
-            present = yield Nodes()
+            present = await Nodes()
             if node in present:
                 raise
             self._walked.append(node)
@@ -142,11 +143,11 @@ class Walk:
 
     # Tokens.
 
-    def _lost_tokens(self, live: Iterable[Row]) -> Operation[list[Finding]]:
+    async def _lost_tokens(self, live: Iterable[Row]) -> list[Finding]:
         """Finds permits whose tokens are nowhere; reads when there are many, and at the end."""
         for row in live:
             try:
-                self._suspects += yield from queued_long(row.id)
+                self._suspects += await queued_long(row.id)
             except RedisUnreachable:
                 raise
             except FairlaneError:  # a finding of `unsound`
@@ -154,7 +155,7 @@ class Walk:
         if not self._suspects or (len(self._suspects) < _LONG and self._nodes != []):
             return []
         suspects, self._suspects = self._suspects, []
-        spread = yield from read_shards(self.queue)
+        spread = await read_shards(self.queue)
         astray: dict[str, list[Suspect]] = {}
         for one in suspects:
             if one.shard not in spread.served:
@@ -163,7 +164,7 @@ class Walk:
         what = "has tokens in shards that its queue does not have (any more)"
         remedy = "move them to where they are looked for"
         found = [self._reminted("astray", name, what, remedy, astray[name]) for name in astray]
-        for name, lost in (yield from still_lost(self.queue, rest)).items():
+        for name, lost in (await still_lost(self.queue, rest)).items():
             what = f"waits for {plural(len(lost), 'token')} nowhere to be found"
             found.append(self._reminted("lost tokens", name, what, "mint them again", lost))
         return found
@@ -171,15 +172,15 @@ class Walk:
     def _reminted(
         self, check: str, name: str, what: str, remedy: str, permits: list[Suspect]
     ) -> Finding:
-        return Finding(check, BAD, what, remedy, name, remint_lost(self.queue, permits))
+        return Finding(check, BAD, what, remedy, name, partial(remint_lost, self.queue, permits))
 
 
-def _rows(ids: list[str]) -> Operation[tuple[list[Row], list[Finding]]]:
+async def _rows(ids: list[str]) -> tuple[list[Row], list[Finding]]:
     """Returns the requests of these ids, whatever their queue, and findings for broken hashes.
 
     An intent that was given up is neither.
     """
-    replies = yield from run_each([hmget(name, *FIELDS) for name in ids])
+    replies = await run_each([hmget(name, *FIELDS) for name in ids])
     rows, strays = [], []
     for name, reply in zip(ids, replies, strict=True):
         if isinstance(reply, FairlaneError):
@@ -196,22 +197,22 @@ def _rows(ids: list[str]) -> Operation[tuple[list[Row], list[Finding]]]:
 # Keys without a request.
 
 
-def _endless(staged: list[bytes]) -> Operation[list[Finding]]:
+async def _endless(staged: list[bytes]) -> list[Finding]:
     """Finds keys of a sink without a TTL: they must expire, with or without their request."""
-    ttls = yield from run_all([Command(b"PTTL", key) for key in staged])
+    ttls = await run_all([Command(b"PTTL", key) for key in staged])
     found = []
     for key, ttl in zip(staged, ttls, strict=True):
         if ttl == -1:
             what, name = f"{key.decode()} has no end", keys.beside(key) or ""
-            repair = once(Command(b"PEXPIRE", key, settings.PINNED_MS))
+            repair = partial(Command, b"PEXPIRE", key, settings.PINNED_MS)
             found.append(Finding("orphan", BAD, what, "let it expire in a week", name, repair))
     return found
 
 
-def _orphans(parts: dict[str, set[str]], known: set[str]) -> Operation[list[Finding]]:
+async def _orphans(parts: dict[str, set[str]], known: set[str]) -> list[Finding]:
     away = [name for name in parts if "req" not in parts[name]]  # the hash came on another page
     asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in away]
-    states = yield from run_each(asked)
+    states = await run_each(asked)
     known |= {
         name
         for name, state in zip(away, states, strict=True)
@@ -221,23 +222,23 @@ def _orphans(parts: dict[str, set[str]], known: set[str]) -> Operation[list[Find
     for name in [name for name in parts if name not in known]:
         names = keys.request_keys(name)
         rest = [key for key in names if key != keys.request_hash(name)]
-        ttls = yield Batch([Command(b"PTTL", key) for key in rest])
+        ttls = await Batch([Command(b"PTTL", key) for key in rest])
         stray = [key for key, ttl in zip(rest, ttls, strict=True) if ttl == -1]
         here = {keys.request_keys(name)[keys.REQUEST_PARTS.index(p)] for p in parts[name]}
         if not stray or stray[0] not in here:  # it is reported on the page of its first key
             continue
         shown = ", ".join(key.decode() for key in stray)
-        if not (yield from _are_ours(name)):
+        if not await _are_ours(name):
             what = f"{shown}: no request, and maybe another program's"
             found.append(Finding("stray", NOTE, what, subject=name))
             continue
-        repair = once(scripts.expire_leftovers(names, ttl=settings.MARKER_MS))
+        repair = partial(scripts.expire_leftovers, names, ttl=settings.MARKER_MS)
         what, remedy = f"{shown}: no request", "let them expire in a day"
         found.append(Finding("orphan", BAD, what, remedy, name, repair))
     return found
 
 
-def _are_ours(name: str) -> Operation[bool]:
+async def _are_ours(name: str) -> bool:
     """Returns True if these keys are ours. Other programs may name theirs counter:{x} as well."""
     stream, _, _, permits, _, retries, results, dead, few, _ = keys.request_keys(name)
     asked = [
@@ -249,7 +250,7 @@ def _are_ours(name: str) -> Operation[bool]:
         Command(b"GETRANGE", few, 0, 5),
     ]
     groups, found, waiting, out, buried, bodies = [
-        [] if isinstance(reply, FairlaneError) else reply for reply in (yield from run_each(asked))
+        [] if isinstance(reply, FairlaneError) else reply for reply in await run_each(asked)
     ]
     return bool(
         any(stream in group for group in groups)
@@ -286,16 +287,14 @@ def examine(
         yield _page(walk, failed)
 
 
-def examine_servers(
-    clock: Callable[[], float], wall_ms: Callable[[], int]
-) -> Operation[list[Finding]]:
+async def examine_servers(clock: Callable[[], float], wall_ms: Callable[[], int]) -> list[Finding]:
     """Runs the checks of every server. Raises RedisUnreachable if none answers."""
     found: dict[str, dict[tuple[str, str], tuple[Finding, list[Any]]]] = {}
-    nodes = yield Nodes()
+    nodes = await Nodes()
     unanswered = 0
     for node in nodes:
         try:
-            checks = yield from _node(node, clock, wall_ms)
+            checks = await _node(node, clock, wall_ms)
         except RedisUnreachable as error:
             unanswered += 1
             if unanswered == len(nodes):
@@ -312,21 +311,21 @@ def examine_servers(
     ]
 
 
-def examine_queue(queue: str) -> Operation[list[Finding]]:
+async def examine_queue(queue: str) -> list[Finding]:
     """Runs the checks of one queue as a whole; a check that fails is a finding, too."""
-    nodes = yield Nodes()
+    nodes = await Nodes()
     found = []
     try:
         for check in QUEUE:
-            found += yield from check(queue, nodes)
+            found += await check(queue, nodes)
     except FairlaneError as error:
         found.append(_unread("queue", "the queue", error))
     return found
 
 
-def _page(walk: Walk, failed: list[Finding]) -> Operation[list[Finding]]:
+async def _page(walk: Walk, failed: list[Finding]) -> list[Finding]:
     try:
-        found = yield from walk.page()
+        found = await walk.page()
     except FairlaneError as error:
         failed.append(_unread("requests", f"after {walk.looked:,} requests the others", error))
         return failed
@@ -349,51 +348,49 @@ def _of_nodes(check: Finding, there: list[Any], count: int) -> Finding:
     return Finding(check.check, check.severity, f"{shown}: {check.what}", check.remedy)
 
 
-def _node(
-    node: Any, clock: Callable[[], float], wall_ms: Callable[[], int]
-) -> Operation[list[Finding]]:
-    text = yield from _ask(node, b"INFO")
+async def _node(node: Any, clock: Callable[[], float], wall_ms: Callable[[], int]) -> list[Finding]:
+    text = await _ask(node, b"INFO")
     if text is None:
         remedy = "let the user of the URL run INFO"
         return [Finding("version", WARN, "INFO is refused: nothing is known of the server", remedy)]
     info = read_info(text)
-    config = yield from _config(node)
+    config = await _config(node)
     cluster = {}
     if info.get("cluster_enabled") == "1":
-        cluster = read_info((yield from _ask(node, b"CLUSTER", b"INFO")) or b"")
+        cluster = read_info(await _ask(node, b"CLUSTER", b"INFO") or b"")
     checks = list(judge(Facts(info, config, cluster)))
     if cluster and node is None:
         what = "this is one node of a cluster, and the URL names it as if it were alone"
         checks.append(Finding("address", WARN, what, "name the cluster: redis+cluster://host:port"))
-    checks.append((yield from _time(node, wall_ms)))
-    checks.append((yield from _latency(node, clock)))
-    scripts = yield from _scripts(node, info)
+    checks.append(await _time(node, wall_ms))
+    checks.append(await _latency(node, clock))
+    scripts = await _scripts(node, info)
     return [*checks, *scripts]
 
 
-def _ask(node: Any, *words: bytes) -> Operation[Any]:
+async def _ask(node: Any, *words: bytes) -> Any:
     """Returns a node's reply; None if the node refuses. Raises RedisUnreachable."""
     try:
-        return (yield OnNode(node, Command(*words)))
+        return await OnNode(node, Command(*words))
     except RedisUnreachable:
         raise
     except FairlaneError:
         return None
 
 
-def _config(node: Any) -> Operation[dict[str, str] | None]:
+async def _config(node: Any) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for name in _SETTINGS:
-        reply = yield from _ask(node, b"CONFIG", b"GET", name.encode())
+        reply = await _ask(node, b"CONFIG", b"GET", name.encode())
         if reply is None:
             return None
         found |= {reply[i].decode(): reply[i + 1].decode() for i in range(0, len(reply), 2)}
     return found
 
 
-def _time(node: Any, wall_ms: Callable[[], int]) -> Operation[Finding]:
+async def _time(node: Any, wall_ms: Callable[[], int]) -> Finding:
     before = wall_ms()
-    answer = yield from _ask(node, b"TIME")
+    answer = await _ask(node, b"TIME")
     after = wall_ms()
     if answer is None:
         remedy = "let the user of the URL run TIME: every script asks for it"
@@ -407,11 +404,11 @@ def _time(node: Any, wall_ms: Callable[[], int]) -> Operation[Finding]:
     return Finding("clock", WARN, what, remedy)
 
 
-def _latency(node: Any, clock: Callable[[], float]) -> Operation[Finding]:
+async def _latency(node: Any, clock: Callable[[], float]) -> Finding:
     taken = []
     for _ in range(_PINGS):
         began = clock()
-        if (yield from _ask(node, b"PING")) is None:
+        if await _ask(node, b"PING") is None:
             what = "PING is refused: how long a round trip takes is not readable"
             return Finding("latency", WARN, what, "let the user of the URL run PING")
         taken.append((clock() - began) * 1000)
@@ -429,14 +426,14 @@ def _ms(ms: float) -> str:
     return "under 1 ms" if ms < 1 else f"{ms:.0f} ms"
 
 
-def _scripts(node: Any, info: dict[str, str]) -> Operation[list[Finding]]:
+async def _scripts(node: Any, info: dict[str, str]) -> list[Finding]:
     scripts, dialect = list(library()), Dialect.of(info)
     shas = [script.sha(dialect) for script in scripts]
-    reply = yield from _ask(node, b"SCRIPT", b"EXISTS", *shas)
+    reply = await _ask(node, b"SCRIPT", b"EXISTS", *shas)
     if reply is None:
         return [Finding("scripts", OK, "what is loaded is not readable")]
     missing = [script.name for script, there in zip(scripts, reply, strict=True) if not there]
-    if missing and (yield from _ask(node, b"EVAL", b"return 1", b"0")) is None:
+    if missing and await _ask(node, b"EVAL", b"return 1", b"0") is None:
         what = f"{len(missing)} of {len(scripts)} are not loaded, and this user may not load them"
         remedy = "run `fairlane scripts load` as a user with that right; --watch keeps them loaded"
         return [Finding("scripts", WARN, what, remedy)]

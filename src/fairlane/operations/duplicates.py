@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
     from fairlane.operations.new_request import NewRequest
     from fairlane.protocol.replies import Summary
-    from fairlane.protocol.steps import Operation
 
 
 _OF_OTHER = ("state", "born", "queue")
 _PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # while what was cancelled ends
 
 
-def make_way(new: NewRequest, other: Summary) -> Operation[None]:
+async def make_way(new: NewRequest, other: Summary) -> None:
     """Returns when the new request may be tried again, because the other one was cancelled.
 
     Raises RequestKept if the other one stays, and RequestExists if it does not end soon.
@@ -36,48 +35,48 @@ def make_way(new: NewRequest, other: Summary) -> Operation[None]:
         raise RequestKept(new.id, other.total)
     if other.state != b"cancelling":  # it counts no more; what workers hold of it ends first
         how = new.policy.on_duplicate
-        if how == "keep" or (how == "debounce" and (yield from _has_started(new.id))):
+        if how == "keep" or (how == "debounce" and await _has_started(new.id)):
             raise RequestKept(new.id, other.total)
-    yield from ask_guard(new, other)
-    yield from _cancel(new)
+    await ask_guard(new, other)
+    await _cancel(new)
 
 
-def ask_guard(new: NewRequest, other: Summary, *, is_same: bool = False) -> Operation[None]:
+async def ask_guard(new: NewRequest, other: Summary, *, is_same: bool = False) -> None:
     """Lets the guard of a new request judge the other request of its id; raises what it raises."""
     if new.guard is None:
         return
-    (by,) = yield from read(new.id, "by")
-    yield from new.guard(Other(new.id, by, other.born, is_same))
+    (by,) = await read(new.id, "by")
+    await new.guard(Other(new.id, by, other.born, is_same))
 
 
-def _has_started(request_id: str) -> Operation[bool]:
+async def _has_started(request_id: str) -> bool:
     """Returns True if a worker had a part of the request, or it was submitted without a delay.
 
     `seq` is at least the time of the last lease in us (lua/v1/lib/lease/acquire.lua). So it shows
     an attempt that failed, too.
     """
-    opens, seq, born = yield from read(request_id, "opens", "seq", "born")
+    opens, seq, born = await read(request_id, "opens", "seq", "born")
     return not int(opens or 0) or int(seq or 0) >= 1_000 * int(born or 0)
 
 
-def _cancel(new: NewRequest) -> Operation[None]:
+async def _cancel(new: NewRequest) -> None:
     names, queue = keys.request_keys(new.id), new.policy.queue
     for pause_s in (0.0, *_PAUSES_S):
         if pause_s:
-            yield Pause(pause_s)
-        reply = yield from scripts.cancel(names, reason="replaced").run()
+            await Pause(pause_s)
+        reply = await scripts.cancel(names, reason="replaced")
         if calls := follow_up(queue, (new.id, reply)):
-            yield Batch(calls)
+            await Batch(calls)
         if not reply.is_ok:  # ended, or gone
             return
-        yield from count_stop(queue)
+        await count_stop(queue)
     raise RequestExists(
         f"request {new.id} is being cancelled, and workers or programs still hold a part of it: "
         "submit it again when it has ended"
     )
 
 
-def check_others(group: Sequence[NewRequest]) -> Operation[None]:
+async def check_others(group: Sequence[NewRequest]) -> None:
     """Notes which lives of other requests each new one starts after.
 
     Raises RequestNotFound for a request that does not exist, InvalidArgument for a circle. A repeat
@@ -88,16 +87,14 @@ def check_others(group: Sequence[NewRequest]) -> Operation[None]:
             raise InvalidArgument(f"request {new.id} cannot start after itself")
     others = list(dict.fromkeys(name for new in group for name in new.policy.after))
     asked = [new for new in group if new.policy.after]
-    rows = yield from run_all([hmget(name, *_OF_OTHER) for name in others])
+    rows = await run_all([hmget(name, *_OF_OTHER) for name in others])
     known = {
         name: Life(name, int(born or 0), queue)
         for name, row in zip(others, rows, strict=True)
         for state, born, queue in [parse_fields(_OF_OTHER, row)]
         if state and state != "abandoned"
     }
-    states = yield from run_all(
-        [Command(b"HGET", keys.request_hash(new.id), b"state") for new in asked]
-    )
+    states = await run_all([Command(b"HGET", keys.request_hash(new.id), b"state") for new in asked])
     for new, state in zip(asked, states, strict=True):
         missing = [name for name in new.policy.after if name not in known]
         may_be_repeat = state is not None and not new.policy.on_duplicate
@@ -108,12 +105,12 @@ def check_others(group: Sequence[NewRequest]) -> Operation[None]:
             )
         lives = [known.get(name, Life(name)) for name in new.policy.after]
         if state is not None:  # others may wait for the id
-            yield from _check_no_circle(new.id, lives)
+            await _check_no_circle(new.id, lives)
         new.lives = lives_text(lives)
 
 
-def _check_no_circle(request_id: str, lives: Sequence[Life]) -> Operation[None]:
-    circles = yield from find_circles({request_id: lives})
+async def _check_no_circle(request_id: str, lives: Sequence[Life]) -> None:
+    circles = await find_circles({request_id: lives})
     if circles:
         raise InvalidArgument(
             f"request {request_id} would wait in a circle: {circle_text(circles[0])}; cancel one "

@@ -7,27 +7,28 @@ need no confirmation, because doctor and auditor make them again from the reques
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.common.text import exact
 from fairlane.errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.replies import CANCELLED
-from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Operation
+from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed
 
 if TYPE_CHECKING:
     from fairlane.protocol.scripts import ConfirmReply
+    from fairlane.protocol.steps import R
 
 
-def check_replicas(request_id: str, replicas: int) -> Operation[None]:
+async def check_replicas(request_id: str, replicas: int) -> None:
     """Raises RedisUnfit when the request's server has fewer replicas than that at all.
 
     So nothing is written, and no caller waits, for a confirmation that cannot come.
     """
     # INFO goes where the step with a key goes: to the server of this request.
     ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"INFO", b"replication")]
-    _, info = yield Batch(ask)
+    _, info = await Batch(ask)
     online = count_online(info)
     if online < replicas:
         raise RedisUnfit(
@@ -42,15 +43,15 @@ def count_online(info: bytes | str) -> int:
     return sum(line.startswith("slave") and ",state=online," in line for line in text.splitlines())
 
 
-def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[None]:
+async def confirm_submission(request_id: str, replicas: int, chain: str) -> None:
     """Confirms that a submission is on the replicas; `chain` is the digest of all of it.
 
     Raises NotDurable, RequestLost when a failover took some of it before, and RequestEnded when it
     was cancelled before.
     """
     call = _call(request_id)
-    found: Confirmed = yield Confirm(call, replicas)
-    reply = call.reply(found.reply)
+    found: Confirmed = await Confirm(call, replicas)
+    reply = found.reply
     # Open: the seal is lost, which changes no digest.
     if reply.is_gone or reply.chain.decode() != chain or reply.open:
         raise RequestLost(
@@ -69,7 +70,7 @@ def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[
         )
 
 
-def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
+async def confirm_end(request_id: str, replicas: int, state: str) -> bool:
     """Confirms that an end is on the replicas; returns False if a failover took it back before.
 
     Returns True immediately for a request with durable=0. Raises NotDurable.
@@ -77,8 +78,8 @@ def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
     if not replicas:
         return True
     call = _call(request_id)
-    found: Confirmed = yield Confirm(call, replicas)
-    reply = call.reply(found.reply)
+    found: Confirmed = await Confirm(call, replicas)
+    reply = found.reply
     if reply.is_gone or reply.state.decode() != state:
         return False
     if is_short(found, replicas):
@@ -89,23 +90,20 @@ def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
     return True
 
 
-def confirm_settled(
-    call: Call[Any], request_id: str, replicas: int
-) -> Operation[tuple[list[Any], str]]:
+async def confirm_settled(call: Call[R], request_id: str, replicas: int) -> tuple[R, str]:
     """Settles entries of a slice and confirms that; returns the reply, and what is not confirmed.
 
     The second is "" if all is confirmed. Only after `ok` has this call written. After `already` and
     `ended` another write is confirmed.
     """
-    found: Confirmed = yield Confirm(call, replicas)
-    settled: list[Any] = found.reply
-    reply = call.reply(settled)
-    if reply.is_lost or reply.is_gone:  # nothing was settled
+    found: Confirmed = await Confirm(call, replicas)
+    settled = found.reply
+    if settled.is_lost or settled.is_gone:  # nothing was settled
         return settled, ""
-    if not reply.is_ok:
+    if not settled.is_ok:
         again = _call(request_id)
         again.away_s = call.away_s
-        found = yield Confirm(again, replicas)
+        found = await Confirm(again, replicas)
     return settled, _shortfall(found, replicas) if is_short(found, replicas) else ""
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from fairlane.model import Progress, Token
     from fairlane.operations.backlog import Waiting
     from fairlane.protocol.request_hash import HeldPermit
-    from fairlane.protocol.steps import Operation
 
 
 # ------------------------------------------------------------------ facts
@@ -113,22 +112,22 @@ class QueueFacts(NamedTuple):
     opens_ms: int = 0
 
 
-def read_queue(queue: str) -> Operation[QueueFacts]:
+async def read_queue(queue: str) -> QueueFacts:
     """Returns what holds up all requests of a queue."""
-    (until, text), time = yield Batch(
+    (until, text), time = await Batch(
         [Command(b"HMGET", keys.conf(queue), b"paused_until", b"rate"), Command(b"TIME")]
     )
     now_ms = time_ms(time)
-    beats = yield Command(b"ZCOUNT", keys.workers(queue), now_ms - LATEST_MS, b"+inf")
+    beats = await Command(b"ZCOUNT", keys.workers(queue), now_ms - LATEST_MS, b"+inf")
     rate = parse_queue_rate(queue, text)
-    opens_ms = 0 if rate is None else (yield from opens(rate, now_ms))
+    opens_ms = 0 if rate is None else await opens(rate, now_ms)
     return QueueFacts(queue, QueuePause(read_until(until), now_ms), beats, rate, opens_ms)
 
 
-def read_request(request_id: str) -> Operation[RequestFacts | None]:
+async def read_request(request_id: str) -> RequestFacts | None:
     """Returns what a request waits for; None if there is no such request."""
     leases, retries = keys.leases(request_id), keys.retries(request_id)
-    fields, held, permits, waiting, first, time = yield Batch(
+    fields, held, permits, waiting, first, time = await Batch(
         [
             Command(b"HGETALL", keys.request_hash(request_id)),
             Command(b"ZCARD", leases),
@@ -145,7 +144,7 @@ def read_request(request_id: str) -> Operation[RequestFacts | None]:
     next_due_ms = int(float(first[1])) if first else 0
     due = 0
     if first and next_due_ms <= now_ms:
-        due = yield Command(b"ZCOUNT", retries, b"-inf", now_ms)
+        due = await Command(b"ZCOUNT", retries, b"-inf", now_ms)
     mode, lives = read_lives(progress.detail.get("after", ""))
     is_held_back = bool(mode) and progress.opens_ms == NEVER_MS
     left = [life for life in lives if not life.is_over] if is_held_back else []
@@ -159,27 +158,27 @@ def read_request(request_id: str) -> Operation[RequestFacts | None]:
         due=due,
         next_due_ms=next_due_ms,
         last_chunk_ms=number(progress.detail, "last_ms"),
-        holders=(yield from read_holders(request_id, permits)),
+        holders=await read_holders(request_id, permits),
         after=mode if is_held_back else "",
-        others=(yield from _others(left[:_MOST_OTHERS])),
+        others=await _others(left[:_MOST_OTHERS]),
         more_others=max(0, len(left) - _MOST_OTHERS),
-        rates_open_ms=(yield from _rates_open(progress, now_ms)),
-        circle=(yield from _circle({request_id: waits})) if waits else (),
+        rates_open_ms=await _rates_open(progress, now_ms),
+        circle=await _circle({request_id: waits}) if waits else (),
     )
 
 
-def _rates_open(progress: Progress, now_ms: int) -> Operation[int]:
+async def _rates_open(progress: Progress, now_ms: int) -> int:
     latest = 0
     for rate in progress.rates if progress.is_rate_limited else ():
-        latest = max(latest, (yield from opens(rate, now_ms, progress.id)))
+        latest = max(latest, await opens(rate, now_ms, progress.id))
     return latest
 
 
-def read_holders(request_id: str, names: list[bytes]) -> Operation[list[HeldPermit]]:
+async def read_holders(request_id: str, names: list[bytes]) -> list[HeldPermit]:
     """Returns the holders of these permits; one that was just returned is left out."""
     if not names:
         return []
-    texts = yield Command(b"HMGET", keys.permits(request_id), *names)
+    texts = await Command(b"HMGET", keys.permits(request_id), *names)
     pairs = zip(names, texts, strict=True)
     fields = {
         name.decode(): text.decode("utf-8", "replace") for name, text in pairs if text is not None
@@ -187,13 +186,13 @@ def read_holders(request_id: str, names: list[bytes]) -> Operation[list[HeldPerm
     return list(request_hash.held(fields))
 
 
-def _circle(waiting: dict[str, list[Life]]) -> Operation[tuple[str, ...]]:
-    circles = yield from find_circles(waiting)
+async def _circle(waiting: dict[str, list[Life]]) -> tuple[str, ...]:
+    circles = await find_circles(waiting)
     return tuple(circles[0]) if circles else ()
 
 
-def _others(lives: list[Life]) -> Operation[list[Other]]:
-    rows = yield from run_each_or_error([hmget(life.id, *_OTHER) for life in lives])
+async def _others(lives: list[Life]) -> list[Other]:
+    rows = await run_each_or_error([hmget(life.id, *_OTHER) for life in lives])
     found = []
     for life, row in zip(lives, rows, strict=True):
         if isinstance(row, FairlaneError):
@@ -220,7 +219,7 @@ _FIRST = 2  # entries of the first page: how large they are is not known yet
 _LEASE_FIELDS = ("state", "born")
 
 
-def recent_leases(request_id: str, after: str = "") -> Operation[RecentLeases]:
+async def recent_leases(request_id: str, after: str = "") -> RecentLeases:
     """Returns the leases of a request: those held now, and the last ones that were settled.
 
     Only leases that were settled after the one with the `log_id` `after` are returned. Raises
@@ -230,7 +229,7 @@ def recent_leases(request_id: str, after: str = "") -> Operation[RecentLeases]:
         raise InvalidArgument(
             f"place {after[:60]!r} is not valid: name the log_id of a settled lease"
         )
-    row, held, time = yield Batch(
+    row, held, time = await Batch(
         [
             hmget(request_id, *_LEASE_FIELDS),
             Command(b"ZRANGE", keys.leases(request_id), 0, MOST_PERMITS - 1, b"WITHSCORES"),
@@ -241,13 +240,13 @@ def recent_leases(request_id: str, after: str = "") -> Operation[RecentLeases]:
     if state in {"", "abandoned"}:
         raise not_found(request_id)
     until = {name.decode(): int(float(score)) for name, score in _pairs(held)}
-    holders = yield from read_holders(request_id, [name.encode() for name in until])
+    holders = await read_holders(request_id, [name.encode() for name in until])
     leases = [
         HeldLease(int(one.k), one.worker, int(one.fence) // 1000, until[one.k], int(one.owed))
         for one in holders
     ]
     # A lease that was settled after the first read is among those held, too.
-    entries, is_whole = yield from _last_entries(request_id, after, time_ms(time))
+    entries, is_whole = await _last_entries(request_id, after, time_ms(time))
     settled = [_settled(entry_id, fields, int(born or 0)) for entry_id, fields in entries]
     held_now = sorted(leases, key=lambda lease: lease.permit)
     return RecentLeases(held_now, settled[::-1], is_whole, time_ms(time))
@@ -257,15 +256,15 @@ def _pairs(row: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
     return zip(row[::2], row[1::2], strict=True)
 
 
-def _last_entries(
+async def _last_entries(
     request_id: str, after: str, until_ms: int
-) -> Operation[tuple[list[tuple[bytes, list[bytes]]], bool]]:
+) -> tuple[list[tuple[bytes, list[bytes]]], bool]:
     """Returns the last entries of `out`, newest first, and whether no older one is left out."""
     out, end, count, size = keys.results(request_id), b"%d" % until_ms, _FIRST, 0
     start = f"({after}".encode() if after else b"-"
     found: list[tuple[bytes, list[bytes]]] = []
     while True:
-        page = yield Command(b"XREVRANGE", out, end, start, b"COUNT", count)
+        page = await Command(b"XREVRANGE", out, end, start, b"COUNT", count)
         found += page
         size += sum(len(field) for _, fields in page for field in fields)
         left = min(MOST_SETTLED - len(found), (MOST_BYTES - size) * len(found) // max(size, 1))
@@ -329,15 +328,15 @@ class Neighbours(NamedTuple):
         return list(dict.fromkeys([*(one.token.request_id for one in self.ahead), *self.behind]))
 
 
-def read_place(queue: str, request_id: str, priority: int) -> Operation[Neighbours]:
+async def read_place(queue: str, request_id: str, priority: int) -> Neighbours:
     """Returns where a request that can start is in its lanes.
 
     The lanes of a queue may be spread over shards. Workers take from all of these in turn, so the
     shard counts in which the fewest tokens are ahead.
     """
-    spread = yield from read_shards(queue)
-    waiting = yield from read_waiting(queue, spread.served)
-    fresh = yield from _fresh_of(waiting)
+    spread = await read_shards(queue)
+    waiting = await read_waiting(queue, spread.served)
+    fresh = await _fresh_of(waiting)
     found = [
         one
         for shard in spread.served
@@ -353,16 +352,16 @@ def read_place(queue: str, request_id: str, priority: int) -> Operation[Neighbou
     return _beyond(lanes, every, priority)
 
 
-def read_at_work(queue: str, workers: Sequence[str]) -> Operation[list[str]]:
+async def read_at_work(queue: str, workers: Sequence[str]) -> list[str]:
     """Returns the requests whose tokens these workers, at most MOST_WORKERS of them, took last."""
     asked = [Command(b"HGETALL", keys.taken(queue, name)) for name in workers[:MOST_WORKERS]]
-    replies = yield from run_each(asked)
+    replies = await run_each(asked)
     texts = [text for reply in replies if isinstance(reply, list) for text in reply[1::2]]
     tokens = (parse(raw) for text in texts for raw in text.split())
     return list(dict.fromkeys(token.request_id for token in tokens if token is not None))
 
 
-def _fresh_of(waiting: Waiting) -> Operation[dict[int, list[InLane]]]:
+async def _fresh_of(waiting: Waiting) -> dict[int, list[InLane]]:
     """Returns the tokens of each shard in their order, without the stale ones."""
     placed = [
         (shard, InLane(priority, token))
@@ -371,7 +370,7 @@ def _fresh_of(waiting: Waiting) -> Operation[dict[int, list[InLane]]]:
         for token in map(parse, tokens)
         if token is not None
     ]
-    queued = yield from are_queued([one.token for _, one in placed])
+    queued = await are_queued([one.token for _, one in placed])
     found: dict[int, list[InLane]] = {}
     for (shard, one), is_queued in zip(placed, queued, strict=True):
         if is_queued:
@@ -463,10 +462,10 @@ def capacity_of(workers: Sequence[WorkerState]) -> Capacity:
     return Capacity(units, per_s * units / measured if measured else 0.0, leases)
 
 
-def read_rivals(ids: Sequence[str]) -> Operation[dict[str, Rival]]:
+async def read_rivals(ids: Sequence[str]) -> dict[str, Rival]:
     """Returns the first MOST_REQUESTS of these requests, without those that are gone."""
     names = ids[:MOST_REQUESTS]
-    rows = yield from run_all([hmget(name, *_FIELDS) for name in names])
+    rows = await run_all([hmget(name, *_FIELDS) for name in names])
     found, busy = {}, []
     for name, row in zip(names, rows, strict=True):
         limit, priority, total, done, dead, fresh = map(_number, parse_fields(_FIELDS, row))
@@ -474,7 +473,7 @@ def read_rivals(ids: Sequence[str]) -> Operation[dict[str, Rival]]:
         if limit:
             found[name] = Rival(limit, priority, left, 0)
             busy += [name] if left > fresh else []  # else no lease has any of it
-    counts = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
+    counts = await run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
     for name, count in zip(busy, counts, strict=True):
         found[name] = found[name]._replace(held=count)
     return found
@@ -620,18 +619,18 @@ class _Open(NamedTuple):
     has_retries: bool
 
 
-def demand(queue: str) -> Operation[Demand]:
+async def demand(queue: str) -> Demand:
     """Returns how many more leases workers of a queue could take now."""
-    home = yield from read_queue(queue)
+    home = await read_queue(queue)
     seen, scan = set[str](), "0"
     more = held = count = 0
     while True:
-        cursor, flat = yield Command(b"ZSCAN", keys.active(queue), scan, b"COUNT", _PART)
+        cursor, flat = await Command(b"ZSCAN", keys.active(queue), scan, b"COUNT", _PART)
         names = dict.fromkeys(name.decode("utf-8", "replace") for name in flat[::2])
         fresh = [name for name in names if name not in seen]  # a scan may return an entry twice
         seen.update(fresh)
-        found = yield from _read_open(queue, fresh)
-        more += yield from more_of(found, home.pause.now_ms)
+        found = await _read_open(queue, fresh)
+        more += await more_of(found, home.pause.now_ms)
         held += sum(one[2] for one in found)
         count += len(found)
         scan = cursor.decode()
@@ -647,16 +646,16 @@ def bounded(more: int, rate: Rate | None) -> int:
     return more if rate is None else min(more, rate.width)
 
 
-def _read_open(queue: str, ids: Sequence[str]) -> Operation[list[OpenFields]]:
+async def _read_open(queue: str, ids: Sequence[str]) -> list[OpenFields]:
     """Returns the requests of this queue among `ids`; one that is gone is left out."""
-    rows = yield from run_all([hmget(name, *FIELDS) for name in ids])
+    rows = await run_all([hmget(name, *FIELDS) for name in ids])
     found = []
     for name, row in zip(ids, rows, strict=True):
         fields = dict(zip(FIELDS, parse_fields(FIELDS, row), strict=True))
         if fields["queue"] == queue and fields["limit"]:
             found.append((name, fields))
     busy = [name for name, fields in found if _left(fields) > int(fields["fresh"] or 0)]
-    counts = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
+    counts = await run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
     held = dict(zip(busy, counts, strict=True))
     return [(name, fields, held.get(name, 0)) for name, fields in found]
 
@@ -670,12 +669,12 @@ def _left(fields: dict[str, str]) -> int:
     return total - done - dead
 
 
-def more_of(requests: Sequence[OpenFields], now_ms: int) -> Operation[int]:
+async def more_of(requests: Sequence[OpenFields], now_ms: int) -> int:
     """Returns how many more leases workers could take of these requests."""
     open_ones = [_open_lanes(*one, now_ms) for one in requests]
     known = [one for one in open_ones if one is not None]
     unsure = [one for one in known if one.has_retries and one.fresh < one.room]
-    due = yield from run_all(
+    due = await run_all(
         [Command(b"ZCOUNT", keys.retries(one.id), b"-inf", now_ms) for one in unsure]
     )
     retries = {one.id: number for one, number in zip(unsure, due, strict=True)}

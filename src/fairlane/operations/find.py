@@ -41,7 +41,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -274,9 +274,9 @@ class _Search(NamedTuple):
         return _Place(_ENDED) if self.wanted.wants_any(ENDED) else None
 
 
-def list_requests(
+async def list_requests(
     queue: str, wanted: RequestFilter, limit: int = 100, after: str = "", sort: str = ""
-) -> Operation[RequestPage]:
+) -> RequestPage:
     """Returns the page behind `after` ("" = the first), at most `limit` (1 to 1,000) requests.
 
     Raises InvalidArgument for a limit, an order or a cursor that is not valid.
@@ -284,7 +284,7 @@ def list_requests(
     check_page(limit)
     order = Order.of(sort)
     place: _Place | None = _read_place(after, queue, sort) if after else None
-    active, logged, time = yield Batch(
+    active, logged, time = await Batch(
         [
             Command(b"ZCARD", keys.active(queue)),
             Command(b"XLEN", keys.completed(queue)),
@@ -299,7 +299,7 @@ def list_requests(
     found: list[Progress | Completion] = []
     left = backlog.MOST_READ
     while place is not None and left > 0 and len(found) < limit:
-        part = yield from _SECTIONS[place.section](search, place, limit - len(found))
+        part = await _SECTIONS[place.section](search, place, limit - len(found))
         found += part.found
         place, left = part.next, left - part.read
     is_sorted = (is_small or not wanted.wants_any(RUNNING)) and (
@@ -332,30 +332,30 @@ def check_page(limit: object) -> None:
 # ------------------------------------------------------------------ sections
 
 
-def _urgent(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+async def _urgent(search: _Search, place: _Place, room: int) -> _Part:
     """Lists the most urgent requests; all unfinished ones, unless there are very many."""
     most = backlog.MOST_READ if search.is_small else backlog.MOST_READ // 2
-    spread = yield from read_shards(search.queue)
-    tokens = yield from backlog.read_waiting(search.queue, spread.served, most)
-    names = yield Command(b"ZRANGE", keys.active(search.queue), 0, most - 1)
-    rows = yield from most_urgent(search.queue, tokens, names)
+    spread = await read_shards(search.queue)
+    tokens = await backlog.read_waiting(search.queue, spread.served, most)
+    names = await Command(b"ZRANGE", keys.active(search.queue), 0, most - 1)
+    rows = await most_urgent(search.queue, tokens, names)
     behind = search.behind_running if search.is_small else _Place(_WALK)
-    return (yield from _chosen(search, rows, place, room, behind))
+    return await _chosen(search, rows, place, room, behind)
 
 
-def _walk(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+async def _walk(search: _Search, place: _Place, room: int) -> _Part:
     """Lists the requests of one part of `active`."""
-    cursor, flat = yield Command(b"ZSCAN", keys.active(search.queue), place.scan, b"COUNT", _PART)
+    cursor, flat = await Command(b"ZSCAN", keys.active(search.queue), place.scan, b"COUNT", _PART)
     ids = [name.decode("utf-8", "replace") for name in flat[::2]]
-    rows = yield from unfinished(search.queue, ids, frozenset(ids))
+    rows = await unfinished(search.queue, ids, frozenset(ids))
     scan = cursor.decode()
     behind = search.behind_running if scan == "0" else _Place(_WALK, scan)
-    return (yield from _chosen(search, rows, place, room, behind))
+    return await _chosen(search, rows, place, room, behind)
 
 
-def _chosen(
+async def _chosen(
     search: _Search, rows: list[Unfinished], place: _Place, room: int, behind: _Place | None
-) -> Operation[_Part]:
+) -> _Part:
     """Returns the listed ones of `rows`; `behind` is where the list goes on when all are listed."""
     key = search.order.key
     listed = [row for row in rows if key(row) > place.behind and search.accepts(row)]
@@ -363,12 +363,12 @@ def _chosen(
     if len(listed) > room:
         listed = listed[:room]
         behind = place._replace(behind=key(listed[-1]))
-    return _Part([*(yield from read_progress(listed))], behind, max(1, len(rows)))
+    return _Part([*await read_progress(listed)], behind, max(1, len(rows)))
 
 
-def _ended(search: _Search, place: _Place, room: int) -> Operation[_Part]:
+async def _ended(search: _Search, place: _Place, room: int) -> _Part:
     """Lists the requests of one part of the completion log, the newest first or in the order."""
-    entries = yield _log_part(search, place)
+    entries = await _log_part(search, place)
     ended = [completion(*entry) for entry in entries]
     end = None if len(entries) < _PART else _Place(_ENDED, log_id=ended[-1].log_id)
     rows, key = ended, search.order.key
@@ -376,7 +376,7 @@ def _ended(search: _Search, place: _Place, room: int) -> Operation[_Part]:
         rows = sorted((one for one in ended if key(one) > place.behind), key=key)
     labels = None
     if search.wanted.reads_labels:
-        labels = yield from _labels([one for one in rows if search.accepts_ended(one)])
+        labels = await _labels([one for one in rows if search.accepts_ended(one)])
     found: list[Completion] = []
     for at, one in enumerate(rows):
         if len(found) == room:
@@ -391,7 +391,7 @@ def _ended(search: _Search, place: _Place, room: int) -> Operation[_Part]:
         ):
             found.append(one)
     if labels is None:
-        labels = yield from _labels(found)
+        labels = await _labels(found)
     listed: list[Progress | Completion] = [_with(one, *labels.get(one.log_id, ())) for one in found]
     return _Part(listed, end, max(1, len(entries)))
 
@@ -406,9 +406,9 @@ def _log_part(search: _Search, place: _Place) -> Command:
     return Command(b"XREVRANGE", keys.completed(search.queue), newest, oldest, b"COUNT", _PART)
 
 
-def _labels(ended: list[Completion]) -> Operation[dict[str, tuple[str, str]]]:
+async def _labels(ended: list[Completion]) -> dict[str, tuple[str, str]]:
     """Returns the tags and the tenant of those endings whose requests are still kept."""
-    replies = yield from run_all([hmget(one.id, *_LABELS) for one in ended])
+    replies = await run_all([hmget(one.id, *_LABELS) for one in ended])
     found = {}
     for one, reply in zip(ended, replies, strict=True):
         born, tags, tenant = parse_fields(_LABELS, reply)
@@ -506,27 +506,23 @@ class Order(NamedTuple):
         return (sign * first, one.priority, one.submitted_ms, one.id)
 
 
-def most_urgent(
-    queue: str, waiting: Waiting, names: Iterable[bytes]
-) -> Operation[list[Unfinished]]:
+async def most_urgent(queue: str, waiting: Waiting, names: Iterable[bytes]) -> list[Unfinished]:
     """Returns the unfinished requests among these tokens and entries of `active`.
 
     The most urgent comes first. It costs one HMGET a request, 100 in a round trip.
     """
     listed = [name.decode("utf-8", "replace") for name in names]
     ids = list(dict.fromkeys([*waiting.request_ids(), *listed]))
-    return (yield from unfinished(queue, ids, frozenset(listed)))
+    return await unfinished(queue, ids, frozenset(listed))
 
 
-def unfinished(
-    queue: str, ids: Sequence[str], unretired: frozenset[str]
-) -> Operation[list[Unfinished]]:
+async def unfinished(queue: str, ids: Sequence[str], unretired: frozenset[str]) -> list[Unfinished]:
     """Returns the requests of this queue among `ids`, the most urgent first.
 
     Ended ones are left out, unless they are `unretired`: still in `active`.
     """
     found = []
-    replies = yield from run_all([hmget(name, *_FIELDS) for name in ids])
+    replies = await run_all([hmget(name, *_FIELDS) for name in ids])
     for name, reply in zip(ids, replies, strict=True):
         state, home, priority, born, fresh, tags, tenant = parse_fields(_FIELDS, reply)
         is_over = state in ENDED_STATES and name not in unretired
@@ -536,15 +532,15 @@ def unfinished(
     return sorted(found)
 
 
-def read_progress(rows: Iterable[Unfinished]) -> Operation[list[Progress]]:
+async def read_progress(rows: Iterable[Unfinished]) -> list[Progress]:
     """Returns the counts of these requests in their order, without those that are gone."""
     ids = [row.id for row in rows]
-    hashes = yield from run_all([Command(b"HGETALL", keys.request_hash(name)) for name in ids])
+    hashes = await run_all([Command(b"HGETALL", keys.request_hash(name)) for name in ids])
     counts = (progress_of(name, fields, 0) for name, fields in zip(ids, hashes, strict=True))
     found = [one for one in counts if one is not None]
     # While all that is left waits for its first delivery, no lease has any.
     busy = [one.id for one in found if one.state != "active" or one.left > one.waiting]
-    replies = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
+    replies = await run_all([Command(b"ZCARD", keys.leases(name)) for name in busy])
     held = dict(zip(busy, replies, strict=True))
     return [replace(one, held=held[one.id]) if held.get(one.id) else one for one in found]
 
@@ -559,7 +555,7 @@ _WORKER_FIELDS = (b"host", b"pid", b"started", b"holds")
 _LEASES = re.compile(r"([0-9]{1,9}) leases")
 
 
-def list_workers(queue: str, limit: int = 1000) -> Operation[WorkerPage]:
+async def list_workers(queue: str, limit: int = 1000) -> WorkerPage:
     """Returns the workers with the newest beats, at most `limit` (1 to 1,000).
 
     A worker that unregistered is not among them. Raises InvalidArgument.
@@ -567,9 +563,9 @@ def list_workers(queue: str, limit: int = 1000) -> Operation[WorkerPage]:
     check_page(limit)
     key = keys.workers(queue)
     newest = Command(b"ZRANGE", key, 0, limit - 1, b"REV", b"WITHSCORES")
-    beats, count, time = yield Batch([newest, Command(b"ZCARD", key), Command(b"TIME")])
+    beats, count, time = await Batch([newest, Command(b"ZCARD", key), Command(b"TIME")])
     names = [name.decode("utf-8", "replace") for name in beats[::2]]
-    records = yield from run_all(
+    records = await run_all(
         [Command(b"HMGET", keys.worker(queue, name), *_WORKER_FIELDS) for name in names]
     )
     now_ms = time_ms(time)

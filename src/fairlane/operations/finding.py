@@ -1,4 +1,4 @@
-"""The result of a check: what it found, how bad that is, and the operation that repairs it."""
+"""The result of a check: what it found, how bad that is, and what repairs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.errors import FairlaneError, RedisUnreachable
 
 if TYPE_CHECKING:
-    from fairlane.protocol.steps import Call, Command, Operation
+    from collections.abc import Awaitable, Callable
 
 
 OK, NOTE, WARN, BAD = "ok", "note", "warn", "bad"
@@ -27,7 +27,7 @@ class Finding:
     what: str
     remedy: str = ""
     subject: str = ""  # a request, a key or a lane
-    repair: Operation[Any] | None = None
+    repair: Callable[[], Awaitable[Any]] | None = None
     is_fixed: bool = False
 
     @property
@@ -35,7 +35,7 @@ class Finding:
         """Returns True if the finding still needs a repair or a person."""
         return self.severity == BAD and not self.is_fixed
 
-    def apply(self) -> Operation[None]:
+    async def apply(self) -> None:
         """Runs the repair; if that is refused, the error becomes the remedy.
 
         Raises RedisUnreachable. A repair may run twice, and while workers do the same.
@@ -44,15 +44,10 @@ class Finding:
             return
         repair, self.repair = self.repair, None
         try:
-            yield from repair
+            await repair()
         except RedisUnreachable:
             raise
         except FairlaneError as error:
             self.remedy = f"the repair failed: {error}"
             return
         self.is_fixed = True
-
-
-def once(step: Command | Call[Any]) -> Operation[Any]:
-    """Makes a repair from one step."""
-    return (yield step)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from fairlane.operations.schedules import Definition
     from fairlane.options import Policy
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Call
 
 
 _ENTRY = 64  # bytes that a sub-request costs beside its body
@@ -74,14 +74,14 @@ class Fired:
     waiting: dict[str, FairlaneError] = field(default_factory=dict)
 
 
-def fire(queue: str, skip: int = 0) -> Operation[Fired]:
+async def fire(queue: str, skip: int = 0) -> Fired:
     """Submits what a bounded number of due schedules owe, and moves each to its next tick.
 
     The first `skip` due schedules are left out, because they wait since an earlier pass.
     """
     most = settings.SCHEDULES_PAGE
     call = scripts.claim_ticks(keys_of(queue), skip=skip, most=most)
-    reply = yield from call.run()
+    reply = await call
     rows = reply.rows
     fired = Fired(reply.now, reply.next)
     watched = read_spans(reply.watched)
@@ -96,9 +96,9 @@ def fire(queue: str, skip: int = 0) -> Operation[Fired]:
         if fired.is_full:
             for move in group:
                 fired.waiting.setdefault(move.name, QueueFull("no room"))
-            yield from call_each(_give_up(queue, group))
+            await call_each(_give_up(queue, group))
             continue
-        yield from _fire_group(queue, group, fired)
+        await _fire_group(queue, group, fired)
     return fired
 
 
@@ -177,10 +177,10 @@ def _groups(moves: list[Move]) -> Iterator[list[Move]]:
         yield group
 
 
-def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
+async def _fire_group(queue: str, group: list[Move], fired: Fired) -> None:
     owners: list[Move] = []
     new: list[NewRequest] = []
-    had = yield from _submitted_before(queue, [move for move in group if move.began], fired)
+    had = await _submitted_before(queue, [move for move in group if move.began], fired)
     for move in group:
         for tick in move.ticks if move.name not in fired.waiting else ():
             made = request_id(queue, move.name, tick)
@@ -190,7 +190,7 @@ def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
             digest.add(move.definition.bodies)
             new.append(NewRequest(made, move.policy, digest, move.definition.bodies))
             owners.append(move)
-    errors = (yield from _submit(new)) if new else []
+    errors = await _submit(new) if new else []
     submitted = set[str]()
     for move, error in zip(owners, errors, strict=True):
         if error is None or isinstance(error, (RequestExists, RequestEnded)):
@@ -204,7 +204,7 @@ def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
         for move in group
         if move.name not in fired.waiting
     ]
-    for reply in (yield from call_each(calls)):  # what fails here is repeated by the next pass
+    for reply in await call_each(calls):  # what fails here is repeated by the next pass
         fired.has_moved |= not isinstance(reply, FairlaneError) and not reply.is_moved
     refused = {
         move.name
@@ -212,7 +212,7 @@ def _fire_group(queue: str, group: list[Move], fired: Fired) -> Operation[None]:
         if isinstance(error, (QueueFull, RedisFull))
     }
     clean = [move for move in group if move.name in refused - submitted]
-    yield from call_each(_give_up(queue, clean))
+    await call_each(_give_up(queue, clean))
 
 
 def _give_up(queue: str, moves: Sequence[Move]) -> list[Call[Any]]:
@@ -227,14 +227,14 @@ def _give_up(queue: str, moves: Sequence[Move]) -> list[Call[Any]]:
     ]
 
 
-def _submitted_before(queue: str, begun: Sequence[Move], fired: Fired) -> Operation[set[str]]:
+async def _submitted_before(queue: str, begun: Sequence[Move], fired: Fired) -> set[str]:
     """Returns which requests of these moves another leader has submitted, and are gone by now.
 
     A move whose requests cannot be looked for is put into `fired.waiting`.
     """
     names = {request_id(queue, move.name, tick): move for move in begun for tick in move.ticks}
     ids = list(names)
-    rows = yield from run_each_or_error([hmget(name, "state", "over") for name in ids])
+    rows = await run_each_or_error([hmget(name, "state", "over") for name in ids])
     gone, had = set[str](), set[str]()
     for name, row in zip(ids, rows, strict=True):
         if isinstance(row, FairlaneError):
@@ -246,9 +246,9 @@ def _submitted_before(queue: str, begun: Sequence[Move], fired: Fired) -> Operat
         elif state in {"", "abandoned"} and not _is_recent(names[name].began, fired.now_ms):
             gone.add(name)
     if gone:
-        entries = yield Batch([Command(b"ZSCORE", keys.active(queue), name) for name in gone])
+        entries = await Batch([Command(b"ZSCORE", keys.active(queue), name) for name in gone])
         had |= {name for name, at in zip(gone, entries, strict=True) if at and float(at) % 1}
-        had |= yield from logged_ids(queue, gone)
+        had |= await logged_ids(queue, gone)
     return had
 
 
@@ -258,20 +258,20 @@ def _is_recent(began_ms: int, now_ms: int) -> bool:
     return 0 <= now_ms - began_ms <= longest_ms
 
 
-def _submit(new: list[NewRequest]) -> Operation[list[FairlaneError | None]]:
+async def _submit(new: list[NewRequest]) -> list[FairlaneError | None]:
     """Submits requests; returns the error of each, None = Redis has it."""
     errors: dict[str, FairlaneError] = {}
     together = [one for one in new if not one.policy.durable]
     if together:
-        for one, made in zip(together, (yield from create(together)), strict=True):
+        for one, made in zip(together, await create(together), strict=True):
             if isinstance(made, FairlaneError):
                 errors[one.id] = made
     for one in new:
         if one.policy.durable:
             try:
-                yield from check_replicas(one.id, one.policy.durable)
-                yield from create_one(one)
-                yield from confirm_submission(one.id, one.policy.durable, one.digest.hex)
+                await check_replicas(one.id, one.policy.durable)
+                await create_one(one)
+                await confirm_submission(one.id, one.policy.durable, one.digest.hex)
             except FairlaneError as error:
                 errors[one.id] = error
     return [errors.get(one.id) for one in new]

@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fairlane.model import Progress
-    from fairlane.protocol.steps import Operation
 
 
 _PAGES = 20  # of requests that one search reads
 
 
-def place_of(run: str) -> Operation[Place]:
+async def place_of(run: str) -> Place:
     """Returns the place of a run's first step. Raises RequestNotFound."""
-    seen, text = yield from read(request_of(run, 1), "state", "flow")
+    seen, text = await read(request_of(run, 1), "state", "flow")
     place = Place.parse(text)
     if place is None or seen == "abandoned":
         raise RequestNotFound(
@@ -36,11 +35,11 @@ def place_of(run: str) -> Operation[Place]:
     return place
 
 
-def flow_progress(run: str) -> Operation[FlowProgress]:
+async def flow_progress(run: str) -> FlowProgress:
     """Returns the steps of a run that are still kept. Raises RequestNotFound."""
-    place = yield from place_of(run)
+    place = await place_of(run)
     ids = [request_of(run, number) for number in range(1, place.steps + 1)]
-    replies = yield from run_all(asks_of_progress(ids))
+    replies = await run_all(asks_of_progress(ids))
     found: dict[str, Progress] = {}
     for one, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
         now = progress_of(one, fields, held)
@@ -61,31 +60,31 @@ def _name(now: Progress) -> str:
     return place.step if place else now.id
 
 
-def flow_state(run: str) -> Operation[str]:
+async def flow_state(run: str) -> str:
     """Returns active, done or cancelled. Raises RequestNotFound."""
-    return (yield from flow_progress(run)).state
+    return (await flow_progress(run)).state
 
 
-def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float | None) -> Operation[str]:
+async def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float | None) -> str:
     """Waits for the end of every step; returns done or cancelled.
 
     Raises WaitTimeout, RequestNotFound, RequestLost.
     """
     began = clock()
-    place = yield from place_of(run)
+    place = await place_of(run)
     for number in range(1, place.steps + 1):
-        yield from wait(request_of(run, number), clock, timeout_s, began)
-    return (yield from flow_progress(run)).state
+        await wait(request_of(run, number), clock, timeout_s, began)
+    return (await flow_progress(run)).state
 
 
-def last_step(run: str) -> Operation[str]:
+async def last_step(run: str) -> str:
     """Returns the request of the last step that compensates nothing.
 
     Raises RequestNotFound, and InvalidArgument if a flow ends with several children.
     """
-    place = yield from place_of(run)
+    place = await place_of(run)
     ids = [request_of(run, number) for number in range(1, place.steps + 1)]
-    rows = yield from run_all([hmget(one, "feed", "flow") for one in ids])
+    rows = await run_all([hmget(one, "feed", "flow") for one in ids])
     ends = {ids[0]: place.step}
     for one, row in zip(ids, rows, strict=True):
         text, own = parse_fields(["feed", "flow"], row)
@@ -99,19 +98,19 @@ def last_step(run: str) -> Operation[str]:
             "each, as run.step(NAME).results()"
         )
     (last,) = ends
-    yield from state(last)  # it may be gone before the first one is
+    await state(last)  # it may be gone before the first one is
     return last
 
 
-def cancel_run(run: str, reason: str) -> Operation[None]:
+async def cancel_run(run: str, reason: str) -> None:
     """Cancels the steps of a run; a compensating one ends after its source. RequestNotFound."""
-    place = yield from place_of(run)
-    yield from cancel_flow(run, place.steps, reason)
+    place = await place_of(run)
+    await cancel_flow(run, place.steps, reason)
 
 
-def find_flows(
+async def find_flows(
     queue: str, properties: Mapping[str, object], flow: str = "", limit: int = 100
-) -> Operation[list[tuple[str, str]]]:
+) -> list[tuple[str, str]]:
     """Returns the runs with all these properties that began in this queue: (id, first state).
 
     Unfinished ones come first, and at most `limit` (1 to 1,000). It reads 20 pages of the queue, so
@@ -120,7 +119,7 @@ def find_flows(
     check_whole("most", limit, 1, MOST_LISTED)
     found, after = dict[str, str](), ""
     for _ in range(_PAGES):
-        page = yield from flow_page(queue, properties, flow, limit - len(found), after)
+        page = await flow_page(queue, properties, flow, limit - len(found), after)
         found |= page.runs
         after = page.after
         if not after or len(found) >= limit:
@@ -135,15 +134,15 @@ class FlowPage(NamedTuple):
     after: str
 
 
-def flow_page(
+async def flow_page(
     queue: str, properties: Mapping[str, object], flow: str, limit: int, after: str
-) -> Operation[FlowPage]:
+) -> FlowPage:
     """Returns the runs with all these properties in one page of the queue's requests.
 
     So it may have none, and yet another one may follow. Raises InvalidArgument.
     """
     check_page(limit)
     tags = [f"{FLOW_TAG}:{flow}" if flow else FLOW_TAG, *property_tags(properties)]
-    page = yield from list_requests(queue, filter_of(tags=tags), limit, after)
+    page = await list_requests(queue, filter_of(tags=tags), limit, after)
     firsts = (row for row in page.requests if row.id.endswith(".1"))
     return FlowPage({run_of(row.id): row.state for row in firsts}, page.after)

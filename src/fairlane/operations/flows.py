@@ -42,8 +42,6 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fairlane.protocol.steps import Operation
-
 
 STOP, CONTINUE = "stop", "continue"
 # ------------------------------------------------------------------ steps
@@ -411,7 +409,7 @@ def property_tags(properties: Mapping[str, object]) -> tuple[str, ...]:
 # hour.
 
 
-def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operation[int]:
+async def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> int:
     """Submits the caller's chunks to the first step; returns how many sub-requests it has.
 
     Repeatable with the same id, flow, properties and content. Raises what `submit` raises: nothing
@@ -422,33 +420,31 @@ def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> Operat
     begun: list[Submission] = []
     try:
         for step in reversed(later):
-            opened = yield from open_request(
-                step.id, step.policy, [], max_wait_s, settings.FED_OPEN_MS
-            )
+            opened = await open_request(step.id, step.policy, [], max_wait_s, settings.FED_OPEN_MS)
             begun.append(opened)
-        total = yield from submit(first.id, first.policy, max_wait_s)
+        total = await submit(first.id, first.policy, max_wait_s)
     except (GeneratorExit, RedisUnreachable):  # a repeat goes on, or they are given up
         raise
     except BaseException as error:
         with suppress(FairlaneError):  # the caller's own error is the one to raise
-            yield from _take_back(first, begun, error)
+            await _take_back(first, begun, error)
         raise
-    yield from _check_begun(first, later)
+    await _check_begun(first, later)
     for step in later:
-        yield from begin_feed(step.id)
-        yield from _look_soon(step)
+        await begin_feed(step.id)
+        await _look_soon(step)
     return total
 
 
-def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> Operation[None]:
+async def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> None:
     """Raises RequestEnded if a later step ended before the first one could feed it."""
-    rows = yield from run_all([hmget(one.id, "state", "reason") for one in later])
+    rows = await run_all([hmget(one.id, "state", "reason") for one in later])
     for one, row in zip(later, rows, strict=True):
         state, reason = parse_fields(["state", "reason"], row)
         is_over = state in {"", "abandoned", "cancelled", "cancelling"}
         if is_over and not reason.startswith(STOPPED):  # else a result has stopped the flow
             why = f"flow: step {one.id} ended while the flow was being submitted"
-            yield from cancel_flow(run_of(first.id), len(later) + 1, why)
+            await cancel_flow(run_of(first.id), len(later) + 1, why)
             seen = f"{state or 'gone'} ({reason})" if reason else state or "gone"
             raise RequestEnded(
                 f"step {one.id} was {seen} before its flow was submitted: the flow is cancelled, "
@@ -456,20 +452,18 @@ def _check_begun(first: PlannedStep, later: Sequence[PlannedStep]) -> Operation[
             )
 
 
-def _look_soon(step: PlannedStep) -> Operation[None]:
+async def _look_soon(step: PlannedStep) -> None:
     """Lets the leader look at a step now; an intent would be looked at only after its grace."""
     active = keys.active(step.policy.queue)
-    score, time = yield Batch([Command(b"ZSCORE", active, step.id), Command(b"TIME")])
+    score, time = await Batch([Command(b"ZSCORE", active, step.id), Command(b"TIME")])
     now = time_ms(time)
     if score is not None and float(score) > now:
         row = [step.id, score, seen_to_exist(now)]
-        yield reschedule_active(step.policy.queue, row)
+        await reschedule_active(step.policy.queue, row)
 
 
-def _take_back(
-    first: PlannedStep, begun: list[Submission], error: BaseException
-) -> Operation[None]:
-    (state,) = yield from read(first.id, "state")
+async def _take_back(first: PlannedStep, begun: list[Submission], error: BaseException) -> None:
+    (state,) = await read(first.id, "state")
     if state in {"", "abandoned", "cancelled"}:
         for one in begun:
-            yield from one.take_back(error)
+            await one.take_back(error)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from fairlane.model import Result
     from fairlane.protocol.replies import Reply
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Call
 
 AnyReply = TypeVar("AnyReply", bound="Reply")
 
@@ -205,17 +205,17 @@ class Page(NamedTuple):
     dead: str = ""
 
 
-def read_page(feed: Feed, sources: Sequence[Source], cursor: Sequence[str]) -> Operation[Page]:
+async def read_page(feed: Feed, sources: Sequence[Source], cursor: Sequence[str]) -> Page:
     """Returns what the sources have after the cursor. Raises RequestNotFound.
 
     The states of the sources were read before, so one that has ended has written all its results.
     """
     if feed.kind == DEAD:
         (source,), (after,) = sources, cursor
-        dead = yield from read_dead(source.id, "" if after == BEFORE_ALL else after)
+        dead = await read_dead(source.id, "" if after == BEFORE_ALL else after)
         entries = [Entry(0, one.dead_id, [b"%d" % one.index, one.body]) for one in dead]
         return Page(entries, not dead)
-    replies = yield Batch(
+    replies = await Batch(
         [
             Command(b"XRANGE", keys.results(source.id), f"({after}", b"+", b"COUNT", PAGE)
             for source, after in zip(sources, cursor, strict=True)
@@ -300,80 +300,80 @@ class HandedOver(NamedTuple):
     is_over: bool = False
 
 
-def hand_over(request_id: str) -> Operation[HandedOver]:
+async def hand_over(request_id: str) -> HandedOver:
     """Adds to a step's request what the earlier steps have finished; seals it after the last.
 
     The steps of the flow are cancelled if an earlier step was cancelled, has dead sub-requests and
     stops the flow, or vanished after it was seen. If none was seen, because the producer of the
     flow died before, the request is given up after an hour.
     """
-    found = dict(zip(_FIELDS, (yield from read(request_id, *_FIELDS)), strict=True))
+    found = dict(zip(_FIELDS, await read(request_id, *_FIELDS), strict=True))
     feed = Feed.parse(found["feed"])
     if feed is None or found["open"] != "1":
         return HandedOver(is_over=True)
     if found["state"] in {*_GONE, *ENDED_STATES, "cancelling"}:
         return HandedOver(is_over=True)
     hand = _Hand(request_id, found, feed)
-    sources = yield from _sources(feed.sources)
+    sources = await _sources(feed.sources)
     if not found["handed"] and any(source.state in _GONE for source in sources):
-        yield from hand.give_up(int(found["born"]))
+        await hand.give_up(int(found["born"]))
         return HandedOver()
     try:
         _check_there(sources)
-        yield from hand.read_on(sources)
+        await hand.read_on(sources)
         if not hand.count and not hand.is_over:
-            yield from hand.keep_open()
+            await hand.keep_open()
     except _Stop as stop:
-        yield from _stop(request_id, feed, found["flow"], str(stop))
+        await _stop(request_id, feed, found["flow"], str(stop))
         return HandedOver(hand.count, is_over=True)
     except RequestNotFound:  # a source is gone meanwhile
         return HandedOver(hand.count)
     return HandedOver(hand.count, hand.is_over)
 
 
-def begin_feed(request_id: str) -> Operation[None]:
+async def begin_feed(request_id: str) -> None:
     """Gives a step its first cursor, which says that the steps before it are there.
 
     If it has one, nothing changes.
     """
-    queue, text = yield from read(request_id, "queue", "feed")
+    queue, text = await read(request_id, "queue", "feed")
     feed = Feed.parse(text)
     if feed is not None:
         first = ",".join([BEFORE_ALL] * len(feed.sources))
         names = (*keys.request_keys(request_id), keys.fed(request_id))
         open_ms = settings.FED_OPEN_MS
         call = scripts.hand_over(names, since=first, upto=first, open_ms=open_ms, bodies=[])
-        yield from _run(queue, request_id, call)
+        await _run(queue, request_id, call)
 
 
-def look_after_and_feed(queue: str) -> Operation[None]:
+async def look_after_and_feed(queue: str) -> None:
     """Does one `look_after`, and hands over to each step that it finds.
 
     The error of a step is raised after the others had their turn.
     """
     fed: list[str] = []
-    yield from look_after(queue, fed=fed)
+    await look_after(queue, fed=fed)
     failure: FairlaneError | None = None
     for request_id in fed:
         try:
-            yield from hand_over(request_id)
+            await hand_over(request_id)
         except FairlaneError as error:
             failure = failure or error
     if failure is not None:
         raise failure
 
 
-def cancel_flow(run: str, count: int, reason: str) -> Operation[None]:
+async def cancel_flow(run: str, count: int, reason: str) -> None:
     """Cancels the steps of a flow, but no compensating one: that ends after what it undoes."""
     ids = [request_of(run, number) for number in range(1, count + 1)]
-    rows = yield from run_all([hmget(one, "feed") for one in ids])
+    rows = await run_all([hmget(one, "feed") for one in ids])
     for one, row in zip(ids, rows, strict=True):
         feed = Feed.parse(parse_fields(["feed"], row)[0])
         if feed is None or feed.kind != DEAD:
             with suppress(RequestNotFound):
-                yield from change.cancel(one, reason)
+                await change.cancel(one, reason)
             if feed is not None:
-                yield Command(b"UNLINK", keys.of_flow(one), keys.fed(one))
+                await Command(b"UNLINK", keys.of_flow(one), keys.fed(one))
 
 
 class _Stop(Exception):
@@ -392,7 +392,7 @@ class _Hand:
         self.count, self.is_over = 0, False
         self.place, self.is_again = list(self.cursor), False  # where the next page begins
 
-    def read_on(self, sources: list[Source]) -> Operation[None]:
+    async def read_on(self, sources: list[Source]) -> None:
         """Adds what the sources have since; seals the request if nothing will follow.
 
         Dead sub-requests may be requeued until the source's end, so they are read after it. Raises
@@ -403,16 +403,16 @@ class _Hand:
         pages = 0
         while pages < _PAGES or self.is_again:
             pages += 1
-            if not self.is_again and (yield from self._is_far_ahead()):
+            if not self.is_again and await self._is_far_ahead():
                 return
-            page = yield from read_page(self.feed, sources, self.place)
+            page = await read_page(self.feed, sources, self.place)
             if page.dead:
                 raise _Stop(f"{STOPPED}request {page.dead} has dead sub-requests")
             for moved, made in parts(page.entries, self.place, 2 * settings.CHUNK_ENTRIES):
-                if not (yield from self._add(moved, made)):
+                if not await self._add(moved, made):
                     return
-            if page.is_last and not (yield from self._begins_again()):
-                yield from self._seal()
+            if page.is_last and not await self._begins_again():
+                await self._seal()
                 return
 
     def _may_read(self, sources: list[Source]) -> bool:
@@ -424,33 +424,33 @@ class _Hand:
                 raise _Stop(f"{STOPPED}request {source.id} was cancelled")
         return True
 
-    def keep_open(self) -> Operation[None]:
+    async def keep_open(self) -> None:
         """Postpones the time at which the request counts as left open by its producer."""
-        yield from self._move(self._hand_over_call(self.cursor, [], settings.FED_OPEN_MS), [])
+        await self._move(self._hand_over_call(self.cursor, [], settings.FED_OPEN_MS), [])
 
-    def give_up(self, born: int) -> Operation[None]:
+    async def give_up(self, born: int) -> None:
         """Lets the next check cancel a step whose flow was never submitted, after an hour."""
-        now = time_ms((yield Command(b"TIME")))
+        now = time_ms(await Command(b"TIME"))
         if now > born + settings.UNFED_OPEN_MS:
-            yield from self._move(self._hand_over_call(self.cursor, [], 0), [])
+            await self._move(self._hand_over_call(self.cursor, [], 0), [])
 
-    def _is_far_ahead(self) -> Operation[bool]:
+    async def _is_far_ahead(self) -> bool:
         """Returns True if the step that joins this one has not joined many that this one has."""
         if not self.feed.bound:
             return False
-        state, total = yield from read(self.feed.bound, *_OF_BOUND)
+        state, total = await read(self.feed.bound, *_OF_BOUND)
         if state not in {"active", "paused"}:
             return False
         return self.before + self.count - int(total) >= settings.JOIN_WINDOW
 
-    def _begins_again(self) -> Operation[bool]:
+    async def _begins_again(self) -> bool:
         """Returns True if something is missing: then all is read once more, from the beginning.
 
         What is here already is left out. Raises _Stop if it is missing still.
         """
-        sources = yield from _sources(self.feed.sources)
+        sources = await _sources(self.feed.sources)
         _check_there(sources)
-        missing = yield from self._missing(sources)
+        missing = await self._missing(sources)
         if missing and self.is_again:
             raise _Stop(f"{STOPPED}{missing}")
         self.is_again = bool(missing)
@@ -458,7 +458,7 @@ class _Hand:
             self.place = [BEFORE_ALL] * len(sources)
         return self.is_again
 
-    def _add(self, moved: list[str], made: list[bytes]) -> Operation[bool]:
+    async def _add(self, moved: list[str], made: list[bytes]) -> bool:
         self.place = moved
         moved = self.cursor if self.is_again else moved
         if self.feed.kind in JOINING:
@@ -476,7 +476,7 @@ class _Hand:
             )
         else:
             call = self._hand_over_call(moved, made, settings.FED_OPEN_MS)
-        return (yield from self._move(call, moved, len(made) // 2))
+        return await self._move(call, moved, len(made) // 2)
 
     def _hand_over_call(self, moved: list[str], bodies: list[bytes], open_ms: int) -> Call[Any]:
         return scripts.hand_over(
@@ -487,8 +487,8 @@ class _Hand:
             bodies=bodies,
         )
 
-    def _move(self, call: Call[Any], moved: list[str], count: int = 0) -> Operation[bool]:
-        reply = yield from _run(self.queue, self.id, call)
+    async def _move(self, call: Call[Any], moved: list[str], count: int = 0) -> bool:
+        reply = await _run(self.queue, self.id, call)
         # A call that was repeated after a lost reply finds its own cursor.
         if reply.is_ok or (reply.is_moved and reply.cursor.decode() == ",".join(moved)):
             self.cursor, self.chunks = moved or self.cursor, reply.chunks
@@ -497,29 +497,29 @@ class _Hand:
         self.is_over = not reply.is_moved  # else another leader hands over
         return False
 
-    def _seal(self) -> Operation[None]:
+    async def _seal(self) -> None:
         """Ends the submission of the step."""
         names = keys.request_keys(self.id)
         seal = scripts.seal(names, chunks=self.chunks, chain=self.chain)
-        reply = yield from _run(self.queue, self.id, seal)
+        reply = await _run(self.queue, self.id, seal)
         if not reply.is_conflict:
-            yield Command(b"UNLINK", keys.of_flow(self.id), keys.fed(self.id))
+            await Command(b"UNLINK", keys.of_flow(self.id), keys.fed(self.id))
         self.is_over = True
 
-    def _missing(self, sources: list[Source]) -> Operation[str]:
+    async def _missing(self, sources: list[Source]) -> str:
         """Returns what this step does not have of its sources, which have ended; "" = nothing.
 
         Raises _Stop if the results of a source cannot be gathered.
         """
-        (total,) = yield from read(self.id, "total")
+        (total,) = await read(self.id, "total")
         here = int(total or 0)
         if self.feed.kind not in JOINING:
             source = sources[0]
             if self.feed.kind == DEAD:  # dropped ones are missing rightly
-                count = yield from count_dead(source.id)
+                count = await count_dead(source.id)
             else:
                 count = source.done
-            is_doubtful = here >= count and not self.is_again and (yield from self._differs(source))
+            is_doubtful = here >= count and not self.is_again and await self._differs(source)
             return _lack(source, count, here) if here < count or is_doubtful else ""
         for source in sources:
             if self.feed.kind == GATHER and source.total % self.feed.width:
@@ -530,7 +530,7 @@ class _Hand:
                 return _lack(source, source.total, joined)
         return ""
 
-    def _differs(self, source: Source) -> Operation[bool]:
+    async def _differs(self, source: Source) -> bool:
         """Returns True if other sub-requests may be here than those that ended in this way.
 
         A failover of the source may take back a result that is here. If its sub-request then dies,
@@ -538,11 +538,9 @@ class _Hand:
         that this step gets all must be set, else none. Dropped ones have left no index.
         """
         wants_dead, count, after = self.feed.kind == DEAD, 0, b""
-        while source.total > source.done and (page := (yield from list_dead(source.id, after))):
+        while source.total > source.done and (page := await list_dead(source.id, after)):
             count, after = count + len(page), page[-1].dead_id
-            bits = yield from run_all(
-                [Command(b"GETBIT", keys.fed(self.id), one.index) for one in page]
-            )
+            bits = await run_all([Command(b"GETBIT", keys.fed(self.id), one.index) for one in page])
             if any(bool(bit) != wants_dead for bit in bits):
                 return True
         return not wants_dead and count < source.total - source.done
@@ -552,8 +550,8 @@ def _lack(source: Source, count: int, here: int) -> str:
     return f"results of request {source.id} are missing: {here:,} of {count:,} could be handed over"
 
 
-def _sources(ids: tuple[str, ...]) -> Operation[list[Source]]:
-    rows = yield from run_all([hmget(one, *_OF_SOURCE) for one in ids])
+async def _sources(ids: tuple[str, ...]) -> list[Source]:
+    rows = await run_all([hmget(one, *_OF_SOURCE) for one in ids])
     found = []
     for one, row in zip(ids, rows, strict=True):
         state, total, done = parse_fields(_OF_SOURCE, row)
@@ -568,16 +566,16 @@ def _check_there(sources: list[Source]) -> None:
             raise _Stop(f"{STOPPED}request {source.id} is gone before all of it was handed over")
 
 
-def _stop(request_id: str, feed: Feed, place: str, reason: str) -> Operation[None]:
+async def _stop(request_id: str, feed: Feed, place: str, reason: str) -> None:
     found = Place.parse(place)
     if found is not None:
-        yield from cancel_flow(run_of(request_id), found.steps, reason)
+        await cancel_flow(run_of(request_id), found.steps, reason)
     if found is None or feed.kind == DEAD:  # cancel_flow leaves a compensating step as it is
-        yield from change.cancel(request_id, reason)
+        await change.cancel(request_id, reason)
 
 
-def _run(queue: str, request_id: str, call: Call[AnyReply]) -> Operation[AnyReply]:
-    reply = yield from call.run()
+async def _run(queue: str, request_id: str, call: Call[AnyReply]) -> AnyReply:
+    reply = await call
     if calls := follow_up(queue, (request_id, reply)):
-        yield Batch(calls)
+        await Batch(calls)
     return reply

@@ -24,7 +24,6 @@ from fairlane.protocol.steps import (
     Command,
     Nodes,
     OnNode,
-    Operation,
     SingleServer,
     TextCall,
 )
@@ -86,9 +85,9 @@ def new_op() -> bytes:
     return _ops.draw()
 
 
-def acquire(
+async def acquire(
     token: Token, worker: str, started: str, count: int, *, op: bytes | None = None
-) -> Operation[tuple[AcquireReply, Slice | None]]:
+) -> tuple[AcquireReply, Slice | None]:
     """Shows the token; returns the reply, which is to be followed up, and the slice of an `ok`.
 
     Idempotent by `op`: None makes a new one. Raises NodeAway if the request's node of a cluster has
@@ -97,10 +96,10 @@ def acquire(
     op = op or new_op()
     call = acquire_call(token, worker, started, count, op)
     call.away_s = settings.AWAY_S
-    reply = yield from call.run()
+    reply = await call
     if reply.is_rated:
         again = partial(acquire_call, token, worker, started, count, op)
-        reply = yield from acquire_rated(
+        reply = await acquire_rated(
             token.request_id, reply, lambda allowance: again(allowance=allowance)
         )
     return reply, slice_of(token, op, reply)
@@ -311,7 +310,7 @@ def exchange(
     want: int = 0,
     shared: bool = False,
     sizes: Sequence[tuple[str, int]] = (),
-) -> SingleServer:
+) -> SingleServer[scripts.ExchangeReply]:
     """Returns the call that settles leases, pops up to `want` tokens and acquires with them.
 
     `lanes` are popped from, the most urgent one first. `sizes`: how many sub-requests a slice of
@@ -391,16 +390,16 @@ def tally(
     ]
 
 
-def tally_timeout(queue: str, request_id: str) -> Operation[None]:
+async def tally_timeout(queue: str, request_id: str) -> None:
     """Adds a call of the handler that was killed: its process cannot report it."""
-    (priority,) = yield from read(request_id, "priority")
+    (priority,) = await read(request_id, "priority")
     if priority:
-        yield Batch(tally(queue, int(priority), {}, {}, {"failed": 1, "timeouts": 1}))
+        await Batch(tally(queue, int(priority), {}, {}, {"failed": 1, "timeouts": 1}))
 
 
-def read_stats(queue: str) -> Operation[dict[int, Measured]]:
+async def read_stats(queue: str) -> dict[int, Measured]:
     """Returns priority -> what was measured, without priorities that have no measurement."""
-    flat = yield Command(b"HGETALL", keys.stats(queue))
+    flat = await Command(b"HGETALL", keys.stats(queue))
     found: dict[int, Measured] = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):  # up to 13,000 fields
         priority, kind, what = _parts(name)
@@ -425,9 +424,9 @@ def _parts(name: bytes) -> tuple[int, str, str | int]:
     return int(priority), kind, int(what) if what.isdigit() else what
 
 
-def forget_stats(queue: str) -> Operation[Any]:
+async def forget_stats(queue: str) -> Any:
     """Deletes all measurements of the queue."""
-    return (yield Command(b"DEL", keys.stats(queue)))
+    return await Command(b"DEL", keys.stats(queue))
 
 
 def all_of(found: Mapping[int, Measured]) -> Measured:
@@ -483,17 +482,17 @@ class Missing(NamedTuple):
     keys: list[str]
 
 
-def check_rights(queue: str, worker: str) -> Operation[None]:
+async def check_rights(queue: str, worker: str) -> None:
     """Returns when this user may send all that a worker sends. Raises RedisError."""
-    info = yield from _info()
+    info = await _info()
     wanted, key = sorted(commands(info)), keys.rights(queue, worker)
     touched = keys.request_keys(_NO_REQUEST)
     tries = [harmless(name, key) for name in wanted]
     tries += [Command(b"UNLINK", one) for one in touched]
     # Most commands refuse a string, so that they change nothing.
-    yield Batch([Command(b"SET", key, b"", b"PX", _KEPT_MS)], lenient=True)
-    replies: list[Any] = yield Batch(tries, lenient=True)
-    yield Batch([Command(b"UNLINK", key)], lenient=True)
+    await Batch([Command(b"SET", key, b"", b"PX", _KEPT_MS)], lenient=True)
+    replies: list[Any] = await Batch(tries, lenient=True)
+    await Batch([Command(b"UNLINK", key)], lenient=True)
     # A node that is away proves nothing of rights, and work of the others goes on.
     names = [*wanted, *(one.decode().replace(_NO_REQUEST, "*") for one in touched)]
     found = _missing(dict(zip(names, replies, strict=True)))
@@ -501,12 +500,12 @@ def check_rights(queue: str, worker: str) -> Operation[None]:
         raise RedisUnfit(_sentence(found))
 
 
-def _info() -> Operation[dict[str, str]]:
+async def _info() -> dict[str, str]:
     """Returns the INFO of the first node that answers."""
     error: RedisUnreachable | None = None
-    for node in (yield Nodes()):
+    for node in await Nodes():
         try:
-            return read_info((yield OnNode(node, Command(b"INFO"))))
+            return read_info(await OnNode(node, Command(b"INFO")))
         except RedisUnreachable as failure:
             error = failure
     raise error or RedisUnreachable("no node of the cluster answers")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.keys import Namespace
     from fairlane.protocol.scripts import PushShortestReply
-    from fairlane.protocol.steps import Arg, Call, Operation
+    from fairlane.protocol.steps import Arg, Call
 
 
 # ------------------------------------------------------------------ services
@@ -44,13 +44,13 @@ class Service(NamedTuple):
     age_ms: int
 
 
-def read_services(namespace: Namespace) -> Operation[list[Service]]:
+async def read_services(namespace: Namespace) -> list[Service]:
     """Returns the services of a namespace, newest first; it changes nothing."""
-    ids: list[bytes] = yield Command(b"LRANGE", namespace.ids, 0, -1)
+    ids: list[bytes] = await Command(b"LRANGE", namespace.ids, 0, -1)
     fields = (b"host", b"pid", b"renewed")
     looks = [Command(b"HMGET", namespace.service(_text(one)), *fields) for one in ids]
-    rows = yield from run_all(looks)
-    seconds, _ = yield Command(b"TIME")
+    rows = await run_all(looks)
+    seconds, _ = await Command(b"TIME")
     found = []
     for one, (host, pid, renewed) in zip(ids, rows, strict=True):
         age_ms = max(0, int(seconds) - int(renewed or 0)) * 1000
@@ -60,18 +60,16 @@ def read_services(namespace: Namespace) -> Operation[list[Service]]:
     return found
 
 
-def register(
-    namespace: Namespace, host: str, pid: int, expire_s: int, capacity: int
-) -> Operation[str]:
+async def register(namespace: Namespace, host: str, pid: int, expire_s: int, capacity: int) -> str:
     """Registers a service and returns its id. Services whose registration has expired go first."""
-    ids: list[bytes] = yield Command(b"LRANGE", namespace.ids, 0, -1)
+    ids: list[bytes] = await Command(b"LRANGE", namespace.ids, 0, -1)
     if ids:
         looks = [Command(b"EXISTS", namespace.service(_text(one))) for one in ids]
-        known = yield Batch(looks)
+        known = await Batch(looks)
         gone = [one for one, is_known in zip(ids, known, strict=True) if not is_known]
         if gone:
-            yield Batch([Command(b"LREM", namespace.ids, 0, one) for one in gone])
-    number: int = yield Command(b"INCR", namespace.last_id)
+            await Batch([Command(b"LREM", namespace.ids, 0, one) for one in gone])
+    number: int = await Command(b"INCR", namespace.last_id)
     call = scripts.keep_service(
         (namespace.service(str(number)), namespace.ids),
         id=number,
@@ -81,11 +79,11 @@ def register(
         host=host,
         pid=pid,
     )
-    yield from call.run()
+    await call
     return str(number)
 
 
-def renew(namespace: Namespace, service_id: str, expire_s: int) -> Operation[bool]:
+async def renew(namespace: Namespace, service_id: str, expire_s: int) -> bool:
     """Renews a registration; returns False if a person has deleted it, or it has expired."""
     call = scripts.keep_service(
         (namespace.service(service_id), namespace.ids),
@@ -96,18 +94,18 @@ def renew(namespace: Namespace, service_id: str, expire_s: int) -> Operation[boo
         host="",
         pid="",
     )
-    is_ok: bool = (yield from call.run()).is_ok
+    is_ok: bool = (await call).is_ok
     return is_ok
 
 
-def has_services(namespace: Namespace) -> Operation[bool]:
+async def has_services(namespace: Namespace) -> bool:
     """Returns False if no service was ever registered: Redis has lost what it had."""
-    return bool((yield Command(b"EXISTS", namespace.last_id)))
+    return bool(await Command(b"EXISTS", namespace.last_id))
 
 
-def unregister(namespace: Namespace, service_id: str) -> Operation[None]:
+async def unregister(namespace: Namespace, service_id: str) -> None:
     """Ends a registration."""
-    yield Batch(
+    await Batch(
         [
             Command(b"DEL", namespace.service(service_id)),
             Command(b"LREM", namespace.ids, 0, service_id),
@@ -115,14 +113,14 @@ def unregister(namespace: Namespace, service_id: str) -> Operation[None]:
     )
 
 
-def settle_messages(namespace: Namespace) -> Operation[Settled]:
+async def settle_messages(namespace: Namespace) -> Settled:
     """Counts what consumers have done, and what they have not done in time, each message once.
 
     Reads at most 500 ids of each list, oldest first; a caller repeats it. While consumers have
     reported more than that, no message is counted as timed out, because it may be among them.
     """
     names = namespace.done, namespace.messages
-    finished, tracked = yield Batch([Command(b"LRANGE", name, -_PAGE, -1) for name in names])
+    finished, tracked = await Batch([Command(b"LRANGE", name, -_PAGE, -1) for name in names])
     if len(finished) == _PAGE:
         tracked = []
     wanted = [*reversed(finished), *reversed(tracked)]
@@ -131,7 +129,7 @@ def settle_messages(namespace: Namespace) -> Operation[Settled]:
     keys = [*reversed(names), namespace.metrics("done"), namespace.metrics("timeout")]
     keys += [namespace.settled, *(namespace.message(_text(one)) for one in wanted)]
     call = scripts.settle_messages(keys, ended=len(finished), wanted=wanted)
-    reply = yield from call.run()
+    reply = await call
     return Settled(reply.done, reply.timed_out)
 
 
@@ -156,7 +154,7 @@ def check_lists(names: Iterable[str]) -> tuple[str, ...]:
     return keys.check_names("list", names, MOST_LISTS, keys.check_list)
 
 
-def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[dict[str, int]]:
+async def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> dict[str, int]:
     """Pushes up to 1,000 messages, each to the shortest list; returns how many each list got.
 
     A repeat of a call with a lost reply pushes nothing again. Raises InvalidArgument if a key holds
@@ -164,16 +162,16 @@ def push_shortest(names: Sequence[str], messages: Sequence[bytes]) -> Operation[
     """
     op = keys.new_id()
     call = _call(names, messages, op)
-    raw = yield SingleServer(call)
-    if raw is None and len({keys.tag_of(name) for name in names}) == 1:
-        raw = yield call
-    if raw is not None:
-        return _counts(names, call.reply(raw))
-    plan = yield from _look(names, messages)
+    reply = await SingleServer(call)
+    if reply is None and len({keys.tag_of(name) for name in names}) == 1:
+        reply = await call
+    if reply is not None:
+        return _counts(names, reply)
+    plan = await _look(names, messages)
     calls = [_call([name], part, op) for name, part in plan.items()]
     counts: dict[str, int] = {}
-    for name, each, reply in zip(plan, calls, (yield Batch(calls)), strict=True):
-        counts |= _counts([name], each.reply(reply))
+    for name, reply in zip(plan, await Batch(calls), strict=True):
+        counts |= _counts([name], reply)
     return counts
 
 
@@ -183,7 +181,7 @@ def _call(names: Sequence[str], messages: Sequence[bytes], op: str) -> Call[Push
     return scripts.push_shortest([marker, *lists], ttl=_MARKER_MS, messages=messages)
 
 
-def _look(names: Sequence[str], messages: Sequence[bytes]) -> Operation[Mapping[str, list[bytes]]]:
+async def _look(names: Sequence[str], messages: Sequence[bytes]) -> Mapping[str, list[bytes]]:
     """Returns which messages go to which list, by the lengths of at most 8 of them.
 
     A list whose node does not answer gets none. Raises the error of the first list if no node
@@ -191,7 +189,7 @@ def _look(names: Sequence[str], messages: Sequence[bytes]) -> Operation[Mapping[
     """
     looked = names if len(names) <= LOOKS else random.sample(names, LOOKS)
     looks = [Command(b"LLEN", keys.raw(name)) for name in looked]
-    found = yield Batch(looks, lenient=True)
+    found = await Batch(looks, lenient=True)
     lengths: dict[str, int] = {}
     for name, length in zip(looked, found, strict=True):
         if isinstance(length, FairlaneError) and not isinstance(length, RedisUnreachable):
@@ -286,9 +284,9 @@ class ForwardState(NamedTuple):
         )
 
 
-def next_flight(
+async def next_flight(
     source: str, owner: str, lease_ms: int, fresh: str, landed: Flight | None = None
-) -> Operation[Flight | Standby]:
+) -> Flight | Standby:
     """Settles what has landed, takes or extends the lease, and returns the next batch.
 
     `fresh` is the epoch of a list that was never forwarded. With `lease_ms` 0 the lease ends, and
@@ -306,7 +304,7 @@ def next_flight(
         count=len(landed.messages) if landed else 0,
         chain=chain_of(landed.chain, landed.messages) if landed else "",
     )
-    reply = yield from call.run()
+    reply = await call
     if reply.is_wrongtype:
         raise InvalidArgument(
             f"key {source} at the source holds no list: name another, or delete what it holds"
@@ -335,7 +333,7 @@ class Landing(NamedTuple):
     pushed: int
 
 
-def land(target: str, flight: Flight) -> Operation[Landing]:
+async def land(target: str, flight: Flight) -> Landing:
     """Pushes a batch to the target; what the target has already is left out."""
     call = scripts.land(
         (keys.raw(target), keys.landed(target)),
@@ -344,27 +342,27 @@ def land(target: str, flight: Flight) -> Operation[Landing]:
         chain=flight.chain,
         messages=flight.messages,
     )
-    reply = yield from call.run()
+    reply = await call
     return Landing(reply.word, reply.pushed if reply.is_ok else 0)
 
 
-def restart(source: str, epoch: str, fresh: str, reason: Disagreement) -> Operation[None]:
+async def restart(source: str, epoch: str, fresh: str, reason: Disagreement) -> None:
     """Begins another epoch, unless another forwarder has begun one; the reason is recorded."""
     state = (keys.forward_state(source),)
-    yield scripts.restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
+    await scripts.restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
 
 
-def wait_for_message(source: str, block_s: float) -> Operation[None]:
+async def wait_for_message(source: str, block_s: float) -> None:
     """Waits up to `block_s` seconds for a message, and takes it. Only for the active forwarder."""
     used = keys.raw(source), keys.in_flight(source)
-    yield Command(b"BLMOVE", used[0], used[1], b"RIGHT", b"LEFT", block_s)
+    await Command(b"BLMOVE", used[0], used[1], b"RIGHT", b"LEFT", block_s)
 
 
-def read_state(source: str) -> Operation[ForwardState]:
+async def read_state(source: str) -> ForwardState:
     """Returns how far the forwarding of a list is; it changes nothing."""
     fields = (b"epoch", b"sequence", b"earlier", b"owner", b"until")
     of_restarts = (b"restarts", b"restarted", b"reason")
-    waiting, flying, known = yield Batch(
+    waiting, flying, known = await Batch(
         [
             Command(b"LLEN", keys.raw(source)),
             Command(b"LLEN", keys.in_flight(source)),
@@ -386,17 +384,17 @@ def read_state(source: str) -> Operation[ForwardState]:
     )
 
 
-def read_landed(target: str, epoch: str) -> Operation[int]:
+async def read_landed(target: str, epoch: str) -> int:
     """Returns the number of the last message of an epoch that is in the target; 0 = none is."""
-    found = yield Command(b"HGET", keys.landed(target), epoch)
+    found = await Command(b"HGET", keys.landed(target), epoch)
     return int(found.partition(b":")[0]) if found else 0
 
 
-def server_ids() -> Operation[set[bytes]]:
+async def server_ids() -> set[bytes]:
     """Returns the ids that the servers drew when they started: one, or those of all primaries."""
     found: set[bytes] = set()
-    for node in (yield Nodes()):
-        info: bytes = yield OnNode(node, Command(b"INFO", b"server"))
+    for node in await Nodes():
+        info: bytes = await OnNode(node, Command(b"INFO", b"server"))
         found.update(line for line in info.splitlines() if line.startswith(b"run_id:"))
     return found
 
@@ -445,27 +443,25 @@ class Backlog(NamedTuple):
     outs: tuple[int, ...]
 
 
-def hand_over(
-    route: Route, block_s: float, tracking: Tracking | None = None
-) -> Operation[int | None]:
+async def hand_over(route: Route, block_s: float, tracking: Tracking | None = None) -> int | None:
     """Hands over up to 100 messages and 1 MiB, oldest first; returns how many.
 
     None = no message was there. 0 = another process, or the first copy of a repeated call, has
     handed them over, so there may be more. If none is there, waits up to `block_s` seconds for one.
     Raises InvalidArgument if one of the keys holds no list; nothing is changed then.
     """
-    messages = yield from _claim(route)
+    messages = await _claim(route)
     if not messages and block_s > 0:
         source, pending = keys.raw(route.source), keys.raw(route.pending)
-        yield Command(b"BLMOVE", source, pending, b"RIGHT", b"LEFT", block_s)
-        messages = yield from _claim(route)
+        await Command(b"BLMOVE", source, pending, b"RIGHT", b"LEFT", block_s)
+        messages = await _claim(route)
     if not messages:
         return None
     outs = [keys.raw(name) for name in route.outs]
     used = [keys.raw(route.pending), *outs]
     rows: Sequence[Arg] = messages
     if tracking is not None:
-        more, rows = yield from _tracked(messages, tracking.namespace)
+        more, rows = await _tracked(messages, tracking.namespace)
         used += more
     call = scripts.fan_out(
         used,
@@ -476,17 +472,17 @@ def hand_over(
         expire=tracking.expire_s if tracking else 1,
         rows=rows,
     )
-    reply = yield from call.run()
+    reply = await call
     if reply.is_wrongtype:
         raise _no_list(used[1 + reply.at])
     moved: int = reply.moved
     return moved
 
 
-def _claim(route: Route) -> Operation[list[bytes]]:
+async def _claim(route: Route) -> list[bytes]:
     used = keys.raw(route.source), keys.raw(route.pending)
     most = max(1, min(HAND_OVER_BATCH, _MOST_PUSHES // len(route.outs)))
-    reply = yield from scripts.claim_messages(used, most=most).run()
+    reply = await scripts.claim_messages(used, most=most)
     if reply.is_wrongtype:
         raise _no_list(used[reply.at])
     found: list[bytes] = reply.messages
@@ -498,11 +494,11 @@ def _no_list(key: bytes) -> InvalidArgument:
     return InvalidArgument(f"key {name} holds no list: name another, or delete what it holds")
 
 
-def _tracked(
+async def _tracked(
     messages: Sequence[bytes], namespace: Namespace
-) -> Operation[tuple[list[bytes], list[Arg]]]:
+) -> tuple[list[bytes], list[Arg]]:
     """Draws an id for each message; returns the keys and the rows of fan_out."""
-    last: int = yield Command(b"INCRBY", namespace.last_message, len(messages))
+    last: int = await Command(b"INCRBY", namespace.last_message, len(messages))
     keys = [namespace.messages]
     rows: list[Arg] = []
     for number, message in enumerate(messages, last - len(messages) + 1):
@@ -512,7 +508,7 @@ def _tracked(
     return keys, rows
 
 
-def read_backlog(route: Route) -> Operation[Backlog]:
+async def read_backlog(route: Route) -> Backlog:
     """Returns the lengths of all lists of a route."""
-    lengths = yield Batch([Command(b"LLEN", keys.raw(name)) for name in route.names])
+    lengths = await Batch([Command(b"LLEN", keys.raw(name)) for name in route.names])
     return Backlog(lengths[0], lengths[1], tuple(lengths[2:]))

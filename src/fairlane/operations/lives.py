@@ -21,8 +21,6 @@ from fairlane.protocol.steps import Command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from fairlane.protocol.steps import Operation
-
 
 NEVER_MS = 2**53 - 1  # when the gate of a request opens that waits for others
 DONE = "done"  # the mode in which the others must be done; in any other one, any end is enough
@@ -71,9 +69,9 @@ def _read_life(text: str) -> Life:
 # ------------------------------------------------------------------ how they ended
 
 
-def endings_of(lives: Sequence[Life]) -> Operation[list[str | None]]:
+async def endings_of(lives: Sequence[Life]) -> list[str | None]:
     """Returns how each life failed, "" if it is done, None if it goes on or cannot be read now."""
-    rows = yield from run_each_or_error([hmget(life.id, *_FIELDS) for life in lives])
+    rows = await run_each_or_error([hmget(life.id, *_FIELDS) for life in lives])
     endings: list[str | None] = []
     gone: dict[int, Life] = {}
     for place, (life, row) in enumerate(zip(lives, rows, strict=True)):
@@ -88,7 +86,7 @@ def endings_of(lives: Sequence[Life]) -> Operation[list[str | None]]:
                 endings[place] = _failure(found["was"])
             else:
                 gone[place] = life
-    for place, ending in (yield from _logged(gone)).items():
+    for place, ending in (await _logged(gone)).items():
         endings[place] = ending
     return endings
 
@@ -111,18 +109,18 @@ def _failure(was: str) -> str:
     return f"{'has' if was.endswith('dead') else 'was'} {was}" if was else ""
 
 
-def _logged(gone: Mapping[int, Life]) -> Operation[dict[int, str | None]]:
+async def _logged(gone: Mapping[int, Life]) -> dict[int, str | None]:
     """Returns how these lives ended by the completion logs of their queues."""
     found: dict[int, str | None] = {}
     for queue in {life.queue for life in gone.values()}:
         lives = {life: place for place, life in gone.items() if life.queue == queue}
-        endings = (yield from _read_log(queue, lives)) if queue else {}
+        endings = await _read_log(queue, lives) if queue else {}
         for life, place in lives.items():
             found[place] = endings.get(life, _UNKNOWN) if endings is not None else None
     return found
 
 
-def _read_log(queue: str, wanted: Iterable[Life]) -> Operation[dict[Life, str] | None]:
+async def _read_log(queue: str, wanted: Iterable[Life]) -> dict[Life, str] | None:
     """Returns how lives of a queue ended, as far as its log shows it; None if it is away.
 
     This is rare: the other request's hash stays for ten minutes at least, and while a worker leads
@@ -133,7 +131,7 @@ def _read_log(queue: str, wanted: Iterable[Life]) -> Operation[dict[Life, str] |
     found: dict[Life, str] = {}
     at = b"-"
     while left:
-        page = yield from _page(queue, at)
+        page = await _page(queue, at)
         if page is None:
             return None
         for _, fields in page:
@@ -150,12 +148,12 @@ def _read_log(queue: str, wanted: Iterable[Life]) -> Operation[dict[Life, str] |
     return found
 
 
-def logged_ids(queue: str, ids: Iterable[str]) -> Operation[set[str]]:
+async def logged_ids(queue: str, ids: Iterable[str]) -> set[str]:
     """Returns which of these ids have an ending in the log, be it that they were lost."""
     left, found = {*ids}, set[str]()
     at = b"-"
     while left:
-        page = yield Command(b"XRANGE", keys.completed(queue), at, b"+", b"COUNT", _PAGE)
+        page = await Command(b"XRANGE", keys.completed(queue), at, b"+", b"COUNT", _PAGE)
         names = {_entry(fields).get("id", "") for _, fields in page}
         found |= left & names
         left -= names
@@ -172,9 +170,9 @@ def _entry(fields: Sequence[bytes]) -> dict[str, str]:
     }
 
 
-def _page(queue: str, at: bytes) -> Operation[list[tuple[bytes, Any]] | None]:
+async def _page(queue: str, at: bytes) -> list[tuple[bytes, Any]] | None:
     """Returns a page of a log; None if its node is away, [] if it may not be read."""
-    (page,) = yield from run_each_or_error(
+    (page,) = await run_each_or_error(
         [Command(b"XRANGE", keys.completed(queue), at, b"+", b"COUNT", _PAGE)]
     )
     if isinstance(page, FairlaneError):
@@ -213,7 +211,7 @@ class _Link(NamedTuple):
         return self.goes_on and (not life.born or self.born == str(life.born))
 
 
-def find_circles(waiting: Mapping[str, Sequence[Life]]) -> Operation[list[list[str]]]:
+async def find_circles(waiting: Mapping[str, Sequence[Life]]) -> list[list[str]]:
     """Returns circles of requests that wait for each other; the first id is also the last one.
 
     It finds those among the first thousand requests. `waiting` names what the first ones wait for.
@@ -224,7 +222,7 @@ def find_circles(waiting: Mapping[str, Sequence[Life]]) -> Operation[list[list[s
     pending = dict(waiting)
     while pending and len(links) < _MOST_LINKS:
         wanted = {life.id for lives in pending.values() for life in lives} - known.keys()
-        known |= yield from _read_links(sorted(wanted)[:_MOST_LINKS])
+        known |= await _read_links(sorted(wanted)[:_MOST_LINKS])
         following: dict[str, Sequence[Life]] = {}
         for name, lives in pending.items():
             there = [life.id for life in lives if known.get(life.id, _Link()).is_of(life)]
@@ -234,9 +232,9 @@ def find_circles(waiting: Mapping[str, Sequence[Life]]) -> Operation[list[list[s
     return circles_in(links)
 
 
-def _read_links(ids: Sequence[str]) -> Operation[dict[str, _Link]]:
+async def _read_links(ids: Sequence[str]) -> dict[str, _Link]:
     found: dict[str, _Link] = {}
-    rows = yield from run_each_or_error([hmget(name, *_OF_WAITING) for name in ids])
+    rows = await run_each_or_error([hmget(name, *_OF_WAITING) for name in ids])
     for name, row in zip(ids, rows, strict=True):
         found[name] = _Link()
         if not isinstance(row, FairlaneError):

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from fairlane.operations.backlog import Waiting
     from fairlane.operations.estimate import OpenFields
     from fairlane.operations.lease import Measured
-    from fairlane.protocol.steps import Operation
 
 
 # ------------------------------------------------------------------ model
@@ -215,10 +214,10 @@ class Sample(NamedTuple):
     fields: list[OpenFields]
 
 
-def read_took(queue: str, workers: Sequence[WorkerState]) -> Operation[dict[str, list[str]]]:
+async def read_took(queue: str, workers: Sequence[WorkerState]) -> dict[str, list[str]]:
     """Returns worker -> the requests of the tokens that its units took last, if it holds leases."""
     busy = [one.id for one in workers if one.is_alive and one.leases][:MOST_TOOK]
-    rows = yield from run_all([Command(b"HGETALL", keys.taken(queue, name)) for name in busy])
+    rows = await run_all([Command(b"HGETALL", keys.taken(queue, name)) for name in busy])
     return {name: _requests_in(row) for name, row in zip(busy, rows, strict=True)}
 
 
@@ -227,28 +226,28 @@ def _requests_in(row: list[bytes]) -> list[str]:
     return list(dict.fromkeys(one.request_id for one in parsed if one))[:_SHOWN_TOOK]
 
 
-def read_sample(
+async def read_sample(
     queue: str, tokens: Waiting, took: dict[str, list[str]], unfinished: int
-) -> Operation[Sample]:
+) -> Sample:
     """Returns the counts of the requests that are chosen, the most urgent first."""
     is_all = unfinished <= MOST_REQUESTS
     most = MOST_REQUESTS if is_all else _MOST_PART
-    names = yield Command(b"ZRANGE", keys.active(queue), 0, most - 1)
+    names = await Command(b"ZRANGE", keys.active(queue), 0, most - 1)
     listed = [name.decode("utf-8", "replace") for name in names]
     taken = [name for row in took.values() for name in row][:most]
     waiting = [] if is_all else tokens.request_ids()[:most]
-    return (yield from _read(queue, list(dict.fromkeys([*listed, *taken, *waiting]))))
+    return await _read(queue, list(dict.fromkeys([*listed, *taken, *waiting])))
 
 
-def _read(queue: str, ids: Sequence[str]) -> Operation[Sample]:
-    rows = yield from run_all([hmget(name, *_FIELDS) for name in ids])
+async def _read(queue: str, ids: Sequence[str]) -> Sample:
+    rows = await run_all([hmget(name, *_FIELDS) for name in ids])
     found = []
     for name, row in zip(ids, rows, strict=True):
         fields = dict(zip(_FIELDS, parse_fields(_FIELDS, row), strict=True))
         is_over = fields["state"] in {*ENDED_STATES, "abandoned", ""}
         if fields["queue"] == queue and not is_over and fields["limit"]:
             found.append((name, fields))
-    held = yield from run_all([Command(b"ZCARD", keys.leases(name)) for name, _ in found])
+    held = await run_all([Command(b"ZCARD", keys.leases(name)) for name, _ in found])
     both = [(name, fields, count) for (name, fields), count in zip(found, held, strict=True)]
     requests = sorted(map(_request, both), key=lambda one: (one.priority, one.submitted_ms))
     return Sample(requests, both)
@@ -298,26 +297,26 @@ def count_active(queue: str) -> Batch:
 MOST_NODES = 50  # primaries that are read
 
 
-def read_servers() -> Operation[ServerStates]:
+async def read_servers() -> ServerStates:
     """Returns the primaries, one INFO each. One that does not answer, or refuses, has an error."""
-    nodes = (yield Nodes())[:MOST_NODES]
+    nodes = (await Nodes())[:MOST_NODES]
     found: list[ServerState] = []
     for node in nodes:
-        found += yield from _server(node)
+        found += await _server(node)
     if not nodes or nodes[0] is None:
         return ServerStates(found)
     try:
-        text = yield OnNode(nodes[0], Command(b"CLUSTER", b"INFO"))
+        text = await OnNode(nodes[0], Command(b"CLUSTER", b"INFO"))
     except FairlaneError:
         return ServerStates(found)
     info = read_info(text)
     return ServerStates(found, info.get("cluster_state", ""), int(info.get("cluster_slots_ok", 0)))
 
 
-def _server(node: Any) -> Operation[list[ServerState]]:
+async def _server(node: Any) -> list[ServerState]:
     shown = "" if node is None else ":".join(map(str, node))
     try:
-        text = yield OnNode(node, Command(b"INFO"))
+        text = await OnNode(node, Command(b"INFO"))
     except FairlaneError as error:
         return [ServerState(shown, error=str(error))]
     return [_state(shown, Facts(read_info(text), None))]
@@ -364,22 +363,22 @@ def _keys(info: dict[str, str]) -> int:
 _MOST_TOKENS = 200
 
 
-def snapshot(queue: str) -> Operation[Snapshot]:
+async def snapshot(queue: str) -> Snapshot:
     """Returns how a queue stands now. Raises RedisError."""
-    spread = yield from read_shards(queue)
-    unfinished, ended, (until, text, most, waits), time = yield count_active(queue)
+    spread = await read_shards(queue)
+    unfinished, ended, (until, text, most, waits), time = await count_active(queue)
     pause = QueuePause(read_until(until), time_ms(time))
     rate = parse_queue_rate(queue, text)
-    tokens = yield from read_waiting(queue, spread.served, _MOST_TOKENS, is_spread=True)
-    stale = yield from count_stale(queue, tokens)
+    tokens = await read_waiting(queue, spread.served, _MOST_TOKENS, is_spread=True)
+    stale = await count_stale(queue, tokens)
     lanes, delayed = without_stale(tokens.counts, stale)
-    page = yield from list_workers(queue)
+    page = await list_workers(queue)
     totals = totals_of(page)
-    took = yield from read_took(queue, page.workers)
-    sample = yield from read_sample(queue, tokens, took, unfinished)
+    took = await read_took(queue, page.workers)
+    sample = await read_sample(queue, tokens, took, unfinished)
     is_exact = unfinished <= MOST_REQUESTS
     demand = Demand(queue, sum(lanes.values()), totals.held, unfinished, pause.is_paused, is_exact)
-    demand = yield from _demand(demand, sample, pause.now_ms, rate)
+    demand = await _demand(demand, sample, pause.now_ms, rate)
     return Snapshot(
         queue=queue,
         now_ms=pause.now_ms,
@@ -400,17 +399,17 @@ def snapshot(queue: str) -> Operation[Snapshot]:
         worker_totals=totals,
         workers=page.workers,
         took=took,
-        measured=(yield from read_stats(queue)),
-        servers=(yield from read_servers()),
+        measured=await read_stats(queue),
+        servers=await read_servers(),
         shards=spread.present.numbers,
     )
 
 
-def _demand(counted: Demand, sample: Sample, now_ms: int, rate: Rate | None) -> Operation[Demand]:
+async def _demand(counted: Demand, sample: Sample, now_ms: int, rate: Rate | None) -> Demand:
     """Returns the demand: of the requests if all were read, else what was counted."""
     found = counted
     if found.is_exact:
-        more = yield from more_of(sample.fields, now_ms)
+        more = await more_of(sample.fields, now_ms)
         held = sum(one.held for one in sample.requests)
         found = found._replace(demand=more, held=held, requests=len(sample.requests))
     return found._replace(demand=0 if found.is_paused else bounded(found.demand, rate))

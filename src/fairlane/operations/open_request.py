@@ -21,7 +21,7 @@ from fairlane.operations.follow_up import follow_up
 from fairlane.operations.new_request import Created, Digest, NewRequest
 from fairlane.operations.tokens import count_stop, drop_active, retire
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from typing import Any
@@ -46,7 +46,7 @@ class Submission:
         self._last = new.digest  # over these chunks
         self._room = new.room or Admission(new.id, new.policy.queue, 0.0)
 
-    def add(self, chunk: Chunk) -> Operation[None]:
+    async def add(self, chunk: Chunk) -> None:
         """Adds the next chunk; waits for room as the submission's `max_wait_s` allows.
 
         After an error the same chunk may be added again: if Redis has it already, that changes
@@ -62,7 +62,7 @@ class Submission:
         # A caller who is interrupted now may withdraw the request, with this chunk or without it.
         self.new.digest = digest
         try:
-            reply = yield from self._append(chunk, ids)
+            reply = await self._append(chunk, ids)
         except FairlaneError as error:
             self.new.digest = self._last
             self.new.unsure = digest if isinstance(error, RedisUnreachable) else None
@@ -74,9 +74,9 @@ class Submission:
             self.left_out = reply.left_out or 0
             self.total = sent - self.left_out
             with suppress(RedisUnreachable):  # the chunk is there: the auditor finds its tokens
-                yield from self._dispatch(reply)
+                await self._dispatch(reply)
             return
-        yield from self._dispatch(reply)
+        await self._dispatch(reply)
         if reply.is_closed:
             raise self._closed()
         if reply.is_forgotten:
@@ -86,7 +86,7 @@ class Submission:
             )
         self._check_open(reply)
 
-    def seal(self) -> Operation[int]:
+    async def seal(self) -> int:
         """Ends the submission; returns how many sub-requests it has. A repeat changes nothing.
 
         Raises RequestClosed (it was withdrawn), and RequestEnded, RequestLost and RequestExists as
@@ -98,8 +98,8 @@ class Submission:
         if self.is_sealed:
             return self.total
         seal = scripts.seal(new.names, chunks=self.chunks, chain=new.digest.hex)
-        reply = yield from seal.run()
-        yield from self._dispatch(reply)
+        reply = await seal
+        await self._dispatch(reply)
         if not reply.is_ended or reply.summary.is_cancelled:
             self._check_open(reply)
         self.is_sealed = True
@@ -109,17 +109,17 @@ class Submission:
         )
         return self.total
 
-    def take_back(self, error: BaseException) -> Operation[None]:
+    async def take_back(self, error: BaseException) -> None:
         """Withdraws what the producer could not complete because of this error; see discard."""
         if not self.is_sealed:
             self._is_withdrawn = True
-            yield from discard(self.new, f"submission: {type(error).__name__}")
+            await discard(self.new, f"submission: {type(error).__name__}")
 
-    def _append(self, chunk: Chunk, ids: bytes) -> Operation[AppendReply]:
+    async def _append(self, chunk: Chunk, ids: bytes) -> AppendReply:
         new, room = self.new, self._room
         while True:
             try:
-                yield from room.ask(self.chunks + 1, len(chunk))
+                await room.ask(self.chunks + 1, len(chunk))
                 call = scripts.append(
                     new.names,
                     chunk=self.chunks + 1,
@@ -128,16 +128,16 @@ class Submission:
                     open_ms=settings.OPEN_MS,
                     bodies=[*chunk, ids] if new.policy.distinct else chunk,
                 )
-                reply = yield from call.run()
+                reply = await call
             except (RedisFull, QueueFull) as error:
-                yield from room.wait(error)
+                await room.wait(error)
             else:
                 room.found()
                 return reply
 
-    def _dispatch(self, reply: Reply) -> Operation[None]:
+    async def _dispatch(self, reply: Reply) -> None:
         if steps := follow_up(self.new.policy.queue, (self.new.id, reply)):
-            yield Batch(steps)
+            await Batch(steps)
 
     def _closed(self) -> RequestClosed:
         return RequestClosed(
@@ -166,13 +166,13 @@ class Submission:
             raise already_exists(request_id)
 
 
-def open_request(
+async def open_request(
     request_id: str,
     policy: Policy,
     first: Chunk,
     max_wait_s: float = 0.0,
     open_ms: int = settings.OPEN_MS,
-) -> Operation[Submission]:
+) -> Submission:
     """Begins a request with its first chunk, which may be empty, and leaves it open for `open_ms`.
 
     If a request of the id was begun with the same first chunk, its submission goes on, or is found
@@ -182,7 +182,7 @@ def open_request(
     room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
     new = NewRequest(request_id, policy, Digest(policy), [], open_ms=open_ms, room=room)
     new.begin(first)
-    created = yield from create_one(new)
+    created = await create_one(new)
     new.digest.continue_at(created.chain)
     return Submission(new, created)
 
@@ -199,7 +199,7 @@ def _ended(request_id: str, summary: Summary) -> RequestEnded:
 # How a producer takes back what it could not complete: discard [R], drop [D].
 
 
-def discard(own: NewRequest, reason: str) -> Operation[None]:
+async def discard(own: NewRequest, reason: str) -> None:
     """Takes an open request back, as far as this submission wrote it: its keys and its tokens.
 
     It was never complete, so it is not logged. While a slice is held, it is cancelled instead, and
@@ -208,7 +208,7 @@ def discard(own: NewRequest, reason: str) -> Operation[None]:
     """
     queue = own.policy.queue
     # Read first: after the discard the entry may be a newer intent of another producer.
-    score = (yield Command(b"ZSCORE", keys.active(queue), own.id)) or b"0"
+    score = await Command(b"ZSCORE", keys.active(queue), own.id) or b"0"
     call = scripts.discard(
         own.names,
         born=own.born,
@@ -219,19 +219,19 @@ def discard(own: NewRequest, reason: str) -> Operation[None]:
         seen=int(float(score)) + 2 * settings.INTENT_GRACE_MS,
         ttl=settings.MARKER_MS,
     )
-    reply = yield from call.run()
+    reply = await call
     if reply.is_ended:
-        yield retire(queue, own.id, reply.summary)
+        await retire(queue, own.id, reply.summary)
     elif reply.is_ok or reply.is_held:
-        yield from _remove_tokens(own, reply.queued)
+        await _remove_tokens(own, reply.queued)
         if reply.is_held:
-            yield from count_stop(queue)
+            await count_stop(queue)
     if (reply.is_ok or reply.is_gone) and score != b"0":
-        yield drop_active(queue, own.id, score.decode())
+        await drop_active(queue, own.id, score.decode())
 
 
-def _remove_tokens(own: NewRequest, tokens: list[Any]) -> Operation[None]:
+async def _remove_tokens(own: NewRequest, tokens: list[Any]) -> None:
     """Takes tokens out of their lanes; one that is left would cost a worker one call."""
     for lane, permit in zip(tokens[::3], tokens[1::3], strict=True):
         token = f"{own.id}#{permit.decode()}"
-        yield Command(b"LREM", keys.lane(own.policy.queue, int(lane)), 1, token)
+        await Command(b"LREM", keys.lane(own.policy.queue, int(lane)), 1, token)

@@ -17,7 +17,6 @@ from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from fairlane.protocol.scripts import PauseQueueReply
-    from fairlane.protocol.steps import Operation
 
 
 ENDLESS_MS = 10**15  # as a period and as a time: until the queue is resumed
@@ -69,30 +68,30 @@ def check_period(for_s: float | None) -> int:
     return max(1, round(for_s * 1000))
 
 
-def pause_queue(queue: str, for_s: float | None = None) -> Operation[QueuePause]:
+async def pause_queue(queue: str, for_s: float | None = None) -> QueuePause:
     """Pauses a queue for so many seconds; None = until it is resumed. Raises InvalidArgument."""
-    reply = yield from _set(queue, check_period(for_s))
+    reply = await _set(queue, check_period(for_s))
     return QueuePause(reply.paused_until, reply.now)
 
 
-def resume_queue(queue: str) -> Operation[bool]:
+async def resume_queue(queue: str) -> bool:
     """Resumes a queue; returns False if it was not paused.
 
     The state is read first: the reply to a repeated resume would name what the first one left.
     """
-    before = yield from read_pause(queue)
-    yield from _set(queue, 0)
+    before = await read_pause(queue)
+    await _set(queue, 0)
     return before.is_paused
 
 
-def _set(queue: str, period: int) -> Operation[PauseQueueReply]:
+async def _set(queue: str, period: int) -> PauseQueueReply:
     call = scripts.pause_queue((keys.conf(queue),), period=period, longest=ENDLESS_MS)
-    return (yield from call.run())
+    return await call
 
 
-def read_pause(queue: str) -> Operation[QueuePause]:
+async def read_pause(queue: str) -> QueuePause:
     """Returns until when a queue is paused."""
-    until, time = yield Batch(
+    until, time = await Batch(
         [Command(b"HGET", keys.conf(queue), b"paused_until"), Command(b"TIME")]
     )
     return QueuePause(read_until(until), time_ms(time))

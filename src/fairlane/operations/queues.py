@@ -30,7 +30,7 @@ from fairlane.operations.workers import LATEST_MS, beat_ages, is_late
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, Operation
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,26 +50,26 @@ class _Scan:
     def __init__(self, nodes: list[Any], scan: str = "0") -> None:
         self.nodes, self.scan = nodes, scan
 
-    def page(self) -> Operation[list[str]]:
+    async def page(self) -> list[str]:
         """Returns the queues that the next keys name, each only by its first key that exists."""
         node = self.nodes[0]
         words = (b"SCAN", self.scan, b"MATCH", keys.EVERY_QUEUE_KEY, b"COUNT", _COUNT)
-        cursor, found = yield OnNode(node, Command(*words))
+        cursor, found = await OnNode(node, Command(*words))
         self.scan = cursor.decode()
         if self.scan == "0":
             self.nodes = self.nodes[1:]
         named = [parsed for parsed in map(keys.queue_and_part, found) if parsed is not None]
-        return (yield from _first_keys(named))
+        return await _first_keys(named)
 
 
-def _first_keys(named: list[tuple[str, str]]) -> Operation[list[str]]:
+async def _first_keys(named: list[tuple[str, str]]) -> list[str]:
     """Returns the queues whose key of this part is the first that they have.
 
     So each queue is found once, in whatever page its other keys are.
     """
     earlier = [keys.queue_keys(name)[: keys.QUEUE_PARTS.index(part)] for name, part in named]
     asked = [Command(b"EXISTS", *before) for before in earlier if before]
-    replies = iter((yield from run_each(asked)))
+    replies = iter(await run_each(asked))
     return [
         name
         for (name, _), before in zip(named, earlier, strict=True)
@@ -82,27 +82,27 @@ def _has_any(count: Any) -> bool:
     return isinstance(count, int) and count > 0
 
 
-def list_queues(after: str = "", most_keys: int = MOST_KEYS) -> Operation[QueuePage]:
+async def list_queues(after: str = "", most_keys: int = MOST_KEYS) -> QueuePage:
     """Returns the queues among the next keys, by name, each with what is in it.
 
     Raises InvalidArgument for a cursor that is not valid.
     """
-    scan = yield from _begin(after)
+    scan = await _begin(after)
     found: list[QueueSummary] = []
     for _ in range(max(1, most_keys // _COUNT)):
         if not scan.nodes:
             break
         node = scan.nodes[0]
-        names = yield from scan.page()
-        found += yield from _summaries(node, names)
+        names = await scan.page()
+        found += await _summaries(node, names)
     found.sort(key=lambda one: one.name)
     rest = write_cursor(_OWNER, _shown(scan.nodes[0]), scan.scan) if scan.nodes else ""
     return QueuePage(found, rest)
 
 
-def _begin(after: str) -> Operation[_Scan]:
+async def _begin(after: str) -> _Scan:
     """Returns the walk that a cursor continues; the nodes are in the order of their addresses."""
-    nodes = sorted((yield Nodes()), key=_shown)
+    nodes = sorted(await Nodes(), key=_shown)
     if not after:
         return _Scan(nodes)
     match read_cursor(after, _OWNER):
@@ -120,12 +120,12 @@ def _shown(node: Any) -> str:
 # ------------------------------------------------------------------ one queue
 
 
-def _summaries(node: Any, names: list[str]) -> Operation[list[QueueSummary]]:
+async def _summaries(node: Any, names: list[str]) -> list[QueueSummary]:
     """Reads queues whose slots are on this node."""
     if not names:
         return []
-    now_ms = time_ms((yield OnNode(node, Command(b"TIME"))))
-    counts = yield from run_each([step for name in names for step in _counts(name, now_ms)])
+    now_ms = time_ms(await OnNode(node, Command(b"TIME")))
+    counts = await run_each([step for name in names for step in _counts(name, now_ms)])
     rows = [counts[at : at + 6] for at in range(0, len(counts), 6)]
     found = []
     for name, row in zip(names, rows, strict=True):
@@ -133,10 +133,10 @@ def _summaries(node: Any, names: list[str]) -> Operation[list[QueueSummary]]:
             found.append(QueueSummary(name))
             continue
         (present, left, until), requests, workers, ended, newest, active = row
-        waiting = yield from _tokens(name, served(present or b"", left or b""))
+        waiting = await _tokens(name, served(present or b"", left or b""))
         shards = Shards.of(present or b"").numbers
         pause = QueuePause(read_until(until), now_ms)
-        dead = yield from _dead(name, newest, active)
+        dead = await _dead(name, newest, active)
         found.append(
             QueueSummary(
                 *(name, waiting, requests, workers, ended, shards),
@@ -146,10 +146,10 @@ def _summaries(node: Any, names: list[str]) -> Operation[list[QueueSummary]]:
     return found
 
 
-def _dead(name: str, newest: list[Any], active: list[bytes]) -> Operation[int | None]:
+async def _dead(name: str, newest: list[Any], active: list[bytes]) -> int | None:
     """Counts the dead sub-requests of these endings and of these entries of `active`."""
     ids = [one.decode("utf-8", "replace") for one in active]
-    rows = yield from run_each([hmget(one, *_DEAD) for one in ids])
+    rows = await run_each([hmget(one, *_DEAD) for one in ids])
     count = sum(completion(*entry).dead for entry in newest)
     for row in rows:
         if isinstance(row, FairlaneError):
@@ -171,12 +171,12 @@ def _counts(name: str, now_ms: int) -> list[Command]:
     ]
 
 
-def _tokens(name: str, shards: tuple[int, ...]) -> Operation[int | None]:
+async def _tokens(name: str, shards: tuple[int, ...]) -> int | None:
     """Counts the tokens in all lanes; an empty queue costs one command a shard."""
     lanes = [keys.lanes(name, shard) for shard in shards]
-    there = yield from run_each([Command(b"EXISTS", *one) for one in lanes])
+    there = await run_each([Command(b"EXISTS", *one) for one in lanes])
     full = [one for one, count in zip(lanes, there, strict=True) if count]
-    counts = yield from run_each([Command(b"LLEN", key) for one in full for key in one])
+    counts = await run_each([Command(b"LLEN", key) for one in full for key in one])
     if any(isinstance(reply, FairlaneError) for reply in (*there, *counts)):
         return None
     return sum(map(int, counts))
@@ -185,28 +185,28 @@ def _tokens(name: str, shards: tuple[int, ...]) -> Operation[int | None]:
 # ------------------------------------------------------------------ names
 
 
-def is_known(queue: str) -> Operation[bool]:
+async def is_known(queue: str) -> bool:
     """Returns True if this queue was ever used on this Redis, by a producer or a worker.
 
     It makes one try, because the caller has something more important to do.
     """
-    (count,) = yield Batch([Command(b"EXISTS", *keys.queue_keys(queue))], patience_s=0.0)
+    (count,) = await Batch([Command(b"EXISTS", *keys.queue_keys(queue))], patience_s=0.0)
     return bool(count)
 
 
-def reach(queue: str) -> Operation[None]:
+async def reach(queue: str) -> None:
     """Returns when the server of this queue answers, with whatever. Raises RedisUnreachable."""
-    (reply,) = yield Batch([Command(b"EXISTS", keys.workers(queue))], lenient=True)
+    (reply,) = await Batch([Command(b"EXISTS", keys.workers(queue))], lenient=True)
     if isinstance(reply, RedisUnreachable):
         raise reply
 
 
-def similar_queues(queue: str) -> Operation[tuple[list[str], list[str]]]:
+async def similar_queues(queue: str) -> tuple[list[str], list[str]]:
     """Returns the names like this one, the most similar first, and all names that were found.
 
     It looks at about MOST_NAMED keys.
     """
-    scan = yield from _begin("")
+    scan = await _begin("")
     share = max(1, MOST_NAMED // _COUNT // max(1, len(scan.nodes)))
     names: list[str] = []
     for node in scan.nodes:
@@ -214,7 +214,7 @@ def similar_queues(queue: str) -> Operation[tuple[list[str], list[str]]]:
         for _ in range(share):
             if not one.nodes:
                 break
-            names += yield from one.page()
+            names += await one.page()
     return get_close_matches(queue, names), sorted(names)
 
 
@@ -227,7 +227,7 @@ def similar_queues(queue: str) -> Operation[tuple[list[str], list[str]]]:
 _CONF = (b"max_waiting", b"waiting", b"paused_until", b"rate")
 
 
-def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
+async def queue_status(queue: str, most: int = 1000) -> dict[str, Any]:
     """Returns counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
 
     `requests` are the `most` most urgent ones among those of the first MOST_READ tokens and the
@@ -237,9 +237,9 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
     `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None. `rate` is
     the queue's. `paused_until` is in ms by its Redis; None: not paused, or until it is resumed.
     """
-    spread = yield from read_shards(queue)
-    tokens = yield from backlog.read_waiting(queue, spread.served)
-    replies = yield Batch(
+    spread = await read_shards(queue)
+    tokens = await backlog.read_waiting(queue, spread.served)
+    replies = await Batch(
         [
             Command(b"ZRANGE", keys.workers(queue), 0, -1, b"WITHSCORES"),
             Command(b"TIME"),
@@ -251,8 +251,8 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
     )
     beats = beat_ages(replies[0], time_ms(replies[1]))
     active, names, logged, bound = replies[2:]
-    requests = yield from read_progress((yield from most_urgent(queue, tokens, names))[:most])
-    stale = yield from backlog.count_stale(queue, tokens)
+    requests = await read_progress((await most_urgent(queue, tokens, names))[:most])
+    stale = await backlog.count_stale(queue, tokens)
     lanes, delayed = backlog.without_stale(tokens.counts, stale)
     return {
         "queue": queue,

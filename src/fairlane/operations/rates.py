@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fairlane.protocol.scripts import AcquireReply, SetRateReply
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Call
 
 
 # ------------------------------------------------------------------ rates
@@ -45,28 +45,28 @@ class Allowance(NamedTuple):
     wait_ms: int
 
 
-def acquire_rated(
+async def acquire_rated(
     request_id: str, rated: AcquireReply, ask: Callable[[Allowance], Call[AcquireReply]]
-) -> Operation[AcquireReply]:
+) -> AcquireReply:
     """Takes the allowance that a reply `rated` asks for; returns the reply to `ask` with it.
 
     What the lease does not use is returned. If this stops in the middle, the request starts that
     many sub-requests later; no rate is exceeded.
     """
     rates = parse_rates(rated.rates.decode())
-    allowance = yield from take(
+    allowance = await take(
         rates, rated.size, request_id, waits=Waits.HAS if rated.has_waited else Waits.NOT_YET
     )
-    reply = yield from ask(allowance).run()
+    reply = await ask(allowance)
     unused = allowance.allowed - (len(reply.entries) if reply.is_ok else 0)
     if unused:
-        yield from refund([(rate, unused) for rate in rates], request_id)
+        await refund([(rate, unused) for rate in rates], request_id)
     return reply
 
 
-def take(
+async def take(
     rates: Sequence[Rate], want: int, request_id: str = "", *, waits: Waits
-) -> Operation[Allowance]:
+) -> Allowance:
     """Takes up to `want` sub-requests from the buckets of all these rates. Raises NodeAway."""
     taken: list[tuple[Rate, int]] = []
     for rate in rates:
@@ -74,23 +74,23 @@ def take(
             (_key(request_id, rate),), want=want, waited=waits.value, **_terms(rate)
         )
         call.away_s = settings.AWAY_S
-        reply = yield from call.run()
+        reply = await call
         if not reply.taken:
-            yield from refund(taken, request_id)
+            await refund(taken, request_id)
             return Allowance(0, reply.wait)
         taken.append((rate, reply.taken))
         want = reply.taken
-    yield from refund([(rate, count - want) for rate, count in taken if count > want], request_id)
+    await refund([(rate, count - want) for rate, count in taken if count > want], request_id)
     return Allowance(want, 0)
 
 
-def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> Operation[None]:
+async def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> None:
     """Returns to the buckets of these rates what was taken and not used.
 
     It is sent at most once. If the call is lost, that many sub-requests start later.
     """
     if unused:
-        yield Batch(
+        await Batch(
             [
                 scripts.refund((_key(request_id, rate),), unused=count, **_terms(rate))
                 for rate, count in unused
@@ -100,14 +100,14 @@ def refund(unused: Sequence[tuple[Rate, int]], request_id: str = "") -> Operatio
         )
 
 
-def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
+async def hold(queue: str, request_id: str, ms: int) -> None:
     """Starts nothing of a request, and of those that share its rates, for so many ms.
 
     The bucket of a key may be on a node that is away; then only the request waits. Raises NodeAway.
     """
     call = scripts.hold(keys.request_keys(request_id), ms=ms)
     call.away_s = settings.AWAY_S
-    reply = yield from call.run()
+    reply = await call
     calls = follow_up(queue, (request_id, reply))
     if reply.is_ok:
         rates = parse_rates(reply.rates.decode())
@@ -115,16 +115,16 @@ def hold(queue: str, request_id: str, ms: int) -> Operation[None]:
             scripts.hold_rate((_key(request_id, rate),), ms=ms, **_terms(rate)) for rate in rates
         ]
     if calls:
-        yield Batch(calls, lenient=True, away_s=settings.AWAY_S)
+        await Batch(calls, lenient=True, away_s=settings.AWAY_S)
 
 
-def opens(rate: Rate, now_ms: int, request_id: str = "") -> Operation[int]:
+async def opens(rate: Rate, now_ms: int, request_id: str = "") -> int:
     """Returns when the bucket of a rate allows the next start, in ms; 0 = now.
 
     The gate of a request may open before that: a request in a long line asks again from time to
     time. It opens later if others are before it in the line.
     """
-    value: bytes | None = yield Command(b"GET", _key(request_id, rate))
+    value: bytes | None = await Command(b"GET", _key(request_id, rate))
     tat_us, _, _, held_us = map(int, value.split(b":")) if value else (0, 0, 0, 0)
     due_us = max(held_us, tat_us - rate.interval_us * (rate.burst - rate.weight))
     return -(-due_us // 1000) if due_us > 1000 * now_ms else 0
@@ -173,20 +173,20 @@ def check_queue_rate(rate: str | None, burst: int | None = None) -> tuple[int, i
     return 0, 0
 
 
-def set_queue_rate(queue: str, rate: str | None, burst: int | None = None) -> Operation[None]:
+async def set_queue_rate(queue: str, rate: str | None, burst: int | None = None) -> None:
     """Gives a queue this rate; None removes it. Raises InvalidArgument.
 
     The bucket may owe what a slower rate has taken; that is bounded by the new burst.
     """
     interval, most = check_queue_rate(rate, burst)
-    yield scripts.rate_queue((keys.conf(queue),), interval=interval, burst=most)
+    await scripts.rate_queue((keys.conf(queue),), interval=interval, burst=most)
     if rate is not None:
-        yield Batch(refit("", [rate_of_queue(queue, interval, most)]))
+        await Batch(refit("", [rate_of_queue(queue, interval, most)]))
 
 
-def read_queue_rate(queue: str) -> Operation[Rate | None]:
+async def read_queue_rate(queue: str) -> Rate | None:
     """Returns the rate of a queue; None = it has none."""
-    value: bytes | None = yield Command(b"HGET", keys.conf(queue), b"rate")
+    value: bytes | None = await Command(b"HGET", keys.conf(queue), b"rate")
     return parse_queue_rate(queue, value)
 
 
@@ -238,9 +238,9 @@ def check_rate(new: NewRate) -> None:
         raise InvalidArgument("burst needs a rate: give rate, too, as 100/s")
 
 
-def set_rate(
+async def set_rate(
     request_id: str, rate: str | None, burst: int | None = None, weight: int | None = None
-) -> Operation[None]:
+) -> None:
     """Lets at most so many sub-requests start from now on, as 100/s, each counted so often.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
@@ -249,8 +249,8 @@ def set_rate(
     check_rate(new)
     if rate is None and weight is None:
         raise InvalidArgument("there is nothing to set: give a rate, as 100/s, or a weight")
-    (queue,) = yield from read(request_id, "queue")
-    reply = (yield from set_rates(queue, [request_id], new))[request_id]
+    (queue,) = await read(request_id, "queue")
+    reply = (await set_rates(queue, [request_id], new))[request_id]
     if isinstance(reply, FairlaneError):
         raise reply
     if reply.is_gone:
@@ -262,7 +262,7 @@ def set_rate(
         )
 
 
-def set_rates(queue: str, ids: Sequence[str], new: NewRate) -> Operation[Replies]:
+async def set_rates(queue: str, ids: Sequence[str], new: NewRate) -> Replies:
     """Gives requests of one queue this rate; returns the reply or the error of each.
 
     The tokens go to their lanes last, because the buckets may owe what a slower rate has taken. A
@@ -270,22 +270,22 @@ def set_rates(queue: str, ids: Sequence[str], new: NewRate) -> Operation[Replies
     """
     replies: Replies = {}
     wanted: dict[str, tuple[Rate, ...]] = {}
-    rows = yield from run_each_or_error([hmget(name, "born", "rates") for name in ids])
+    rows = await run_each_or_error([hmget(name, "born", "rates") for name in ids])
     for name, row in zip(ids, rows, strict=True):
         try:
             wanted[name] = _another(name, row, new)
         except FairlaneError as error:
             replies[name] = error
-    answers = yield from call_each(
+    answers = await call_each(
         [
             scripts.set_rate(keys.request_keys(name), rates=rates_text(rates))
             for name, rates in wanted.items()
         ]
     )
     replies.update(zip(wanted, answers, strict=True))
-    yield from _refit(wanted, replies)
+    await _refit(wanted, replies)
     good = [(name, one) for name, one in replies.items() if not isinstance(one, FairlaneError)]
-    yield from run_all(follow_up(queue, *good))
+    await run_all(follow_up(queue, *good))
     return replies
 
 
@@ -313,7 +313,7 @@ def no_rate(request_id: str) -> InvalidArgument:
     )
 
 
-def _refit(wanted: dict[str, tuple[Rate, ...]], replies: Replies) -> Operation[None]:
+async def _refit(wanted: dict[str, tuple[Rate, ...]], replies: Replies) -> None:
     """Bounds what the buckets owe. An error of a bucket becomes that of its request."""
     calls, owners = [], []
     for name, rates in wanted.items():
@@ -322,6 +322,6 @@ def _refit(wanted: dict[str, tuple[Rate, ...]], replies: Replies) -> Operation[N
             for call in refit(name, rates):
                 calls.append(call)
                 owners.append(name)
-    for name, answer in zip(owners, (yield from run_each_or_error(calls)), strict=True):
+    for name, answer in zip(owners, await run_each_or_error(calls), strict=True):
         if isinstance(answer, FairlaneError):
             replies[name] = answer

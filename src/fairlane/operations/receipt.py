@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairlane.common.chunking import Body
     from fairlane.model import Slice
     from fairlane.protocol.replies import Reply
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Call
 
 
 # ------------------------------------------------------------------ receipt
@@ -162,7 +162,7 @@ def check_visible(visible_for: float) -> int:
 _PAGE = 500  # entries of `out` that are read in one call
 
 
-def done(receipt: Receipt, result: Body | None, ran_us: int) -> Operation[None]:
+async def done(receipt: Receipt, result: Body | None, ran_us: int) -> None:
     """Stores the result of a sub-request and counts it as done.
 
     Raises ReceiptExpired, InvalidArgument, and NotDurable: then it is done, but too few replicas
@@ -171,17 +171,17 @@ def done(receipt: Receipt, result: Body | None, ran_us: int) -> Operation[None]:
     status, body = stored(result)
     head = receipt.head(status, ran_us)
     call = complete(receipt, [receipt.entry_id], [head, body], [], keep=False)
-    yield from _settle(receipt, call, is_dead=False)
+    await _settle(receipt, call, is_dead=False)
 
 
-def dead(receipt: Receipt, reason: str, ran_us: int) -> Operation[None]:
+async def dead(receipt: Receipt, reason: str, ran_us: int) -> None:
     """Makes a sub-request dead: it is kept with its body. Raises as `done` does."""
     text = _check_reason(reason)
     verdict = Verdict(receipt.entry_id, "dead", 0, receipt.head(b"x", ran_us), text)
-    yield from _settle(receipt, complete(receipt, [], [], [verdict], keep=False), is_dead=True)
+    await _settle(receipt, complete(receipt, [], [], [verdict], keep=False), is_dead=True)
 
 
-def release(receipt: Receipt, delay_s: float) -> Operation[None]:
+async def release(receipt: Receipt, delay_s: float) -> None:
     """Returns a sub-request, uncharged; it may be taken again after `delay_s` seconds.
 
     Changes nothing if the sub-request was settled by this receipt before, or if its request has
@@ -193,13 +193,13 @@ def release(receipt: Receipt, delay_s: float) -> Operation[None]:
     verdict = Verdict(receipt.entry_id, "release", delay_ms, receipt.head(b"g", 0), "")
     proof = (receipt.k, receipt.fence.decode(), receipt.op.decode())
     call = give_back(receipt.request_id, *proof, [verdict])
-    reply = call.reply((yield call))
+    reply = await call
     if reply.is_lost or reply.is_gone:
         raise receipt.expired()
-    yield from _dispatch(receipt, reply)
+    await _dispatch(receipt, reply)
 
 
-def extend_term(receipt: Receipt, visible_for: float) -> Operation[bool]:
+async def extend_term(receipt: Receipt, visible_for: float) -> bool:
     """Holds a sub-request for `visible_for` seconds from now; False = its result is not wanted.
 
     False: the request was cancelled, or its deadline has passed. Raises ReceiptExpired,
@@ -208,7 +208,7 @@ def extend_term(receipt: Receipt, visible_for: float) -> Operation[bool]:
     term = check_visible(visible_for)
     proof = (receipt.k, receipt.fence.decode(), receipt.op.decode())
     call = extend(receipt.request_id, *proof, term)
-    reply = call.reply((yield call))
+    reply = await call
     if not reply.is_ok and not reply.is_cancelled:
         raise receipt.expired()
     return bool(reply.is_ok)
@@ -242,17 +242,16 @@ def _check_reason(reason: str) -> str:
     return shortened(reason, settings.MAX_ERROR)
 
 
-def _settle(receipt: Receipt, call: Call[Any], *, is_dead: bool) -> Operation[None]:
+async def _settle(receipt: Receipt, call: Call[Any], *, is_dead: bool) -> None:
     if receipt.durable:
-        raw, missing = yield from confirm_settled(call, receipt.request_id, receipt.durable)
+        reply, missing = await confirm_settled(call, receipt.request_id, receipt.durable)
     else:
-        raw, missing = (yield call), ""
-    reply = call.reply(raw)
+        reply, missing = await call, ""
     if reply.is_lost or reply.is_gone:
         raise receipt.expired()
-    yield from _dispatch(receipt, reply)
+    await _dispatch(receipt, reply)
     is_repeat = reply.is_already or (reply.is_ended and reply.late)
-    if is_repeat and not (yield from _is_settled(receipt, reply, is_dead=is_dead)):
+    if is_repeat and not await _is_settled(receipt, reply, is_dead=is_dead):
         raise receipt.expired()
     if missing:
         raise NotDurable(
@@ -260,12 +259,12 @@ def _settle(receipt: Receipt, call: Call[Any], *, is_dead: bool) -> Operation[No
         )
 
 
-def _dispatch(receipt: Receipt, reply: Reply) -> Operation[None]:
+async def _dispatch(receipt: Receipt, reply: Reply) -> None:
     if calls := follow_up(receipt.queue, (receipt.request_id, reply)):
-        yield Batch(calls)
+        await Batch(calls)
 
 
-def _is_settled(receipt: Receipt, reply: Reply, *, is_dead: bool) -> Operation[bool]:
+async def _is_settled(receipt: Receipt, reply: Reply, *, is_dead: bool) -> bool:
     """Returns True if this receipt has settled its sub-request, and in the same way.
 
     Without a retention an ended request has no results. Then the repeat counts as such.
@@ -279,7 +278,7 @@ def _is_settled(receipt: Receipt, reply: Reply, *, is_dead: bool) -> Operation[b
     wanted = (receipt.index, receipt.attempt, receipt.waited_ms, status)
     after = b"%d" % receipt.taken_ms
     while True:
-        page = yield Command(
+        page = await Command(
             b"XRANGE", keys.results(receipt.request_id), after, b"+", b"COUNT", _PAGE
         )
         for _, fields in page:

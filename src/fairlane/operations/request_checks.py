@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
@@ -14,7 +15,7 @@ from fairlane.operations.backlog import are_queued
 from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.estimate import read_queue, read_request
-from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding, once
+from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
 from fairlane.operations.hand_over import Feed, hand_over
 from fairlane.operations.lives import circle_text, find_circles, is_unended, waiting_lives
 from fairlane.operations.pause import read_pause
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from fairlane.found import Cause
     from fairlane.operations.lists import ForwardState
     from fairlane.operations.topics import Subscriber, TopicState
-    from fairlane.protocol.steps import Operation
 
 
 # ------------------------------------------------------------------ dispatch checks
@@ -62,24 +62,24 @@ class Dispatch:
         """Returns True if there is nothing left to check."""
         return not self._phases
 
-    def page(self) -> Operation[list[Finding]]:
+    async def page(self) -> list[Finding]:
         """Checks the next page."""
         found: list[Finding] = []
-        is_done = yield from self._phases[0](found)
+        is_done = await self._phases[0](found)
         if is_done:
             self._phases.pop(0)
         return found
 
-    def _scan(self, key: bytes) -> Operation[tuple[list[Any], int]]:
+    async def _scan(self, key: bytes) -> tuple[list[Any], int]:
         """Returns the next page of a sorted set, as flat member and score, and the time in ms."""
         asked = [Command(b"ZSCAN", key, self._cursor, b"COUNT", _PAGE), Command(b"TIME")]
-        (cursor, found), (seconds, _) = yield Batch(asked)
+        (cursor, found), (seconds, _) = await Batch(asked)
         self._cursor = bytes(cursor)
         return found, int(seconds) * 1000
 
-    def _active(self, findings: list[Finding]) -> Operation[bool]:
+    async def _active(self, findings: list[Finding]) -> bool:
         """Finds entries that belong to no unfinished request."""
-        found, now = yield from self._scan(keys.active(self.queue))
+        found, now = await self._scan(keys.active(self.queue))
         late = [
             (name, score)
             for name, score in zip(found[::2], found[1::2], strict=True)
@@ -87,7 +87,7 @@ class Dispatch:
         ]
         ids = [name.decode("utf-8", "replace") for name, _ in late]
         asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one in ids]
-        rows = yield from run_each(asked)
+        rows = await run_each(asked)
         for (name, score), request_id, row in zip(late, ids, rows, strict=True):
             if isinstance(row, FairlaneError):
                 findings.append(unreadable(request_id, row))
@@ -95,7 +95,8 @@ class Dispatch:
             what = self._why(row, score)
             if what is None:
                 continue
-            repair, remedy = self._take_out(name, score.decode(), now), "take it out of `active`"
+            repair = partial(self._take_out, name, score.decode(), now)
+            remedy = "take it out of `active`"
             findings.append(Finding("no request", BAD, what, remedy, request_id, repair))
         return self._cursor == b"0"
 
@@ -108,20 +109,20 @@ class Dispatch:
             return f"is in `active` of {self.queue} and belongs to queue {queue}"
         return "has ended and still is in `active`" if state in ENDED_STATES else None
 
-    def _take_out(self, name: bytes, score: str, now: int) -> Operation[None]:
+    async def _take_out(self, name: bytes, score: str, now: int) -> None:
         try:
             request_id = keys.check_name("request id", name.decode("utf-8", "replace"))
         except FairlaneError:
-            yield drop_active(self.queue, name, score)
+            await drop_active(self.queue, name, score)
             return
-        yield from look_at(self.queue, request_id, score, now)
+        await look_at(self.queue, request_id, score, now)
 
-    def _delayed(self, findings: list[Finding]) -> Operation[bool]:
+    async def _delayed(self, findings: list[Finding]) -> bool:
         """Finds members that would stop a promoter, because it cannot read them, and stale ones."""
         if self._shards is None:
-            self._shards = list((yield from read_shards(self.queue)).served)
+            self._shards = list((await read_shards(self.queue)).served)
         delayed = keys.delayed(self.queue, self._shards[0])
-        found, _ = yield from self._scan(delayed)
+        found, _ = await self._scan(delayed)
         tokens = []
         for member in found[::2]:
             match = _MEMBER.fullmatch(member)
@@ -129,24 +130,24 @@ class Dispatch:
                 tokens.append(match[2])
                 continue
             shown = member[:80].decode("utf-8", "replace")
-            repair, what = once(Command(b"ZREM", delayed, member)), "in `delayed` is no token"
+            repair, what = partial(Command, b"ZREM", delayed, member), "in `delayed` is no token"
             findings.append(Finding("unreadable", BAD, what, "remove it", shown, repair))
-        yield from self._count(tokens)
+        await self._count(tokens)
         if self._cursor == b"0":
             self._report(findings, "delayed")
         return self._cursor == b"0"
 
-    def _lanes(self, findings: list[Finding]) -> Operation[bool]:
+    async def _lanes(self, findings: list[Finding]) -> bool:
         """Finds tokens of requests that are gone, or of permits that have other tokens now."""
         shards = self._shards or [0]
         lane = keys.lanes(self.queue, shards[0])[self._lane]
-        page = yield Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
+        page = await Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
         words = [word for word in page if word != tokens.PLACEHOLDER]
         if not self._first:  # of very many that wait for their tenant's turn it checks the first
             number = shards[0] * keys.LANES + self._lane
-            members = yield tokens.first_of_lane(self.queue, number, _PAGE)
+            members = await tokens.first_of_lane(self.queue, number, _PAGE)
             words += map(tokens.token_of, members)
-        yield from self._count(words)
+        await self._count(words)
         self._first += _PAGE
         if len(page) < _PAGE:
             shown = f"shard {shards[0]}, " if shards[0] else ""
@@ -159,10 +160,10 @@ class Dispatch:
             self._phases[1:1] = [self._delayed, self._lanes]
         return True
 
-    def _count(self, tokens: list[bytes]) -> Operation[None]:
+    async def _count(self, tokens: list[bytes]) -> None:
         """Counts the stale tokens."""
         read = [token for token in map(parse, tokens) if token is not None]
-        fresh = yield from are_queued(read, run_each)
+        fresh = await are_queued(read, run_each)
         self._tokens += len(tokens) - sum(fresh)
 
     def _report(self, findings: list[Finding], where: str) -> None:
@@ -180,10 +181,10 @@ _ENDINGS = 100
 _OVERDUE_MS = 30_000  # a leader handles what is due within seconds
 
 
-def workers(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+async def workers(queue: str, _: Sequence[Any]) -> list[Finding]:
     """Finds a queue that no worker serves, and workers whose last heartbeat is old."""
     key = keys.workers(queue)
-    beats, waiting, time = yield Batch(
+    beats, waiting, time = await Batch(
         [
             Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"),
             Command(b"ZCARD", keys.active(queue)),
@@ -208,24 +209,24 @@ def workers(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
         what = f"{count} beat" if count else "none, and no unfinished request is listed"
         found = [Finding("workers", OK, what)]
     if gone:
-        expire = once(scripts.expire_workers((key,), ttl=settings.WORKER_TTL_MS))
+        expire = partial(scripts.expire_workers, (key,), ttl=settings.WORKER_TTL_MS)
         what = f"no beat for a minute, still registered: {join_names(gone)}"
         found.append(Finding("late", NOTE, what, "remove them from the registry", repair=expire))
     return found
 
 
-def pause(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+async def pause(queue: str, _: Sequence[Any]) -> list[Finding]:
     """Finds that the queue is paused."""
-    found = yield from read_pause(queue)
+    found = await read_pause(queue)
     if not found.is_paused:
         return []
     what, resumes = f"the queue is {found.text}", f"fairlane queue resume{of_queue(queue)}"
     return [Finding("pause", WARN, what, f"{resumes} lets workers take from it")]
 
 
-def rate(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+async def rate(queue: str, _: Sequence[Any]) -> list[Finding]:
     """Finds that the queue has a rate."""
-    found = yield from read_queue_rate(queue)
+    found = await read_queue_rate(queue)
     if found is None:
         return []
     what = f"the queue starts at most {found.words}"
@@ -233,12 +234,12 @@ def rate(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
     return [Finding("rate", NOTE, what, remedy)]
 
 
-def upkeep(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+async def upkeep(queue: str, _: Sequence[Any]) -> list[Finding]:
     """Finds that no leader handles what is due in `active` and in every `delayed`."""
-    spread = yield from read_shards(queue)
+    spread = await read_shards(queue)
     due_keys = [keys.active(queue), *(keys.delayed(queue, shard) for shard in spread.served)]
     asked = [Command(b"ZRANGE", key, 0, 0, b"WITHSCORES") for key in due_keys]
-    *firsts, time = yield Batch([*asked, Command(b"TIME")])
+    *firsts, time = await Batch([*asked, Command(b"TIME")])
     behind = time_ms(time) - min((float(first[1]) for first in firsts if first), default=9e15)
     if behind <= _OVERDUE_MS:
         return [Finding("upkeep", OK, "what is due is looked after")]
@@ -246,9 +247,9 @@ def upkeep(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
     return [Finding("upkeep", WARN, what, "start a worker: each of them may lead")]
 
 
-def endings(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
+async def endings(queue: str, _: Sequence[Any]) -> list[Finding]:
     """Finds requests that vanished recently."""
-    log = yield Command(b"XREVRANGE", keys.completed(queue), b"+", b"-", b"COUNT", _ENDINGS)
+    log = await Command(b"XREVRANGE", keys.completed(queue), b"+", b"-", b"COUNT", _ENDINGS)
     lost = []
     for _entry, fields in log:
         text = dict(zip(fields[::2], fields[1::2], strict=True))
@@ -274,20 +275,20 @@ _IDLE_MS = 3_600_000  # a subscriber, or a list, that waits for so long has no c
 _NEAR = 0.8  # of the retention: what is older may be deleted soon
 
 
-def check_messages(found: Iterable[bytes], now_ms: int) -> Operation[list[Finding]]:
+async def check_messages(found: Iterable[bytes], now_ms: int) -> list[Finding]:
     """Finds what is wrong with the topics and forwarded lists whose keys are among these."""
     findings: list[Finding] = []
     for key in found:
         if (topic := keys.topic_of(key)) is not None:
-            findings += yield from _topic(topic, now_ms)
+            findings += await _topic(topic, now_ms)
         elif (source := keys.forwarded_list(key)) is not None:
-            findings += yield from _forwarded(source, now_ms)
+            findings += await _forwarded(source, now_ms)
     return findings
 
 
-def _topic(topic: str, now_ms: int) -> Operation[list[Finding]]:
+async def _topic(topic: str, now_ms: int) -> list[Finding]:
     try:
-        state = yield from read_topic(topic)
+        state = await read_topic(topic)
     except RedisUnreachable:
         raise
     except TopicNotFound:  # it was deleted meanwhile
@@ -329,9 +330,9 @@ def _problem(state: TopicState, one: Subscriber, now_ms: int) -> tuple[str, str]
     return None
 
 
-def _forwarded(source: str, now_ms: int) -> Operation[list[Finding]]:
+async def _forwarded(source: str, now_ms: int) -> list[Finding]:
     try:
-        state = yield from lists.read_state(source)
+        state = await lists.read_state(source)
     except RedisUnreachable:
         raise
     except FairlaneError as error:
@@ -402,53 +403,51 @@ class Page(NamedTuple):
         return [row for row in self.rows if not row.is_over]
 
 
-def forgotten(page: Page) -> Operation[list[Finding]]:
+async def forgotten(page: Page) -> list[Finding]:
     """Finds requests that are missing in `active`, so that no leader looks after them."""
     live = [row.id for row in page.live]
-    scores = yield from run_all(
-        [Command(b"ZSCORE", keys.active(page.queue), name) for name in live]
-    )
+    scores = await run_all([Command(b"ZSCORE", keys.active(page.queue), name) for name in live])
     missing = [name for name, score in zip(live, scores, strict=True) if score is None]
     asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in missing]
-    states = yield from run_all(asked)  # a request may have ended meanwhile
+    states = await run_all(asked)  # a request may have ended meanwhile
     return [
         Finding(
             *("forgotten", BAD, "is not in `active`", "put it there", name),
-            _restore(page.queue, name),
+            partial(_restore, page.queue, name),
         )
         for name, state in zip(missing, states, strict=True)
         if state is not None and state.decode() not in ENDED_STATES
     ]
 
 
-def _restore(queue: str, name: str) -> Operation[None]:
+async def _restore(queue: str, name: str) -> None:
     active = keys.active(queue)
     # TIME goes to the node of the step with a key: `active` uses that node's clock.
-    _, (seconds, _) = yield Batch([Command(b"EXISTS", active), Command(b"TIME")])
-    yield scripts.restore_active((active,), id=name, due=seen_to_exist(int(seconds) * 1000))
+    _, (seconds, _) = await Batch([Command(b"EXISTS", active), Command(b"TIME")])
+    await scripts.restore_active((active,), id=name, due=seen_to_exist(int(seconds) * 1000))
 
 
-def unlogged(page: Page) -> Operation[list[Finding]]:
+async def unlogged(page: Page) -> list[Finding]:
     """Finds ends without a marker, which the completion log does not have."""
     ended = [row for row in page.rows if row.is_over]
     old = [row for row in ended if page.now - row.number("ended") > settings.TOKEN_GRACE_MS]
     logged = keys.logged(page.queue)
     asked = [Command(b"ZSCORE", logged, f"{row.id}|{row.number('born')}") for row in old]
-    markers = yield from run_all(asked)
+    markers = await run_all(asked)
     return [
         Finding(
             *("unlogged", BAD, f"is {row.state}, unlogged", "log its end", row.id),
-            reap_all(page.queue, row.id),  # reports the end, too
+            partial(reap_all, page.queue, row.id),  # reports the end, too
         )
         for row, marker in zip(old, markers, strict=True)
         if marker is None
     ]
 
 
-def unsound(page: Page) -> Operation[list[Finding]]:
+async def unsound(page: Page) -> list[Finding]:
     """Finds requests whose invariants do not hold, also those that nothing would continue."""
     asked = [scripts.check(keys.request_keys(row.id)) for row in page.rows]
-    replies = yield from run_each(asked)
+    replies = await run_each(asked)
     found = []
     for row, broken in zip(page.rows, replies, strict=True):
         if isinstance(broken, FairlaneError):
@@ -458,7 +457,10 @@ def unsound(page: Page) -> Operation[list[Finding]]:
             is_left = row.is_over and "accounted" not in what
             names = ("left over", "tidy its keys") if is_left else ("unsound", "reap and mint")
             found.append(
-                Finding(names[0], BAD, what, names[1], row.id, _make_sound(page.queue, row))
+                Finding(
+                    *(names[0], BAD, what, names[1], row.id),
+                    partial(_make_sound, page.queue, row),
+                )
             )
     return found
 
@@ -468,30 +470,30 @@ def unreadable(name: str, error: FairlaneError) -> Finding:
     return Finding("unreadable", BAD, f"can't be read: {error}", "look at its keys", name)
 
 
-def _make_sound(queue: str, row: Row) -> Operation[None]:
+async def _make_sound(queue: str, row: Row) -> None:
     names = keys.request_keys(row.id)
     if row.is_over:
-        yield scripts.expire_leftovers(names, ttl=settings.MARKER_MS)
+        await scripts.expire_leftovers(names, ttl=settings.MARKER_MS)
     else:
-        yield from reap_all(queue, row.id)
-    if (yield scripts.check(names)):
+        await reap_all(queue, row.id)
+    if await scripts.check(names):
         raise FairlaneError("cancel it and submit it anew under another id")
 
 
-def overdue(page: Page) -> Operation[list[Finding]]:
+async def overdue(page: Page) -> list[Finding]:
     """Finds leases that expired long ago and that no leader has taken back."""
     live = [row.id for row in page.live]
     asked = [Command(b"ZCOUNT", keys.leases(name), b"-inf", page.now - GRACE_MS) for name in live]
     found = []
-    for name, count in zip(live, (yield from run_each(asked)), strict=True):
+    for name, count in zip(live, await run_each(asked), strict=True):
         if isinstance(count, int) and count:  # an error is a finding of `unsound`
             what = f"has {plural(count, 'lease')} that expired more than a minute ago"
-            repair = reap_all(page.queue, name)
+            repair = partial(reap_all, page.queue, name)
             found.append(Finding("overdue", BAD, what, "take them back", name, repair))
     return found
 
 
-def idle(page: Page) -> Operation[list[Finding]]:
+async def idle(page: Page) -> list[Finding]:
     """Finds requests without progress for long, whose producer or handler may be gone.
 
     The diagnosis of `fairlane why` says what holds up each of them. What is delayed, or waits for
@@ -501,9 +503,9 @@ def idle(page: Page) -> Operation[list[Finding]]:
     before = page.now - _LONG_MS
     old = [row for row in page.live if row.state == "active" and row.number("born") < before]
     asked = [Command(b"XRANGE", keys.results(row.id), before, b"+", b"COUNT", 1) for row in old]
-    replies = yield from run_each(asked)
+    replies = await run_each(asked)
     quiet = [row.id for row, recent in zip(old, replies, strict=True) if recent == []]
-    for name, causes in (yield from _explained(page.queue, quiet)):
+    for name, causes in await _explained(page.queue, quiet):
         cause = causes[0]
         if cause.kind in _REMEDIES:
             check, remedy = _REMEDIES[cause.kind]
@@ -512,7 +514,7 @@ def idle(page: Page) -> Operation[list[Finding]]:
     return found
 
 
-def circles(page: Page) -> Operation[list[Finding]]:
+async def circles(page: Page) -> list[Finding]:
     """Finds requests that wait for each other, so that none of them ever starts."""
     fields = ("state", "opens", "after", "feed")
     waits = {row.id: waiting_lives(*(row.values[name] for name in fields)) for row in page.live}
@@ -520,7 +522,7 @@ def circles(page: Page) -> Operation[list[Finding]]:
     remedy = "cancel one of them: fairlane cancel ID"
     return [
         Finding("circle", BAD, f"waits in a circle: {circle_text(circle)}", remedy, min(circle))
-        for circle in (yield from find_circles(waiting))
+        for circle in await find_circles(waiting)
         if min(circle) in waiting  # else it is a finding of the page with that request
     ]
 
@@ -530,18 +532,18 @@ _WAITING = ("waiting", "workers are busy with more urgent lanes: fairlane why ID
 _REMEDIES = {"limit": _SLOW, "held": _SLOW, "lanes": _WAITING, "token": _WAITING}
 
 
-def _explained(queue: str, names: Sequence[str]) -> Operation[list[tuple[str, list[Cause]]]]:
+async def _explained(queue: str, names: Sequence[str]) -> list[tuple[str, list[Cause]]]:
     """Returns what holds up requests, without those that ended or that can't be read.
 
     A request that can't be read is a finding of `unsound`.
     """
     if not names:
         return []
-    home = yield from read_queue(queue)
+    home = await read_queue(queue)
     found = []
     for name in names:
         try:
-            facts = yield from read_request(name)
+            facts = await read_request(name)
         except RedisUnreachable:
             raise
         except (FairlaneError, ValueError):
@@ -563,7 +565,7 @@ def _left_open(page: Page) -> list[Finding]:
     ]
 
 
-def unfed(page: Page) -> Operation[list[Finding]]:
+async def unfed(page: Page) -> list[Finding]:
     """Finds steps of flows that get nothing, because no leader hands over or a source is gone.
 
     A step that must not get far ahead of the one that joins it is left out: it may wait rightly.
@@ -574,7 +576,7 @@ def unfed(page: Page) -> Operation[list[Finding]]:
         if row.values["open"] == "1" and names:
             steps.append((row, names))
     sources = sorted({name for _, names in steps for name in names})
-    rows = yield from run_all([hmget(name, "state", "ended") for name in sources])
+    rows = await run_all([hmget(name, "state", "ended") for name in sources])
     fields = [parse_fields(("state", "ended"), values) for values in rows]
     known = dict(zip(sources, fields, strict=True))
     found = []
@@ -604,20 +606,20 @@ def _orphaned(page: Page, row: Row, source: str) -> list[Finding]:
 
 
 def _unfed(page: Page, row: Row, what: str, remedy: str) -> Finding:
-    return Finding("unfed", WARN, what, remedy, row.id, _feed(page.queue, row.id))
+    return Finding("unfed", WARN, what, remedy, row.id, partial(_feed, page.queue, row.id))
 
 
-def _feed(queue: str, name: str) -> Operation[None]:
+async def _feed(queue: str, name: str) -> None:
     """Hands over as long as there is something; what is given up ends here, too."""
     before: str | None = None
-    while not (done := (yield from hand_over(name))).is_over:
-        (handed,) = yield from read(name, "handed")
+    while not (done := await hand_over(name)).is_over:
+        (handed,) = await read(name, "handed")
         if handed == before and not done.bodies:  # dead sub-requests move it without a body
             break
         before = handed
     if not done.is_over:
-        yield from reap_all(queue, name)
-        (state,) = yield from read(name, "state")
+        await reap_all(queue, name)
+        (state,) = await read(name, "state")
         if is_unended(state):
             raise FairlaneError("nothing could be handed over: fairlane why ID")
 
@@ -631,13 +633,13 @@ def _bound_of(row: Row) -> str:
     return feed.bound if feed else ""
 
 
-def given_back(page: Page) -> Operation[list[Finding]]:
+async def given_back(page: Page) -> list[Finding]:
     """Finds requests whose sub-requests workers gave back, because none has what they need."""
     named = [row.id for row in page.live if _is_given_back(row.values["failure"])]
     remedy = "start a worker that can make the call, or fairlane cancel ID; it is dead in 3 days"
     return [
         Finding("given back", WARN, cause.text, remedy, name)
-        for name, causes in (yield from _explained(page.queue, named))
+        for name, causes in await _explained(page.queue, named)
         for cause in causes
         if cause.kind == "task"
     ]

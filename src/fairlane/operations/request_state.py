@@ -13,7 +13,7 @@ from fairlane.operations.batching import run_each
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,9 +31,9 @@ def not_found(request_id: str) -> RequestNotFound:
     )
 
 
-def progress(request_id: str) -> Operation[Progress]:
+async def progress(request_id: str) -> Progress:
     """Returns the counts of a request now. Raises RequestNotFound."""
-    fields, held = yield Batch(
+    fields, held = await Batch(
         [
             Command(b"HGETALL", keys.request_hash(request_id)),
             Command(b"ZCARD", keys.leases(request_id)),
@@ -95,26 +95,26 @@ def _noted(text: str, wanted: str) -> FailedAttempt | None:
     return FailedAttempt(int(index), int(attempt), int(at_ms), error)
 
 
-def waiting_retries(request_id: str) -> Operation[tuple[int, int]]:
+async def waiting_retries(request_id: str) -> tuple[int, int]:
     """Returns how many sub-requests wait for another attempt, and when the first is due, in ms."""
     key = keys.retries(request_id)
-    count, first = yield Batch(
+    count, first = await Batch(
         [Command(b"ZCARD", key), Command(b"ZRANGE", key, 0, 0, b"WITHSCORES")]
     )
     return count, int(float(first[1])) if first else 0
 
 
-def moment(request_id: str) -> Operation[int]:
+async def moment(request_id: str) -> int:
     """Returns the time of the request's Redis in ms; all times of the request are by that clock."""
     # A step without a key, as TIME, goes to the node of the step with a key.
     ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"TIME")]
-    _, time = yield Batch(ask)
+    _, time = await Batch(ask)
     return time_ms(time)
 
 
-def holders(request_id: str) -> Operation[list[dict[str, str]]]:
+async def holders(request_id: str) -> list[dict[str, str]]:
     """Returns the holders of this request's permits: worker, permit, fence, owed, each as text."""
-    fields = yield Command(b"HGETALL", keys.permits(request_id))
+    fields = await Command(b"HGETALL", keys.permits(request_id))
     rows = [
         {"permit": one.k, "fence": one.fence, "owed": one.owed, "worker": one.worker}
         for one in request_hash.held(as_text(fields))
@@ -205,12 +205,10 @@ def holds_text(leases: int, pace: WorkerPace, release: str, calls: Iterable[Call
     return "; ".join([f"{leases} leases", pace.text, f"fairlane {release}", *parts[:_MOST]])
 
 
-def read_calls(
-    queue: str, request_id: str, workers: Sequence[str]
-) -> Operation[list[CallProgress]]:
+async def read_calls(queue: str, request_id: str, workers: Sequence[str]) -> list[CallProgress]:
     """Returns the calls of a request that these workers, at most 50 of them, reported."""
     asked = [Command(b"HGET", keys.worker(queue, worker), b"holds") for worker in workers[:_MOST]]
-    texts = [reply.decode() for reply in (yield from run_each(asked)) if isinstance(reply, bytes)]
+    texts = [reply.decode() for reply in await run_each(asked) if isinstance(reply, bytes)]
     calls = [call for text in texts for call in read_holds(text)]
     return [call for call in calls if call.request_id == request_id]
 

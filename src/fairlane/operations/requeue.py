@@ -20,7 +20,7 @@ from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, read, unpacked
-from fairlane.protocol.steps import Batch, Command, NextChunk
+from fairlane.protocol.steps import Batch, Command, NextChunk, forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,9 +42,9 @@ _CLAIMS = b"requeue"  # as in lua/v1/lib/entries/dead_letter_claims.lua
 _FINAL = "claimed:"
 
 
-def requeue_ended(
+async def requeue_ended(
     parent: str, choice: DeadChoice, *, may_miss: bool = False
-) -> Operation[tuple[str, int]]:
+) -> tuple[str, int]:
     """Requeues the choice; returns the id of the new request and how many sub-requests it has.
 
     If nothing of the choice is left, a repeat returns what the call before it returned. With
@@ -52,25 +52,25 @@ def requeue_ended(
     DeadNotFound, RequestEnded, RequestExists (another caller is submitting the new request).
     """
     while True:
-        stored = as_text((yield Command(b"HGETALL", keys.request_hash(parent))))
+        stored = as_text(await Command(b"HGETALL", keys.request_hash(parent)))
         if not stored:
             raise not_found(parent)
         for name in stored:
             if name.startswith(_FINAL):
-                yield from _finish(parent, stored, name.removeprefix(_FINAL))
-        chosen, missing = yield from choose(parent, choice)
+                await _finish(parent, stored, name.removeprefix(_FINAL))
+        chosen, missing = await choose(parent, choice)
         if (missing and not may_miss) or not len(chosen):
-            begun = yield from _begun(stored, choice)
+            begun = await _begun(stored, choice)
             if begun is None and missing and not may_miss:
                 raise none_with(parent, choice, missing)
             return begun or (parent, 0)
-        new_id = yield from _new_id(parent, choice, chosen)
-        if (yield from _claim(parent, new_id, choice, chosen)):
-            yield from _finish(parent, stored, new_id)
+        new_id = await _new_id(parent, choice, chosen)
+        if await _claim(parent, new_id, choice, chosen):
+            await _finish(parent, stored, new_id)
             return new_id, len(chosen)
 
 
-def _begun(stored: dict[str, str], choice: DeadChoice) -> Operation[tuple[str, int] | None]:
+async def _begun(stored: dict[str, str], choice: DeadChoice) -> tuple[str, int] | None:
     """Returns the new request of an earlier call with the same choice, and its size.
 
     None if there is none, or if it was cancelled.
@@ -78,17 +78,17 @@ def _begun(stored: dict[str, str], choice: DeadChoice) -> Operation[tuple[str, i
     new_id = stored.get("requeued:" + _hash_of(choice))
     if new_id is None:
         return None
-    state, total = yield from read(new_id, "state", "total")
+    state, total = await read(new_id, "state", "total")
     return None if state in {"", "abandoned", "cancelling", "cancelled"} else (new_id, int(total))
 
 
-def _new_id(parent: str, choice: DeadChoice, chosen: Chosen) -> Operation[str]:
+async def _new_id(parent: str, choice: DeadChoice, chosen: Chosen) -> str:
     """Returns an id of no cancelled request; it depends on the choice and the chosen ones."""
     n = 0
     while True:
         text = f"{parent}\n{_hash_of(choice)}\n{chosen.digest}\n{n}"
         new_id = hashlib.sha256(text.encode()).hexdigest()[:20]
-        (state,) = yield from read(new_id, "state")
+        (state,) = await read(new_id, "state")
         if state not in {"cancelling", "cancelled"}:
             return new_id
         n += 1
@@ -99,7 +99,7 @@ def _hash_of(choice: DeadChoice) -> str:
     return hashlib.sha256(repr(what).encode()).hexdigest()[:20]
 
 
-def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[bool]:
+async def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> bool:
     """Claims all chosen ones, finally; False if another caller has claimed some of them."""
     count = len(chosen)
     for first in range(0, count, dead_letters.CALL):
@@ -111,7 +111,7 @@ def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Oper
             expected=count if is_last else 0,
             ids=chosen.ids(first, first + dead_letters.CALL),
         )
-        reply = yield from call.run()
+        reply = await call
         if reply.is_gone or reply.is_alive:  # a failover took back the request or its end
             raise not_found(parent)
         if reply.is_taken:
@@ -119,33 +119,33 @@ def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Oper
     return True
 
 
-def _finish(parent: str, stored: dict[str, str], new_id: str) -> Operation[None]:
+async def _finish(parent: str, stored: dict[str, str], new_id: str) -> None:
     """Gives a new request all that is claimed for it, and then drops that from the old one."""
-    chosen = yield from _claimed(parent, new_id)
-    state, is_open, chain = yield from read(new_id, "state", "open", "chain")
+    chosen = await _claimed(parent, new_id)
+    state, is_open, chain = await read(new_id, "state", "open", "chain")
     if state == "cancelling":
         raise RequestEnded(
             f"request {new_id}, which was to run dead sub-requests of request {parent}, is being "
             "cancelled: try again when it has ended"
         )
     if state == "cancelled":
-        yield from _give_back(parent, new_id, chosen)
+        await _give_back(parent, new_id, chosen)
         return
     policy = _policy_of(parent, unpacked(stored))
     if len(chosen) and (state in {"", "abandoned"} or is_open == "1"):
-        size = yield from page_size(parent)
-        yield from _submit(parent, new_id, policy, _Bodies(parent, chosen, size))
+        size = await page_size(parent)
+        await _submit(parent, new_id, policy, _Bodies(parent, chosen, size))
     elif len(chosen) and policy.durable:  # an earlier call may have ended before it confirmed
-        yield from confirm_submission(new_id, policy.durable, chain)
-    yield from _release(parent, new_id, chosen, frozenset())
+        await confirm_submission(new_id, policy.durable, chain)
+    await _release(parent, new_id, chosen, frozenset())
 
 
-def _claimed(parent: str, new_id: str) -> Operation[Chosen]:
+async def _claimed(parent: str, new_id: str) -> Chosen:
     """Returns what is claimed for a new request, in the order of `dead`."""
     chosen, after = Chosen(), b"-"
     key = keys.dead(parent)
-    while (yield Command(b"EXISTS", key)):
-        rows = yield Command(b"XPENDING", key, _CLAIMS, after, "+", dead_letters.PAGE, new_id)
+    while await Command(b"EXISTS", key):
+        rows = await Command(b"XPENDING", key, _CLAIMS, after, "+", dead_letters.PAGE, new_id)
         for dead_id, *_ in rows:
             chosen.add(dead_id)
             after = b"(" + dead_id
@@ -154,7 +154,7 @@ def _claimed(parent: str, new_id: str) -> Operation[Chosen]:
     return chosen
 
 
-def _give_back(parent: str, new_id: str, chosen: Chosen) -> Operation[None]:
+async def _give_back(parent: str, new_id: str, chosen: Chosen) -> None:
     """Frees the claims of a cancelled request on what it did not settle; drops the rest.
 
     The index of a sub-request in the cancelled request is its place among the claims, because
@@ -163,30 +163,30 @@ def _give_back(parent: str, new_id: str, chosen: Chosen) -> Operation[None]:
     settled: set[int] = set()
     after, is_last = b"0-0", False
     while not is_last:
-        page = yield from read_results(new_id, after, 0)
+        page = await read_results(new_id, after, 0)
         is_last = page.is_last
         for entry_id, found in page.entries:
             after = entry_id
             settled.update(result.index for result in found)
-    yield from _release(parent, new_id, chosen, frozenset(range(len(chosen))) - settled)
+    await _release(parent, new_id, chosen, frozenset(range(len(chosen))) - settled)
 
 
-def _release(parent: str, new_id: str, chosen: Chosen, kept: frozenset[int]) -> Operation[None]:
+async def _release(parent: str, new_id: str, chosen: Chosen, kept: frozenset[int]) -> None:
     """Ends the claims, the last one first; drops all dead sub-requests but those at `kept`."""
     for last in range(max(1, len(chosen)), 0, -dead_letters.CALL):  # once also when none is left
         first = max(0, last - dead_letters.CALL)
         ids = chosen.ids(first, last)
         stay = [one for place, one in enumerate(ids, first) if place in kept]
         go = [one for place, one in enumerate(ids, first) if place not in kept]
-        yield scripts.drop_dead(keys.request_keys(parent), id=new_id, keep=len(stay), ids=stay + go)
+        await scripts.drop_dead(keys.request_keys(parent), id=new_id, keep=len(stay), ids=stay + go)
 
 
-def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> Operation[None]:
+async def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> None:
     try:
         # Not withdrawn if Redis is full: sub-requests that have run would run again.
-        yield from _feed(submit(new_id, policy, takes_back=False), bodies.pull)
+        await _feed(submit(new_id, policy, takes_back=False), bodies.pull)
     except RequestExists:
-        (is_open,) = yield from read(new_id, "open")
+        (is_open,) = await read(new_id, "open")
         if is_open != "0":  # else another caller was quicker with the same
             raise RequestExists(
                 f"dead sub-requests of request {parent} are being requeued as {new_id}: "
@@ -224,18 +224,18 @@ class _Bodies:
         self._ready: list[list[bytes]] = []
         self._is_over = False
 
-    def pull(self) -> Operation[list[bytes] | None]:
+    async def pull(self) -> list[bytes] | None:
         """Returns the next chunk, None at the end."""
         while not self._ready and not self._is_over:
-            yield from self._read()
+            await self._read()
         return self._ready.pop(0) if self._ready else None
 
-    def _read(self) -> Operation[None]:
+    async def _read(self) -> None:
         ids = self._chosen.ids(self._next, self._next + self._size)
         self._next += len(ids)
         if ids:
             key = keys.dead(self._id)
-            replies = yield Batch([Command(b"XRANGE", key, one, one) for one in ids])
+            replies = await Batch([Command(b"XRANGE", key, one, one) for one in ids])
             self._ready += self._chunks(replies)
             return
         self._is_over = True
@@ -251,15 +251,15 @@ class _Bodies:
                     yield full
 
 
-def _feed(
+async def _feed(
     operation: Operation[int], pull: Callable[[], Operation[list[bytes] | None]]
-) -> Operation[int]:
+) -> int:
     """Runs an operation that pulls chunks; here the chunks come from another operation."""
     try:
-        step = next(operation)
+        step = operation.send(None)
         while True:
             try:
-                reply = (yield from pull()) if isinstance(step, NextChunk) else (yield step)
+                reply = await pull() if isinstance(step, NextChunk) else await forward(step)
             except GeneratorExit:
                 operation.close()
                 raise
@@ -271,22 +271,22 @@ def _feed(
         return int(end.value)
 
 
-def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
+async def drop_dead(request_id: str, choice: DeadChoice = ALL) -> int:
     """Deletes dead sub-requests with their bodies and errors; returns how many.
 
     Counts and results stay; a result no longer has the text of its error.
 
     Raises RequestNotFound, DeadNotFound, RequestExists (an interrupted requeue has claimed some).
     """
-    chosen, missing = yield from choose(request_id, choice)
+    chosen, missing = await choose(request_id, choice)
     if missing:
         raise none_with(request_id, choice, missing)
     dropped = held = 0
-    size = yield from dead_letters.page_size(request_id)  # the script reads what it drops
+    size = await dead_letters.page_size(request_id)  # the script reads what it drops
     for last in range(len(chosen), 0, -size):
         ids = chosen.ids(max(0, last - size), last)
         call = scripts.drop_dead(keys.request_keys(request_id), id="", keep=0, ids=ids)
-        reply = yield from call.run()
+        reply = await call
         dropped, held = dropped + reply.dropped, held + reply.held
     if held:
         raise RequestExists(
@@ -296,7 +296,7 @@ def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
     return dropped
 
 
-def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[tuple[str, int]]:
+async def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> tuple[str, int]:
     """Makes dead sub-requests wait again with all attempts: (id of the request, how many).
 
     Before the end of the request they wait in the request itself. After it, they wait in a new
@@ -304,24 +304,24 @@ def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[tuple[s
     results: see requeue_ended. Raises RequestNotFound, DeadNotFound, RequestEnded (its end is near:
     try later).
     """
-    state = yield Command(b"HGET", keys.request_hash(request_id), b"state")
+    state = await Command(b"HGET", keys.request_hash(request_id), b"state")
     if (state or b"").decode() in ENDED_STATES:
-        return (yield from requeue_ended(request_id, choice))
-    chosen, missing = yield from choose(request_id, choice)
+        return await requeue_ended(request_id, choice)
+    chosen, missing = await choose(request_id, choice)
     if missing:
         raise none_with(request_id, choice, missing)
-    return (yield from _requeue(request_id, choice, chosen))
+    return await _requeue(request_id, choice, chosen)
 
 
-def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[tuple[str, int]]:
+async def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> tuple[str, int]:
     """Requeues the chosen ones; chooses once more if the request has ended meanwhile."""
     moved: int = 0
     first: int = 0
     while first < len(chosen):
         ids = chosen.ids(first, first + dead_letters.CALL)
         call = scripts.requeue_dead(keys.request_keys(request_id), op=new_op(), ids=ids)
-        reply = yield from call.run()
-        stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+        reply = await call
+        stored = await Command(b"HGET", keys.request_hash(request_id), b"queue")
         if reply.is_gone or stored is None:
             raise not_found(request_id)
         if reply.is_ending:
@@ -330,10 +330,10 @@ def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[t
                 "requeue its dead sub-requests when it has ended"
             )
         if calls := follow_up(stored.decode(), (request_id, reply)):
-            yield Batch(calls)
+            await Batch(calls)
         if reply.is_ended:
             # More may have died before the end, and some of the chosen ones wait again.
-            new_id, count = yield from requeue_ended(request_id, choice, may_miss=True)
+            new_id, count = await requeue_ended(request_id, choice, may_miss=True)
             return new_id, moved + count
         first += reply.looked
         moved += reply.moved

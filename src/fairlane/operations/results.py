@@ -177,18 +177,18 @@ def flow(
         raise _incomplete(request_id, page, seen)
 
 
-def _check_ended(request_id: str, time: ReadTime) -> Operation[None]:
+async def _check_ended(request_id: str, time: ReadTime) -> None:
     """Lifts the timeout of a request that has ended: all its results are there.
 
     Raises WaitTimeout for any other request, and RequestLost.
     """
     try:
-        now = yield from progress(request_id)
+        now = await progress(request_id)
     except RequestNotFound:
         raise vanished(request_id) from None
     if not now.ended:
         counts = f": {now.done:,}/{now.total:,} done"
-        raise (yield from timed_out(request_id, now.queue, time.timeout_s, counts))
+        raise await timed_out(request_id, now.queue, time.timeout_s, counts)
     time.lift()
 
 

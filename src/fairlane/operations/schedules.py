@@ -17,7 +17,7 @@ from fairlane.errors import FairlaneError, InvalidArgument, ScheduleNotFound, ty
 from fairlane.options import policy_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.keys import check_name
-from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -408,7 +408,7 @@ def keys_of(queue: str) -> tuple[bytes, ...]:
     return *keys.schedules(queue), keys.firing(queue)
 
 
-def put(queue: str, name: str, wanted: Definition) -> Operation[Schedule]:
+async def put(queue: str, name: str, wanted: Definition) -> Schedule:
     """Adds a schedule, or gives an existing one this definition; returns it.
 
     The first tick is later than now. An existing schedule keeps its next tick, which may be a
@@ -419,7 +419,7 @@ def put(queue: str, name: str, wanted: Definition) -> Operation[Schedule]:
     wanted.policy(queue)
     line, raw = cron_of(wanted.cron, wanted.tz), wanted.encode()
     while True:
-        stored = yield from _read(queue, name)
+        stored = await _read(queue, name)
         tick: int | str = ""
         if not _is_due_alike(stored.raw, wanted):
             tick = line.next(stored.now_ms)
@@ -428,9 +428,9 @@ def put(queue: str, name: str, wanted: Definition) -> Operation[Schedule]:
             call = scripts.put_schedule(
                 keys_of(queue), schedule=name, found=found, definition=raw, tick=tick
             )
-            if (yield from call.run()).is_changed:
+            if (await call).is_changed:
                 continue
-        stored = yield from _read(queue, name)
+        stored = await _read(queue, name)
         if stored.raw:  # else another caller removed it
             return schedule_of(queue, name, stored.raw, stored.tick or 0, stored.now_ms)
 
@@ -447,45 +447,45 @@ def _line_of(one: Definition) -> tuple[str, str]:
     return one.cron, one.tz
 
 
-def register(queue: str, wanted: Mapping[str, Definition]) -> Operation[list[str]]:
+async def register(queue: str, wanted: Mapping[str, Definition]) -> list[str]:
     """Adds the schedules of apps; returns those of apps that are in Redis and not wanted here."""
     for name, definition in wanted.items():
-        yield from put(queue, name, definition)
-    names = yield from _names_of_apps(queue)
+        await put(queue, name, definition)
+    names = await _names_of_apps(queue)
     return sorted(names - wanted.keys())
 
 
-def list_schedules(queue: str) -> Operation[list[Schedule]]:
+async def list_schedules(queue: str) -> list[Schedule]:
     """Returns the schedules of a queue, the next one first, paused ones last.
 
     Raises InvalidArgument if one of them cannot be read.
     """
-    now_ms = yield from _now(queue)
+    now_ms = await _now(queue)
     found: list[Schedule] = []
-    for name, (raw, tick) in (yield from _all(queue)).items():
+    for name, (raw, tick) in (await _all(queue)).items():
         found.append(schedule_of(queue, name, raw, tick or 0, now_ms))
     return sorted(found, key=lambda one: (not one.next_ms, one.next_ms, one.name))
 
 
-def pause(queue: str, name: str) -> Operation[Schedule]:
+async def pause(queue: str, name: str) -> Schedule:
     """Pauses a schedule: it has no tick until it is resumed. Raises ScheduleNotFound."""
-    return (yield from _set_tick(queue, name, is_paused=True))
+    return await _set_tick(queue, name, is_paused=True)
 
 
-def resume(queue: str, name: str) -> Operation[Schedule]:
+async def resume(queue: str, name: str) -> Schedule:
     """Resumes a paused schedule; what was due meanwhile was not missed. Raises ScheduleNotFound."""
-    return (yield from _set_tick(queue, name, is_paused=False))
+    return await _set_tick(queue, name, is_paused=False)
 
 
-def remove(queue: str, name: str) -> Operation[None]:
+async def remove(queue: str, name: str) -> None:
     """Removes a schedule; its requests stay. Raises ScheduleNotFound.
 
     The schedule is read first, because the reply to a repeated removal would be that there is none.
     """
     check_schedule_name(queue, name)
-    if not (yield from _read(queue, name)).raw:
-        raise (yield from _not_found(queue, name))
-    yield scripts.drop_schedule(keys_of(queue), schedule=name)
+    if not (await _read(queue, name)).raw:
+        raise await _not_found(queue, name)
+    await scripts.drop_schedule(keys_of(queue), schedule=name)
 
 
 def move_tick(
@@ -501,54 +501,54 @@ def move_tick(
     )
 
 
-def _set_tick(queue: str, name: str, *, is_paused: bool) -> Operation[Schedule]:
+async def _set_tick(queue: str, name: str, *, is_paused: bool) -> Schedule:
     check_schedule_name(queue, name)
     while True:
-        stored = yield from _read(queue, name)
+        stored = await _read(queue, name)
         if not stored.raw:
-            raise (yield from _not_found(queue, name))
+            raise await _not_found(queue, name)
         if (stored.tick is None) == is_paused:
             return schedule_of(queue, name, stored.raw, stored.tick or 0, stored.now_ms)
         tick = None
         if not is_paused:
             found = schedule_of(queue, name, stored.raw, 0, stored.now_ms)
             tick = cron_of(found.cron, found.tz).next(stored.now_ms)
-        yield move_tick(queue, name, stored.raw, stored.tick, tick)
+        await move_tick(queue, name, stored.raw, stored.tick, tick)
 
 
-def _read(queue: str, name: str) -> Operation[_Stored]:
+async def _read(queue: str, name: str) -> _Stored:
     schedules, ticks = keys.schedules(queue)
     now = scripts.due_schedules((schedules, ticks), skip=0, most=0)
     reads = Command(b"HGET", schedules, name), Command(b"ZSCORE", ticks, name)
-    raw, tick, reply = yield Batch([*reads, now])
-    return _Stored(raw or b"", None if tick is None else int(float(tick)), now.reply(reply).now)
+    raw, tick, reply = await Batch([*reads, now])
+    return _Stored(raw or b"", None if tick is None else int(float(tick)), reply.now)
 
 
-def _now(queue: str) -> Operation[int]:
+async def _now(queue: str) -> int:
     """Returns the time of the dispatch slot in ms; the clocks of two nodes are never compared."""
     call = scripts.due_schedules(keys.schedules(queue), skip=0, most=0)
-    now: int = (yield from call.run()).now
+    now: int = (await call).now
     return now
 
 
-def _all(queue: str) -> Operation[dict[str, tuple[bytes, int | None]]]:
+async def _all(queue: str) -> dict[str, tuple[bytes, int | None]]:
     """Returns the definition and the tick of each schedule, None = it is paused."""
     schedules, ticks = keys.schedules(queue)
     found: dict[str, tuple[bytes, int | None]] = {}
     cursor: bytes | int = 0
     while True:
-        cursor, flat = yield Command(b"HSCAN", schedules, cursor, b"COUNT", _SCANNED)
+        cursor, flat = await Command(b"HSCAN", schedules, cursor, b"COUNT", _SCANNED)
         names, texts = flat[::2], flat[1::2]
-        scores = (yield Batch([Command(b"ZSCORE", ticks, one) for one in names])) if names else []
+        scores = await Batch([Command(b"ZSCORE", ticks, one) for one in names]) if names else []
         for name, raw, tick in zip(names, texts, scores, strict=True):
             found[name.decode("utf-8", "replace")] = raw, None if tick is None else int(float(tick))
         if not int(cursor):
             return found
 
 
-def _names_of_apps(queue: str) -> Operation[set[str]]:
+async def _names_of_apps(queue: str) -> set[str]:
     names = set()
-    for name, (raw, _) in (yield from _all(queue)).items():
+    for name, (raw, _) in (await _all(queue)).items():
         try:
             if decode(raw).app:
                 names.add(name)
@@ -557,8 +557,8 @@ def _names_of_apps(queue: str) -> Operation[set[str]]:
     return names
 
 
-def _not_found(queue: str, name: str) -> Operation[ScheduleNotFound]:
-    names = sorted((yield from _all(queue)))
+async def _not_found(queue: str, name: str) -> ScheduleNotFound:
+    names = sorted(await _all(queue))
     near = get_close_matches(name, names, n=1)
     if near:
         hint = f"did you mean {near[0]}?"

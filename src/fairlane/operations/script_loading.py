@@ -15,7 +15,6 @@ from fairlane.protocol.steps import Command, Nodes, OnNode
 
 if TYPE_CHECKING:
     from fairlane.protocol.lua import Script
-    from fairlane.protocol.steps import Operation
 
 Address = tuple[str, int]
 PRIMARY, REPLICA = "primary", "replica"
@@ -46,20 +45,20 @@ class ScriptStatus(NamedTuple):
         return not self.missing and not self.error
 
 
-def everywhere(place: str) -> Operation[list[ServerAddress]]:
+async def everywhere(place: str) -> list[ServerAddress]:
     """Returns the servers of the deployment with their replicas; `place` names the unnamed one.
 
     Raises RedisError if no node answers.
     """
-    primaries = yield Nodes()
+    primaries = await Nodes()
     if primaries == [None]:
-        info = read_info((yield OnNode(None, Command(b"INFO", b"replication"))))
+        info = read_info(await OnNode(None, Command(b"INFO", b"replication")))
         found = [one for name, text in info.items() if (one := _follower(name, text))]
         return [
             ServerAddress(None, place),
             *(ServerAddress(one, f"{one[0]}:{one[1]}") for one in found),
         ]
-    return [ServerAddress(one, f"{one[0]}:{one[1]}") for one in (yield from _of_cluster(primaries))]
+    return [ServerAddress(one, f"{one[0]}:{one[1]}") for one in await _of_cluster(primaries)]
 
 
 def _follower(name: str, text: str) -> Address | None:
@@ -70,15 +69,15 @@ def _follower(name: str, text: str) -> Address | None:
     return fields["ip"], int(fields["port"])
 
 
-def _of_cluster(primaries: list[Any]) -> Operation[list[Address]]:
+async def _of_cluster(primaries: list[Any]) -> list[Address]:
     """Returns the addresses of all nodes, primaries first."""
     failure: FairlaneError = RedisUnreachable("no node of the cluster answers")
     for node in primaries:
         try:
             # CLUSTER SLOTS has the names that nodes announce. It leaves out replicas that have
             # nothing to copy yet.
-            rows = yield OnNode(node, Command(b"CLUSTER", b"SLOTS"))
-            listed = yield OnNode(node, Command(b"CLUSTER", b"NODES"))
+            rows = await OnNode(node, Command(b"CLUSTER", b"SLOTS"))
+            listed = await OnNode(node, Command(b"CLUSTER", b"NODES"))
         except FairlaneError as error:
             failure = error
             continue
@@ -105,19 +104,19 @@ def _listed(text: str, asked: Address) -> dict[bytes, Address]:
     return found
 
 
-def look(place: ServerAddress, *, load: bool) -> Operation[ScriptStatus]:
+async def look(place: ServerAddress, *, load: bool) -> ScriptStatus:
     """Returns what is missing on one server; with `load`, loads it. Raises no error of Redis."""
     role = ""
     try:
-        info = read_info((yield OnNode(place.node, Command(b"INFO"))))
+        info = read_info(await OnNode(place.node, Command(b"INFO")))
         role = PRIMARY if info.get("role") == "master" else REPLICA
         dialect = Dialect.of(info)
-        missing = yield from _missing(place, dialect)
+        missing = await _missing(place, dialect)
         if not load or not missing:
             return ScriptStatus(place.name, role, tuple(script.name for script in missing))
         for script in missing:
-            yield OnNode(place.node, Command(b"SCRIPT", b"LOAD", script.source(dialect)))
-        left = yield from _missing(place, dialect)
+            await OnNode(place.node, Command(b"SCRIPT", b"LOAD", script.source(dialect)))
+        left = await _missing(place, dialect)
     except FairlaneError as error:
         return ScriptStatus(place.name, role, error=str(error))
     return ScriptStatus(
@@ -128,10 +127,10 @@ def look(place: ServerAddress, *, load: bool) -> Operation[ScriptStatus]:
     )
 
 
-def _missing(place: ServerAddress, dialect: Dialect) -> Operation[list[Script]]:
+async def _missing(place: ServerAddress, dialect: Dialect) -> list[Script]:
     scripts = list(library())
     shas = [script.sha(dialect) for script in scripts]
-    there = yield OnNode(place.node, Command(b"SCRIPT", b"EXISTS", *shas))
+    there = await OnNode(place.node, Command(b"SCRIPT", b"EXISTS", *shas))
     return [script for script, is_there in zip(scripts, there, strict=True) if not is_there]
 
 

@@ -23,8 +23,6 @@ from fairlane.protocol.steps import Batch, Command, OnNode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fairlane.protocol.steps import Operation
-
 
 _OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}
 # The first release of each line without CVE-2025-49844 (a Lua script may run any code).
@@ -236,18 +234,18 @@ _RATE_OVER_S = 60.0  # the shortest time for a rate: a burst is no rate
 _SLOW_RATE = 10  # requests a second; below it a rate has a decimal
 
 
-def small_requests(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
+async def small_requests(queue: str, nodes: Sequence[Any]) -> list[Finding]:
     """Finds many requests that take more memory than their content; `nodes[0]` has the setting."""
     name = b"stream-node-max-bytes"
     try:
-        _, size = yield OnNode(nodes[0], Command(b"CONFIG", b"GET", name))
+        _, size = await OnNode(nodes[0], Command(b"CONFIG", b"GET", name))
     except (FairlaneError, ValueError):  # not readable
         return []
     if int(size) <= GOOD_BYTES:
         return []
-    ids = yield Command(b"ZRANGE", keys.active(queue), 0, _MOST - 1)
+    ids = await Command(b"ZRANGE", keys.active(queue), 0, _MOST - 1)
     streams = [keys.request_keys(one.decode("utf-8", "replace"))[0] for one in ids]
-    lengths = yield from run_each([Command(b"XLEN", stream) for stream in streams])
+    lengths = await run_each([Command(b"XLEN", stream) for stream in streams])
     found = sum(isinstance(length, int) and 0 < length <= _SMALL for length in lengths)
     if found < _MANY:
         return []
@@ -272,14 +270,14 @@ class Left(NamedTuple):
         return (self.retain_ms * self.size + marker) / 1000
 
 
-def retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
+async def retention(queue: str, nodes: Sequence[Any]) -> list[Finding]:
     """Warns if ended requests, at the recent rate, fill the memory before they expire."""
-    rate, ended = yield from _endings(queue)
-    left = yield from _left_by(ended)
+    rate, ended = await _endings(queue)
+    left = await _left_by(ended)
     if not left:
         return []
     try:
-        memory = yield from _key_memory(nodes)
+        memory = await _key_memory(nodes)
     except FairlaneError:  # not readable
         return []
     need = rate * mean(one.byte_seconds for one in left)
@@ -299,10 +297,10 @@ def retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
     return [Finding("retention", WARN, what, remedy)]
 
 
-def _endings(queue: str) -> Operation[tuple[float, list[str]]]:
+async def _endings(queue: str) -> tuple[float, list[str]]:
     """Returns how many requests end a second, and the last of them."""
     log = keys.completed(queue)
-    count, first, last, (seconds, _) = yield Batch(
+    count, first, last, (seconds, _) = await Batch(
         [
             Command(b"XLEN", log),
             Command(b"XRANGE", log, b"-", b"+", b"COUNT", 1),
@@ -318,13 +316,13 @@ def _endings(queue: str) -> Operation[tuple[float, list[str]]]:
     return count / max(int(seconds) - since_s, _RATE_OVER_S), list(dict.fromkeys(names))
 
 
-def _left_by(ended: Sequence[str]) -> Operation[list[Left]]:
+async def _left_by(ended: Sequence[str]) -> list[Left]:
     """Returns what these requests left, as far as it has not expired and may be read."""
     steps: list[Command] = []
     for name in ended:
         kept = (keys.request_hash(name), keys.results(name), keys.dead(name), keys.errors(name))
         steps += [hmget(name, "retain_ms"), *(Command(b"MEMORY", b"USAGE", key) for key in kept)]
-    replies = yield from run_each(steps)
+    replies = await run_each(steps)
     found = []
     for at in range(0, len(replies), _STEPS):
         policy, *sizes = replies[at : at + _STEPS]
@@ -337,10 +335,10 @@ def _left_by(ended: Sequence[str]) -> Operation[list[Left]]:
     return found
 
 
-def _key_memory(nodes: Sequence[Any]) -> Operation[int]:
+async def _key_memory(nodes: Sequence[Any]) -> int:
     """Returns how many bytes all nodes may use: each its maxmemory, or all of its machine."""
     total = 0
     for node in nodes:
-        facts = Facts(read_info((yield OnNode(node, Command(b"INFO", b"memory")))), None)
+        facts = Facts(read_info(await OnNode(node, Command(b"INFO", b"memory"))), None)
         total += facts.number("maxmemory") or facts.number("total_system_memory")
     return total

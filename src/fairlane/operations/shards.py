@@ -17,7 +17,7 @@ from fairlane.operations.batching import call_each, run_each_or_error
 from fairlane.operations.follow_up import follow_up
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.steps import Batch, Call, Command, Operation
+from fairlane.protocol.steps import Batch, Call, Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,9 +79,9 @@ def served(present: bytes | str, left: bytes | str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers + Shards.of(left).numbers))
 
 
-def read_shards(queue: str) -> Operation[ShardLayout]:
+async def read_shards(queue: str) -> ShardLayout:
     """Returns the shards of a queue now."""
-    found = yield Command(b"HMGET", keys.conf(queue), b"shards", b"left", b"shards_since")
+    found = await Command(b"HMGET", keys.conf(queue), b"shards", b"left", b"shards_since")
     present, left, since = (value or b"" for value in found)
     return ShardLayout(Shards.of(present), Shards.of(left), int(since or 0))
 
@@ -110,45 +110,45 @@ def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
     return Shards(tuple(sorted(chosen)))
 
 
-def set_shards(queue: str, shards: Shards) -> Operation[ShardLayout]:
+async def set_shards(queue: str, shards: Shards) -> ShardLayout:
     """Spreads a queue: new requests immediately, existing ones by `move`."""
-    return (yield from _set(queue, shards.text))
+    return await _set(queue, shards.text)
 
 
-def _set(queue: str, text: str, since: str = "") -> Operation[ShardLayout]:
+async def _set(queue: str, text: str, since: str = "") -> ShardLayout:
     call = scripts.set_shards((keys.conf(queue),), shards=text, since=since)
-    reply = yield from call.run()
+    reply = await call
     return ShardLayout(Shards.of(reply.shards), Shards.of(reply.left), int(reply.since))
 
 
-def move(queue: str) -> Operation[int]:
+async def move(queue: str) -> int:
     """Moves the tokens of requests that still use shards which are left; returns how many requests.
 
     A left shard is forgotten when no request uses it, and no producer that read it still submits.
     A request on an unreachable node may use it, and is moved later. Safe to run twice, and
     concurrently.
     """
-    spread = yield from read_shards(queue)
+    spread = await read_shards(queue)
     if not spread.left.numbers:
         return 0
-    _, (seconds, _) = yield Batch([Command(b"EXISTS", keys.conf(queue)), Command(b"TIME")])
-    ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
+    _, (seconds, _) = await Batch([Command(b"EXISTS", keys.conf(queue)), Command(b"TIME")])
+    ids = await Command(b"ZRANGE", keys.active(queue), 0, -1)
     names = [name.decode("utf-8", "replace") for name in ids]
     count = away = 0
     for start in range(0, len(names), _PAGE):
-        moved, missing = yield from _move(queue, names[start : start + _PAGE], spread.present)
+        moved, missing = await _move(queue, names[start : start + _PAGE], spread.present)
         count, away = count + moved, away + missing
     is_old = int(seconds) * 1000 > spread.since + 2 * (settings.INTENT_GRACE_MS + settings.AUDIT_MS)
     if is_old and not count and not away:
-        yield from _forget(queue, spread)
+        await _forget(queue, spread)
     return count
 
 
-def _forget(queue: str, spread: ShardLayout) -> Operation[None]:
+async def _forget(queue: str, spread: ShardLayout) -> None:
     """Forgets shards that were left, and their stale tokens, unless the layout has changed."""
-    found = yield from _set(queue, "=", str(spread.since))
+    found = await _set(queue, "=", str(spread.since))
     if found.since == spread.since and not found.left.numbers:
-        yield Batch(
+        await Batch(
             [
                 Command(
                     b"UNLINK",
@@ -160,15 +160,15 @@ def _forget(queue: str, spread: ShardLayout) -> Operation[None]:
         )
 
 
-def move_one(queue: str, request_id: str, present: Shards) -> Operation[None]:
+async def move_one(queue: str, request_id: str, present: Shards) -> None:
     """Moves one request whose tokens are in a shard that no worker pops."""
     call = scripts.change_shards(keys.request_keys(request_id), shards=present.turned(request_id))
-    yield from _dispatch(queue, [(request_id, (yield from call.run()))])
+    await _dispatch(queue, [(request_id, await call)])
 
 
-def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int, int]]:
+async def _move(queue: str, names: list[str], present: Shards) -> tuple[int, int]:
     """Moves some; returns how many, and how many are not there yet, on a node away, or refused."""
-    replies = yield from run_each_or_error([hmget(name, *_FIELDS) for name in names])
+    replies = await run_each_or_error([hmget(name, *_FIELDS) for name in names])
     calls: list[tuple[str, Call[Any]]] = []
     away = 0
     for name, reply in zip(names, replies, strict=True):
@@ -183,10 +183,10 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
                 calls.append((name, scripts.change_shards(keys.request_keys(name), shards=wanted)))
     if not calls:
         return 0, away
-    answers = yield from call_each([call for _, call in calls])
+    answers = await call_each([call for _, call in calls])
     named = [(name, reply) for (name, _), reply in zip(calls, answers, strict=True)]
     moved = [(name, reply) for name, reply in named if not isinstance(reply, FairlaneError)]
-    yield from _dispatch(queue, moved)
+    await _dispatch(queue, moved)
     failed = [reply for reply in answers if isinstance(reply, FairlaneError)]
     return len(moved), away + sum(_may_be_moved_later(error) for error in failed)
 
@@ -197,6 +197,6 @@ def _may_be_moved_later(error: FairlaneError) -> bool:
     return is_refused or isinstance(error, RedisUnreachable)
 
 
-def _dispatch(queue: str, replies: Iterable[tuple[str, Reply]]) -> Operation[None]:
+async def _dispatch(queue: str, replies: Iterable[tuple[str, Reply]]) -> None:
     if calls := follow_up(queue, *replies):
-        yield Batch(calls)
+        await Batch(calls)

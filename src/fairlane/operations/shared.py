@@ -25,8 +25,6 @@ from fairlane.protocol.steps import Command
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.protocol.steps import Operation
-
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _LARGEST = 2**53 - 1  # of a whole number that Lua adds to
@@ -65,16 +63,16 @@ _callers = _Callers()
 forget_callers = _callers.forget
 
 
-def read_value(run: str, name: str) -> Operation[Any]:
+async def read_value(run: str, name: str) -> Any:
     """Returns a value, None if there is none. Raises InvalidArgument."""
     wanted = VALUE + checked_name(name)
-    text = yield Command(b"HGET", keys.request_hash(request_of(run, 1)), wanted.encode())
+    text = await Command(b"HGET", keys.request_hash(request_of(run, 1)), wanted.encode())
     return None if text is None else json.loads(text)
 
 
-def read_shared(run: str) -> Operation[dict[str, Any]]:
+async def read_shared(run: str) -> dict[str, Any]:
     """Returns all values by their names, in the order of the names."""
-    flat = yield Command(b"HGETALL", keys.request_hash(request_of(run, 1)))
+    flat = await Command(b"HGETALL", keys.request_hash(request_of(run, 1)))
     found = {
         name.removeprefix(VALUE): json.loads(text)
         for name, text in as_text(flat).items()
@@ -83,27 +81,27 @@ def read_shared(run: str) -> Operation[dict[str, Any]]:
     return dict(sorted(found.items()))
 
 
-def set_value(run: str, name: str, value: Any) -> Operation[None]:
+async def set_value(run: str, name: str, value: Any) -> None:
     """Sets a value. Raises InvalidArgument, and RequestNotFound if the run is not there."""
-    yield from _change(run, "set", name, value_text(name, value))
+    await _change(run, "set", name, value_text(name, value))
 
 
-def drop_value(run: str, name: str) -> Operation[None]:
+async def drop_value(run: str, name: str) -> None:
     """Removes a value, if it is there. Raises the same as set_value."""
-    yield from _change(run, "drop", name)
+    await _change(run, "drop", name)
 
 
-def add_to_value(run: str, name: str, by: int) -> Operation[int]:
+async def add_to_value(run: str, name: str, by: int) -> int:
     """Adds to a whole number, which is 0 at first; returns the sum. Raises as set_value does."""
     if isinstance(by, bool) or not isinstance(by, int) or abs(by) > _LARGEST:
         raise InvalidArgument(f"addition of {by!r} is not valid: a whole number is expected")
-    return int((yield from _change(run, "add", name, str(by)))[1])
+    return int((await _change(run, "add", name, str(by)))[1])
 
 
-def swap_value(run: str, name: str, expected: Any, value: Any) -> Operation[bool]:
+async def swap_value(run: str, name: str, expected: Any, value: Any) -> bool:
     """Sets a value if it is the expected one, None = there is none; returns whether it was."""
     wanted = _MISSING if expected is None else value_text(name, expected)
-    word, _ = yield from _change(run, "swap", name, value_text(name, value), wanted)
+    word, _ = await _change(run, "swap", name, value_text(name, value), wanted)
     return word == "ok"
 
 
@@ -158,9 +156,9 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _change(
+async def _change(
     run: str, how: str, name: str, value: str = "", expected: str = _MISSING
-) -> Operation[tuple[str, str]]:
+) -> tuple[str, str]:
     """Makes one change; returns the word of the reply and its text."""
     checked_name(name)
     with _callers.one() as caller:
@@ -175,7 +173,7 @@ def _change(
             most_names=settings.SHARED_NAMES,
             most_bytes=settings.SHARED_BYTES,
         )
-        reply = yield from call.run()
+        reply = await call
     if reply.is_gone or reply.is_late:
         raise RequestNotFound(f"there is no flow {run}, whose steps could share {name!r}")
     text = reply.text.decode()

@@ -30,7 +30,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from fairlane.common.chunking import Body
     from fairlane.operations.new_request import Chunk, Created, Guard
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 # Submission: intent [D] -> enqueue, append ..., seal [R] -> insert_tokens [D].
 
 
-def submit(
+async def submit(
     request_id: str,
     policy: Policy,
     max_wait_s: float = 0.0,
     *,
     takes_back: bool = True,
     guard: Guard | None = None,
-) -> Operation[int]:
+) -> int:
     """Submits the caller's chunks as one request; returns how many sub-requests it has.
 
     Idempotent: with the same id and content it resumes or finds the request, and an abandoned
@@ -63,122 +63,122 @@ def submit(
         request_id, policy, Digest(policy), [], room=room, takes_back=takes_back, guard=guard
     )
     try:
-        return (yield from _confirmed(new, _submit(new)))
+        return await _confirmed(new, partial(_submit, new))
     except RequestKept as kept:
         return kept.total
 
 
-def submit_chunk(new: NewRequest) -> Operation[int]:
+async def submit_chunk(new: NewRequest) -> int:
     """Submits a request of one chunk, as `submit` does."""
-    return (yield from _confirmed(new, _begin(new, None)))
+    return await _confirmed(new, partial(_begin, new, None))
 
 
-def _confirmed(new: NewRequest, submission: Operation[int]) -> Operation[int]:
+async def _confirmed(new: NewRequest, submit: Callable[[], Operation[int]]) -> int:
     if not new.policy.durable:
-        return (yield from submission)
-    yield from check_replicas(new.id, new.policy.durable)
-    total = yield from submission
-    yield from confirm_submission(new.id, new.policy.durable, new.digest.hex)
+        return await submit()
+    await check_replicas(new.id, new.policy.durable)
+    total = await submit()
+    await confirm_submission(new.id, new.policy.durable, new.digest.hex)
     return total
 
 
-def _submit(new: NewRequest) -> Operation[int]:
-    new.begin((yield NextChunk()) or [])
+async def _submit(new: NewRequest) -> int:
+    new.begin(await NextChunk() or [])
     # One chunk of look-ahead: a request that fits into one call is never open.
-    following: Chunk | None = (yield NextChunk()) if new.bodies else None
+    following: Chunk | None = await NextChunk() if new.bodies else None
     new.open_ms = 0 if following is None else settings.OPEN_MS
-    return (yield from _begin(new, following))
+    return await _begin(new, following)
 
 
-def _begin(new: NewRequest, following: Chunk | None) -> Operation[int]:
-    created = yield from create_one(new)
+async def _begin(new: NewRequest, following: Chunk | None) -> int:
+    created = await create_one(new)
     if following is None and new.is_complete:
         return created.total
-    return (yield from complete(new, created, following))
+    return await complete(new, created, following)
 
 
-def complete(new: NewRequest, created: Created, following: Chunk | None = None) -> Operation[int]:
+async def complete(new: NewRequest, created: Created, following: Chunk | None = None) -> int:
     """Completes a created request: the chunks that it does not have yet, then the seal.
 
     Returns how many sub-requests it has. Raises as submit does.
     """
-    return (yield from _or_discard(new, _resume(new, created, following)))
+    return await _or_discard(new, _resume(new, created, following))
 
 
-def _or_discard(new: NewRequest, rest: Operation[int]) -> Operation[int]:
+async def _or_discard(new: NewRequest, rest: Operation[int]) -> int:
     """Runs the rest of a submission; no room, or Ctrl-C, cancels the open request.
 
     The request stays if it is another producer's or gone. It also stays if Redis does not answer:
     then a repeat with the same id resumes, or the caller runs what the error has as `take_back`.
     """
     try:
-        return (yield from rest)
+        return await rest
     except GeneratorExit:  # the caller is gone; an open request is cancelled in time
         raise
     except FairlaneError as error:
         if isinstance(error, (RedisFull, QueueFull)):
-            yield from _take_back(new, error)
+            await _take_back(new, error)
         elif isinstance(error, RedisUnreachable) and new.takes_back:
             error.take_back = partial(_take_back_later, new, type(error).__name__)
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            yield Hurry()
+            await Hurry()
         with suppress(FairlaneError):  # the caller's own error is the one to raise
-            yield from _take_back(new, error)
+            await _take_back(new, error)
         raise
 
 
-def _pull(new: NewRequest) -> Operation[Chunk | None]:
+async def _pull(new: NewRequest) -> Chunk | None:
     """Returns the next chunk; takes the request back if a body is refused.
 
     Any other error of the caller's bodies takes it back, too: see _or_discard.
     """
     try:
-        chunk: Chunk | None = yield NextChunk()
+        chunk: Chunk | None = await NextChunk()
     except FairlaneError as error:
-        yield from _take_back(new, error)
+        await _take_back(new, error)
         raise
     return chunk
 
 
-def _take_back(new: NewRequest, error: BaseException) -> Operation[None]:
+async def _take_back(new: NewRequest, error: BaseException) -> None:
     if new.takes_back:
-        yield from discard(new, f"submission: {type(error).__name__}")
+        await discard(new, f"submission: {type(error).__name__}")
 
 
-def _take_back_later(new: NewRequest, reason: str) -> Operation[None]:
+async def _take_back_later(new: NewRequest, reason: str) -> None:
     """Takes back what a submission wrote before its error, with a chunk whose reply was lost."""
     if new.unsure is not None:
         new.digest = new.unsure
-    yield from discard(new, f"submission: {reason}")
+    await discard(new, f"submission: {reason}")
 
 
-def _resume(new: NewRequest, created: Created, following: Chunk | None) -> Operation[int]:
+async def _resume(new: NewRequest, created: Created, following: Chunk | None) -> int:
     """Goes on at the first chunk that the request does not have."""
     chunks, chunk = 1, following
     while chunk is not None and chunks < created.chunks:
         new.digest.add(chunk)
         chunks += 1
-        chunk = yield from _pull(new)
+        chunk = await _pull(new)
     if chunks != created.chunks or new.digest.hex != created.chain:
         raise already_exists(new.id)
     if chunk is not None and not created.is_open:
         raise already_exists(new.id)
     if not created.is_open:
         return created.total
-    return (yield from _append_rest(new, created, chunk))
+    return await _append_rest(new, created, chunk)
 
 
-def _append_rest(new: NewRequest, created: Created, chunk: Chunk | None) -> Operation[int]:
+async def _append_rest(new: NewRequest, created: Created, chunk: Chunk | None) -> int:
     request = Submission(new, created)
     while chunk is not None:
         try:
-            yield from request.add(chunk)
+            await request.add(chunk)
         except RequestClosed:  # another producer has sealed it before
             raise already_exists(new.id) from None
-        chunk = yield from _pull(new)
-    return (yield from request.seal())
+        chunk = await _pull(new)
+    return await request.seal()
 
 
 # ------------------------------------------------------------------ many
@@ -354,21 +354,21 @@ class Many:
         group, self._group, self._size = self._group, [], 0
         return self._submit(group)
 
-    def large(self, request_id: str, policy: Policy | None = None) -> Operation[None]:
+    async def large(self, request_id: str, policy: Policy | None = None) -> None:
         """Submits what was added, and then the caller's chunks as one request."""
-        yield from self.rest()
-        total = yield from submit(request_id, policy or self.policy, self.max_wait_s)
+        await self.rest()
+        total = await submit(request_id, policy or self.policy, self.max_wait_s)
         self._count_up(request_id, total)
 
-    def _submit(self, group: list[NewRequest]) -> Operation[None]:
+    async def _submit(self, group: list[NewRequest]) -> None:
         if self.policy.durable:
             for new in group:
                 new.room = Admission(new.id, self.policy.queue, self.max_wait_s)
-                self._count_up(new.id, (yield from submit_chunk(new)))
+                self._count_up(new.id, await submit_chunk(new))
             return
         errors: list[FairlaneError] = []
         try:
-            yield from self._create(group, errors)
+            await self._create(group, errors)
         finally:  # also when Redis goes away in the middle
             for new in group:
                 if new.created is not None and new.is_complete:
@@ -376,18 +376,18 @@ class Many:
         if errors:
             raise errors[0]
 
-    def _create(self, group: list[NewRequest], errors: list[FairlaneError]) -> Operation[None]:
+    async def _create(self, group: list[NewRequest], errors: list[FairlaneError]) -> None:
         """Creates a group, and completes a request that another producer of the id left open."""
         if not group:
             return
-        for new, created in zip(group, (yield from create(group, self.max_wait_s)), strict=True):
+        for new, created in zip(group, await create(group, self.max_wait_s), strict=True):
             if isinstance(created, RequestKept):
                 self._count_up(new.id, created.total)
             elif isinstance(created, FairlaneError):
                 errors.append(created)
             elif not new.is_complete:
                 try:
-                    yield from complete(new, created)
+                    await complete(new, created)
                 except RedisUnreachable:
                     raise
                 except FairlaneError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane import settings
@@ -52,14 +53,14 @@ TAKER = "taker:"  # how the names of programs that take begin
 _FIELDS = ("queue", "durable")
 
 
-def find_receipt(queue: str, request_id: str, index: int) -> Operation[Receipt | None]:
+async def find_receipt(queue: str, request_id: str, index: int) -> Receipt | None:
     """Returns the receipt of the program that holds this sub-request now.
 
     None: no program holds it, or the request is not in this queue. A worker is no such program.
     Raises RedisError.
     """
     stream = keys.request_keys(request_id)[0]
-    row, fields, is_stream = yield Batch(
+    row, fields, is_stream = await Batch(
         [
             hmget(request_id, *_FIELDS),
             Command(b"HGETALL", keys.permits(request_id)),
@@ -71,7 +72,7 @@ def find_receipt(queue: str, request_id: str, index: int) -> Operation[Receipt |
         return None
     for one in request_hash.held(as_text(fields)):
         if one.worker.startswith(TAKER) and one.first.endswith(f"-{index}"):
-            attempt = (yield from _attempt(stream, one.first)) if is_stream else 1
+            attempt = await _attempt(stream, one.first) if is_stream else 1
             return Receipt(
                 queue, request_id, one.k, one.fence.encode(), one.op.encode(), one.first.encode(),
                 attempt, int(one.fence) // 1000, int(durable or 0),
@@ -79,9 +80,9 @@ def find_receipt(queue: str, request_id: str, index: int) -> Operation[Receipt |
     return None
 
 
-def _attempt(stream: bytes, entry_id: str) -> Operation[int]:
+async def _attempt(stream: bytes, entry_id: str) -> int:
     """Returns which attempt at a leased entry of the stream this is."""
-    rows = yield Command(b"XPENDING", stream, stream, entry_id, entry_id, 1)
+    rows = await Command(b"XPENDING", stream, stream, entry_id, entry_id, 1)
     return int(rows[0][3]) if rows else 1
 
 
@@ -106,51 +107,52 @@ class Upkeep:
         self._audits = [Audit(queue)]
         self._rest_ms = _REST_MS
 
-    def do_due(self, taker: str) -> Operation[tuple[StandInReply, FairlaneError | None]]:
+    async def do_due(self, taker: str) -> tuple[StandInReply, FairlaneError | None]:
         """Does what is due if no worker lives; returns how the queue stands.
 
         An error of a duty stops neither the other duties nor the caller: it is returned. Raises
         RedisError if the queue can't be read.
         """
-        reply = yield from self._ask(taker)
+        reply = await self._ask(taker)
         failure: FairlaneError | None = None
         for duty in self._due(reply) if reply.leads else ():
             try:
-                yield from duty
+                await duty()
             except FairlaneError as error:
                 failure = failure or error
         return reply, failure
 
-    def _ask(self, taker: str) -> Operation[StandInReply]:
+    async def _ask(self, taker: str) -> StandInReply:
         names = (
             *(keys.workers(self._queue), keys.active(self._queue), keys.delayed(self._queue)),
             *(keys.conf(self._queue), keys.schedules(self._queue)[1], keys.firing(self._queue)),
         )
         call = scripts.stand_in(names, id=taker, lock_ms=settings.LOCK_MS, rest_ms=self._rest_ms)
-        return (yield from call.run())
+        return await call
 
-    def _due(self, reply: StandInReply) -> list[Operation[object]]:
+    def _due(self, reply: StandInReply) -> list[Callable[[], Operation[object]]]:
         """Returns the duties of a leader that are due."""
         shards = served(reply.shards, reply.left)
-        duties: list[Operation[object]] = []
+        duties: list[Callable[[], Operation[object]]] = []
         if shards != (0,) or 0 < reply.delayed_due <= reply.now:  # no reply has the shards' slots
-            duties.append(workers.promote(self._queue, shards))
+            duties.append(partial(workers.promote, self._queue, shards))
         if 0 < reply.active_due <= reply.now:
-            duties += [look_after_and_feed(self._queue), admission.recount(self._queue)]
+            duties.append(partial(look_after_and_feed, self._queue))
+            duties.append(partial(admission.recount, self._queue))
         if 0 < reply.tick_due <= reply.now:
-            duties.append(fire(self._queue))
+            duties.append(partial(fire, self._queue))
         if reply.audits:
-            duties += [self._audit(), trim(self._queue)]
+            duties += [self._audit, partial(trim, self._queue)]
         return duties
 
-    def _audit(self) -> Operation[None]:
+    async def _audit(self) -> None:
         try:
             audit = self._audits.pop()
         except IndexError:  # another thread audits
             return
         began = clock.mono_s()
         try:
-            yield from audit.run(settings.TOKEN_GRACE_MS)
+            await audit.run(settings.TOKEN_GRACE_MS)
         finally:
             self._audits.append(audit)
             took_ms = int(settings.AUDIT_REST_FACTOR * 1000 * (clock.mono_s() - began))
@@ -207,9 +209,7 @@ def check_wait(wait_s: float) -> float:
     return float(wait_s)
 
 
-def take(
-    taker: Taker, count: int, visible_for: float, wait_s: float = 0.0
-) -> Operation[list[Delivery]]:
+async def take(taker: Taker, count: int, visible_for: float, wait_s: float = 0.0) -> list[Delivery]:
     """Takes up to `count` sub-requests, the most urgent ones first; [] = there is none to take.
 
     Each is held for `visible_for` seconds. If there is none, it waits up to `wait_s` seconds for
@@ -219,11 +219,11 @@ def take(
     check_whole("count", count, 1, settings.TAKE_MOST)
     visible_ms, ends = check_visible(visible_for), clock.mono_s() + check_wait(wait_s)
     while True:
-        standing, failure = yield from taker.upkeep.do_due(taker.name_of())
+        standing, failure = await taker.upkeep.do_due(taker.name_of())
         shards = served(standing.shards, standing.left)
         rate, rest_s = parse_queue_rate(taker.queue, standing.rate), 0.0
         if not standing.paused_until:
-            found, error, rest_s = yield from _take_now(taker, shards, count, visible_ms, rate)
+            found, error, rest_s = await _take_now(taker, shards, count, visible_ms, rate)
             if found:
                 return found
             failure = failure or error
@@ -233,19 +233,19 @@ def take(
                 raise failure
             return []
         if standing.paused_until or shards != (0,) or rest_s:
-            yield Pause(min(rest_s or _REST_S, _REST_S, left_ms / 1000))
+            await Pause(min(rest_s or _REST_S, _REST_S, left_ms / 1000))
         else:
-            popped: Popped | None = yield pop(taker.queue, min(_WAIT_MS, left_ms))
+            popped: Popped | None = await pop(taker.queue, min(_WAIT_MS, left_ms))
             if popped is not None:
-                found, _, rest_s = yield from exchange_tokens(taker, popped, visible_ms, rate)
+                found, _, rest_s = await exchange_tokens(taker, popped, visible_ms, rate)
                 if found:
                     return found
-                yield Pause(min(rest_s, _REST_S))
+                await Pause(min(rest_s, _REST_S))
 
 
-def _take_now(
+async def _take_now(
     taker: Taker, shards: Sequence[int], count: int, visible_ms: int, rate: Rate | None
-) -> Operation[Round]:
+) -> Round:
     """Takes what is there now."""
     found: list[Delivery] = []
     failure: FairlaneError | None = None
@@ -255,7 +255,7 @@ def _take_now(
         taker.turn += 1
         shard = shards[taker.turn % len(shards)]
         try:
-            popped: Popped | None = yield pop_ahead(taker.queue, bound, count - len(found), shard)
+            popped: Popped | None = await pop_ahead(taker.queue, bound, count - len(found), shard)
         except FairlaneError as error:  # another shard's node may answer
             failure, popped = error, None
         if popped is None:
@@ -264,16 +264,16 @@ def _take_now(
                 misses, bound = 0, _LAST
             continue
         misses, bound = 0, keys.number_of(popped.lane) % keys.LANES
-        more, refused, wait_s = yield from exchange_tokens(taker, popped, visible_ms, rate)
+        more, refused, wait_s = await exchange_tokens(taker, popped, visible_ms, rate)
         found, failure = found + more, failure or refused
         if wait_s:
             return Round(found, failure, wait_s)
     return Round(found, failure)
 
 
-def exchange_tokens(
+async def exchange_tokens(
     taker: Taker, popped: Popped, visible_ms: int, rate: Rate | None = None
-) -> Operation[Round]:
+) -> Round:
     """Exchanges popped tokens for leases of one sub-request each, as far as the rate allows.
 
     A token whose exchange fails is lost, until an audit finds that its permit is queued.
@@ -281,38 +281,38 @@ def exchange_tokens(
     words, wait_s = popped.tokens, 0.0
     try:
         if rate is not None:
-            words, wait_s = yield from _allowed(popped, rate)
-        raw = yield from tokens.resolve(taker.queue, popped.lane, words)
+            words, wait_s = await _allowed(popped, rate)
+        raw = await tokens.resolve(taker.queue, popped.lane, words)
     except FairlaneError as error:  # the audit adds the placeholders that are missing
         return Round([], error)
-    found, failure, used = yield from _exchange(taker, raw, visible_ms)
+    found, failure, used = await _exchange(taker, raw, visible_ms)
     if rate is not None and used < len(words):
         with suppress(FairlaneError):  # then that many sub-requests start later
-            yield from rates.refund([(rate, len(words) - used)])
+            await rates.refund([(rate, len(words) - used)])
     return Round(found, failure, wait_s)
 
 
-def _allowed(popped: Popped, rate: Rate) -> Operation[tuple[list[bytes], float]]:
+async def _allowed(popped: Popped, rate: Rate) -> tuple[list[bytes], float]:
     """Returns the tokens that may be used now, and how long the others wait, in their lane.
 
     A program may try again after any time, so it takes no place in the bucket's line.
     """
-    allowed, wait_ms = yield from rates.take([rate], len(popped.tokens), waits=rates.Waits.NEVER)
+    allowed, wait_ms = await rates.take([rate], len(popped.tokens), waits=rates.Waits.NEVER)
     words, rest = popped.tokens[:allowed], popped.tokens[allowed:]
     if rest:
-        yield Batch(push(popped.lane, [*reversed(rest)]))
+        await Batch(push(popped.lane, [*reversed(rest)]))
     return words, max(wait_ms, 1) / 1000 if rest else 0.0
 
 
-def _exchange(
+async def _exchange(
     taker: Taker, raw: Sequence[bytes], visible_ms: int
-) -> Operation[tuple[list[Delivery], FairlaneError | None, int]]:
+) -> tuple[list[Delivery], FairlaneError | None, int]:
     """Returns what these tokens brought, the first error, and how many leases were granted."""
     tokens = [token for word in raw if (token := parse(word)) is not None]
     ops = [new_proof(taker.queue) for _ in tokens]
     name = taker.name_of()
     asked = [_acquire(name, token, op) for token, op in zip(tokens, ops, strict=True)]
-    replies = yield from call_each([ask(None) for ask in asked])
+    replies = await call_each([ask(None) for ask in asked])
     failure: FairlaneError | None = None
     granted: list[Slice] = []
     settled: list[tuple[str, Reply]] = []
@@ -321,14 +321,14 @@ def _exchange(
             if isinstance(reply, FairlaneError):
                 raise reply
             if reply.is_rated:
-                reply = yield from acquire_rated(token.request_id, reply, ask)  # noqa: PLW2901
+                reply = await acquire_rated(token.request_id, reply, ask)  # noqa: PLW2901
         except FairlaneError as error:
             failure = failure or error
             continue
         settled.append((token.request_id, reply))
         if (taken := slice_of(token, op, reply)) is not None and taken.entries:
             granted.append(taken)
-    found, refused = yield from _hold(taker.queue, granted, settled, visible_ms)
+    found, refused = await _hold(taker.queue, granted, settled, visible_ms)
     return found, failure or refused, len(granted)
 
 
@@ -343,9 +343,9 @@ def _acquire(
     return ask
 
 
-def _hold(
+async def _hold(
     queue: str, granted: list[Slice], settled: list[tuple[str, Reply]], visible_ms: int
-) -> Operation[tuple[list[Delivery], FairlaneError | None]]:
+) -> tuple[list[Delivery], FairlaneError | None]:
     """Gives new leases their length, and dispatches what the acquires asked for, in one round trip.
 
     Until then a lease lasts as long as its request says. So a program that dies in between loses
@@ -355,13 +355,12 @@ def _hold(
         extend(taken.request_id, taken.k, taken.fence.decode(), taken.op.decode(), visible_ms)
         for taken in granted
     ]
-    replies = yield from run_each_or_error([*terms, *follow_up(queue, *settled)])
+    replies = await run_each_or_error([*terms, *follow_up(queue, *settled)])
     errors = [reply for reply in replies if isinstance(reply, FairlaneError)]
     found: list[Delivery] = []
-    for taken, call, raw in zip(granted, terms, replies, strict=False):
-        if isinstance(raw, FairlaneError):
+    for taken, reply in zip(granted, replies, strict=False):
+        if isinstance(reply, FairlaneError):
             continue
-        reply = call.reply(raw)
         if reply.is_ok or reply.is_cancelled:
             body = taken.entries[0][1][1]
             found.append(Delivery(receipt_of(queue, taken), body, taken.trace))

@@ -12,7 +12,7 @@ from fairlane.errors import RedisUnreachable
 from fairlane.model import Token
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.replies import Summary
-from fairlane.protocol.steps import Arg, Batch, Call, Command, Operation, Pop
+from fairlane.protocol.steps import Arg, Batch, Call, Command, Pop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -82,9 +82,7 @@ def _insertion(queue: str, shard: int, parts: dict[int, Part]) -> Call[Any]:
     return call
 
 
-def _insert_apart(
-    lanes: tuple[bytes, ...], delayed: bytes, parts: dict[int, Part]
-) -> Operation[int]:
+async def _insert_apart(lanes: tuple[bytes, ...], delayed: bytes, parts: dict[int, Part]) -> int:
     """Calls insert_tokens for one key at a time, which takes the place of both its keys."""
     calls = []
     for lane, (awake, later) in parts.items():
@@ -92,7 +90,7 @@ def _insert_apart(
             calls.append(_one_key(lanes[lane], (lane, len(awake), 0, *awake)))
         if later:
             calls.append(_one_key(delayed, (lane, 0, len(later) // 2, *later)))
-    counts: list[int] = yield Batch(calls)
+    counts: list[int] = await Batch(calls)
     return sum(counts)
 
 
@@ -187,7 +185,7 @@ def parse(raw: bytes) -> Token | None:
     return Token(shown, k.decode(), g.decode(), turn.decode("ascii", "replace"))
 
 
-def count_stop(queue: str) -> Operation[None]:
+async def count_stop(queue: str) -> None:
     """Counts a request that was stopped while it is worked on: cancelled, discarded or overdue.
 
     The supervisors of its handlers read the count. If this fails, they see the stop when they
@@ -195,7 +193,7 @@ def count_stop(queue: str) -> Operation[None]:
     """
     count = Command(b"HINCRBY", keys.conf(queue), b"cancels", 1)
     with suppress(RedisUnreachable):
-        yield Batch([count], lenient=True, away_s=settings.AWAY_S)
+        await Batch([count], lenient=True, away_s=settings.AWAY_S)
 
 
 # ------------------------------------------------------------------ turns
@@ -224,7 +222,7 @@ def add(queue: str, placed: Mapping[bytes, Sequence[Arg]]) -> list[Call[Any]]:
     return calls
 
 
-def resolve(queue: str, lane: bytes, popped: list[bytes]) -> Operation[list[bytes]]:
+async def resolve(queue: str, lane: bytes, popped: list[bytes]) -> list[bytes]:
     """Returns the words popped from a lane, with tokens in place of the placeholders.
 
     There may be fewer tokens than placeholders.
@@ -234,7 +232,7 @@ def resolve(queue: str, lane: bytes, popped: list[bytes]) -> Operation[list[byte
         return popped
     shard, number = divmod(keys.number_of(lane), keys.LANES)
     call = scripts.take_turns(keys.turns(queue, shard), lane=number, count=count)
-    taken: list[bytes] = yield call
+    taken: list[bytes] = await call
     return [*(word for word in popped if word != PLACEHOLDER), *taken]
 
 
@@ -255,7 +253,7 @@ def lane_of(member: bytes) -> int:
     return int(member.partition(b"|")[0])
 
 
-def read(queue: str, lane: int, tenants: Iterable[str]) -> Operation[list[bytes]]:
+async def read(queue: str, lane: int, tenants: Iterable[str]) -> list[bytes]:
     """Returns all tokens of these tenants in a lane."""
     shard, number = divmod(lane, keys.LANES)
     key = keys.turns(queue, shard)[0]
@@ -264,7 +262,7 @@ def read(queue: str, lane: int, tenants: Iterable[str]) -> Operation[list[bytes]
         name = f"{number}|{tenant}".encode()
         low, page = b"[%b|" % name, list[bytes]()
         while not page or len(page) == _PAGE:
-            page = yield Command(
+            page = await Command(
                 b"ZRANGEBYLEX", key, low, b"(%b}" % name, b"LIMIT", 0, _PAGE
             )  # in the order of their arrival
             found += map(token_of, page)

@@ -14,8 +14,6 @@ from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fairlane.protocol.steps import Operation
-
 
 # ------------------------------------------------------------------ publish
 # Publishes messages to a topic, and sets how long it keeps them.
@@ -26,7 +24,7 @@ LEAST_RETAIN_S, LONGEST_RETAIN_S = 1, 366 * 86_400
 MOST_RETAINED = 100_000_000
 
 
-def publish(name: str, messages: Sequence[bytes]) -> Operation[range]:
+async def publish(name: str, messages: Sequence[bytes]) -> range:
     """Adds up to 1,000 messages to a topic, all or none; returns their numbers.
 
     A repeat of a call with a lost reply adds nothing again. Raises RedisError.
@@ -38,11 +36,11 @@ def publish(name: str, messages: Sequence[bytes]) -> Operation[range]:
         retain_count=settings.TOPIC_RETAIN_COUNT,
         messages=messages,
     )
-    reply = yield from call.run()
+    reply = await call
     return range(reply.first, reply.last + 1)
 
 
-def set_retention(name: str, age_s: float | None, count: int | None) -> Operation[None]:
+async def set_retention(name: str, age_s: float | None, count: int | None) -> None:
     """Sets how long a topic keeps messages, and how many; None leaves one of them as it is.
 
     It applies from the next publication on. Raises InvalidArgument.
@@ -62,15 +60,15 @@ def set_retention(name: str, age_s: float | None, count: int | None) -> Operatio
             )
         fields += ["retain_count", count]
     if fields:
-        yield Command(b"HSET", keys.topic(name)[1], *fields)
+        await Command(b"HSET", keys.topic(name)[1], *fields)
 
 
-def delete_topic(name: str) -> Operation[bool]:
+async def delete_topic(name: str) -> bool:
     """Deletes a topic with its messages and subscribers; returns False if there was none.
 
     After a lost reply the repeat finds none.
     """
-    return bool((yield Command(b"UNLINK", *keys.topic(name))))
+    return bool(await Command(b"UNLINK", *keys.topic(name)))
 
 
 # ------------------------------------------------------------------ subscribers
@@ -154,7 +152,7 @@ def check_driver(driver: object) -> None:
         )
 
 
-def subscribe(topic: str, subscriber: str, start: Start) -> Operation[bool]:
+async def subscribe(topic: str, subscriber: str, start: Start) -> bool:
     """Adds a subscriber; returns False if it was there, and keeps its place then.
 
     It gets every message from now on, with `first` also those that the topic still has. Raises
@@ -166,7 +164,7 @@ def subscribe(topic: str, subscriber: str, start: Start) -> Operation[bool]:
     call = scripts.subscribe(
         keys.topic(topic), subscriber=subscriber, start=start, most=settings.MOST_SUBSCRIBERS
     )
-    reply = yield from call.run()
+    reply = await call
     if reply.is_full:
         raise InvalidArgument(
             f"topic {topic} has {settings.MOST_SUBSCRIBERS:,} subscribers already: remove one first"
@@ -175,15 +173,15 @@ def subscribe(topic: str, subscriber: str, start: Start) -> Operation[bool]:
     return is_new
 
 
-def unsubscribe(topic: str, subscriber: str) -> Operation[bool]:
+async def unsubscribe(topic: str, subscriber: str) -> bool:
     """Removes a subscriber and what waits for it; returns False if there was none."""
     keys.check_name("subscriber", subscriber)
-    return bool((yield scripts.unsubscribe(keys.topic(topic), subscriber=subscriber)))
+    return bool(await scripts.unsubscribe(keys.topic(topic), subscriber=subscriber))
 
 
-def fetch(
+async def fetch(
     topic: str, subscriber: str, count: int, redeliver_s: float, wait_s: float
-) -> Operation[list[TopicMessage]]:
+) -> list[TopicMessage]:
     """Returns up to `count` messages for a subscriber, oldest first.
 
     If there is none, it waits up to `wait_s` seconds, and no more than 2, for one. A message that
@@ -198,23 +196,23 @@ def fetch(
             f"redelivery after {redeliver_s!r} s is not valid: "
             f"0 to {_LONGEST_REDELIVER_S:,} s are expected"
         )
-    taken = yield from _fetch(topic, subscriber, count, redeliver_s)
+    taken = await _fetch(topic, subscriber, count, redeliver_s)
     if taken.messages or wait_s <= 0:
         return taken.messages
     stream, _ = keys.topic(topic)
     block_ms = max(1, int(min(wait_s, redeliver_s or wait_s, settings.BLOCK_MS / 1000) * 1000))
     block = (b"XREAD", b"COUNT", 1, b"BLOCK", block_ms, b"STREAMS", stream, taken.newest)
-    yield Command(*block)
-    return (yield from _fetch(topic, subscriber, count, redeliver_s)).messages
+    await Command(*block)
+    return (await _fetch(topic, subscriber, count, redeliver_s)).messages
 
 
-def _fetch(topic: str, subscriber: str, count: int, redeliver_s: float) -> Operation[_Taken]:
+async def _fetch(topic: str, subscriber: str, count: int, redeliver_s: float) -> _Taken:
     call = scripts.take_messages(
         keys.topic(topic), subscriber=subscriber, most=count, redeliver=int(redeliver_s * 1000)
     )
-    reply = yield from call.run()
+    reply = await call
     if reply.is_gone:
-        raise (yield from _not_found(topic, subscriber))
+        raise await _not_found(topic, subscriber)
     again, fresh = _messages(reply.again, is_repeat=True), _messages(reply.fresh, is_repeat=False)
     return _Taken(reply.last, [*again, *fresh])
 
@@ -224,7 +222,7 @@ def _messages(flat: Sequence[bytes], *, is_repeat: bool) -> list[TopicMessage]:
     return [TopicMessage(one.decode(), body, is_repeat) for one, body in pairs]
 
 
-def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[int]:
+async def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> int:
     """Acknowledges messages: they are not delivered again. Returns how many were not before.
 
     After a lost reply the repeat counts only what was left. Raises InvalidArgument,
@@ -239,19 +237,19 @@ def acknowledge(topic: str, subscriber: str, ids: Iterable[str]) -> Operation[in
         if not (mark and first.isascii() and rest.isascii() and first.isdigit() and rest.isdigit()):
             raise InvalidArgument(f"message id {one!r} is not valid: an id such as 5-1 is expected")
     stream, _ = keys.topic(topic)
-    acked: int = yield Command(b"XACK", stream, subscriber, *wanted)
-    if not acked and subscriber not in (yield from _subscribers(topic)):
-        raise (yield from _not_found(topic, subscriber))
+    acked: int = await Command(b"XACK", stream, subscriber, *wanted)
+    if not acked and subscriber not in await _subscribers(topic):
+        raise await _not_found(topic, subscriber)
     return acked
 
 
-def read_topic(topic: str) -> Operation[TopicState]:
+async def read_topic(topic: str) -> TopicState:
     """Returns a topic's counts and its subscribers by name; it changes nothing.
 
     Raises TopicNotFound.
     """
     stream, conf = keys.topic(topic)
-    flat, length, first, groups = yield Batch(
+    flat, length, first, groups = await Batch(
         [
             Command(b"HGETALL", conf),
             Command(b"XLEN", stream),
@@ -264,12 +262,12 @@ def read_topic(topic: str) -> Operation[TopicState]:
         if isinstance(reply, FairlaneError):
             raise reply
     if not (flat or length):
-        raise (yield from topic_not_found(topic))
+        raise await topic_not_found(topic)
     known = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2], strict=True)}
     names = sorted(name.removeprefix(_READ) for name in known if name.startswith(_READ))
     places = _places(groups)
     looks = [look for name in names for look in _looks(stream, name, places.get(name, b"0-0"))]
-    found = yield from run_each(looks)
+    found = await run_each(looks)
     published = int(known.get("published", 0))
     # Everything before the oldest message is deleted.
     deleted = int(first[0][0].partition(b"-")[2]) - 1 if first else published
@@ -312,26 +310,26 @@ def _subscriber(
     return Subscriber(name, waiting, int(count), missed, seen_ms, oldest_ms)
 
 
-def list_topics(most_pages: int | None = None) -> Operation[list[str]]:
+async def list_topics(most_pages: int | None = None) -> list[str]:
     """Returns the names of the topics on a Redis; it scans all keys, or at most so many pages."""
     found: set[str] = set()
     pages = 0
-    for node in (yield Nodes()):
+    for node in await Nodes():
         cursor: bytes | int = 0
         while most_pages is None or pages < most_pages:
             pages += 1
             words = (b"SCAN", cursor, b"MATCH", keys.EVERY_TOPIC_CONF, b"COUNT", 1_000)
-            cursor, page = yield OnNode(node, Command(*words))
+            cursor, page = await OnNode(node, Command(*words))
             found.update(name for key in page if (name := keys.topic_of(key)) is not None)
             if not int(cursor):
                 break
     return sorted(found)
 
 
-def topic_not_found(topic: str) -> Operation[TopicNotFound]:
+async def topic_not_found(topic: str) -> TopicNotFound:
     """Returns the error for a topic that is not there, with the name that may be meant."""
     try:
-        names = yield from list_topics(_MOST_NAMED)
+        names = await list_topics(_MOST_NAMED)
     except FairlaneError:  # this user may not scan
         names = []
     near = get_close_matches(topic, names, n=1)
@@ -339,15 +337,15 @@ def topic_not_found(topic: str) -> Operation[TopicNotFound]:
     return TopicNotFound(f"topic {topic} does not exist: {hint}")
 
 
-def _subscribers(topic: str) -> Operation[list[str]]:
+async def _subscribers(topic: str) -> list[str]:
     try:
-        return [one.name for one in (yield from read_topic(topic)).subscribers]
+        return [one.name for one in (await read_topic(topic)).subscribers]
     except TopicNotFound:
         return []
 
 
-def _not_found(topic: str, subscriber: str) -> Operation[SubscriberNotFound]:
-    near = get_close_matches(subscriber, (yield from _subscribers(topic)), n=1)
+async def _not_found(topic: str, subscriber: str) -> SubscriberNotFound:
+    near = get_close_matches(subscriber, await _subscribers(topic), n=1)
     if near:
         hint = f"did you mean {near[0]}?"
     else:

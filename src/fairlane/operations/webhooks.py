@@ -24,8 +24,6 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlane.protocol.steps import Operation
-
 
 T = TypeVar("T")
 MOST_HOOKS = 50  # of a queue: each may have one call on its way
@@ -127,9 +125,9 @@ def key_of(secret: str) -> bytes:
     return base64.b64decode(secret.removeprefix(_PREFIX))
 
 
-def add_webhook(
+async def add_webhook(
     queue: str, name: str, url: str, states: Iterable[str] = (), tags: Iterable[str] = ()
-) -> Operation[Hook]:
+) -> Hook:
     """Adds a webhook for the events from now on. Its secret is returned only here.
 
     Raises InvalidArgument, also if there is one of this name, or there are 50.
@@ -143,8 +141,8 @@ def add_webhook(
             f"{' or '.join(_STATES)}"
         )
     definitions, _ = keys.hooks(queue)
-    since = yield from last_completion(queue)
-    count, time = yield Batch([Command(b"HLEN", definitions), Command(b"TIME")])
+    since = await last_completion(queue)
+    count, time = await Batch([Command(b"HLEN", definitions), Command(b"TIME")])
     if count >= MOST_HOOKS:
         raise InvalidArgument(f"queue {queue} has {count} webhooks, which is the most: remove one")
     made = Webhook(
@@ -153,62 +151,62 @@ def add_webhook(
         tags=tuple(sorted(wanted.tags)),
     )  # fmt: skip
     raw = msgspec.json.encode(made)
-    is_new = yield Command(b"HSETNX", definitions, name, raw)
-    stored = raw if is_new else (yield Command(b"HGET", definitions, name))
+    is_new = await Command(b"HSETNX", definitions, name, raw)
+    stored = raw if is_new else await Command(b"HGET", definitions, name)
     if stored != raw:
         raise InvalidArgument(f"webhook {name} is there already: remove it, or take another name")
-    yield from mark(queue, {_reader(made): since}, settings.LOG_READER_MS)
+    await mark(queue, {_reader(made): since}, settings.LOG_READER_MS)
     return Hook(name, made, Deliveries(id=made.id, cursor=since))
 
 
-def list_webhooks(queue: str) -> Operation[list[Hook]]:
+async def list_webhooks(queue: str) -> list[Hook]:
     """Returns the webhooks by name."""
-    replies = yield Batch([Command(b"HGETALL", key) for key in keys.hooks(queue)])
+    replies = await Batch([Command(b"HGETALL", key) for key in keys.hooks(queue)])
     return _hooks(*replies)
 
 
-def remove_webhook(queue: str, name: str) -> Operation[None]:
+async def remove_webhook(queue: str, name: str) -> None:
     """Removes a webhook. Raises WebhookNotFound."""
     definitions, progress = keys.hooks(queue)
-    removed = yield from _find(queue, name)
-    yield Batch([Command(b"HDEL", definitions, name), Command(b"HDEL", progress, name)])
-    yield from unmark(queue, _reader(removed.webhook))
+    removed = await _find(queue, name)
+    await Batch([Command(b"HDEL", definitions, name), Command(b"HDEL", progress, name)])
+    await unmark(queue, _reader(removed.webhook))
 
 
-def resume_webhook(queue: str, name: str, *, skip: bool = False) -> Operation[Hook]:
+async def resume_webhook(queue: str, name: str, *, skip: bool = False) -> Hook:
     """Posts the failed event again now, also if the webhook was stopped; or skips it.
 
     Raises WebhookNotFound.
     """
-    hook = yield from _find(queue, name)
+    hook = await _find(queue, name)
     before = hook.deliveries
     after = Deliveries(
         id=before.id,
         cursor=before.pending if skip and before.pending else before.cursor,
         delivered=before.delivered,
     )
-    yield from save(queue, name, after)
+    await save(queue, name, after)
     return hook._replace(deliveries=after)
 
 
-def save(queue: str, name: str, deliveries: Deliveries) -> Operation[None]:
+async def save(queue: str, name: str, deliveries: Deliveries) -> None:
     """Writes how far a webhook is; of one that was removed meanwhile nothing stays."""
     definitions, progress = keys.hooks(queue)
-    yield Command(b"HSET", progress, name, msgspec.json.encode(deliveries))
-    if not (yield Command(b"HEXISTS", definitions, name)):
-        yield Command(b"HDEL", progress, name)
+    await Command(b"HSET", progress, name, msgspec.json.encode(deliveries))
+    if not await Command(b"HEXISTS", definitions, name):
+        await Command(b"HDEL", progress, name)
 
 
-def begin_round(queue: str, server: str) -> Operation[Round]:
+async def begin_round(queue: str, server: str) -> Round:
     """Takes or keeps the lock for this server, and reads what is to be delivered."""
     lock, log = keys.hooks_lock(queue), keys.completed(queue)
-    if not (yield Command(b"HLEN", keys.hooks(queue)[0])):
+    if not await Command(b"HLEN", keys.hooks(queue)[0]):
         return Round(False, [], "", 0)
-    is_new = yield Command(b"SET", lock, server, b"NX", b"PX", _LOCK_MS)
-    holder = server.encode() if is_new else (yield Command(b"GET", lock))
+    is_new = await Command(b"SET", lock, server, b"NX", b"PX", _LOCK_MS)
+    holder = server.encode() if is_new else await Command(b"GET", lock)
     if holder != server.encode():
         return Round(False, [], "", 0)
-    _, *hashes, last, time = yield Batch(
+    _, *hashes, last, time = await Batch(
         [
             Command(b"PEXPIRE", lock, _LOCK_MS),
             *(Command(b"HGETALL", key) for key in keys.hooks(queue)),
@@ -221,8 +219,8 @@ def begin_round(queue: str, server: str) -> Operation[Round]:
     # The log keeps what they have not received; a stopped one holds nothing.
     active = [hook for hook in found if not hook.deliveries.stopped]
     places = {_reader(hook.webhook): hook.deliveries.cursor for hook in active}
-    yield from mark(queue, places, settings.LOG_READER_MS)
-    yield from unmark(queue, *(_reader(one.webhook) for one in found if one.deliveries.stopped))
+    await mark(queue, places, settings.LOG_READER_MS)
+    await unmark(queue, *(_reader(one.webhook) for one in found if one.deliveries.stopped))
     return Round(True, found, newest, time_ms(time))
 
 
@@ -231,14 +229,14 @@ def _reader(webhook: Webhook) -> str:
     return f"webhook:{webhook.id}"
 
 
-def end_rounds(queue: str, server: str) -> Operation[None]:
+async def end_rounds(queue: str, server: str) -> None:
     """Lets another server deliver, if this one has the lock."""
-    if (yield Command(b"GET", keys.hooks_lock(queue))) == server.encode():
-        yield Command(b"DEL", keys.hooks_lock(queue))
+    if await Command(b"GET", keys.hooks_lock(queue)) == server.encode():
+        await Command(b"DEL", keys.hooks_lock(queue))
 
 
-def _find(queue: str, name: str) -> Operation[Hook]:
-    for hook in (yield from list_webhooks(queue)):
+async def _find(queue: str, name: str) -> Hook:
+    for hook in await list_webhooks(queue):
         if hook.name == name:
             return hook
     raise WebhookNotFound(f"webhook {name} is not in queue {queue}: fairlane webhook list")

@@ -36,7 +36,7 @@ from fairlane.operations.request_state import not_found
 from fairlane.operations.take import TAKER
 from fairlane.operations.workers import no_worker
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -61,12 +61,12 @@ class Waits(NamedTuple):
     due_ms: int = 0
 
 
-def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]:
+async def waiting(queue: str, most: int = _MOST) -> tuple[list[Waits], int]:
     """Returns what at most `most` unfinished requests wait for, and how many more there are.
 
     Raises FairlaneError if they can't be read.
     """
-    names, count = yield Batch(
+    names, count = await Batch(
         [
             Command(b"ZRANGE", keys.active(queue), 0, most - 1),
             Command(b"ZCARD", keys.active(queue)),
@@ -74,10 +74,10 @@ def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]
     )
     if not names:
         return [], 0
-    found, home = [], (yield from read_queue(queue))
+    found, home = [], await read_queue(queue)
     for name in names:
         request_id = name.decode("utf-8", "replace")
-        facts = yield from read_request(request_id)
+        facts = await read_request(request_id)
         causes = causes_of(facts, home) if facts is not None else []
         if causes:
             first = causes[0]
@@ -317,25 +317,25 @@ def _busy(place: LanePlace, capacity: Capacity) -> str:
     return f"{units}, {requests} at work with {plural(place.urgent_held, 'permit')}"
 
 
-def why(request_id: str) -> Operation[WhyWaiting]:
+async def why(request_id: str) -> WhyWaiting:
     """Returns what holds up a request, and when it may start. Raises RequestNotFound."""
-    facts = yield from read_request(request_id)
+    facts = await read_request(request_id)
     if facts is None:
         raise not_found(request_id)
     progress = facts.progress
     if progress.ended:
         return WhyWaiting(progress, [], {}, None, Estimate(why_not="it has ended"), facts.now_ms)
-    queue = yield from read_queue(progress.queue)
-    page = yield from list_workers(progress.queue)
+    queue = await read_queue(progress.queue)
+    page = await list_workers(progress.queue)
     capacity = capacity_of(page.workers)
     alive = [one.id for one in page.workers if one.is_alive]
     near: Neighbours | None = None
     rivals: dict[str, Rival] = {}
     if progress.state == "active" and facts.ready:
-        near = yield from read_place(progress.queue, request_id, progress.priority)
-        at_work = yield from read_at_work(progress.queue, alive)
+        near = await read_place(progress.queue, request_id, progress.priority)
+        at_work = await read_at_work(progress.queue, alive)
         others = [name for name in (*near.ids, *at_work) if name != request_id]
-        rivals = yield from read_rivals(list(dict.fromkeys(others)))
+        rivals = await read_rivals(list(dict.fromkeys(others)))
     place = _place(near, rivals) if near is not None and facts.can_start else None
     causes = causes_of(facts, queue, place, capacity)
     if not page.more:

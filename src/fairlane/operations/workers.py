@@ -18,7 +18,7 @@ from fairlane.operations.rates import opens, parse_queue_rate, until_more
 from fairlane.operations.tokens import count_stop, drop_active, parse, push, reschedule_active
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Call, Command, Operation
+from fairlane.protocol.steps import Batch, Call, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,9 +47,9 @@ _AHEAD_MS = 120_000  # no check lies farther ahead, unless there are very many r
 _BITES = 20  # reaps of one request in one check; each takes back about 1,000 entries
 
 
-def register_worker(
+async def register_worker(
     queue: str, worker: str, host: str, pid: int, started: str
-) -> Operation[tuple[RegisterWorkerReply, str]]:
+) -> tuple[RegisterWorkerReply, str]:
     """Registers a worker; returns the reply, and the start of an earlier process with its name.
 
     The reply is `taken` if another process beats under the name. `host` is where the worker runs,
@@ -57,7 +57,7 @@ def register_worker(
     place. A process elsewhere, even on a host with the same name, may be alive and only late, so
     its leases are left to expire.
     """
-    former, home = yield Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
+    former, home = await Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
         former = None
     call = scripts.register_worker(
@@ -69,30 +69,30 @@ def register_worker(
         ttl=settings.WORKER_TTL_MS,
         late=settings.LATE_MS,
     )
-    reply = yield from call.run()
+    reply = await call
     return reply, (former or b"").decode()
 
 
-def unregister_worker(queue: str, worker: str, started: str) -> Operation[int]:
+async def unregister_worker(queue: str, worker: str, started: str) -> int:
     """Removes a worker; returns 1 if it was there."""
     names = (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue))
     taken = keys.taken(queue, worker)
-    left: int = yield scripts.unregister_worker((*names, taken), id=worker, started=started)
+    left: int = await scripts.unregister_worker((*names, taken), id=worker, started=started)
     return left
 
 
-def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> Operation[None]:
+async def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> None:
     """Ends the blocking pops of a draining worker's units; words that are not popped expire."""
     calls: list[Call[Any]] = []
     for shard in shards:
         key = keys.wake(queue, worker, shard)
         calls += push(key, [b"wake"] * units, 2 * settings.BLOCK_MS)
-    yield Batch(calls)
+    await Batch(calls)
 
 
-def heartbeat(
+async def heartbeat(
     queue: str, worker: str, started: str, holds: str, *, died: bool = False
-) -> Operation[HeartbeatReply]:
+) -> HeartbeatReply:
     """Renews a worker's record; returns the reply of heartbeat.lua.
 
     `died`: a process died or a connection broke, and tokens may be lost with it, so the leader
@@ -113,18 +113,18 @@ def heartbeat(
         taken_ttl=settings.TAKEN_TTL_MS,
         died="1" if died else "",
     )
-    return (yield from call.run())
+    return await call
 
 
-def count_cancels(queue: str) -> Operation[bytes | None]:
+async def count_cancels(queue: str) -> bytes | None:
     """Returns how many requests of the queue were stopped while workers held slices of them."""
     step = Command(b"HGET", keys.conf(queue), b"cancels")
     step.away_s = settings.BEAT_MS / 1000  # leases at other nodes must not wait for this node
-    count: bytes | None = yield step
+    count: bytes | None = await step
     return count
 
 
-def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
+async def promote(queue: str, shards: Sequence[int] = (0,)) -> int:
     """Moves every due token to its lane; returns how many.
 
     The error of a shard is raised after the other shards were served.
@@ -138,15 +138,14 @@ def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
                 *keys.lanes(queue, shard),
             )
             calls.append(scripts.promote(names, most=_PROMOTED))
-        replies = yield Batch(calls, lenient=True)
+        replies = await Batch(calls, lenient=True)
         again = []
-        for shard, call, raw in zip(todo, calls, replies, strict=True):
-            if isinstance(raw, FairlaneError):
-                failure = raw
+        for shard, reply in zip(todo, replies, strict=True):
+            if isinstance(reply, FairlaneError):
+                failure = reply
                 continue
-            count = call.reply(raw).moved
-            moved += count
-            if count == _PROMOTED:
+            moved += reply.moved
+            if reply.moved == _PROMOTED:
                 again.append(shard)
         todo = again
     if failure is not None:
@@ -154,9 +153,9 @@ def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
     return moved
 
 
-def look_after(
+async def look_after(
     queue: str, *, failed: dict[str, FairlaneError] | None = None, fed: list[str] | None = None
-) -> Operation[int]:
+) -> int:
     """Checks the requests whose check is due, a bounded number; returns how many.
 
     A glance is enough for most requests; only one that needs more is looked at closely. The more
@@ -165,11 +164,11 @@ def look_after(
     and its error is put into `failed`. A step of a flow that gets its sub-requests from another one
     is put into `fed`, see operations/flows/hand_over.py.
     """
-    now, names, scores, unfinished = yield from _due(queue)
+    now, names, scores, unfinished = await _due(queue)
     failed = {} if failed is None else failed
     calm_ms = max(settings.AUDIT_MS, 1000 * unfinished // settings.LOOKS_PER_S)
     rows: list[Arg] = []
-    for name, reply in (yield from glances(queue, names)).items():
+    for name, reply in (await glances(queue, names)).items():
         score = scores[name]
         try:
             if isinstance(reply, FairlaneError):
@@ -177,17 +176,17 @@ def look_after(
             if reply.is_ok and reply.chore == b"feed":
                 (fed if fed is not None else []).append(name)
             elif reply.is_ok and reply.chore:
-                yield from do_chore(queue, name, reply.chore.decode())
+                await do_chore(queue, name, reply.chore.decode())
             if reply.is_ok and reply.look_ms != NOW:
                 due = _not_before(score, now, now + _until_next(name, reply.look_ms, calm_ms))
                 rows += [name, score, seen_to_exist(due)]
                 continue
-            yield from look_at(queue, name, score, now)
+            await look_at(queue, name, score, now)
         except FairlaneError as error:
             failed[name] = error
             due = _not_before(score, now, now + _until_next(name, 0, calm_ms))
             rows += [name, score, seen_to_exist(due) if float(score) % 1 else due]
-    yield from _postpone_all(queue, rows)
+    await _postpone_all(queue, rows)
     return len(scores)
 
 
@@ -211,7 +210,7 @@ def _not_before(score: str, now: int, due_ms: int) -> int:
     return max(due_ms, min(int(float(score)), now + settings.INTENT_GRACE_MS + 1000))
 
 
-def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
+async def _due(queue: str) -> tuple[int, list[str], dict[str, str], int]:
     """Returns the dispatch slot's time in ms, the due names, all scores, and the size of `active`.
 
     An entry that no release of ours wrote is removed. A check that lies too far ahead is due, too:
@@ -219,7 +218,7 @@ def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
     """
     most = settings.MAINTAIN_MOST
     active = keys.active(queue)
-    (seconds, _), due, unfinished = yield Batch(
+    (seconds, _), due, unfinished = await Batch(
         [
             Command(b"TIME"),
             Command(b"ZRANGE", active, 0, most - 1, b"WITHSCORES"),
@@ -232,7 +231,7 @@ def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
     latest = now + max(_AHEAD_MS, 10 * unfinished)
     entries = dict(zip(due[::2], due[1::2], strict=True))
     if unfinished > most:
-        ahead = yield Command(b"ZRANGE", active, -_AHEAD, -1, b"WITHSCORES")
+        ahead = await Command(b"ZRANGE", active, -_AHEAD, -1, b"WITHSCORES")
         pairs = zip(ahead[::2], ahead[1::2], strict=True)
         entries |= {name: score for name, score in pairs if float(score) > latest}
     for name, score in entries.items():
@@ -243,19 +242,19 @@ def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
         try:
             names.append(keys.check_name("request id", shown))
         except InvalidArgument:
-            yield drop_active(queue, name, score.decode())
+            await drop_active(queue, name, score.decode())
     return now, names, scores, unfinished
 
 
-def glances(
+async def glances(
     queue: str, names: Iterable[str], grace_ms: int | None = None
-) -> Operation[dict[str, GlanceReply | FairlaneError]]:
+) -> dict[str, GlanceReply | FairlaneError]:
     """Returns what the script glance reports of each request, or its error.
 
     With `grace_ms`, each reply names the permits whose tokens have been on their way for longer.
     """
     ids = list(names)
-    replies = yield from call_each([glance(queue, name, grace_ms) for name in ids], _GLANCES)
+    replies = await call_each([glance(queue, name, grace_ms) for name in ids], _GLANCES)
     return dict(zip(ids, replies, strict=True))
 
 
@@ -265,28 +264,28 @@ def glance(queue: str, request_id: str, grace_ms: int | None = None) -> Call[Gla
     return scripts.glance(keys.request_keys(request_id), queue=queue, grace=grace)
 
 
-def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool]:
+async def look_at(queue: str, request_id: str, score: str, now: int) -> bool:
     """Checks an unfinished request: expired leases, an unlogged end, a lost producer.
 
     `score` is the request's score in `active`, `now` the dispatch slot's time in ms. Returns True
     if the request goes on.
     """
-    reply = yield from reap_all(queue, request_id)
+    reply = await reap_all(queue, request_id)
     is_lost = False
     if reply.is_gone or reply.is_ended:  # a new life may follow, also after a deletion
         names = keys.request_keys(request_id)
-        marked = yield from scripts.abandon(names, seen=score, ttl=settings.MARKER_MS).run()
+        marked = await scripts.abandon(names, seen=score, ttl=settings.MARKER_MS)
         # A request, or the next life of this one, came and has ended since.
         has_come = marked.is_over and (reply.is_gone or marked.born != reply.summary.born)
         if has_come or marked.is_exists:  # a producer was quicker: the next check is about it
             return False
         is_lost = reply.is_gone and marked.is_ok
     if not goes_on(reply):  # gone, ended, or a request of another queue
-        yield drop_active(queue, request_id, score, gone=is_lost)
+        await drop_active(queue, request_id, score, gone=is_lost)
         return False
     look = min(reply.look_ms or settings.AUDIT_MS, settings.AUDIT_MS)
     due = _not_before(score, now, now + look)
-    yield from _postpone_all(queue, [request_id, score, seen_to_exist(due)])
+    await _postpone_all(queue, [request_id, score, seen_to_exist(due)])
     return True
 
 
@@ -295,35 +294,35 @@ def goes_on(reply: ReapReply) -> bool:
     return bool(reply.is_ok or reply.is_stopped)
 
 
-def reap_all(queue: str, request_id: str) -> Operation[ReapReply]:
+async def reap_all(queue: str, request_id: str) -> ReapReply:
     """Takes back every expired lease, in bounded calls; returns the last reply, followed up.
 
     After twenty calls, about half a second, the rest waits for the next check. That is due
     immediately, but other requests come first.
     """
     for _ in range(_BITES):
-        reply = yield from reap(queue, request_id).run()
-        yield from settle_reap(queue, request_id, reply)
+        reply = await reap(queue, request_id)
+        await settle_reap(queue, request_id, reply)
         if not goes_on(reply) or reply.look_ms != NOW:
             break
     return reply
 
 
-def _postpone_all(queue: str, rows: list[Arg]) -> Operation[None]:
+async def _postpone_all(queue: str, rows: list[Arg]) -> None:
     """Sets when to check requests next; a row is a request, the score read, and the new score.
 
     The score of a request that exists has a fraction; the score of an intent is a whole number.
     """
     for start in range(0, len(rows), 3 * _ROWS):
-        yield reschedule_active(queue, rows[start : start + 3 * _ROWS])
+        await reschedule_active(queue, rows[start : start + 3 * _ROWS])
 
 
-def settle_reap(queue: str, request_id: str, reply: Reply) -> Operation[None]:
+async def settle_reap(queue: str, request_id: str, reply: Reply) -> None:
     """Dispatches the tokens that a reap minted, or logs the end that it found."""
-    yield from settle_reaps(queue, {request_id: reply})
+    await settle_reaps(queue, {request_id: reply})
 
 
-def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError]) -> Operation[None]:
+async def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError]) -> None:
     """Dispatches the tokens that the reaps of many requests minted, and logs the ends they found.
 
     `replies` is by request; errors among them are skipped. The error of a shard that takes no
@@ -337,10 +336,10 @@ def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError]) -> Op
     calls = follow_up(queue, *settled)
     errors: list[FairlaneError] = []
     for start in range(0, len(calls), _CALLS):
-        answers = yield from run_each_or_error(calls[start : start + _CALLS])
+        answers = await run_each_or_error(calls[start : start + _CALLS])
         errors += (answer for answer in answers if isinstance(answer, FairlaneError))
     if any(reply.is_stopped for _, reply in settled):
-        yield from count_stop(queue)
+        await count_stop(queue)
     if errors:
         raise errors[0]
 
@@ -349,7 +348,7 @@ def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError]) -> Op
 # Which workers of a queue beat, and the remedy where none does or the queue is paused.
 
 
-def unserved(queue: str) -> Operation[str]:
+async def unserved(queue: str) -> str:
     """Returns the remedy for a queue that is paused, has no worker or has used up its rate.
 
     It returns "" for any other.
@@ -363,9 +362,9 @@ def unserved(queue: str) -> Operation[str]:
         Command(b"TIME"),
     ]
     try:
-        workers, (until, text), time = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
+        workers, (until, text), time = await Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
         rate, now_ms = parse_queue_rate(queue, text), time_ms(time)
-        opens_ms = 0 if rate is None else (yield from opens(rate, now_ms))
+        opens_ms = 0 if rate is None else await opens(rate, now_ms)
     except FairlaneError:
         return ""
     pause = QueuePause(read_until(until), now_ms)
@@ -414,9 +413,9 @@ def is_late(age_ms: float) -> bool:
     return age_ms > LATEST_MS
 
 
-def late_workers(queue: str) -> Operation[list[Late]]:
+async def late_workers(queue: str) -> list[Late]:
     """Returns at most 100 workers whose beat is old; forgets workers without a beat for a TTL."""
-    time, beats = yield Batch(
+    time, beats = await Batch(
         [Command(b"TIME"), Command(b"ZRANGE", keys.workers(queue), 0, 99, b"WITHSCORES")]
     )
     before = time_ms(time) - settings.PROBE_AFTER_MS
@@ -427,10 +426,10 @@ def late_workers(queue: str) -> Operation[list[Late]]:
     ]
     if not names:
         return []
-    lives = yield Batch(
+    lives = await Batch(
         [Command(b"HMGET", keys.worker(queue, name), b"started", b"host") for name in names]
     )
-    yield scripts.expire_workers((keys.workers(queue),), ttl=settings.WORKER_TTL_MS)
+    await scripts.expire_workers((keys.workers(queue),), ttl=settings.WORKER_TTL_MS)
     return [
         Late(name, started.decode(), (host or b"").decode())
         for name, (started, host) in zip(names, lives, strict=True)
@@ -438,7 +437,7 @@ def late_workers(queue: str) -> Operation[list[Late]]:
     ]
 
 
-def take_over(queue: str, worker: str, started: str) -> Operation[int]:
+async def take_over(queue: str, worker: str, started: str) -> int:
     """Takes back what a dead worker held, then forgets the worker; returns how many requests.
 
     Takes back its leases, and mints again the tokens that it popped and had not used. That costs a
@@ -446,7 +445,7 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
     uses them. A request that can't be read is skipped: the audit finds its expired lease. The error
     of a shard that takes no tokens is raised after the worker is forgotten.
     """
-    fields = yield Command(b"HGETALL", keys.taken(queue, worker))
+    fields = await Command(b"HGETALL", keys.taken(queue, worker))
     wanted: dict[str, list[str]] = {}
     for raw in (token for tokens in fields[1::2] for token in tokens.split()):
         if (token := parse(raw)) is not None:
@@ -458,9 +457,10 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
         calls = [
             reap(queue, name, worker=worker, started=started, missing=wanted[name]) for name in part
         ]
-        replies = dict(zip(part, (yield from call_each(calls)), strict=True))
+        answers = await call_each(calls)
+        replies = dict(zip(part, answers, strict=True))
         try:
-            yield from settle_reaps(queue, replies)
+            await settle_reaps(queue, replies)
         except FairlaneError as failure:  # of a shard that takes no tokens: the audit mints again
             error = error or failure
         for name, reply in replies.items():
@@ -468,7 +468,7 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
                 continue
             if goes_on(reply) and reply.look_ms == NOW:
                 todo.append(name)  # the worker held more than one call takes back
-    yield from unregister_worker(queue, worker, started)
+    await unregister_worker(queue, worker, started)
     if error is not None:
         raise error
     return len(wanted)
@@ -481,13 +481,13 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
 # may be done twice.
 
 
-def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
+async def do_chore(queue: str, request_id: str, chore: str) -> None:
     """Does what a glance has reported: hastens a request, or starts it after others."""
     if chore == "aged":
-        yield from _run(queue, request_id, scripts.hasten(keys.request_keys(request_id)))
+        await _run(queue, request_id, scripts.hasten(keys.request_keys(request_id)))
         return
     mode, lives = read_lives(chore)
-    endings = yield from endings_of(lives)
+    endings = await endings_of(lives)
     failures = [
         f"after: request {life.id} {ending}"
         for life, ending in zip(lives, endings, strict=True)
@@ -506,10 +506,10 @@ def do_chore(queue: str, request_id: str, chore: str) -> Operation[None]:
         left=f"{mode}:{lives_text(later)}" if None in endings else "",
         reason=failures[0] if failures else "",
     )
-    yield from _run(queue, request_id, call)
+    await _run(queue, request_id, call)
 
 
-def _run(queue: str, request_id: str, call: Call[Any]) -> Operation[None]:
-    reply = yield from call.run()
+async def _run(queue: str, request_id: str, call: Call[Any]) -> None:
+    reply = await call
     if calls := follow_up(queue, (request_id, reply)):
-        yield Batch(calls)
+        await Batch(calls)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Command, Operation
+from fairlane.protocol.steps import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,9 +69,9 @@ def parse_fields(names: Sequence[str], reply: Sequence[bytes | None]) -> list[st
     ]
 
 
-def read(request_id: str, *names: str) -> Operation[list[str]]:
+async def read(request_id: str, *names: str) -> list[str]:
     """Returns these fields as text, in their order; "" for a missing field."""
-    reply = yield hmget(request_id, *names)
+    reply = await hmget(request_id, *names)
     return parse_fields(names, reply)
 
 

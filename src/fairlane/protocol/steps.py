@@ -1,14 +1,17 @@
 """What an operation may ask of a driver: one step, one reply.
 
-Operations are generators: they yield steps and receive replies, and do no I/O of their own. So
-the same operation runs under a blocking driver, an asyncio driver and a test that cuts it off.
+Operations are coroutines: they await steps, and do no I/O of their own. So the same operation runs
+under a blocking driver, an asyncio driver and a test that cuts it off.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from types import coroutine
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
+
+from fairlane.common.awaited import Awaited
 
 if TYPE_CHECKING:
     from fairlane.protocol.lua import Script
@@ -19,7 +22,7 @@ _APART_S = 0.2  # between looks at lists one by one, while their slot is moved
 Arg = bytes | str | int | float
 
 
-class Command:
+class Command(Awaited):
     """One Redis command; the reply is Redis's, undecoded.
 
     A driver sends it again when its reply is lost, so a repeat must have no other effect.
@@ -36,23 +39,27 @@ class Command:
         self.apart: Callable[[], Operation[Any]] | None = None
         self.away_s: float | None = None
 
+    def read(self, raw: Any) -> Any:
+        """Returns the reply of a batch to this step: Redis's own."""
+        return raw
 
-class Call(Generic[R]):
+
+class Call(Awaited, Generic[R]):
     """One script, by EVALSHA; `args` are complete and in order. The others as in Command.
 
-    `reply` turns what Redis replied into the script's reply, with the names of its header. A call
+    `read` turns what Redis replied into the script's reply, with the names of its header. A call
     `is_once` is sent at most once. If its reply is lost, what Redis replied is None.
     """
 
-    __slots__ = ("apart", "args", "away_s", "keys", "reply", "script")
+    __slots__ = ("apart", "args", "away_s", "keys", "read", "script")
 
     def __init__(
-        self, script: Script, keys: Sequence[bytes], args: Sequence[Arg], reply: Callable[[Any], R]
+        self, script: Script, keys: Sequence[bytes], args: Sequence[Arg], read: Callable[[Any], R]
     ) -> None:
         self.script = script
         self.keys = keys
         self.args = args
-        self.reply = reply
+        self.read = read
         self.apart: Callable[[], Operation[Any]] | None = None
         self.away_s: float | None = None
 
@@ -61,9 +68,8 @@ class Call(Generic[R]):
         """Returns True if the call must not be sent again when its reply is lost."""
         return self.script.is_once
 
-    def run(self) -> Operation[R]:
-        """Sends the call and returns its reply."""
-        return self.reply((yield self))
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.read((yield self))
 
 
 class TextCall(Call[R]):
@@ -95,15 +101,15 @@ class Pop(Command):
         self.packed: bytes | None = None  # set by a driver: the bytes to send
         self.apart = self._one_by_one
 
-    def _one_by_one(self) -> Operation[Popped | None]:
-        lengths = yield Batch([Command(b"LLEN", key) for key in self.keys])
+    async def _one_by_one(self) -> Popped | None:
+        lengths = await Batch([Command(b"LLEN", key) for key in self.keys])
         for key, length in zip(self.keys, lengths, strict=True):
             if length:
-                tokens = yield Command(b"RPOP", key, self.most)
+                tokens = await Command(b"RPOP", key, self.most)
                 if tokens:
                     return Popped(key, tokens)
         if self.seconds:
-            yield Pause(min(self.seconds, _APART_S))
+            await Pause(min(self.seconds, _APART_S))
         return None
 
 
@@ -114,7 +120,7 @@ def _pop_words(keys: Sequence[bytes], seconds: float, most: int) -> tuple[Arg, .
     return (b"BLMPOP", seconds, *several) if seconds else (b"LMPOP", *several)
 
 
-class Batch:
+class Batch(Awaited):
     """Independent steps in one round trip; replies in the same order.
 
     Nothing may depend on the order of their effects: if the server has forgotten a step's script,
@@ -147,6 +153,16 @@ class Batch:
         self.away_s = away_s
         self.again_s = again_s
 
+    def __await__(self) -> Generator[Any, Any, list[Any]]:
+        return self.read((yield self))
+
+    def read(self, raw: list[Any]) -> list[Any]:
+        """Reads the replies of calls; errors, and replies to commands, stay what they are."""
+        return [
+            reply if isinstance(reply, Exception) else step.read(reply)
+            for step, reply in zip(self.steps, raw, strict=True)
+        ]
+
 
 class LazySteps(Sequence["Command | Call[Any]"]):
     """The steps of a batch, `count` of them, each made when it is first asked for.
@@ -174,7 +190,7 @@ class LazySteps(Sequence["Command | Call[Any]"]):
         return made[at]
 
 
-class SingleServer:
+class SingleServer(Awaited, Generic[R]):
     """Scripts whose keys are in several slots: a server that has all of them runs them.
 
     The reply is that of `step`, or None in a cluster, where nothing was asked.
@@ -182,17 +198,27 @@ class SingleServer:
 
     __slots__ = ("step",)
 
-    def __init__(self, step: Call[Any] | Batch) -> None:
-        self.step = step
+    @overload
+    def __init__(self: SingleServer[list[Any]], step: Batch) -> None: ...
+    @overload
+    def __init__(self: SingleServer[R], step: Call[R]) -> None: ...
+    def __init__(self, step: Any) -> None:
+        self.step: Call[Any] | Batch = step
+
+    def __await__(self) -> Generator[Any, Any, R | None]:
+        raw = yield self
+        step: Any = self.step
+        reply: R | None = None if raw is None else step.read(raw)
+        return reply
 
 
-class Nodes:
+class Nodes(Awaited):
     """Returns the primaries, a list of values for the `node` of OnNode. A single server: [None]."""
 
     __slots__ = ()
 
 
-class OnNode:
+class OnNode(Awaited):
     """One command at one primary, whatever its keys: INFO, SCAN. The reply is Redis's, undecoded.
 
     Raises RedisUnreachable if the node is no longer a primary of the cluster.
@@ -205,7 +231,7 @@ class OnNode:
         self.command = command
 
 
-class Confirm:
+class Confirm(Awaited):
     """One step, then WAIT for `replicas` on the same connection: the reply is Confirmed.
 
     WAIT covers what this connection wrote, and everything that its server had acknowledged
@@ -217,6 +243,10 @@ class Confirm:
     def __init__(self, step: Command | Call[Any], replicas: int) -> None:
         self.step = step
         self.replicas = replicas
+
+    def __await__(self) -> Generator[Any, Any, Confirmed]:
+        found: Confirmed = yield self
+        return found._replace(reply=self.step.read(found.reply))
 
 
 class Confirmed(NamedTuple):
@@ -230,7 +260,7 @@ class Confirmed(NamedTuple):
     is_synced: bool
 
 
-class Pause:
+class Pause(Awaited):
     """Waits for `seconds`."""
 
     __slots__ = ("seconds",)
@@ -239,7 +269,7 @@ class Pause:
         self.seconds = seconds
 
 
-class Subscribe:
+class Subscribe(Awaited):
     """Subscribes to a channel until the operation ends; the reply is the confirmation."""
 
     __slots__ = ("channel",)
@@ -248,7 +278,7 @@ class Subscribe:
         self.channel = channel
 
 
-class Message:
+class Message(Awaited):
     """Waits for a message on the subscribed channel: its bytes, or None after `timeout_s`."""
 
     __slots__ = ("timeout_s",)
@@ -257,13 +287,13 @@ class Message:
         self.timeout_s = timeout_s
 
 
-class NextChunk:
+class NextChunk(Awaited):
     """The next chunk of the caller's bodies: a list of bytes, or None at the end."""
 
     __slots__ = ()
 
 
-class Hurry:
+class Hurry(Awaited):
     """Shortens the patience of all later calls, because a person waits after Ctrl-C.
 
     Python raises KeyboardInterrupt anywhere: also inside an operation, where no driver catches it.
@@ -272,7 +302,7 @@ class Hurry:
     __slots__ = ()
 
 
-class Handle:
+class Handle(Awaited):
     """Runs the handler over leases in turn, and the operation `meanwhile` beside it.
 
     `leases` is a worker's LeaseBatch; both may take leases from it. The reply is a Handled.
@@ -293,7 +323,7 @@ class Handled(NamedTuple):
     error: Exception | None = None
 
 
-class UntilHandled:
+class UntilHandled(Awaited):
     """In a `meanwhile`: waits until the handler has returned, for `timeout_s` at most.
 
     The reply is True if it has returned.
@@ -309,7 +339,7 @@ Step = (
     Command
     | Call[Any]
     | Batch
-    | SingleServer
+    | SingleServer[Any]
     | Nodes
     | OnNode
     | Confirm
@@ -321,4 +351,10 @@ Step = (
     | Handle
     | UntilHandled
 )
-Operation = Generator[Step, Any, T]
+Operation = Coroutine[Step, Any, T]
+
+
+@coroutine
+def forward(step: Step) -> Generator[Step, Any, Any]:
+    """Performs a step of another operation; returns what to send to it: the unread reply."""
+    return (yield step)

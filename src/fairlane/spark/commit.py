@@ -32,7 +32,7 @@ from fairlane.operations.follow_up import follow_up
 from fairlane.operations.new_request import Digest, NewRequest
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.steps import Batch, Call, Command, Operation
+from fairlane.protocol.steps import Batch, Call, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,15 +97,15 @@ def stage(
     return scripts.stage((name,), chunk=chunk, ttl=ttl_ms, packed=packed)
 
 
-def stage_all(calls: Sequence[Call[Any]]) -> Operation[None]:
+async def stage_all(calls: Sequence[Call[Any]]) -> None:
     """Sends these calls in one round trip. Raises RedisFull, after which they may be sent again."""
     if calls:
-        yield Batch(calls)
+        await Batch(calls)
 
 
-def unstage(
+async def unstage(
     request_id: str, txn: str, areas: Iterable[str], *, is_loser: bool = False
-) -> Operation[bool]:
+) -> bool:
     """Drops areas of a transaction; returns False, and drops none, if it is pinned.
 
     `is_loser`: the areas are not in its manifest, and are dropped in any case.
@@ -115,7 +115,7 @@ def unstage(
     keep = "1" if is_loser else "0"
     for at in range(0, len(names), AREAS_MOST):
         part = names[at : at + AREAS_MOST]
-        reply = yield from scripts.unstage((record, *part), keep=keep).run()
+        reply = await scripts.unstage((record, *part), keep=keep)
         if reply.is_pinned:
             return False
     return True
@@ -289,7 +289,7 @@ def manifest_of(share: Share) -> str:
     return text
 
 
-def roll_all(group: list[Rolling], txn: Txn) -> Operation[None]:
+async def roll_all(group: list[Rolling], txn: Txn) -> None:
     """Rolls the remaining chunks of each share, in turns. Raises as commit does.
 
     After an error it may be run again.
@@ -302,45 +302,44 @@ def roll_all(group: list[Rolling], txn: Txn) -> Operation[None]:
             for rolling in left
             for position in range(rolling.position, min(rolling.position + each, rolling.total))
         ]
-        replies = yield Batch([*_dispatched(left, txn), *(call for _, call in rolls)], lenient=True)
+        replies = await Batch([*_dispatched(left, txn), *(call for _, call in rolls)], lenient=True)
         first = len(replies) - len(rolls)
-        yield from _take_all(rolls, replies[first:], txn)
+        await _take_all(rolls, replies[first:], txn)
         for reply in replies[:first]:
             if isinstance(reply, FairlaneError):
                 raise reply
         left = [rolling for rolling in left if rolling.position < rolling.total]
     calls = _dispatched(group, txn)
     if calls:
-        yield Batch(calls)
+        await Batch(calls)
 
 
-def roll_slowly(rolling: Rolling, txn: Txn, bound: int) -> Operation[None]:
+async def roll_slowly(rolling: Rolling, txn: Txn, bound: int) -> None:
     """Rolls a share into a queue with a bound: every chunk asks for room and waits for it."""
     room = Admission(rolling.share.id, rolling.share.policy.queue, settings.MAX_WAIT_S)
     room.bound = bound
     while rolling.position < rolling.total:
-        (chunks,) = yield from read(rolling.share.id, "chunks")
+        (chunks,) = await read(rolling.share.id, "chunks")
         try:
-            yield from room.ask(int(chunks or 0) + 1, rolling.rows_at(rolling.position))
+            await room.ask(int(chunks or 0) + 1, rolling.rows_at(rolling.position))
         except QueueFull as error:
-            yield from room.wait(error)
-            yield keep_open(rolling.share.id, txn)  # the next turn reads its state
+            await room.wait(error)
+            await keep_open(rolling.share.id, txn)  # the next turn reads its state
             continue
         room.found()
         call = rolling.call(rolling.position, txn)
-        yield from _take_all([(rolling, call)], [(yield call)], txn)
+        await _take_all([(rolling, call)], [await call], txn)
         calls = _dispatched([rolling], txn)
         if calls:
-            yield Batch(calls)
+            await Batch(calls)
 
 
-def _take_all(
+async def _take_all(
     rolls: Sequence[tuple[Rolling, Call[Any]]], replies: Sequence[Any], txn: Txn
-) -> Operation[None]:
+) -> None:
     """Reads the replies of rolls. Keeps the tokens of all before it raises the first refusal."""
     failure: tuple[Rolling, AppendStagedReply | PinManifestReply | FairlaneError] | None = None
-    for (rolling, call), raw in zip(rolls, replies, strict=True):
-        reply = raw if isinstance(raw, FairlaneError) else call.reply(raw)
+    for (rolling, _), reply in zip(rolls, replies, strict=True):
         if isinstance(reply, FairlaneError) or not reply.has_tokens:
             failure = failure or (rolling, reply)
             continue
@@ -351,9 +350,9 @@ def _take_all(
     if failure is not None:
         calls = _dispatched([rolling for rolling, _ in rolls], txn)
         if calls:
-            yield Batch(calls)
+            await Batch(calls)
         rolling, reply = failure
-        yield from refused(rolling.share.id, rolling.share.policy.queue, reply)
+        await refused(rolling.share.id, rolling.share.policy.queue, reply)
 
 
 def _dispatched(group: list[Rolling], txn: Txn) -> list[Call[Any]]:
@@ -367,14 +366,14 @@ def _dispatched(group: list[Rolling], txn: Txn) -> list[Call[Any]]:
 # ------------------------------------------------------------------ refusals
 
 
-def refused(
+async def refused(
     request_id: str, queue: str, reply: AppendStagedReply | PinManifestReply | FairlaneError
-) -> Operation[None]:
+) -> None:
     """Raises the error that a refusal means."""
     if isinstance(reply, FairlaneError):
         raise reply
     if reply.is_ended:
-        yield Batch(follow_up(queue, (request_id, reply)))
+        await Batch(follow_up(queue, (request_id, reply)))
         raise cut_short(request_id, (reply.summary.reason or reply.summary.state).decode())
     if reply.is_closed:
         raise closed(request_id)
@@ -429,7 +428,7 @@ _FIELDS = ("digest", "open", "state", "reason")
 _SEALED = ("chunks", "chain", "open", "state", "open_until", "reason")
 
 
-def commit(shares: Sequence[Share], txn: Txn) -> Operation[list[Brought]]:
+async def commit(shares: Sequence[Share], txn: Txn) -> list[Brought]:
     """Adds all shares to their requests, each once, even if it runs several times or in parallel.
 
     Returns what this run added to each request. Raises RequestExists (also if another
@@ -438,25 +437,25 @@ def commit(shares: Sequence[Share], txn: Txn) -> Operation[list[Brought]]:
     """
     rollings: list[Rolling] = []
     for at in range(0, len(shares), GROUP):
-        rollings += yield from _look_all(shares[at : at + GROUP], txn)
+        rollings += await _look_all(shares[at : at + GROUP], txn)
     bound = 0
     if shares:
-        bound = (yield from read_bounds(shares[0].policy.queue)).max_waiting
+        bound = (await read_bounds(shares[0].policy.queue)).max_waiting
     for at in range(0, len(rollings), GROUP):
-        yield from _commit_group(rollings[at : at + GROUP], txn, bound)
+        await _commit_group(rollings[at : at + GROUP], txn, bound)
     return [rolling.brought() for rolling in rollings]
 
 
 # ------------------------------------------------------------------ before anything is seen
 
 
-def look(share: Share, txn: Txn) -> Operation[Rolling]:
+async def look(share: Share, txn: Txn) -> Rolling:
     """Checks that a share is complete and may be added. Raises as commit does; writes nothing."""
-    (rolling,) = yield from _look_all([share], txn)
+    (rolling,) = await _look_all([share], txn)
     return rolling
 
 
-def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
+async def _look_all(shares: Sequence[Share], txn: Txn) -> list[Rolling]:
     for share in shares:
         manifest_of(share)
     commands: list[Command] = []
@@ -467,7 +466,7 @@ def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
             hmget(share.id, *_FIELDS),
             Command(b"GET", keys.owner(share.id)),
         ]
-    replies = yield from run_all(commands)
+    replies = await run_all(commands)
     rollings = [
         _judge(share, txn, _Record(*record), parse_fields(_FIELDS, request), owner)
         for share, record, request, owner in zip(
@@ -475,7 +474,7 @@ def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
         )
     ]
     fresh = [rolling.share for rolling in rollings if not rolling.is_pinned and not rolling.is_done]
-    yield from _check_whole(fresh, txn)
+    await _check_whole(fresh, txn)
     return rollings
 
 
@@ -510,7 +509,7 @@ def _judge(
     return Rolling(share, digest, bool(stored), False)
 
 
-def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
+async def _check_whole(shares: Sequence[Share], txn: Txn) -> None:
     """Checks that every area holds what its writer reported, and extends its life."""
     areas = [(share.id, area) for share in shares for area in share.areas]
     commands: list[Command] = []
@@ -521,7 +520,7 @@ def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
             Command(b"HLEN", name),
             Command(b"HGET", name, b"rows"),
         ]
-    replies = yield from run_all(commands)
+    replies = await run_all(commands)
     for (request_id, area), count, rows in zip(areas, replies[1::3], replies[2::3], strict=True):
         if count != area.chunks + 1 or int(rows or 0) != area.rows:  # the field `rows`, too
             raise missing(request_id)
@@ -530,42 +529,42 @@ def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
 # ------------------------------------------------------------------ one group
 
 
-def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> Operation[None]:
+async def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> None:
     todo = [rolling for rolling in group if not rolling.is_done]
-    yield from _begin_all([rolling for rolling in todo if not rolling.is_there], txn)
-    yield from _pin_all(todo, txn)
+    await _begin_all([rolling for rolling in todo if not rolling.is_there], txn)
+    await _pin_all(todo, txn)
     if bound:
         for rolling in todo:
-            yield from roll_slowly(rolling, txn, bound)
+            await roll_slowly(rolling, txn, bound)
     else:
-        yield from roll_all(todo, txn)
+        await roll_all(todo, txn)
     for rolling in todo:
         losers = [area.name for area in rolling.share.areas if area not in rolling.areas]
-        yield from unstage(rolling.share.id, txn.name, losers, is_loser=True)
+        await unstage(rolling.share.id, txn.name, losers, is_loser=True)
     for rolling in group:
         if rolling.is_done:
             names = [area.name for area in rolling.share.areas]
-            yield from unstage(rolling.share.id, txn.name, names, is_loser=True)
+            await unstage(rolling.share.id, txn.name, names, is_loser=True)
     if txn.seal and todo:
-        yield from seal_all([rolling.share.id for rolling in todo], todo[0].share.policy.queue)
+        await seal_all([rolling.share.id for rolling in todo], todo[0].share.policy.queue)
 
 
-def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
+async def _begin_all(group: list[Rolling], txn: Txn) -> None:
     """Creates the requests, open and empty. Raises the first error, after all were tried."""
     if not group:
         return
-    yield from run_each([claim(rolling.share.id, txn) for rolling in group if rolling.is_own()])
+    await run_each([claim(rolling.share.id, txn) for rolling in group if rolling.is_own()])
     requests = []
     for rolling in group:
         request_id, policy = rolling.share.id, rolling.share.policy
         room = Admission(request_id, policy.queue, settings.MAX_WAIT_S)
         requests.append(NewRequest(request_id, policy, rolling.digest, [], txn.open_ms, room))
-    for created in (yield from create(requests)):
+    for created in await create(requests):
         if isinstance(created, FairlaneError):
             raise created
 
 
-def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
+async def _pin_all(group: list[Rolling], txn: Txn) -> None:
     calls = [
         scripts.pin_manifest(
             record_keys(rolling.share.id, txn.name),
@@ -577,22 +576,21 @@ def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     ]
     # The record of an owner may be another transaction's, of an earlier life of the id.
     claims = [claim(rolling.share.id, txn) for rolling in group if rolling.is_own()]
-    replies = (yield from run_all([*calls, *claims]))[: len(calls)]
-    for rolling, call, raw in zip(group, calls, replies, strict=True):
-        reply = call.reply(raw)
+    replies = (await run_all([*calls, *claims]))[: len(calls)]
+    for rolling, reply in zip(group, replies, strict=True):
         if not reply.is_pinned:
-            yield from refused(rolling.share.id, rolling.share.policy.queue, reply)
+            await refused(rolling.share.id, rolling.share.policy.queue, reply)
         rolling.take_manifest(reply.manifest.decode())
         rolling.position, rolling.rolled = int(reply.position), int(reply.rolled)
         rolling.state = reply.state.decode()
 
 
-def seal(request_id: str, queue: str) -> Operation[None]:
+async def seal(request_id: str, queue: str) -> None:
     """Seals one request. Raises as seal_all does."""
-    yield from seal_all([request_id], queue)
+    await seal_all([request_id], queue)
 
 
-def seal_all(ids: Sequence[str], queue: str) -> Operation[None]:
+async def seal_all(ids: Sequence[str], queue: str) -> None:
     """Seals these open requests: no more rows come in.
 
     All are sealed before the first error is raised. A repeat finds them sealed, also after
@@ -602,19 +600,19 @@ def seal_all(ids: Sequence[str], queue: str) -> Operation[None]:
     failure: FairlaneError | None = None
     left = list(ids)
     while left:
-        replies = yield from run_each([hmget(request_id, *_SEALED) for request_id in left])
+        replies = await run_each([hmget(request_id, *_SEALED) for request_id in left])
         seals = dict(zip(left, map(_seal_of, left, replies), strict=True))
         calls = {request_id: call for request_id, call in seals.items() if isinstance(call, Call)}
-        replies = yield from run_each([*calls.values()])
+        replies = await run_each([*calls.values()])
         outcomes = (*seals.values(), *replies)
         failure = failure or next((o for o in outcomes if isinstance(o, FairlaneError)), None)
         answered = {
-            request_id: call.reply(raw)
-            for (request_id, call), raw in zip(calls.items(), replies, strict=True)
-            if not isinstance(raw, FairlaneError)
+            request_id: reply
+            for request_id, reply in zip(calls, replies, strict=True)
+            if not isinstance(reply, FairlaneError)
         }
         if steps := follow_up(queue, *answered.items()):
-            yield Batch(steps)
+            await Batch(steps)
         # The next read finds the requests that are still open, because rows came in meanwhile.
         left = [*answered]
     if failure is not None:

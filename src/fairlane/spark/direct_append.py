@@ -17,7 +17,7 @@ from fairlane.operations.follow_up import follow_up
 from fairlane.operations.new_request import NewRequest
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.steps import Batch, Call, Command, Operation, Pause
+from fairlane.protocol.steps import Batch, Call, Command, Pause
 from fairlane.spark.commit import (
     Txn,
     claim,
@@ -40,9 +40,9 @@ _PAGE = 500  # requests of one page
 FAILED = "its write by Spark has failed"
 
 
-def begin_live(
+async def begin_live(
     request_id: str, policy: Policy, txn: Txn, *, by_ids: bool, is_noted: bool = False
-) -> Operation[None]:
+) -> None:
     """Creates the open request, unless it exists. Raises RequestExists.
 
     `by_ids`: rows have ids, so any transaction may bring them. Otherwise a request that is to
@@ -50,44 +50,44 @@ def begin_live(
     `abort_live` finds it even if the task that brought its rows failed. Raises RequestEnded if
     the abort came first.
     """
-    (stored,) = yield from read(request_id, "digest")
+    (stored,) = await read(request_id, "digest")
     digest = shared_digest(policy) if by_ids else txn.digest_of(policy, stored)
     if stored and stored != digest.hex:
-        (is_open,) = yield from read(request_id, "open")
-        owner = yield Command(b"GET", keys.owner(request_id))
+        (is_open,) = await read(request_id, "open")
+        owner = await Command(b"GET", keys.owner(request_id))
         raise exists(request_id, owner_of(owner, policy, stored) if is_open == "1" else "")
     is_own = not by_ids and digest.hex != shared_digest(policy).hex
     if is_own:
-        yield from _note(request_id, digest.hex, txn, is_noted=is_noted)
+        await _note(request_id, digest.hex, txn, is_noted=is_noted)
     if not stored:
         room = Admission(request_id, policy.queue, settings.MAX_WAIT_S)
-        yield from create_one(NewRequest(request_id, policy, digest, [], txn.open_ms, room))
-    if is_own and is_noted and (yield Command(b"SISMEMBER", keys.begun(txn.name), _GIVEN_UP)):
-        yield from _give_up(request_id, digest.hex)
+        await create_one(NewRequest(request_id, policy, digest, [], txn.open_ms, room))
+    if is_own and is_noted and await Command(b"SISMEMBER", keys.begun(txn.name), _GIVEN_UP):
+        await _give_up(request_id, digest.hex)
         raise RequestEnded(f"request {request_id} is not written: {FAILED} meanwhile")
 
 
-def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> Operation[None]:
+async def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> None:
     """Records a request's owner, and its id for an abort, before the request is begun."""
     notes = [claim(request_id, txn)]
     if is_noted:
         begun = keys.begun(txn.name)
         notes.append(Command(b"SADD", begun, f"{request_id} {digest}"))
         notes.append(Command(b"PEXPIRE", begun, txn.keep_ms))
-    yield Batch(notes)
+    await Batch(notes)
 
 
-def start_live(txn: Txn) -> Operation[None]:
+async def start_live(txn: Txn) -> None:
     """Clears the mark of an earlier abort, before the tasks of a transaction start."""
-    yield Command(b"SREM", keys.begun(txn.name), _GIVEN_UP)
+    await Command(b"SREM", keys.begun(txn.name), _GIVEN_UP)
 
 
-def end_live(txn: Txn) -> Operation[None]:
+async def end_live(txn: Txn) -> None:
     """Deletes the record of the requests that were begun, because no abort follows."""
-    yield Command(b"UNLINK", keys.begun(txn.name))
+    await Command(b"UNLINK", keys.begun(txn.name))
 
 
-def abort_live(txn: Txn) -> Operation[None]:
+async def abort_live(txn: Txn) -> None:
     """Cancels the open requests that a transaction has begun for itself alone.
 
     It leaves a mark, which refuses requests that tasks begin later. If a full Redis refuses the
@@ -96,27 +96,27 @@ def abort_live(txn: Txn) -> Operation[None]:
     begun = keys.begun(txn.name)
     refused_mark: RedisFull | None = None
     try:
-        yield Command(b"SADD", begun, _GIVEN_UP)
+        await Command(b"SADD", begun, _GIVEN_UP)
     except RedisFull as error:
         refused_mark = error
-    yield Command(b"PEXPIRE", begun, settings.STAGE_MS)
+    await Command(b"PEXPIRE", begun, settings.STAGE_MS)
     cursor = b"0"
     while True:
-        cursor, names = yield Command(b"SSCAN", begun, cursor, b"COUNT", _PAGE)
+        cursor, names = await Command(b"SSCAN", begun, cursor, b"COUNT", _PAGE)
         for name in names:
             if name != _GIVEN_UP:
-                yield from _give_up(*name.decode().split(" "))
+                await _give_up(*name.decode().split(" "))
         if int(cursor) == 0:
             break
     if refused_mark is not None:
         raise refused_mark
 
 
-def _give_up(request_id: str, digest: str) -> Operation[None]:
+async def _give_up(request_id: str, digest: str) -> None:
     """Cancels an open request with this digest. A sealed one is complete and stays."""
-    stored, is_open, queue = yield from read(request_id, "digest", "open", "queue")
+    stored, is_open, queue = await read(request_id, "digest", "open", "queue")
     if stored == digest and is_open == "1":
-        yield from cancel(request_id, FAILED, queue=queue)
+        await cancel(request_id, FAILED, queue=queue)
 
 
 def by_id(
@@ -142,27 +142,25 @@ def by_place(
     )
 
 
-def add(
-    request_id: str, queue: str, call: Call[Any], txn: Txn, max_waiting: int = 0
-) -> Operation[int]:
+async def add(request_id: str, queue: str, call: Call[Any], txn: Txn, max_waiting: int = 0) -> int:
     """Sends a call of by_id or by_place; returns how many sub-requests were new.
 
     With `max_waiting` it returns when at most that many of the request's sub-requests wait for
     a worker. The request stays open meanwhile. Raises RequestExists (it is sealed),
     RequestEnded, RequestLost and RedisFull.
     """
-    reply = yield from call.run()
+    reply = await call
     if not reply.is_ok:
-        yield from refused(request_id, queue, reply)
+        await refused(request_id, queue, reply)
     if calls := follow_up(queue, (request_id, reply)):
-        yield Batch(calls)
+        await Batch(calls)
     waiting, pause = reply.waiting, 0.0
     while max_waiting and waiting > max_waiting:
         pause = min(_LONGEST_PAUSE_S, pause * 2 or 0.01)
-        yield Pause(pause)
+        await Pause(pause)
         keep = keep_open(request_id, txn)
-        raw, counts = yield Batch([keep, hmget(request_id, "fresh")])
-        if not keep.reply(raw).is_pinned:  # it is sealed or has ended: the next call raises
+        kept, counts = await Batch([keep, hmget(request_id, "fresh")])
+        if not kept.is_pinned:  # it is sealed or has ended: the next call raises
             break
         waiting = int(parse_fields(["fresh"], counts)[0] or 0)
     return int(reply.added)

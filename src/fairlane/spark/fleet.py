@@ -26,7 +26,7 @@ from fairlane.errors import FairlaneError, InvalidArgument, WorkerRefused
 from fairlane.operations.why import waiting
 from fairlane.protocol import keys
 from fairlane.protocol.keys import check_name
-from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
 from fairlane.redis_url import resolve_url
 from fairlane.spark.handlers import adapted
@@ -52,22 +52,22 @@ if TYPE_CHECKING:
 KEPT_MS = 7 * 24 * 3_600_000  # no worker of a fleet waits so long for a core
 
 
-def now_us(queue: str) -> Operation[int]:
+async def now_us(queue: str) -> int:
     """Returns the time of the queue's dispatch server, in microseconds."""
-    _, (seconds, micros) = yield Batch([Command(b"ZCARD", keys.fleets(queue)), Command(b"TIME")])
+    _, (seconds, micros) = await Batch([Command(b"ZCARD", keys.fleets(queue)), Command(b"TIME")])
     return int(seconds) * 1_000_000 + int(micros)
 
 
-def stop(queue: str, name: str) -> Operation[None]:
+async def stop(queue: str, name: str) -> None:
     """Drains every worker of this fleet that began before now; later ones go on.
 
     The signal expires a week later, or at the next stop after that.
     """
     keys.check_name("fleet", name)
-    now = yield from now_us(queue)
+    now = await now_us(queue)
     key = keys.fleets(queue)
     old = now - KEPT_MS * 1000
-    yield Batch(
+    await Batch(
         [
             Command(b"ZREMRANGEBYSCORE", key, b"-inf", old),
             Command(b"ZADD", key, now, name),
@@ -76,9 +76,9 @@ def stop(queue: str, name: str) -> Operation[None]:
     )
 
 
-def read_stop_us(queue: str, name: str) -> Operation[int]:
+async def read_stop_us(queue: str, name: str) -> int:
     """Returns the moment of this fleet's last stop signal, in microseconds; 0 = never."""
-    score = yield Command(b"ZSCORE", keys.fleets(queue), name)
+    score = await Command(b"ZSCORE", keys.fleets(queue), name)
     return int(float(score)) if score else 0
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fairlane.model import Completion, DeadSubRequest, Progress
-    from fairlane.protocol.steps import Operation
 
 
 PAGE = 1_000  # small entries of one read
@@ -69,9 +68,9 @@ def cut(first: str, last: str, parts: int) -> list[StreamRange]:
     return pieces
 
 
-def bytes_of(stream: bytes, held: Span) -> Operation[int]:
+async def bytes_of(stream: bytes, held: Span) -> int:
     """Returns about how many bytes a stream has, by the size of its first and last entry."""
-    edges = yield Batch(
+    edges = await Batch(
         [Command(b"XRANGE", stream, edge, edge) for edge in (held.first, held.last)]
     )
     entries = [fields for found in edges for _, fields in found]
@@ -79,9 +78,9 @@ def bytes_of(stream: bytes, held: Span) -> Operation[int]:
     return held.length * size // max(1, len(entries))
 
 
-def last_id(stream: bytes) -> Operation[str]:
+async def last_id(stream: bytes) -> str:
     """Returns the greatest id that an entry of the stream ever had; BEGIN without a stream."""
-    is_there, info = yield Batch(
+    is_there, info = await Batch(
         [Command(b"EXISTS", stream), Command(b"XINFO", b"STREAM", stream)], lenient=True
     )
     if isinstance(info, FairlaneError):
@@ -92,11 +91,11 @@ def last_id(stream: bytes) -> Operation[str]:
     return str(fields[b"last-generated-id"].decode())
 
 
-def read_page(
+async def read_page(
     stream: bytes, piece: StreamRange, count: int
-) -> Operation[tuple[Entries, StreamRange | None]]:
+) -> tuple[Entries, StreamRange | None]:
     """Returns the first `count` entries of a piece and the unread rest of it, or None."""
-    entries: Entries = yield Command(b"XRANGE", stream, piece.first, piece.last, b"COUNT", count)
+    entries: Entries = await Command(b"XRANGE", stream, piece.first, piece.last, b"COUNT", count)
     return entries, _rest(entries, piece, count)
 
 
@@ -108,14 +107,14 @@ def _rest(entries: Entries, piece: StreamRange, count: int) -> StreamRange | Non
     return StreamRange(begin, piece.last) if place(begin) <= place(piece.last) else None
 
 
-def read_heads(
+async def read_heads(
     request_id: str, piece: StreamRange, count: int
-) -> Operation[tuple[Entries, StreamRange | None]]:
+) -> tuple[Entries, StreamRange | None]:
     """Returns the same as `read_page` of a request's results, with empty bodies.
 
     The bodies stay in Redis.
     """
-    found = yield scripts.read_heads(
+    found = await scripts.read_heads(
         (keys.results(request_id),), first=piece.first, last=piece.last, count=count
     )
     entries: Entries = []
@@ -126,61 +125,59 @@ def read_heads(
     return entries, _rest(entries, piece, count)
 
 
-def these_entries(stream: bytes, ids: Sequence[bytes]) -> Operation[Entries]:
+async def these_entries(stream: bytes, ids: Sequence[bytes]) -> Entries:
     """Returns the entries with these ids."""
-    replies = yield from run_all([Command(b"XRANGE", stream, one, one) for one in ids])
+    replies = await run_all([Command(b"XRANGE", stream, one, one) for one in ids])
     return [entry for reply in replies for entry in reply]
 
 
-def log_entries(queue: str, piece: StreamRange) -> Operation[tuple[Entries, StreamRange | None]]:
+async def log_entries(queue: str, piece: StreamRange) -> tuple[Entries, StreamRange | None]:
     """Returns a page of entries of the completion log and the unread rest of the piece."""
-    return (yield from read_page(keys.completed(queue), piece, PAGE))
+    return await read_page(keys.completed(queue), piece, PAGE)
 
 
-def endings(
-    queue: str, piece: StreamRange
-) -> Operation[tuple[list[Completion], StreamRange | None]]:
+async def endings(queue: str, piece: StreamRange) -> tuple[list[Completion], StreamRange | None]:
     """Returns a page of the completion log and the unread rest of the piece, or None."""
-    entries, unread = yield from log_entries(queue, piece)
+    entries, unread = await log_entries(queue, piece)
     return [completion(log_id, fields) for log_id, fields in entries], unread
 
 
-def first_from(stream: bytes, moment_ms: str) -> Operation[str | None]:
+async def first_from(stream: bytes, moment_ms: str) -> str | None:
     """Returns the first entry of a stream that is not older than this moment, None without one."""
-    entries: Entries = yield Command(b"XRANGE", stream, moment_ms, "+", b"COUNT", 1)
+    entries: Entries = await Command(b"XRANGE", stream, moment_ms, "+", b"COUNT", 1)
     return entries[0][0].decode() if entries else None
 
 
-def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:
+async def unfinished(queue: str) -> tuple[list[str], Span | None]:
     """Returns the ids in `active` and the log's span; no request is in neither or both.
 
     A request that ends moves from `active` to the log in one step. So the log is read last, and
     the requests in it since the first look leave the list.
     """
     log = keys.completed(queue)
-    newest, names = yield Batch(
+    newest, names = await Batch(
         [
             Command(b"XREVRANGE", log, "+", "-", b"COUNT", 1),
             Command(b"ZRANGE", keys.active(queue), 0, -1),
         ]
     )
     ids = dict.fromkeys(name.decode("utf-8", "replace") for name in names)
-    logged = yield from span(log)
+    logged = await span(log)
     if logged is not None:
         unread: StreamRange | None = StreamRange(
             newest[0][0].decode() if newest else BEGIN, logged.last
         )
         while unread is not None:
-            page, unread = yield from endings(queue, unread)
+            page, unread = await endings(queue, unread)
             for ending in page:
                 if not newest or ending.log_id != newest[0][0].decode():
                     ids.pop(ending.id, None)
     return list(ids), logged
 
 
-def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
+async def progresses(ids: Sequence[str]) -> list[Progress]:
     """Returns the counts of requests now, without those that are gone or cannot be read."""
-    replies = yield from run_each(asks_of_progress(ids))
+    replies = await run_each(asks_of_progress(ids))
     counts = []
     for request_id, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
         if not isinstance(fields, FairlaneError) and not isinstance(held, FairlaneError):
@@ -188,31 +185,31 @@ def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
     return [progress for progress in counts if progress is not None]
 
 
-def dead_spans(ids: Sequence[str]) -> Operation[list[tuple[str, Span]]]:
+async def dead_spans(ids: Sequence[str]) -> list[tuple[str, Span]]:
     """Returns the requests that have dead sub-requests, and the span of `dead` of each."""
-    return (yield from _spans([(request_id, keys.dead(request_id)) for request_id in ids]))
+    return await _spans([(request_id, keys.dead(request_id)) for request_id in ids])
 
 
-def whole_results(
+async def whole_results(
     lives: Sequence[tuple[str, int]],
-) -> Operation[list[tuple[Entries, Ended | None]]]:
+) -> list[tuple[Entries, Ended | None]]:
     """Returns all entries of `out` and the record of ended requests; see `_whole`."""
-    return (yield from _whole(lives, keys.results))
+    return await _whole(lives, keys.results)
 
 
-def whole_dead(
+async def whole_dead(
     lives: Sequence[tuple[str, int]],
-) -> Operation[list[tuple[list[DeadSubRequest], Ended | None]]]:
+) -> list[tuple[list[DeadSubRequest], Ended | None]]:
     """Returns all dead sub-requests and the record of ended requests; see `_whole`."""
-    found = yield from _whole(lives, keys.dead)
+    found = await _whole(lives, keys.dead)
     pairs = zip(lives, found, strict=True)
-    dead = yield from sub_requests_of_many([(one, entries) for (one, _), (entries, _) in pairs])
+    dead = await sub_requests_of_many([(one, entries) for (one, _), (entries, _) in pairs])
     return [(died, record) for died, (_, record) in zip(dead, found, strict=True)]
 
 
-def _whole(
+async def _whole(
     lives: Sequence[tuple[str, int]], key_of: Callable[[str], bytes]
-) -> Operation[list[tuple[Entries, Ended | None]]]:
+) -> list[tuple[Entries, Ended | None]]:
     """Returns all entries of a stream of ended requests, each by (id, when it was submitted).
 
     A request that is gone, or is a later one of this id, has neither entries nor a record. All
@@ -224,7 +221,7 @@ def _whole(
     for request_id, _ in lives:
         # If the record is right after the read, the entries are of this request.
         steps += [Command(b"XRANGE", key_of(request_id), b"-", b"+"), _record(request_id)]
-    replies = yield Batch(steps)
+    replies = await Batch(steps)
     found: list[tuple[Entries, Ended | None]] = []
     for (_, submitted_ms), entries, reply in zip(lives, replies[::2], replies[1::2], strict=True):
         record = _ended(reply, submitted_ms)
@@ -232,19 +229,19 @@ def _whole(
     return found
 
 
-def spans_of_results(ids: Sequence[str]) -> Operation[list[tuple[str, Span]]]:
+async def spans_of_results(ids: Sequence[str]) -> list[tuple[str, Span]]:
     """Returns the requests that have results, and the span of `out` of each."""
-    return (yield from _spans([(request_id, keys.results(request_id)) for request_id in ids]))
+    return await _spans([(request_id, keys.results(request_id)) for request_id in ids])
 
 
-def _spans(streams: Sequence[tuple[str, bytes]]) -> Operation[list[tuple[str, Span]]]:
+async def _spans(streams: Sequence[tuple[str, bytes]]) -> list[tuple[str, Span]]:
     spans = []
     for at in range(0, len(streams), _SPANS):  # replies hold whole entries: few per call
         page = streams[at : at + _SPANS]
         steps: list[Command] = []
         for _, stream in page:
             steps += ends(stream)
-        replies = yield Batch(steps)
+        replies = await Batch(steps)
         for (request_id, _), *replied in zip(
             page, replies[::3], replies[1::3], replies[2::3], strict=True
         ):
@@ -254,35 +251,35 @@ def _spans(streams: Sequence[tuple[str, bytes]]) -> Operation[list[tuple[str, Sp
     return spans
 
 
-def read_dead(
+async def read_dead(
     request_id: str, piece: StreamRange
-) -> Operation[tuple[list[DeadSubRequest], StreamRange | None]]:
+) -> tuple[list[DeadSubRequest], StreamRange | None]:
     """Returns a page of a piece of `dead`, about 4 MiB, and the rest. Raises RequestNotFound."""
-    count = yield from page_size(request_id)
-    entries, unread = yield from read_page(keys.dead(request_id), piece, count)
-    return (yield from sub_requests(request_id, entries)), unread
+    count = await page_size(request_id)
+    entries, unread = await read_page(keys.dead(request_id), piece, count)
+    return await sub_requests(request_id, entries), unread
 
 
-def result_span(request_id: str) -> Operation[tuple[Span | None, int, bool]]:
+async def result_span(request_id: str) -> tuple[Span | None, int, bool]:
     """Returns the span of `out`, the birth (ms), and True after the end. Raises RequestNotFound.
 
     The birth distinguishes this request from an earlier one with the same id.
     """
-    state, born = yield from read(
+    state, born = await read(
         request_id, "state", "born"
     )  # first, because the end wrote all results
     if state in {"", "abandoned"}:
         raise not_found(request_id)
-    results = yield from span(keys.results(request_id))
+    results = await span(keys.results(request_id))
     return results, int(born or 0), state in ENDED_STATES
 
 
-def ended_requests(lives: Sequence[tuple[str, int]]) -> Operation[list[Ended | None]]:
+async def ended_requests(lives: Sequence[tuple[str, int]]) -> list[Ended | None]:
     """Returns the records of ended requests, each by (id, when it was submitted); None = gone.
 
     A later request with the same id does not count.
     """
-    replies = yield from run_all([_record(request_id) for request_id, _ in lives])
+    replies = await run_all([_record(request_id) for request_id, _ in lives])
     pairs = zip(lives, replies, strict=True)
     return [_ended(reply, submitted_ms) for (_, submitted_ms), reply in pairs]
 
@@ -301,13 +298,11 @@ def _ended(reply: Sequence[bytes | None], submitted_ms: int) -> Ended | None:
     return Ended(int(limit or 0), int(attempts or 0)) if is_it else None
 
 
-def workers(queue: str) -> Operation[list[dict[str, str]]]:
+async def workers(queue: str) -> list[dict[str, str]]:
     """Returns the living workers: worker, host, pid, started, renewed (ms), holds; each as text."""
-    names = yield Command(b"ZRANGE", keys.workers(queue), 0, -1)
+    names = await Command(b"ZRANGE", keys.workers(queue), 0, -1)
     ids = [name.decode("utf-8", "replace") for name in names]
-    replies = yield from run_all(
-        [Command(b"HGETALL", keys.worker(queue, worker)) for worker in ids]
-    )
+    replies = await run_all([Command(b"HGETALL", keys.worker(queue, worker)) for worker in ids])
     return [
         {"worker": worker} | as_text(reply)
         for worker, reply in zip(ids, replies, strict=True)

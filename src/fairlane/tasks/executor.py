@@ -236,12 +236,14 @@ class CallStream:
         self, queue: Queue, first: list[OneCall], to_read: SimpleQueue[_Current | None]
     ) -> None:
         """Sends calls to one request until it is sealed, and returns when all have ended."""
-        now, bodies = self._now, [call.body for call in first]
-        begun = open_request(now.id, self._policy, bodies, self._max_wait_s)
-        del bodies
+        now = self._now
         try:
             with self._sending(first, 0):
-                request = queue.driver.run(begun)
+                request = queue.driver.run(
+                    open_request(
+                        now.id, self._policy, [call.body for call in first], self._max_wait_s
+                    )
+                )
         except (QueueFull, RedisFull) as error:
             self._refuse(first, error)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairlane.protocol.steps import Batch, Call, Command, LazySteps, SingleServer
+from fairlane.protocol.steps import Batch, Call, Command, LazySteps, SingleServer, forward
 
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
@@ -23,17 +23,17 @@ class MovedClock:
         """Moves the clock forward."""
         self.moved_ms += round(seconds * 1000)
 
-    def during(self, operation: Operation[T]) -> Operation[T]:
+    async def during(self, operation: Operation[T]) -> T:
         """Performs an operation in the moved time: its scripts get it, and TIME returns it."""
         if not self.moved_ms:
-            return (yield from operation)
+            return await operation
         try:
-            step = next(operation)
+            step = operation.send(None)
             while True:
-                seconds, micros = yield Command(*_TIME)
+                seconds, micros = await Command(*_TIME)
                 now_ms = int(seconds) * 1000 + int(micros) // 1000 + self.moved_ms
                 try:
-                    reply = yield _at(step, now_ms)
+                    reply = await forward(_at(step, now_ms))
                 except BaseException as error:  # noqa: BLE001  the operation's own to handle
                     step = operation.throw(error)
                 else:
@@ -69,6 +69,6 @@ def _at(step: Any, now_ms: int) -> Any:
     if not isinstance(step, Call) or step.script.params[:1] != ("now",):
         return step
     now = b"%d" % now_ms
-    moved = type(step)(step.script, step.keys, (now, *step.args[1:]), step.reply)
+    moved = type(step)(step.script, step.keys, (now, *step.args[1:]), step.read)
     moved.apart, moved.away_s = step.apart, step.away_s
     return moved

@@ -17,7 +17,6 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.protocol.steps import Operation
     from fairlane.tasks.app import App
 
 _INI = "fairlane_app"
@@ -91,7 +90,7 @@ def fairlane_app(request: pytest.FixtureRequest, fairlane_server: str) -> Iterat
         app.connect_to(url)
 
 
-def _flush() -> Operation[Any]:
+async def _flush() -> Any:
     from fairlane.protocol.steps import Command
 
-    return (yield Command(b"FLUSHALL"))
+    return await Command(b"FLUSHALL")

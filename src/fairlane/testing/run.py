@@ -179,42 +179,42 @@ class _Run:
         driver = self._queue.driver
         return driver.run(self._clock.during(operation), handle=self._runner.run)
 
-    def _feed(self) -> Operation[bool]:
+    async def _feed(self) -> bool:
         """Hands over to each step of a flow what there is; returns False if there is nothing."""
         active, count = keys.active(self._unit.queue), 0
         while True:
-            names = yield Command(b"ZRANGE", active, 0, -1)
+            names = await Command(b"ZRANGE", active, 0, -1)
             bodies = 0
             for name in names:
-                bodies += (yield from hand_over(name.decode())).bodies
+                bodies += (await hand_over(name.decode())).bodies
             count += bodies
-            if not bodies and (yield Command(b"ZCARD", active)) == len(names):
+            if not bodies and await Command(b"ZCARD", active) == len(names):
                 return count > 0
 
-    def _work(self) -> Operation[bool]:
+    async def _work(self) -> bool:
         """Takes one token and works until nothing follows it; returns False if there is none."""
         unit = self._unit
-        popped = yield tokens.pop_ahead(unit.queue, keys.LANES - 1, 1)
+        popped = await tokens.pop_ahead(unit.queue, keys.LANES - 1, 1)
         if popped is None:
             return False
         returned = FollowUps(unit.queue)
-        yield from take(unit, popped, 1, returned)
+        await take(unit, popped, 1, returned)
         if left := [*returned.calls(), *unit.measures.rest()]:
-            yield Batch(left)
+            await Batch(left)
         return True
 
-    def _skip_pause(self) -> Operation[bool]:
+    async def _skip_pause(self) -> bool:
         """Moves the clock to the first token that is due later; returns False if there is none."""
         delayed = keys.delayed(self._unit.queue)
-        first = yield Command(b"ZRANGE", delayed, 0, 0, b"WITHSCORES")
+        first = await Command(b"ZRANGE", delayed, 0, 0, b"WITHSCORES")
         if not first:
             return False
-        seconds, micros = yield Command(b"TIME")
+        seconds, micros = await Command(b"TIME")
         now = int(seconds) + int(micros) / 1e6
         self._clock.move(max(0.0, float(first[1]) / 1000 - now + 0.001))
-        yield from promote(self._unit.queue)
+        await promote(self._unit.queue)
         return True
 
 
-def _one(step: Command) -> Operation[Any]:
-    return (yield step)
+async def _one(step: Command) -> Any:
+    return await step

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from fairlane.common.chunking import Bodies
     from fairlane.model import Progress
     from fairlane.operations.new_request import Other
-    from fairlane.protocol.steps import Operation
     from fairlane.web.site import Site, Watched
 
 
@@ -90,10 +89,11 @@ async def submit_for(site: Site, call: Call, bodies: Bodies, **options: Any) -> 
             raise Refusal(403, f"id {name} is one of a schedule's ticks: choose another id")
         replacing = _Replacing(site, call, policy.on_duplicate)
         await site.queue.driver.run(_check_own(queue, policy.after))
-        run = submit(name, policy, guard=replacing.guard)
         async with replacing:
             try:
-                total = await site.queue.driver.run(run, chunks_async(bodies))
+                total = await site.queue.driver.run(
+                    submit(name, policy, guard=replacing.guard), chunks_async(bodies)
+                )
             except RedisUnreachable as error:  # what this leaves open goes when Redis answers again
                 if error.take_back is not None:
                     site.withdraw(error.take_back)
@@ -110,7 +110,7 @@ class _Replacing:
         self._trail = Trail(site.queue, entry_of(call, _ACTION))
         self._how = how
 
-    def guard(self, other: Other) -> Operation[None]:
+    async def guard(self, other: Other) -> None:
         """Raises Refusal unless the caller may replace or continue this request."""
         if other.by != self._caller.id and "operate" not in self._caller.scopes:
             whose = "by another token" if other.by else "without a token"
@@ -124,7 +124,7 @@ class _Replacing:
         if not other.is_same and not trail.began:  # it is asked again for the end of a cancel
             given = f"on_duplicate={self._how} replaces the request that began at {other.born} ms"
             trail.entry = replace(trail.entry, object=other.id, given=given)
-            trail.began = yield from begin(self._queue, trail.entry)
+            trail.began = await begin(self._queue, trail.entry)
 
     async def __aenter__(self) -> None:
         """Begins the submission."""
@@ -136,11 +136,11 @@ class _Replacing:
             await self._trail.end(outcome.status, outcome.detail)
 
 
-def _check_own(queue: str, names: Sequence[str]) -> Operation[None]:
+async def _check_own(queue: str, names: Sequence[str]) -> None:
     """Raises RequestNotFound for requests of another queue: the server has no others."""
     if not names:
         return
-    homes = yield from run_all([Command(b"HGET", keys.request_hash(n), b"queue") for n in names])
+    homes = await run_all([Command(b"HGET", keys.request_hash(n), b"queue") for n in names])
     for name, home in zip(names, homes, strict=True):
         if home != queue.encode():
             raise RequestNotFound(

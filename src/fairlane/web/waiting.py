@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from fairlane.aio.queue import Queue
     from fairlane.model import Result
-    from fairlane.protocol.steps import Operation
 
 
 # ------------------------------------------------------------------ follower
@@ -250,22 +249,22 @@ def _newest_first(at: tuple[str, bytes]) -> tuple[int, int]:
     return -ms, -seq
 
 
-def _wait_for_any(asked: dict[str, bytes]) -> Operation[list[tuple[str, Entries]]]:
+async def _wait_for_any(asked: dict[str, bytes]) -> list[tuple[str, Entries]]:
     """Returns what is behind these entries, as soon as there is anything."""
     names = {keys.results(one): one for one in asked}
-    reply = yield Command(
+    reply = await Command(
         *(b"XREAD", b"COUNT", PAGE, b"BLOCK", BLOCK_MS, b"STREAMS"), *names, *asked.values()
     )
     return [(names[name], rows) for name, rows in reply or []]
 
 
-def _look_at_each(asked: dict[str, bytes]) -> Operation[list[tuple[str, Entries]]]:
+async def _look_at_each(asked: dict[str, bytes]) -> list[tuple[str, Entries]]:
     """Returns what is behind these entries now."""
     looks = [
         Command(b"XREAD", b"COUNT", PAGE, b"STREAMS", keys.results(one), after)
         for one, after in asked.items()
     ]
-    replies = yield Batch(looks, lenient=True)
+    replies = await Batch(looks, lenient=True)
     return [
         (one, entries)
         for one, reply in zip(asked, replies, strict=True)

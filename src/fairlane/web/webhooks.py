@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from fairlane.aio.queue import Queue
     from fairlane.model import Completion
     from fairlane.operations.webhooks import Deliveries, Hook, Round, Webhook
-    from fairlane.protocol.steps import Operation
     from fairlane.web.site import Site
 
 
@@ -368,9 +367,9 @@ def id_of(queue: str, log_id: str) -> str:
     return f"{queue.replace('.', '~')}~{log_id}"  # no name has a ~
 
 
-def _tags_of(one: Completion) -> Operation[tuple[str, ...] | None]:
+async def _tags_of(one: Completion) -> tuple[str, ...] | None:
     """Returns the tags of the life that ended; None if it is no longer kept."""
-    born, tags = yield from read(one.id, "born", "tags")
+    born, tags = await read(one.id, "born", "tags")
     if born != str(one.submitted_ms):
         return None
     return tuple(filter(None, tags.split(",")))

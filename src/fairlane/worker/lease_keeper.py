@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync import SyncDriver
     from fairlane.model import Token, Verdict
     from fairlane.protocol.scripts import AcquireReply
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Call, Operation, R
     from fairlane.worker.board import Held, LeaseBoard, LeaseRecord
 
 
@@ -47,10 +47,12 @@ AT_MOST = 100  # leases of one call
 AGAIN_S = 1.0  # between tries of an unreachable node that has leases, because these expire soon
 
 
-def send_all(calls: list[Call[Any]], again_s: float = AGAIN_S) -> Operation[list[Any]]:
+async def send_all(calls: Sequence[Call[R]], again_s: float = AGAIN_S) -> list[R | FairlaneError]:
     """Returns the replies, each of which may be an error; waits once for a node that is away."""
     away_s = settings.BEAT_MS / 1000
-    replies: list[Any] = yield Batch(calls, lenient=True, away_s=away_s, again_s=again_s)
+    replies: list[R | FairlaneError] = await Batch(
+        calls, lenient=True, away_s=away_s, again_s=again_s
+    )
     return replies
 
 
@@ -156,46 +158,47 @@ class UnansweredAcquires:
             replies = self._driver.run(send_all(calls, math.inf))
         except FairlaneError as error:
             replies = [error] * len(calls)
-        for (record, token, op), call, raw in zip(asked, calls, replies, strict=True):
-            is_error = isinstance(raw, FairlaneError)
-            yield record, raw if is_error else self._undo(token, op, call.reply(raw))
+        for (record, token, op), reply in zip(asked, replies, strict=True):
+            if isinstance(reply, FairlaneError):
+                yield record, reply
+            else:
+                yield record, self._undo(token, op, reply)
 
-    def _put_back_exchanged(self, unit: int, op: bytes) -> Operation[None]:
+    async def _put_back_exchanged(self, unit: int, op: bytes) -> None:
         """Returns the leases of an exchange; if it arrives later, it acquires nothing."""
         sender = exchange_unit(self._queue, self._worker, self._started, unit)
-        raw = yield exchange(sender, op, ())
-        if raw is None:
+        reply = await exchange(sender, op, ())
+        if reply is None:
             return
         read = scripts.AcquireReply.of
-        reply = scripts.ExchangeReply.of(raw)
         rest = FollowUps(self._queue)
         add_rest(rest, reply)
         if calls := rest.calls():
-            yield Batch(calls)
+            await Batch(calls)
         for word, acquired in zip(reply.tokens, reply.acquired, strict=True):
             token = tokens.parse(word)
             if token is None:
                 continue
             if not acquired:
-                yield from self._put_back(token, op)
+                await self._put_back(token, op)
             elif (found := read(acquired)).is_ok:
-                yield from self._undo(token, op, found)
+                await self._undo(token, op, found)
 
-    def _put_back(self, token: Token, op: bytes) -> Operation[None]:
-        reply, _ = yield from acquire(token, self._worker, self._started, 1, op=op)
-        yield from self._undo(token, op, reply)
+    async def _put_back(self, token: Token, op: bytes) -> None:
+        reply, _ = await acquire(token, self._worker, self._started, 1, op=op)
+        await self._undo(token, op, reply)
 
-    def _undo(self, token: Token, op: bytes, reply: AcquireReply) -> Operation[None]:
+    async def _undo(self, token: Token, op: bytes, reply: AcquireReply) -> None:
         """Follows up the reply of an acquire, and returns the lease that it granted."""
         if calls := follow_up(self._queue, (token.request_id, reply)):
-            yield Batch(calls)
+            await Batch(calls)
         if reply.is_ok:
             call = give_back(
                 token.request_id, token.k, reply.fence.decode(), op.decode(), is_unbegun=True
             )
-            returned = yield from call.run()
+            returned = await call
             if calls := follow_up(self._queue, (token.request_id, returned)):
-                yield Batch(calls)
+                await Batch(calls)
 
 
 _EXTEND_AT = 1 / 3  # a lease is extended when so much of it is used up
@@ -259,11 +262,11 @@ class LeaseKeeper:
         now = clock.mono_s()
         calls = [extend(held.request_id, held.k, str(held.fence), held.op) for held in some]
         replies = self._driver.run(send_all(calls))
-        for held, call, raw in zip(some, calls, replies, strict=True):
-            if isinstance(raw, FairlaneError):  # an error of one lease: the others are extended
-                self._warn([held], raw)
+        for held, reply in zip(some, replies, strict=True):
+            if isinstance(reply, FairlaneError):  # an error of one lease: the others are extended
+                self._warn([held], reply)
                 continue
-            reply, record = call.reply(raw), self._board.records[held.unit]
+            record = self._board.records[held.unit]
             if reply.is_ok or reply.is_cancelled:
                 record.extended(held, now + held.lease_s)
             if reply.is_cancelled:
@@ -358,11 +361,12 @@ class LeaseKeeper:
             except FairlaneError as error:
                 replies = [error] * len(some)
             away: FairlaneError | None = None  # then the others would wait as long
-            for held, call, raw in zip(some, few, replies, strict=True):
+            for held, reply in zip(some, replies, strict=True):
                 try:
-                    if away or isinstance(raw, FairlaneError):
-                        raise away or raw
-                    reply = call.reply(raw)
+                    if isinstance(reply, FairlaneError):
+                        raise away or reply
+                    if away:
+                        raise away
                     self._driver.run(workers.settle_reap(self._queue, held.request_id, reply))
                 except FairlaneError as error:
                     left.append(held)
@@ -411,11 +415,12 @@ class LeaseKeeper:
         except FairlaneError as error:
             replies = [error] * len(calls)
         away: FairlaneError | None = None
-        for held, call, raw in zip(some, calls, replies, strict=True):
+        for held, reply in zip(some, replies, strict=True):
             try:
-                if away or isinstance(raw, FairlaneError):
-                    raise away or raw
-                reply = call.reply(raw)
+                if isinstance(reply, FairlaneError):
+                    raise away or reply
+                if away:
+                    raise away
                 self._driver.run(workers.settle_reap(self._queue, held.request_id, reply))
             except FairlaneError as error:
                 if is_redis_away(error):

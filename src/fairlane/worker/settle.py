@@ -22,7 +22,6 @@ from fairlane.protocol.steps import (
     Command,
     Handle,
     LazySteps,
-    Operation,
     Pause,
     UntilHandled,
 )
@@ -66,9 +65,9 @@ _log = logging.getLogger("fairlane.worker")
 _NOTHING: Part = ([], [], [])
 
 
-def settle(
+async def settle(
     unit: Unit, done: list[Lease], waiting: list[Lease], returned: FollowUps
-) -> Operation[list[Lease]]:
+) -> list[Lease]:
     """Settles leases that were handled, and gives back those that would wait for too long.
 
     Returns the others: one that goes on, and those that still wait. The only lease of a unit is
@@ -81,12 +80,12 @@ def settle(
     together = [lease for lease in done if lease not in singly] if singly else done
     together = together + waiting[fits:]
     if together:  # before the leases that may wait for a confirmation
-        yield from settle_together(unit, together, returned)
+        await settle_together(unit, together, returned)
     going_on = []
     for lease in singly:
         if not is_only:
-            yield from dispatch(unit, returned)
-        going_on += yield from _settle_singly(unit, lease, returned)
+            await dispatch(unit, returned)
+        going_on += await _settle_singly(unit, lease, returned)
     return going_on + waiting[:fits]
 
 
@@ -113,14 +112,14 @@ def fitting(unit: Unit, done: list[Lease], count: int) -> int:
 # ------------------------------------------------------------------ several
 
 
-def settle_together(
+async def settle_together(
     unit: Unit, leases: list[Lease], returned: FollowUps, *others: Command | Call[Any]
-) -> Operation[Sequence[Any]]:
+) -> Sequence[Any]:
     """Settles leases in one round trip; returns the replies to the `others` that go with them."""
     calls = chain(map(_settlement, leases), others)
     steps = LazySteps(len(leases) + len(others), calls)
     batch = Batch(steps, lenient=True, away_s=settings.BATCH_REST_S)
-    replies = yield from ask_all(batch)
+    replies = await ask_all(batch)
     _note_all(unit, leases, replies[: len(leases)], returned)
     return replies[len(leases) :]
 
@@ -169,7 +168,7 @@ def note_settled(unit: Unit, settled: Sequence[tuple[Lease, CompleteReply | None
 # ------------------------------------------------------------------ one
 
 
-def _settle_singly(unit: Unit, lease: Lease, returned: FollowUps) -> Operation[list[Lease]]:
+async def _settle_singly(unit: Unit, lease: Lease, returned: FollowUps) -> list[Lease]:
     """Settles a lease; returns it if the unit goes on with it.
 
     If its node is away, the lease expires.
@@ -179,11 +178,11 @@ def _settle_singly(unit: Unit, lease: Lease, returned: FollowUps) -> Operation[l
     *first, last = outcome.parts() if outcome is not None else [_NOTHING]
     try:
         for part in first:
-            reply = yield from _complete(unit, lease, part, keep=True)
+            reply = await _complete(unit, lease, part, keep=True)
             returned.add(taken.request_id, reply)
-        reply = yield from _complete(unit, lease, last, keep=keep)
+        reply = await _complete(unit, lease, last, keep=keep)
     except NodeAway as error:
-        yield from dispatch(unit, returned)
+        await dispatch(unit, returned)
         note_away(unit, f"left a lease of request {taken.request_id} to expire", error)
         release(unit, [lease])
         return []
@@ -199,7 +198,7 @@ def _settle_singly(unit: Unit, lease: Lease, returned: FollowUps) -> Operation[l
     return []
 
 
-def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[CompleteReply]:
+async def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> CompleteReply:
     """Settles one part. For a durable request it waits for replicas, and counts what is missing.
 
     The call is repeated while the lease is held: a failover may take that long, and the work is
@@ -210,18 +209,18 @@ def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[
     left_s = lease.record.deadline - clock.mono_s()
     call.away_s = min(settings.PATIENCE_S, max(settings.AWAY_S, left_s))
     if not taken.durable:
-        return call.reply((yield call))
-    raw, missing = yield from confirm_settled(call, taken.request_id, taken.durable)
+        return await call
+    reply, missing = await confirm_settled(call, taken.request_id, taken.durable)
     if missing:
         unit.record.count(unconfirmed=1)
         _log.warning("request %s goes on, but %s", taken.request_id, missing)
-    return call.reply(raw)
+    return reply
 
 
 # ------------------------------------------------------------------ measurements
 
 
-def note_handled(unit: Unit, done: list[Lease]) -> Operation[None]:
+async def note_handled(unit: Unit, done: list[Lease]) -> None:
     """Measures leases whose turn is over, and holds requests whose handlers have asked for it.
 
     It must run before the leases are settled, because that mints tokens of requests to be held.
@@ -229,13 +228,13 @@ def note_handled(unit: Unit, done: list[Lease]) -> Operation[None]:
     _observe(unit, done)
     for lease in done:
         if lease.outcome is not None and lease.outcome.hold_ms:
-            yield from _hold(unit, lease.slice.request_id, lease.outcome.hold_ms)
+            await _hold(unit, lease.slice.request_id, lease.outcome.hold_ms)
 
 
-def _hold(unit: Unit, request_id: str, ms: int) -> Operation[None]:
+async def _hold(unit: Unit, request_id: str, ms: int) -> None:
     """Holds a request. If that fails, its work must still be settled."""
     try:
-        yield from hold(unit.queue, request_id, ms)
+        await hold(unit.queue, request_id, ms)
     except NodeAway as error:
         note_away(unit, f"did not hold request {request_id}", error)
     except RedisUnreachable:
@@ -348,9 +347,9 @@ def may_exchange(unit: Unit, done: list[Lease]) -> bool:
     return results <= _MOST_RESULTS and size <= settings.FLUSH_BYTES
 
 
-def settle_and_acquire(
+async def settle_and_acquire(
     unit: Unit, done: list[Lease], waiting: list[Lease], returned: FollowUps, *, is_last: bool
-) -> Operation[Acquired]:
+) -> Acquired:
     """Settles leases that were handled, and gives back those that would wait for too long.
 
     Returns the leases that the unit goes on with. If none waits any more, these are the next ones,
@@ -365,16 +364,16 @@ def settle_and_acquire(
         is_going_on = any(lease.slice.waiting for lease in done)
         lanes = unit.turns.lanes(returned.lane if is_going_on else b"")
         settled = done + waiting[fits:]
-        acquired = yield from acquire_next(unit, settled, returned, lanes, most)
+        acquired = await acquire_next(unit, settled, returned, lanes, most)
         if acquired is not None:
             acquired.leases = waiting[:fits] + acquired.leases
             returned.more += unit.measures.due()  # the unit may not come back to its pop for long
             return acquired
-    leases = yield from settle(unit, done, waiting, returned)
+    leases = await settle(unit, done, waiting, returned)
     return Acquired(returned.lane, leases)
 
 
-def acquire_next(
+async def acquire_next(
     unit: Unit,
     done: list[Lease],
     returned: FollowUps,
@@ -382,7 +381,7 @@ def acquire_next(
     most: int,
     *,
     shared: bool = False,
-) -> Operation[Acquired | None]:
+) -> Acquired | None:
     """Settles leases, and acquires leases for up to `most` tokens of these lanes, in one call.
 
     `shared`: the unit has other leases, too, so a death is charged to none.
@@ -399,19 +398,16 @@ def acquire_next(
     # If this process dies before the reply, the supervisor sends the exchange again.
     unit.record.begin_exchange(op)
     try:
-        raw = yield step
+        reply = await step
     except RedisUnfit:  # the user may not read the lanes, or one is no list
-        raw = None
-    if raw is None:
+        reply = None
+    if reply is None:
         unit.has_one_server = False
         unit.record.end_acquire()
         return None
-    reply = scripts.ExchangeReply.of(raw)
     add_rest(returned, reply)
-    yield from _note_settled(unit, done, reply.settled, returned)
-    acquired = yield from _note_acquired(
-        unit, reply, op, sent, dict(sizes), returned, shared=shared
-    )
+    await _note_settled(unit, done, reply.settled, returned)
+    acquired = await _note_acquired(unit, reply, op, sent, dict(sizes), returned, shared=shared)
     acquired.is_full = 1 < most == len(reply.tokens)
     return acquired
 
@@ -425,18 +421,18 @@ def add_rest(returned: FollowUps, reply: ExchangeReply) -> None:
         returned.endings.append((request_id.decode(), summary))
 
 
-def _note_settled(
+async def _note_settled(
     unit: Unit, done: list[Lease], replies: list[list[bytes]], returned: FollowUps
-) -> Operation[None]:
+) -> None:
     read = scripts.CompleteReply.of
     settled = [(lease, read(raw)) for lease, raw in zip(done, replies, strict=True) if raw]
     note_settled(unit, settled)
     if len(settled) < len(done):
         refused = [lease for lease, raw in zip(done, replies, strict=True) if not raw]
-        yield from settle_together(unit, refused, returned)
+        await settle_together(unit, refused, returned)
 
 
-def _note_acquired(
+async def _note_acquired(
     unit: Unit,
     reply: ExchangeReply,
     op: bytes,
@@ -445,7 +441,7 @@ def _note_acquired(
     returned: FollowUps,
     *,
     shared: bool,
-) -> Operation[Acquired]:
+) -> Acquired:
     """Puts what was acquired at `sent` on the board."""
     if not reply.tokens:
         unit.record.end_acquire()
@@ -469,26 +465,26 @@ def _note_acquired(
             alone += acquired.is_alone
     unit.record.end_acquire()
     if unit.record.is_revoked(op):  # the supervisor gives them back, as a call was slow meanwhile
-        yield from settle_together(unit, leases, returned)
+        await settle_together(unit, leases, returned)
         leases = []
     if alone:  # the script returned these tokens to their lanes
         unit.sizer.take_singly(alone)
     if b"" in reply.acquired:
-        leases += yield from _acquire_refused(unit, reply, returned, shared=shared)
+        leases += await _acquire_refused(unit, reply, returned, shared=shared)
     if not leases:
         return Acquired(returned.lane)
     last = max([lease.slice.priority for lease in leases])
     return Acquired(keys.lanes(unit.queue)[last], leases)
 
 
-def _acquire_refused(
+async def _acquire_refused(
     unit: Unit, reply: ExchangeReply, returned: FollowUps, *, shared: bool
-) -> Operation[list[Lease]]:
+) -> list[Lease]:
     """Acquires one by one with the tokens that the script could not acquire with."""
     leases = list[Lease]()
     for word, raw in zip(reply.tokens, reply.acquired, strict=True):
         if not raw and parse(word) is not None:
-            acquired = yield from acquire(unit, [word], returned, unit.share, shared=shared)
+            acquired = await acquire(unit, [word], returned, unit.share, shared=shared)
             leases += acquired.leases
     return leases
 
@@ -512,7 +508,7 @@ def may_prefetch(unit: Unit, leases: list[Lease], done: list[Lease]) -> bool:
     )
 
 
-def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> Operation[Acquired]:
+async def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> Acquired:
     """Settles what was handled before, and acquires the next from this lane or a more urgent one.
 
     It acquires from no later lane: the tokens of this lane may be in our hands, and return soon.
@@ -520,25 +516,25 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
     returned, acquired = FollowUps(unit.queue, lane, on_delay=unit.on_delay), Acquired(lane)
     left: list[Lease] = []
     try:
-        acquired = yield from _settle_and_acquire(unit, done, returned)
-        yield from dispatch(unit, returned)
-        if (yield UntilHandled(2 * unit.sizer.slice_s)):
+        acquired = await _settle_and_acquire(unit, done, returned)
+        await dispatch(unit, returned)
+        if await UntilHandled(2 * unit.sizer.slice_s):
             return acquired
         # The handler takes long now. No other lease may wait for it, not even to be settled.
         handled = batch.take_done()
-        yield from note_handled(unit, handled)
+        await note_handled(unit, handled)
         left = [*handled, *acquired.leases, *take_all(batch.waiting)]
         if left:
-            yield from settle_together(unit, left, returned)
+            await settle_together(unit, left, returned)
         returned.put_back(acquired.alone)
-        yield from dispatch(unit, returned)
+        await dispatch(unit, returned)
     except FairlaneError:
         forget(unit, (lease.record for lease in (*done, *acquired.leases, *left)))
         raise
     return Acquired(lane)
 
 
-def _settle_and_acquire(unit: Unit, done: list[Lease], returned: FollowUps) -> Operation[Acquired]:
+async def _settle_and_acquire(unit: Unit, done: list[Lease], returned: FollowUps) -> Acquired:
     """Settles leases, and acquires as many as there is room for."""
     room = len(unit.free) + len(done)
     most = unit.sizer.tokens(room, unit.share) if room else 0
@@ -547,31 +543,31 @@ def _settle_and_acquire(unit: Unit, done: list[Lease], returned: FollowUps) -> O
         if not done and not most:
             return Acquired(returned.lane)
         lanes = unit.turns.lanes(returned.lane)
-        acquired = yield from acquire_next(unit, done, returned, lanes, most, shared=True)
+        acquired = await acquire_next(unit, done, returned, lanes, most, shared=True)
         if acquired is not None:
             return acquired
-    popped = yield from _settle_and_pop(unit, done, returned, most)
+    popped = await _settle_and_pop(unit, done, returned, most)
     if popped is None:
         return Acquired(returned.lane)
     returned.lane = popped.lane
-    return (yield from acquire(unit, popped.tokens, returned, unit.share, shared=True))
+    return await acquire(unit, popped.tokens, returned, unit.share, shared=True)
 
 
-def _settle_and_pop(
+async def _settle_and_pop(
     unit: Unit, done: list[Lease], returned: FollowUps, most: int
-) -> Operation[Popped | None]:
+) -> Popped | None:
     """Settles leases, and pops up to `most` tokens, where each step needs its own call."""
     others: list[Command | Call[Any]] = [*unit.measures.due()]
     if most:
         others.append(unit.turns.ahead(returned.lane, most))
     if not done and not others:
         return None
-    replies = yield from settle_together(unit, done, returned, *others)
+    replies = await settle_together(unit, done, returned, *others)
     popped: Any = replies[-1] if most else None
     if isinstance(popped, NodeAway):  # the next pop waits for this node, or tries another shard
         return None
     if isinstance(popped, Exception):
-        yield from dispatch(unit, returned)
+        await dispatch(unit, returned)
         raise popped
     came: Popped | None = popped
     return came
@@ -581,29 +577,29 @@ def _settle_and_pop(
 # The worker's loop, without I/O: pop -> acquire -> handle -> complete -> dispatch, and again.
 
 
-def serve(unit: Unit) -> Operation[None]:
+async def serve(unit: Unit) -> None:
     """Works until the worker drains."""
     returned = FollowUps(unit.queue, on_delay=unit.on_delay)
     while not unit.record.is_draining:
         if unit.record.is_paused:
-            yield from _rest(unit, returned)
+            await _rest(unit, returned)
             continue
         # What the last leases returned goes out in the same round trip as the next pop.
         most = unit.sizer.tokens(len(unit.free), unit.share)
         if (rate := unit.queue_rate) is not None:
             most = min(most, rate.burst)
-        popped = yield from _pop(unit, [*_outgoing(unit, returned), *unit.measures.due()], most)
+        popped = await _pop(unit, [*_outgoing(unit, returned), *unit.measures.due()], most)
         if popped is not None:
-            yield from take(unit, popped, most, returned)
+            await take(unit, popped, most, returned)
     if outgoing := [*_outgoing(unit, returned), *unit.measures.rest()]:
-        yield Batch(outgoing)
+        await Batch(outgoing)
 
 
-def _rest(unit: Unit, returned: FollowUps) -> Operation[None]:
+async def _rest(unit: Unit, returned: FollowUps) -> None:
     """Dispatches what the last leases returned, and waits a moment, because the queue is paused."""
     if outgoing := [*_outgoing(unit, returned), *unit.measures.due()]:
-        yield from send(unit, outgoing)
-    yield Pause(settings.PAUSED_S)
+        await send(unit, outgoing)
+    await Pause(settings.PAUSED_S)
 
 
 def _outgoing(unit: Unit, returned: FollowUps) -> list[Command | Call[Any]]:
@@ -612,7 +608,7 @@ def _outgoing(unit: Unit, returned: FollowUps) -> list[Command | Call[Any]]:
     return [*unsent, *returned.calls()]
 
 
-def _pop(unit: Unit, outgoing: list[Command | Call[Any]], most: int) -> Operation[Popped | None]:
+async def _pop(unit: Unit, outgoing: list[Command | Call[Any]], most: int) -> Popped | None:
     """Dispatches these steps, and pops up to `most` tokens in the same round trip.
 
     The pop waits at the queue's own lanes. If one of several shards is unreachable, the next one
@@ -621,16 +617,16 @@ def _pop(unit: Unit, outgoing: list[Command | Call[Any]], most: int) -> Operatio
     steps = [*outgoing, unit.turns.next(most)]
     popped: Popped | None
     if unit.turns.is_one:
-        *_, popped = yield Batch(steps)
+        *_, popped = await Batch(steps)
         unit.turns.record_pop(popped)
         return popped
-    replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.SHARD_AWAY_S))
+    replies = await ask_all(Batch(steps, lenient=True, away_s=settings.SHARD_AWAY_S))
     keep_unsent(unit, outgoing, replies[:-1])
     log_refusals(replies[:-1])
     reply = replies[-1]
     if isinstance(reply, NodeAway):
         note_away(unit, f"a shard of queue {unit.queue} is away", reply)
-        yield Pause(unit.turns.failed())
+        await Pause(unit.turns.failed())
         return None
     if isinstance(reply, FairlaneError):
         raise reply
@@ -639,7 +635,7 @@ def _pop(unit: Unit, outgoing: list[Command | Call[Any]], most: int) -> Operatio
     return popped
 
 
-def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operation[None]:
+async def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> None:
     """Works on the tokens of a pop of up to `most`."""
     raw, returned.lane = popped.tokens, popped.lane
     if b"#" not in raw[0] and keys.is_wake(popped.lane):  # no word there is like a token
@@ -650,23 +646,23 @@ def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operatio
     share = unit.share if prefetches else 1.0
     while raw:
         if (rate := unit.queue_rate) is not None:
-            acquired = yield from _acquire_within(unit, rate, raw, returned)
+            acquired = await _acquire_within(unit, rate, raw, returned)
         else:
-            acquired = yield from acquire(unit, raw, returned, share, shared=len(raw) > 1)
-        alone = yield from work(unit, acquired, returned, prefetches=prefetches)
+            acquired = await acquire(unit, raw, returned, share, shared=len(raw) > 1)
+        alone = await work(unit, acquired, returned, prefetches=prefetches)
         if not alone:
             return
         # The others wait in their lane. Acquiring them together would fail again, so for a while
         # tokens are taken one by one.
         unit.sizer.take_singly(len(alone))
         returned.put_back(alone[1:])
-        yield from dispatch(unit, returned)
+        await dispatch(unit, returned)
         raw, prefetches, share = [alone[0].text.encode()], False, 1.0
 
 
-def _acquire_within(
+async def _acquire_within(
     unit: Unit, rate: Rate, raw: list[bytes], returned: FollowUps
-) -> Operation[Acquired]:
+) -> Acquired:
     """Acquires as much as the rate of the queue allows; the other tokens return to their lane.
 
     If it allows nothing, waits for the unit's turn at the bucket.
@@ -675,7 +671,7 @@ def _acquire_within(
     sizes = [unit.sizer.entries(token.request_id) for token in parsed]
     want = min(settings.SLICE_MOST, max(len(raw), sum(sizes)))
     try:
-        allowed, wait_ms = yield from rates.take(
+        allowed, wait_ms = await rates.take(
             [rate], want, waits=rates.Waits.HAS if unit.has_waited else rates.Waits.NOT_YET
         )
     except NodeAway as error:
@@ -685,33 +681,33 @@ def _acquire_within(
     if len(raw) > allowed:
         returned.more += tokens.push(returned.lane, [*reversed(raw[allowed:])])
     if not allowed:
-        yield from send(unit, [*_outgoing(unit, returned), *unit.measures.due()])
-        yield from _wait(unit, rate, wait_ms / 1000)
+        await send(unit, [*_outgoing(unit, returned), *unit.measures.due()])
+        await _wait(unit, rate, wait_ms / 1000)
         return Acquired(returned.lane)
     some = raw[:allowed]
-    acquired = yield from acquire(
+    acquired = await acquire(
         unit, some, returned, 1.0, shared=len(some) > 1, most=allowed // len(some)
     )
     used = sum(len(lease.slice.entries) for lease in acquired.leases)
     if used < allowed:
         # An error here must not lose the leases: then that many sub-requests start later.
         with suppress(FairlaneError):
-            yield from rates.refund([(rate, allowed - used)])
+            await rates.refund([(rate, allowed - used)])
     return acquired
 
 
-def _wait(unit: Unit, rate: Rate, seconds: float) -> Operation[None]:
+async def _wait(unit: Unit, rate: Rate, seconds: float) -> None:
     """Waits; returns earlier if the worker takes no more work, or the queue has another rate."""
     ends = clock.mono_s() + seconds
     while (left := ends - clock.mono_s()) > 0:
         if unit.record.is_draining or unit.record.is_paused or unit.queue_rate != rate:
             return
-        yield Pause(min(left, settings.PAUSED_S))
+        await Pause(min(left, settings.PAUSED_S))
 
 
-def work(
+async def work(
     unit: Unit, acquired: Acquired, returned: FollowUps, *, prefetches: bool = False
-) -> Operation[list[Token]]:
+) -> list[Token]:
     """Handles leases in turn and settles them, until none is left.
 
     With `prefetches`, further leases are acquired meanwhile. Returns tokens that must be acquired
@@ -724,13 +720,13 @@ def work(
     prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
     try:
         while leases:
-            yield from dispatch(unit, returned)  # before anything else, above all the handler
+            await dispatch(unit, returned)  # before anything else, above all the handler
             is_alone = len(leases) == 1 and not prefetches
             batch = LeaseBatch(leases, unit.sizer.slice_s, is_alone=is_alone)
             beside = prefetch(unit, batch, done, returned.lane) if prefetches else None
-            done, acquired, error = yield Handle(batch, beside)
+            done, acquired, error = await Handle(batch, beside)
             leases = take_all(batch.waiting) if batch.waiting else []
-            yield from note_handled(unit, done)
+            await note_handled(unit, done)
             if error is not None:  # leases that were not begun are given back
                 done, leases, prefetches, failure = done + leases, [], False, error
             elif prefetches:
@@ -739,14 +735,14 @@ def work(
                 prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
             if not prefetches:
                 last = bool(alone or failure)
-                settled = yield from settle_and_acquire(unit, done, leases, returned, is_last=last)
+                settled = await settle_and_acquire(unit, done, leases, returned, is_last=last)
                 returned.lane, leases, done = settled.lane, settled.leases, []
                 prefetches = settled.is_full and may_prefetch(unit, leases, done)
     except FairlaneError:  # Redis is away: leases expire, and the leader reaps them
         forget(unit, [lease.record for lease in (*done, *leases)])
         raise
     if failure is not None:
-        yield from dispatch(unit, returned)
+        await dispatch(unit, returned)
         raise failure
     return alone
 

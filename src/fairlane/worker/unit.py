@@ -18,7 +18,7 @@ from fairlane.operations.lease import acquire_call, new_op, slice_of
 from fairlane.operations.rates import acquire_rated
 from fairlane.operations.tokens import parse
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.steps import Batch, Call, Command, LazySteps, Operation
+from fairlane.protocol.steps import Batch, Call, Command, LazySteps
 from fairlane.settings import SLICE_MOST
 
 if TYPE_CHECKING:
@@ -389,27 +389,27 @@ def shortest_delay(minted: Iterable[tokens.Minted]) -> int:
     return min((delay for _, flat in minted for delay in flat[2::3] if delay), default=0)
 
 
-def dispatch(unit: Unit, returned: FollowUps) -> Operation[None]:
+async def dispatch(unit: Unit, returned: FollowUps) -> None:
     """Sends the calls of `returned`, if there are any."""
     if calls := returned.calls():
-        yield from send(unit, calls)
+        await send(unit, calls)
 
 
-def send(unit: Unit, calls: Sequence[Command | Call[Any]]) -> Operation[None]:
+async def send(unit: Unit, calls: Sequence[Command | Call[Any]]) -> None:
     """Sends calls. Those for an unreachable shard are kept, and do not delay the others."""
     if unit.turns.is_one:
-        yield Batch(calls)
+        await Batch(calls)
         return
-    replies = yield from ask_all(Batch(calls, lenient=True, away_s=settings.SHARD_AWAY_S))
+    replies = await ask_all(Batch(calls, lenient=True, away_s=settings.SHARD_AWAY_S))
     keep_unsent(unit, calls, replies)
     if refused := refusals(replies):
         raise refused[0]
 
 
-def ask_all(batch: Batch) -> Operation[Sequence[Any]]:
+async def ask_all(batch: Batch) -> Sequence[Any]:
     """Returns the replies to a lenient batch, also if none of its nodes answers."""
     try:
-        replies: Sequence[Any] = yield batch
+        replies: Sequence[Any] = await batch
     except NodeAway as error:
         return [error] * len(batch.steps)
     return replies
@@ -547,10 +547,10 @@ class PendingAcquire:
     count: int  # the most entries that it asks for
 
 
-def acquire(
+async def acquire(
     unit: Unit, raw: list[bytes], returned: FollowUps, share: float,
     *, shared: bool, most: int = settings.SLICE_MOST,
-) -> Operation[Acquired]:  # fmt: skip
+) -> Acquired:  # fmt: skip
     """Acquires leases with these tokens; `returned` is dispatched before.
 
     `share` of a slice's time is what the tokens should take; each slice has at most `most`.
@@ -558,8 +558,8 @@ def acquire(
     of Redis.
     """
     if tokens.PLACEHOLDER in raw:
-        yield from dispatch(unit, returned)  # before anything can fail
-        raw = yield from tokens.resolve(unit.queue, returned.lane, raw)
+        await dispatch(unit, returned)  # before anything can fail
+        raw = await tokens.resolve(unit.queue, returned.lane, raw)
     sent, pending = clock.mono_s(), _begin_all(unit, raw, share, most)
     if not pending:
         return Acquired(returned.lane)
@@ -576,13 +576,13 @@ def acquire(
     else:
         steps = LazySteps(first + len(pending), chain(steps, calls))
     try:
-        replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.AWAY_S))
+        replies = await ask_all(Batch(steps, lenient=True, away_s=settings.AWAY_S))
         if count:  # a full Redis may refuse to note the tokens
             keep_unsent(unit, before, replies[:count])
             log_refusals(replies[:count])
         answers = replies[first:]
         if any(map(_is_rated, answers)):
-            answers = yield from _ask_again(unit, pending, answers, shared=shared)
+            answers = await _ask_again(unit, pending, answers, shared=shared)
         return _note_all(unit, pending, answers, sent, returned, shared=shared)
     except FairlaneError:
         forget(unit, [one.record for one in pending])
@@ -604,13 +604,13 @@ def _begin_all(unit: Unit, raw: list[bytes], share: float, most: int) -> list[Pe
     return pending
 
 
-def _is_rated(raw: Any) -> bool:
-    return not isinstance(raw, Exception) and scripts.AcquireReply.of(raw).is_rated
+def _is_rated(reply: AcquireReply | FairlaneError) -> bool:
+    return not isinstance(reply, FairlaneError) and reply.is_rated
 
 
-def _ask_again(
+async def _ask_again(
     unit: Unit, pending: list[PendingAcquire], replies: Sequence[Any], *, shared: bool
-) -> Operation[list[Any]]:
+) -> list[Any]:
     """Repeats the acquires of requests with rates, one by one, with what their rates allow."""
     read = scripts.AcquireReply.of
     found = list[Any]()
@@ -619,22 +619,22 @@ def _ask_again(
             found.append(raw)
             continue
         try:
-            found.append((yield from _ask_with_allowance(unit, one, read(raw), shared=shared)))
+            found.append(await _ask_with_allowance(unit, one, read(raw), shared=shared))
         except FairlaneError as error:  # the others were granted: their leases must be noted
             found.append(error)
     return found
 
 
-def _ask_with_allowance(
+async def _ask_with_allowance(
     unit: Unit, one: PendingAcquire, rated: AcquireReply, *, shared: bool
-) -> Operation[AcquireReply]:
+) -> AcquireReply:
     def ask(allowance: Allowance) -> Call[AcquireReply]:
         return acquire_call(
             one.token, unit.worker, unit.started, one.count, one.op, shared=shared,
             allowance=allowance,
         )  # fmt: skip
 
-    return (yield from acquire_rated(one.token.request_id, rated, ask))
+    return await acquire_rated(one.token.request_id, rated, ask)
 
 
 def _note_all(

@@ -12,7 +12,7 @@ import pytest
 from fairlane.drivers.aio import CALLS_PER_WRITE, AsyncDriver
 from fairlane.operations import tokens
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command
 from tests.support.network.fakes import FakeServer, fake_servers
 from tests.support.operations.lines import (
     HERE,
@@ -180,10 +180,10 @@ class Lane:
         return [b"{req}:5", token] if name == b"BRPOP" else [b"{req}:5", [token]]
 
 
-def pops(count: int, seen: list[Any]) -> Operation[None]:
+async def pops(count: int, seen: list[Any]) -> None:
     """Pops as a worker does, after its other steps."""
     for i in range(count):
-        said, popped = yield Batch([Command(b"ECHO", b"%d" % i), tokens.pop("req", 2000, "w")])
+        said, popped = await Batch([Command(b"ECHO", b"%d" % i), tokens.pop("req", 2000, "w")])
         assert said == b"%d" % i
         seen.append(popped and popped.tokens)
 

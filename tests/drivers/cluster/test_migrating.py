@@ -100,11 +100,11 @@ def test_a_waiter_follows_its_request(kind: str, cluster: Cluster, driver: SyncD
     slot, channel = slot_of("done:{r1}"), keys.done_channel("r1")
     listening = threading.Event()
 
-    def operation() -> Operation[Any]:
-        yield Subscribe(channel)
+    async def operation() -> Any:
+        await Subscribe(channel)
         listening.set()
         for _ in range(100):
-            message = yield Message(0.2)
+            message = await Message(0.2)
             if message is not None:
                 return message
         return None
@@ -186,10 +186,10 @@ def test_a_script_waits_until_its_slot_has_arrived(kind: str, cluster: Cluster, 
     cluster.begin_move(slot, other(cluster, slot))
     refused = threading.Event()
 
-    def operation() -> Operation[Any]:
-        yield Pause(0)
+    async def operation() -> Any:
+        await Pause(0)
         refused.set()
-        return (yield from change.cancel("r1", "why"))
+        return await change.cancel("r1", "why")
 
     got: list[Any] = []
     caller = threading.Thread(target=lambda: got.append(perform(kind, driver, operation())))

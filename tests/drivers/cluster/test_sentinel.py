@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.protocol.steps import Operation
 
 UP_S = 60.0
 
@@ -31,12 +30,12 @@ UP_S = 60.0
 # ------------------------------------------------------------------ Sentinel
 
 
-def write_around(change: Callable[[], None]) -> Operation[list[Any]]:
+async def write_around(change: Callable[[], None]) -> list[Any]:
     """Writes on the master and reads where; does the same again after a change."""
     said = []
     for step in (change, None):
-        yield Command(b"SET", "{a}:0", "x", "PX", 60_000)
-        said.append(str((yield Command(b"INFO", "server"))).partition("tcp_port:")[2])
+        await Command(b"SET", "{a}:0", "x", "PX", 60_000)
+        said.append(str(await Command(b"INFO", "server")).partition("tcp_port:")[2])
         if step is not None:
             step()
     return [int(text.partition("\\r")[0]) for text in said]

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from types import GeneratorType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
@@ -34,8 +34,8 @@ from fairlane.protocol.steps import (
     NextChunk,
     Pause,
     SingleServer,
-    Step,
     Subscribe,
+    forward,
 )
 from fairlane.worker import settle
 from fairlane.worker.calls import Outcome
@@ -46,13 +46,14 @@ from tests.explore.machinery.replies import Broken, Chunk, replay
 from tests.explore.one_request.distincts import parity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from fairlane.protocol.lua import Library
+    from fairlane.protocol.steps import Operation
     from tests.explore.machinery.names import Template
     from tests.explore.machinery.world import Doing, World
 
-    Begin = Callable[["Role", tuple[Any, ...]], Generator[Step, Any, Any]]
+    Begin = Callable[["Role", tuple[Any, ...]], Operation[Any]]
 
 _TAKEN = keys.taken(QUEUE, TAKEN_BY)
 END, FAILED = "end", "failed"  # the next step of an operation that is over
@@ -184,7 +185,7 @@ def kind(name: str, *, again: bool = False, rests_at: str = "") -> Callable[[Beg
 
 
 @kind("producer")
-def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _produce(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     policy = Policy(
         limit=role.option("limit"),
         attempts=role.option("attempts", 2),
@@ -204,63 +205,61 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 
 @kind("worker")
-def _work(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _work(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     given: Any = (StillRecord(), Fixed(role.option("slice", 1)), NoMeasures())
     return settle.serve(Unit(QUEUE, role.name, "1", *given))
 
 
 @kind("bunch worker")
-def _work_in_bunches(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _work_in_bunches(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     sizer = Fixed(role.option("slice", 1), 2)
     given: Any = (StillRecord(), sizer, NoMeasures(), (StillRecord(),))
     return settle.serve(Unit(QUEUE, role.name, "1", *given))
 
 
 @kind("puller")
-def _pull(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _pull(role: Role, _: tuple[Any, ...]) -> Any:
     """Runs a program that takes sub-requests, holds each for a time of its own, and settles it."""
     taker = Taker(QUEUE, lambda: role.name)
     while True:
-        popped = yield tokens.pop(QUEUE, settings.BLOCK_MS)
+        popped = await tokens.pop(QUEUE, settings.BLOCK_MS)
         if popped is None:
             continue
-        taken, _error, _wait_s = yield from exchange_tokens(
-            taker, popped, role.option("visible_ms")
-        )
+        taken, _error, _wait_s = await exchange_tokens(taker, popped, role.option("visible_ms"))
         for delivery in taken:
             # Results that differ only in how long they waited would be as many more states.
             submitted = int(delivery.receipt.entry_id.partition(b"-")[0])
             with suppress(ReceiptExpired):
-                yield from role.option("settle")(replace(delivery.receipt, taken_ms=submitted))
+                await role.option("settle")(replace(delivery.receipt, taken_ms=submitted))
 
 
 @kind("canceller", again=True)
-def _cancel(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _cancel(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     return change.cancel(REQUEST, "because", queue=QUEUE)
 
 
 @kind("changer", again=True)
-def _change(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _change(role: Role, _: tuple[Any, ...]) -> Any:
     """Makes one live change after the other: operations of control.change, with arguments."""
     for word, *given in role.option("changes"):
         if word == "hold":
-            yield from rates.hold(QUEUE, REQUEST, *given)
+            await rates.hold(QUEUE, REQUEST, *given)
         elif word == "set_rate":
-            yield from set_rate(REQUEST, *given)
+            await set_rate(REQUEST, *given)
         else:
-            yield from getattr(change, word)(REQUEST, *given)
+            await getattr(change, word)(REQUEST, *given)
 
 
 @kind("requeuer", again=True)
-def _requeue(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _requeue(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     return _until_ended(requeue.requeue_dead(REQUEST))
 
 
-def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, None]:
+async def _until_ended(operation: Operation[Any]) -> None:
     """Runs until the request ends: what follows is another request, without an invariant here."""
     step = operation.send(None)
     while getattr(getattr(step, "script", None), "name", "") != "claim_dead":
-        reply = yield step
+        reply = await forward(step)
         if isinstance(reply, tuple) and reply and reply[0] == b"ended":
             return
         try:
@@ -270,15 +269,15 @@ def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, N
 
 
 @kind("taker")
-def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _take_over(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     """Takes over from a worker that is believed dead, rightly or wrongly."""
     return workers.take_over(QUEUE, role.option("worker"), "1")
 
 
 @kind("keeper")
-def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _keep(role: Role, argument: tuple[Any, ...]) -> Operation[Any]:
     what, *served = argument
-    duties: dict[str, Callable[[], Generator[Step, Any, Any]]] = {
+    duties: dict[str, Callable[[], Operation[Any]]] = {
         "promote": lambda: workers.promote(QUEUE, served),
         "audit": lambda: Audit(QUEUE).run(settings.TOKEN_GRACE_MS),
         "feed": lambda: hand_over(REQUEST),
@@ -292,10 +291,10 @@ def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     return duties[what]()
 
 
-def _walk() -> Generator[Step, Any, Any]:
+async def _walk() -> Any:
     """Runs the part of a walk over all requests that restores one."""
     names = (keys.active(QUEUE),)
-    yield scripts.restore_active(names, id=REQUEST, due=seen_to_exist(T0))
+    await scripts.restore_active(names, id=REQUEST, due=seen_to_exist(T0))
 
 
 KEEPER = Role("keeper", "keeper")
@@ -478,13 +477,12 @@ class Cast:
         return [f"{prefix}{number:04x}" for number in range(1, most + 1)]
 
 
-def frames(generator: Any) -> list[Any]:
+def frames(operation: Any) -> list[Any]:
     """Returns the position of the operation: the line and locals of each of its frames."""
     found = []
-    while generator is not None and getattr(generator, "gi_frame", None) is not None:
-        frame = generator.gi_frame
+    while (frame := getattr(operation, "cr_frame", None)) is not None:
         found.append((frame.f_code.co_name, frame.f_lasti, plain(frame.f_locals)))
-        generator = generator.gi_yieldfrom
+        operation = operation.cr_await
     return found
 
 
@@ -557,7 +555,7 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
         return value.args[0]
     if isinstance(value, (str, bytes, int, float, bool, type(None))):
         return value
-    if isinstance(value, GeneratorType):
+    if isinstance(value, CoroutineType):
         return frames(value)
     return type(value).__name__
 

@@ -9,13 +9,12 @@ import redis
 
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.protocol.steps import Batch, Confirmed, Handle, Handled, Pop, Popped, Step
+from fairlane.protocol.steps import Batch, Confirmed, Handle, Handled, Pop, Popped
 from fairlane.worker.calls import Outcome
 from tests.explore.machinery.world import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
+    from fairlane.protocol.steps import Operation
     from fairlane.worker.unit import Lease, LeaseBatch
 
 
@@ -59,7 +58,7 @@ class Way:
     how: str
 
 
-def replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> Any:
+def replay(generator: Operation[Any], replies: tuple[Any, ...]) -> Any:
     """Returns the step of an operation after these replies."""
     step: Any = generator.send(None)
     for reply in replies:

@@ -9,18 +9,17 @@ from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
-    from fairlane.protocol.steps import Step
     from tests.explore.machinery.actors import Actor
 
 DELETER = Role("e", "deleter")
 
 
 @kind("deleter", again=True)
-def _delete(*_: Any) -> Generator[Step, Any, Any]:
-    selected = yield from select_ids(Change.delete(), [REQUEST])
-    report = yield from apply(selected)
+async def _delete(*_: Any) -> Any:
+    selected = await select_ids(Change.delete(), [REQUEST])
+    report = await apply(selected)
     for error in report.failed.values():
         raise error
 

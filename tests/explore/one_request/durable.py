@@ -9,16 +9,16 @@ from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from fairlane.protocol.steps import Step
+    from fairlane.protocol.steps import Operation
     from tests.explore.machinery.actors import Actor
 
 WAITER = Role("a", "waiter")
 
 
 @kind("waiter", again=True)
-def _wait(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _wait(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     return completion.wait(REQUEST, lambda: 0.0, None)
 
 

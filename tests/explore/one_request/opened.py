@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairlane import settings
 from fairlane.errors import RedisFull
@@ -11,11 +11,6 @@ from fairlane.operations.open_request import open_request
 from fairlane.options import Policy
 from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import REQUEST
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from fairlane.protocol.steps import Step
 
 
 def opener(
@@ -35,15 +30,15 @@ def opener(
 
 
 @kind("opener")
-def _open(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _open(role: Role, _: tuple[Any, ...]) -> Any:
     policy = Policy(
         limit=1, attempts=2, backoff_ms=(1000, 1000), deadline_ms=role.option("deadline_ms")
     )
-    request = yield from open_request(REQUEST, policy, [b"0"], open_ms=settings.OPEN_MS)
+    request = await open_request(REQUEST, policy, [b"0"], open_ms=settings.OPEN_MS)
     while request.chunks < role.option("chunks") and not request.is_sealed:
         # A chunk for which there was no room is added again, by the same call.
         with suppress(RedisFull):
-            yield from request.add([b"%d" % request.chunks])
+            await request.add([b"%d" % request.chunks])
     if role.option("seals"):
-        return (yield from request.seal())
+        return await request.seal()
     return None

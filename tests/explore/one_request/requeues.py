@@ -11,9 +11,9 @@ from tests.explore.machinery.actors import FAILED, Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from fairlane.protocol.steps import Step
+    from fairlane.protocol.steps import Operation
     from tests.explore.machinery.actors import Actor
 
 
@@ -23,7 +23,7 @@ def reviver(name: str, *indexes: int) -> Role:
 
 
 @kind("reviver")
-def _revive(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _revive(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     return requeue.requeue_dead(REQUEST, DeadChoice(indexes=role.option("indexes") or None))
 
 

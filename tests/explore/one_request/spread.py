@@ -11,10 +11,9 @@ from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import LANES, QUEUE, Facts, Fairlane
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from fairlane.protocol.steps import Step
 
 SHARDS = (1, 2)
 
@@ -25,10 +24,10 @@ def spreader(*numbers: int, until_moved: bool = False) -> Role:
 
 
 @kind("spreader", again=True)
-def _spread(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    yield from shards.set_shards(QUEUE, shards.Shards(role.option("shards")))
-    while role.option("until_moved") and (yield from shards.read_shards(QUEUE)).left.numbers:
-        yield from shards.move(QUEUE)
+async def _spread(role: Role, _: tuple[Any, ...]) -> Any:
+    await shards.set_shards(QUEUE, shards.Shards(role.option("shards")))
+    while role.option("until_moved") and (await shards.read_shards(QUEUE)).left.numbers:
+        await shards.move(QUEUE)
 
 
 class Spread(Fairlane):

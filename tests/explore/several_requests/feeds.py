@@ -14,9 +14,8 @@ from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 from tests.explore.several_requests.groups import each, needs_audit
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from fairlane.protocol.steps import Step
     from tests.explore.machinery.actors import Actor
 
 ONE, TWO = ("a",), ("a", "b")
@@ -28,17 +27,17 @@ def fed_by(*sources: str, count: int = 1) -> Role:
 
 
 @kind("feed producer")
-def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _produce(role: Role, _: tuple[Any, ...]) -> Any:
     sources, count = role.option("sources"), role.option("count")
     for source in sources:
         policy = Policy(limit=1, attempts=1, backoff_ms=(1000, 1000))
-        opened = yield from open_request(source, policy, [b"%d" % index for index in range(count)])
-        yield from opened.seal()
+        opened = await open_request(source, policy, [b"%d" % index for index in range(count)])
+        await opened.seal()
     joins = len(sources) > 1
     kind, wrap = (ARRAY, JSON_ARRAY) if joins else (DONE, PLAIN)
     feed = Feed(kind, sources, (False,) * len(sources), wrap, width=len(sources))
     policy = Policy(limit=1, attempts=1, backoff_ms=(1000, 1000), feed=feed.text)
-    yield from open_request(REQUEST, policy, [])
+    await open_request(REQUEST, policy, [])
 
 
 class Feeds(Fairlane):

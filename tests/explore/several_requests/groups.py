@@ -14,9 +14,8 @@ from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from fairlane.protocol.steps import Step
     from tests.explore.machinery.actors import Actor
 
 OTHER = "other"
@@ -28,14 +27,14 @@ def group_producer(name: str = "p", *, one_server: bool = False, other: str = OT
 
 
 @kind("group producer")
-def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _produce(role: Role, _: tuple[Any, ...]) -> Any:
     policy = Policy(limit=1, attempts=2, backoff_ms=(1000, 1000))
     group = []
     for request_id in (REQUEST, role.option("other")):
         digest = Digest(policy)
         digest.add([b"0"])
         group.append(NewRequest(request_id, policy, digest, [b"0"]))
-    results = yield from create(group)
+    results = await create(group)
     for result in results:
         if isinstance(result, FairlaneError):
             raise result

@@ -13,11 +13,11 @@ from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import QUEUE, Facts, Fairlane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from fairlane.operations.receipt import Receipt
-    from fairlane.protocol.steps import Operation, Step
+    from fairlane.protocol.steps import Operation
     from tests.explore.machinery.actors import Actor
 
 TERM_S = 20.0
@@ -45,10 +45,10 @@ def release(receipt: Receipt) -> Operation[None]:
     return settle.release(receipt, 0)
 
 
-def extend_and_finish(receipt: Receipt) -> Operation[None]:
+async def extend_and_finish(receipt: Receipt) -> None:
     """Asks for more time, then settles with a result."""
-    yield from settle.extend_term(receipt, TERM_S)
-    yield from done(receipt)
+    await settle.extend_term(receipt, TERM_S)
+    await done(receipt)
 
 
 def program(
@@ -59,15 +59,15 @@ def program(
 
 
 @kind("program", rests_at="stand_in")
-def _take(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _take(role: Role, _: tuple[Any, ...]) -> Any:
     taker = Taker(QUEUE, lambda: role.name)
     while True:
-        for delivery in (yield from take(taker, 1, TERM_S)):
+        for delivery in await take(taker, 1, TERM_S):
             # Results that differ only in how long they waited would be as many more states.
             submitted = int(delivery.receipt.entry_id.partition(b"-")[0])
             receipt = replace(delivery.receipt, taken_ms=submitted)
             try:
-                yield from role.option("settle")(receipt)
+                await role.option("settle")(receipt)
                 is_accepted = True
             except ReceiptExpired:
                 is_accepted = False

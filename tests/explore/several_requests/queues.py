@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.operations import pause, rates, workers
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Handle
+from fairlane.protocol.steps import Handle, forward
 from fairlane.worker import settle
 from fairlane.worker.unit import Unit
 from tests.explore.machinery.actors import Fixed, NoMeasures, Role, StillRecord, kind
 from tests.explore.machinery.protocol import QUEUE, T0, Facts, Fairlane
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from fairlane.protocol.scripts import HeartbeatReply
-    from fairlane.protocol.steps import Operation, Step
     from tests.explore.machinery.actors import Actor
 
 BEATING = ("w:1", "w:2")
@@ -46,28 +45,28 @@ class BeatRecord(StillRecord):
 
 
 @kind("beating worker", rests_at="heartbeat")
-def _work_by_beats(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _work_by_beats(role: Role, _: tuple[Any, ...]) -> Any:
     """Works round by round; a later heartbeat belongs to a later round."""
     while True:
-        beat = yield from workers.heartbeat(QUEUE, role.name, _STARTED, "")
+        beat = await workers.heartbeat(QUEUE, role.name, _STARTED, "")
         record, beaten = BeatRecord(beat), beat.now
         given: Any = (record, Fixed(1), NoMeasures())
         unit = Unit(QUEUE, role.name, _STARTED, *given)
         unit.has_waited = role.option("has_waited")
         del beat, given
-        yield from _one_round(unit, record, beaten)
+        await _one_round(unit, record, beaten)
 
 
-def _one_round(unit: Unit, record: BeatRecord, beaten: int) -> Generator[Step, Any, None]:
+async def _one_round(unit: Unit, record: BeatRecord, beaten: int) -> None:
     """Serves until the unit would pop again. Each result names when its sub-request started.
 
     It names 0 if time has passed since the heartbeat, whose allowance may then be older.
     """
     serving = settle.serve(unit)
-    step: Any = next(serving)
+    step: Any = serving.send(None)
     record.is_draining = True
     while True:
-        reply = yield step
+        reply = await forward(step)
         for lease in reply.leases if isinstance(step, Handle) else ():
             started = lease.slice.taken_ms if lease.slice.taken_ms == beaten else 0
             results = lease.outcome.results
@@ -80,9 +79,9 @@ def _one_round(unit: Unit, record: BeatRecord, beaten: int) -> Generator[Step, A
 
 
 @kind("registrar", again=True)
-def _register(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _register(role: Role, _: tuple[Any, ...]) -> Any:
     for name in role.option("workers"):
-        yield from workers.register_worker(QUEUE, name, "host", 1, _STARTED)
+        await workers.register_worker(QUEUE, name, "host", 1, _STARTED)
 
 
 REGISTRAR = Role("b", "registrar", (("workers", BEATING),))
@@ -97,22 +96,22 @@ def queue_changer(*changes: tuple[Any, ...], name: str = "x") -> Role:
 
 
 @kind("queue changer", again=True)
-def _change_queue(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _change_queue(role: Role, _: tuple[Any, ...]) -> Any:
     """Returns until when the queue is paused by the last change, 0 = it is not."""
     until = 0
     for change in role.option("changes"):
-        until = yield from _changed(*change)
+        until = await _changed(*change)
     return until
 
 
-def _changed(word: str, given: Any = None) -> Operation[int]:
+async def _changed(word: str, given: Any = None) -> int:
     if word == "rate":
-        yield from rates.set_queue_rate(QUEUE, given)
+        await rates.set_queue_rate(QUEUE, given)
         return 0
     if word == "resume":
-        yield from pause.resume_queue(QUEUE)
+        await pause.resume_queue(QUEUE)
         return 0
-    return (yield from pause.pause_queue(QUEUE, given)).paused_until
+    return (await pause.pause_queue(QUEUE, given)).paused_until
 
 
 # What must hold.

@@ -19,10 +19,10 @@ from tests.explore.machinery.protocol import QUEUE, REQUEST, T0, Facts
 from tests.explore.several_requests.groups import Groups, each, needs_audit
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from fairlane.protocol.steps import Step
+    from fairlane.protocol.steps import Operation
     from tests.explore.machinery.actors import Actor
 
 FIRST = "first"  # the request that `r` starts after
@@ -62,19 +62,19 @@ def follower(*names: str, any_end: bool = False) -> Role:
 
 
 @kind("follower")
-def _follow(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _follow(role: Role, _: tuple[Any, ...]) -> Any:
     later = replace(POLICY, after=(FIRST,), after_any_end=role.option("any_end"))
     for name in role.option("submits"):
         policy = POLICY if name == FIRST else later
         digest = Digest(policy)
         digest.add([b"0"])
-        for result in (yield from create([NewRequest(name, policy, digest, [b"0"])])):
+        for result in await create([NewRequest(name, policy, digest, [b"0"])]):
             if isinstance(result, FairlaneError):
                 raise result
 
 
 @kind("canceller of the first", again=True)
-def _cancel_first(*_: Any) -> Generator[Step, Any, Any]:
+def _cancel_first(*_: Any) -> Operation[Any]:
     return change.cancel(FIRST, "because", queue=QUEUE)
 
 
@@ -118,15 +118,15 @@ def schedule_changer(*changes: str) -> Role:
 
 
 @kind("scheduler", again=True)
-def _schedule(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+async def _schedule(role: Role, _: tuple[Any, ...]) -> Any:
     for word in role.option("changes"):
         if word == "put":
             line = LINES[role.option("ticks")]
             given: dict[str, Any] = {"limit": 1, "attempts": 2, "backoff_s": (1.0, 1.0)}
             definition = define(cron=line, bodies=[b"0"], missed="all", **given)
-            yield from schedules.put(QUEUE, SCHEDULE, definition)
+            await schedules.put(QUEUE, SCHEDULE, definition)
         else:
-            yield from getattr(schedules, word)(QUEUE, SCHEDULE)
+            await getattr(schedules, word)(QUEUE, SCHEDULE)
 
 
 class Ticks(Several):
@@ -204,7 +204,7 @@ def flow_producer() -> Role:
 
 
 @kind("flow producer")
-def _produce_flow(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+def _produce_flow(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
     given: dict[str, Any] = {"limit": 1, "attempts": 2, "backoff_s": (1.0, 1.0)}
     flow = Flow("two").step("one", **given).step("two", **given)
     return submit_flow(flow.plan(QUEUE, RUN, {}))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
 
 
@@ -53,8 +52,8 @@ def test_a_lease_that_is_settled_while_they_are_read_counts_once(
     request = queue.submit_request([b"x"] * 2, limit=1)
     taken = next_slice(driver, count=1)
 
-    def settle_then(request_id: str, permits: list[bytes]) -> Operation[Any]:
-        found = yield from read_holders(request_id, permits)
+    async def settle_then(request_id: str, permits: list[bytes]) -> Any:
+        found = await read_holders(request_id, permits)
         was = server_ms(redis_client)
         wait_until(lambda: server_ms(redis_client) > was, why="the clock has gone on")
         settle(driver, taken)

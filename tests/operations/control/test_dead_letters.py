@@ -89,8 +89,8 @@ def test_the_dead_are_read_in_pages(queue: Queue, monkeypatch: pytest.MonkeyPatc
     sizes = []
     read = dead_module.read_dead
 
-    def watched(request_id: str, after: str) -> Any:
-        page = yield from read(request_id, after)
+    async def watched(request_id: str, after: str) -> Any:
+        page = await read(request_id, after)
         sizes.append(len(page))
         return page
 

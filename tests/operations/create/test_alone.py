@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.create import Intent
-    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
     from tests.support.scripts.requests import Lane
 
@@ -64,14 +63,14 @@ def word_of(step: Any) -> str:
     return args[0].decode() if args else type(step).__name__.lower()
 
 
-def chunk_of(
+async def chunk_of(
     request_id: str, policy: Policy, *, max_wait_s: float = 0.0, announced: Intent | None = None
-) -> Operation[int]:
+) -> int:
     """Creates a request of two sub-requests; returns their number, or raises its error."""
     digest = Digest(policy)
     digest.add([b"a", b"b"])
     new = NewRequest(request_id, policy, digest, [b"a", b"b"])
-    for error in (yield from create_each([(new, announced)], max_wait_s)).values():
+    for error in (await create_each([(new, announced)], max_wait_s)).values():
         raise error
     assert new.is_complete
     return len(new.bodies)
@@ -193,13 +192,13 @@ def test_a_node_of_a_cluster_is_known_by_its_mode_or_its_refusal(kind: str, mode
         url = f"redis://127.0.0.1:{fake.port}"
         seen: list[Any] = []
 
-        def operation() -> Any:
+        async def operation() -> Any:
             for name in ("r1", "r2"):
                 submission = submit(name, Policy())
-                assert isinstance(next(submission), NextChunk)
+                assert isinstance(submission.send(None), NextChunk)
                 assert isinstance(submission.send([b"a"]), NextChunk)
-                seen.append((yield submission.send(None)))
-            seen.append((yield Command(b"ECHO", b"x")))
+                seen.append(await submission.send(None))
+            seen.append(await Command(b"ECHO", b"x"))
 
         run(kind, url, operation())
         assert seen == [None, None, [1]]

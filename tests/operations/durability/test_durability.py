@@ -238,7 +238,7 @@ def test_settling_is_confirmed_whatever_it_returns(queue: Queue, pair: Pair, sho
 
     def settle(expected: bytes) -> str:
         reply, missing = queue.driver.run(durability.confirm_settled(call, "r1", 1))
-        assert reply[0] == expected
+        assert reply.word == expected.decode()
         return missing
 
     assert settle(b"ok") == ""
@@ -256,7 +256,9 @@ def test_what_is_lost_is_not_waited_for(queue: Queue, pair: Pair):
     held = next_slice(queue.driver, count=1)
     held.fence = b"999"
     call = lease.complete(held, [], [], [], keep=False)
-    assert queue.driver.run(durability.confirm_settled(call, "r1", 1)) == ([b"lost"], "")
+    reply, missing = queue.driver.run(durability.confirm_settled(call, "r1", 1))
+    assert reply.is_lost
+    assert missing == ""
 
 
 # ------------------------------------------------------------------ kill -9 of the primary

@@ -9,7 +9,7 @@ import pytest
 from fairlane.errors import RequestNotFound
 from fairlane.model import Verdict, result_head
 from fairlane.operations import dead_letters, lease
-from tests.support.scripts.requests import next_slice
+from tests.support.scripts.requests import ask, next_slice
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
@@ -24,7 +24,7 @@ def fail(queue: Queue, verdicts: list[tuple[str, str]]) -> None:
     for (entry_id, _), (verdict, error) in zip(held.entries, verdicts, strict=True):
         head = result_head(entry_id.rpartition(b"-")[2], b"x", held.attempt, 0, 0)
         found.append(Verdict(entry_id, verdict, DELAY_MS, head, error))
-    queue.driver.run(lease.complete(held, [], [], found, keep=False).run())
+    queue.driver.run(ask(lease.complete(held, [], [], found, keep=False)))
 
 
 def test_the_dead_are_grouped_and_what_waits_has_the_last_error(queue: Queue):

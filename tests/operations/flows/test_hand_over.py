@@ -41,7 +41,6 @@ from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from fairlane.operations.finding import Finding
-    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
 
 TWO_STEPS = Flow("access").step("check", limit=2, attempts=1).step("notify", limit=2)
@@ -77,7 +76,7 @@ def test_two_leaders_hand_over_what_is_there_once(plain: Any):
     start(plain, TWO_STEPS)
     work(plain, *[""] * 4)
     late = hand_over(SECOND)
-    step = next(late)
+    step = late.send(None)
     for _ in range(3):  # the states of both, and the results
         step = late.send(plain.do(step))
     assert plain.run(hand_over(SECOND)).is_over
@@ -304,7 +303,7 @@ def test_a_source_that_expires_during_a_hand_over_is_no_end_of_the_step(plain: A
     start(plain, TWO_STEPS)
     work(plain, *[""] * 4)
     late = hand_over(SECOND)
-    step = late.send(plain.do(next(late)))  # it has read that the source has ended
+    step = late.send(plain.do(late.send(None)))  # it has read that the source has ended
     reply = plain.do(step)
     plain.client.delete(*keys.request_keys(FIRST))
     assert plain.run(rest_of(late, late.send(reply))).is_over
@@ -317,7 +316,7 @@ def test_a_compensating_step_whose_source_vanished_is_cancelled(plain: Any, queu
     start(plain, flow, 2)
     work(plain, "dead", "dead")
     late = hand_over(SECOND)
-    step = next(late)
+    step = late.send(None)
     while not bodies_of(plain, SECOND):
         step = late.send(plain.do(step))
     plain.client.delete(*keys.request_keys(FIRST))
@@ -488,10 +487,10 @@ def test_a_repair_goes_on_while_the_cursor_moves_over_what_has_no_body(
     start(plain, TWO_STEPS)
     cursors = ["5", "9"]
 
-    def skipping(name: str) -> Operation[Any]:
+    async def skipping(name: str) -> Any:
         if not cursors:
             return SimpleNamespace(bodies=0, is_over=True)
-        yield Command(b"HSET", keys.request_hash(name), b"handed", cursors.pop(0))
+        await Command(b"HSET", keys.request_hash(name), b"handed", cursors.pop(0))
         return SimpleNamespace(bodies=0, is_over=False)
 
     monkeypatch.setattr(request_checks, "hand_over", skipping)
@@ -502,8 +501,8 @@ def test_a_repair_goes_on_while_the_cursor_moves_over_what_has_no_body(
         queue.driver.run(request_checks._feed("req", SECOND))
 
 
-def stuck() -> Operation[Any]:
-    yield Command(b"EXISTS", keys.request_hash(SECOND))
+async def stuck() -> Any:
+    await Command(b"EXISTS", keys.request_hash(SECOND))
     return SimpleNamespace(bodies=0, is_over=False)
 
 

@@ -223,7 +223,7 @@ def test_two_leaders_join_what_is_there_once(plain: Any):
     reach_children(plain)
     drain(plain)
     late = hand_over(FOURTH)
-    step = next(late)
+    step = late.send(None)
     for _ in range(3):  # the states and the results
         step = late.send(plain.do(step))
     assert plain.run(hand_over(FOURTH)).is_over

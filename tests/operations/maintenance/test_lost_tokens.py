@@ -162,7 +162,7 @@ def test_tokens_that_come_in_meanwhile_hide_none(old: Lane):
 def test_a_shard_that_is_away_keeps_no_token_of_another_from_being_found():
     away = NodeAway("Redis at h:1 has not answered")
     looking = audit.find_lost("req", [Suspect("r1", "0", "1", 5), Suspect("r1", "1", "2", 305)])
-    first: Any = next(looking)
+    first: Any = looking.send(None)
     (here, there) = first.steps
     assert (here.args[1], there.args[1]) == (DELAYED, keys.delayed("req", 3))
     second: Any = looking.send([None, away])

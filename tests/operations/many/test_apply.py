@@ -181,9 +181,9 @@ def test_stopped_at_any_step_and_repeated_it_is_whole(
     assert steps > 3
 
 
-def _all(queue: Queue, wanted: Change) -> Any:
-    selected = yield from select(queue.name, wanted, RequestFilter())
-    return (yield from apply(selected))
+async def _all(queue: Queue, wanted: Change) -> Any:
+    selected = await select(queue.name, wanted, RequestFilter())
+    return await apply(selected)
 
 
 def _ids(queue: Queue) -> list[str]:

@@ -89,7 +89,7 @@ def test_a_put_that_another_caller_overtakes_begins_again(tidy: Queue):
     """The other caller changes the schedule between the read and the write."""
     wanted = define(cron="0 9 * * *", bodies=[b"mine"])
     operation = change.put("req", "daily", wanted)
-    reply = tidy.driver.run(once(next(operation)))
+    reply = tidy.driver.run(once(operation.send(None)))
     add(tidy, cron="0 1 * * *")
     assert rest_of(tidy, operation, reply).cron == "0 9 * * *"
     assert tidy.schedules.list()[0].next()[0].hour == 9

@@ -14,7 +14,7 @@ from fairlane.operations import admission, schedules
 from fairlane.operations.fire import Fired, fire, owed, plan
 from fairlane.operations.schedules import define, request_id
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.steps import Batch, Call, SingleServer
+from fairlane.protocol.steps import Batch, Call, SingleServer, forward
 from fairlane.queue import Queue
 from tests.support.operations.stepping import apart, cut_off
 from tests.support.operations.upkeep import server_ms
@@ -46,7 +46,7 @@ def daily(missed: str = "one", **given: Any) -> Definition:
     return define(**given)
 
 
-def at(now: int, operation: Operation[Any]) -> Operation[Any]:
+async def at(now: int, operation: Operation[Any]) -> Any:
     """Runs the operation while the clock of the dispatch slot is at this time for its schedules."""
     reply: Any = None
     while True:
@@ -62,7 +62,7 @@ def at(now: int, operation: Operation[Any]) -> Operation[Any]:
                 "put_schedule",
             }:
                 call.args = (now, *call.args[1:])
-        reply = yield step
+        reply = await forward(step)
 
 
 class Ticking:
@@ -280,7 +280,7 @@ class Stepped:
         return True
 
 
-def apart_steps(operation: Operation[Any]) -> Operation[Any]:
+async def apart_steps(operation: Operation[Any]) -> Any:
     """Returns the steps of the operation in a cluster, where the creation takes three."""
     reply: Any = None
     while True:
@@ -288,7 +288,7 @@ def apart_steps(operation: Operation[Any]) -> Operation[Any]:
             step = operation.send(reply)
         except StopIteration:
             return
-        reply = None if isinstance(step, SingleServer) else (yield step)
+        reply = None if isinstance(step, SingleServer) else await forward(step)
 
 
 def test_a_schedule_that_is_paused_submits_nothing_and_owes_nothing_later(ticking: Ticking):
@@ -307,7 +307,7 @@ def test_a_leader_that_read_a_schedule_before_it_was_paused_does_not_resume_it(t
     ticking.put()
     ticking.now += DAY
     first = at(ticking.now, fire("req"))
-    reply = ticking.driver.run(once(next(first)))
+    reply = ticking.driver.run(once(first.send(None)))
     ticking.run(schedules.pause("req", "s"))
     try:
         while True:
@@ -412,7 +412,7 @@ def test_a_beat_of_the_leader_counts_as_a_look(ticking: Ticking):
 def die_before_the_move(ticking: Ticking) -> None:
     """Fires as a leader that ends after the submission."""
     operation = at(ticking.now, fire("req"))
-    step = next(operation)
+    step = operation.send(None)
     while not is_move(step.steps[0] if isinstance(step, Batch) else step):
         step = operation.send(ticking.driver.run(once(step)))
 
@@ -460,7 +460,7 @@ def test_a_tick_that_a_leader_began_with_and_never_submitted_is_submitted(tickin
     """The leader died between its note and the request, and none lived for an hour."""
     ticking.put(missed="skip")
     ticking.now = ms("2026-11-24T02:30:01+01:00")
-    ticking.driver.run(once(next(at(ticking.now, fire("req")))))
+    ticking.driver.run(once(at(ticking.now, fire("req")).send(None)))
     ticking.now += HOUR
     assert ticking.fire().requests == 1
 

@@ -293,7 +293,7 @@ def test_a_repeat_of_an_addition_whose_reply_was_lost_leaves_nothing_out(queue: 
     request.add("a")
     chunk = [b"a", b"b", b"c", b"b"]
     own = request._submission.add(chunk)
-    queue.driver.run(once(next(own)))
+    queue.driver.run(once(own.send(None)))
     with contextlib.suppress(RedisUnreachable):
         own.throw(RedisUnreachable("no answer"))
     assert (request.added, request.left_out) == (1, 0)

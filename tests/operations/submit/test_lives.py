@@ -61,7 +61,7 @@ def log(queue: Queue) -> list[str]:
 def leave_open(driver: SyncDriver, chunks: list[list[bytes]] | None = None) -> None:
     """Leaves a request open: its producer dies between its last append and the seal."""
     operation, source = submit("r1", Policy()), iter(chunks or THREE)
-    step = next(operation)
+    step = operation.send(None)
     while script_of(step) != "seal":
         reply = next(source, None) if isinstance(step, NextChunk) else driver.run(once(step))
         step = operation.send(reply)
@@ -400,7 +400,7 @@ def test_an_entry_that_an_auditor_gave_up_takes_its_intent_along(lane: Lane):
     born = lane.complete(held)[1][1]
     mark = lane.client.zscore(keys.active("req"), "r1")
     auditor = look_at("req", "r1", f"{mark:.1f}", lane.now)
-    advance(lane.driver, auditor, next(auditor), iter(()), "drop_active")
+    advance(lane.driver, auditor, auditor.send(None), iter(()), "drop_active")
     assert mark % 1 == 0.5
     assert lane.enqueue(2, intent=intent, over=born)[0] == b"late"
 
@@ -430,12 +430,12 @@ def test_an_auditor_that_looked_at_a_former_life_leaves_the_place_of_the_next(
     """The auditor read the intent of the new life, and removes the entry when that has begun."""
     abandon(lane)
     producer, chunks = apart(submit("r1", Policy())), iter(THREE)
-    found = advance(lane.driver, producer, next(producer), chunks, "enqueue")
+    found = advance(lane.driver, producer, producer.send(None), chunks, "enqueue")
     following = producer.send(lane.run(once(found)))
     begins = advance(lane.driver, producer, following, chunks, "enqueue")
     score = lane.client.zscore(keys.active("req"), "r1")
     auditor = look_at("req", "r1", f"{score:.0f}", lane.now)
-    drops = advance(lane.driver, auditor, next(auditor), iter(()), "drop_active")
+    drops = advance(lane.driver, auditor, auditor.send(None), iter(()), "drop_active")
     advance(lane.driver, producer, begins, chunks, "")
     advance(lane.driver, auditor, drops, iter(()), "")
     assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
@@ -445,11 +445,11 @@ def test_an_auditor_that_looked_at_a_former_life_leaves_the_place_of_the_next(
 def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(lane: Lane):
     """The other producer's request is created between the discard and the end of the entry."""
     broken = apart(submit("r1", Policy()))
-    step = advance(lane.driver, broken, next(broken), iter(THREE), "append")
+    step = advance(lane.driver, broken, broken.send(None), iter(THREE), "append")
     while not isinstance(step, NextChunk):
         step = broken.send(lane.run(once(step)))
     other, chunks = apart(submit("r1", Policy())), iter(THREE)
-    begins = advance(lane.driver, other, next(other), chunks, "enqueue")
+    begins = advance(lane.driver, other, other.send(None), chunks, "enqueue")
     drops = advance(lane.driver, broken, broken.throw(Broke()), iter(()), "drop_active")
     advance(lane.driver, other, begins, chunks, "")
     with pytest.raises(Broke):

@@ -146,7 +146,7 @@ def test_after_an_error_the_same_addition_adds_nothing_twice(queue: Queue, lost:
     """This holds whatever Redis has of it. The auditor finds lost tokens."""
     request = queue.open(id="again")
     own = request._submission.add([b"a"])
-    step = next(own)
+    step = own.send(None)
     if lost != "the call":
         reply = queue.driver.run(once(step))
     if lost == "the tokens":
@@ -163,7 +163,7 @@ def test_after_an_error_the_same_addition_adds_nothing_twice(queue: Queue, lost:
 def test_after_an_interrupt_the_same_addition_succeeds(queue: Queue):
     request = queue.open(id="interrupted")
     own = request._submission.add([b"a"])
-    queue.driver.run(once(next(own)))
+    queue.driver.run(once(own.send(None)))
     with pytest.raises(KeyboardInterrupt):
         own.throw(KeyboardInterrupt())
     assert request.add("a") == 0

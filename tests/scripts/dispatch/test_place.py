@@ -27,8 +27,8 @@ def place(lane: Lane, request: str = "r", among: Sequence[str] = QUEUES, **given
     names = (keys.request_hash(request or "r"), *map(keys.active, among))
     call = called(lane.scripts["place"], names, **how)
 
-    def step() -> Any:
-        return (yield SingleServer(call))
+    async def step() -> Any:
+        return await SingleServer(call)
 
     return lane.run(step())
 

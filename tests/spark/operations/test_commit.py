@@ -203,7 +203,7 @@ def test_a_commit_that_another_one_overtook_goes_on_and_adds_nothing(
         one, other = Writer(driver), Writer(driver, runs=5)
         slow = commit([one.stage("r1", PARTITIONS)], one.txn)
         try:
-            reply = driver.run(once(next(slow)))
+            reply = driver.run(once(slow.send(None)))
             for _ in range(steps - 1):
                 reply = driver.run(once(slow.send(reply)))
         except StopIteration:
@@ -389,7 +389,7 @@ def test_of_two_concurrent_begins_the_winner_is_recorded(
 ):
     other = Writer(driver, "other")
     slow = commit([other.stage("r1", PARTITIONS)], other.txn)
-    step, reply = next(slow), None
+    step, reply = slow.send(None), None
     while not isinstance(step, SingleServer):
         reply = driver.run(once(step))
         step = slow.send(reply)

@@ -88,7 +88,7 @@ def test_a_request_that_ends_during_the_read_is_listed_once(driver: SyncDriver):
     world.submit("r1", 1)
     world.submit("r2", 1, priority=9)
     look = stream_ranges.unfinished("req")
-    reply = driver.run(once(next(look)))
+    reply = driver.run(once(look.send(None)))
     world.work_off(slices=1)  # r1 goes from `active` to the log
     ids, logged = driver.run(_rest(look, reply))
     assert ids == ["r2"]

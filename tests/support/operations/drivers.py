@@ -43,6 +43,18 @@ def run(
     handle: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Runs one operation. `handle` blocks; the asyncio driver runs it in a thread."""
+    with contextlib.closing(operation):  # no driver begins it if the URL is refused
+        return _run(kind, url, operation, patience_s, timeout_s, handle)
+
+
+def _run(
+    kind: str,
+    url: str,
+    operation: Operation[Any],
+    patience_s: float,
+    timeout_s: float,
+    handle: Callable[[Any], Any] | None,
+) -> Any:
     if kind == "sync":
         with contextlib.closing(
             SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)

@@ -17,7 +17,16 @@ from fairlane.operations.submit import submit
 from fairlane.operations.topics import read_topic
 from fairlane.options import Policy
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, Call, Command, Confirm, Nodes, OnNode, SingleServer
+from fairlane.protocol.steps import (
+    Batch,
+    Call,
+    Command,
+    Confirm,
+    Nodes,
+    OnNode,
+    SingleServer,
+    forward,
+)
 from fairlane.queue import Queue
 from tests.support.processes.workers import broken
 from tests.support.scripts.requests import dump, insert, numbered, once
@@ -54,7 +63,7 @@ class Forgetful:
     def do(self, step: Any) -> Any:
         return self.run(once(step))
 
-    def _losing(self, operation: Operation[Any]) -> Operation[Any]:
+    async def _losing(self, operation: Operation[Any]) -> Any:
         reply: Any = None
         failure: Exception | None = None
         while True:
@@ -64,15 +73,15 @@ class Forgetful:
                 return end.value
             reply = failure = None
             try:
-                reply = yield from self._twice(step) if self._is_lost(step) else once_only(step)
+                reply = await (self._twice(step) if self._is_lost(step) else once_only(step))
             except Exception as error:  # noqa: BLE001  the operation decides what it means
                 failure = error
 
-    def _twice(self, step: Any) -> Operation[Any]:
+    async def _twice(self, step: Any) -> Any:
         """Performs a step and loses the reply, then sends it again as a driver does."""
         with contextlib.suppress(FairlaneError):
-            yield step
-        return (yield from repeated(step))
+            await forward(step)
+        return await repeated(step)
 
     def _is_lost(self, step: Any) -> bool:
         if not isinstance(step, REPEATED):
@@ -86,16 +95,16 @@ class Forgetful:
         return self.steps == self.lose
 
 
-def once_only(step: Any) -> Operation[Any]:
-    return (yield step)
+async def once_only(step: Any) -> Any:
+    return await forward(step)
 
 
-def repeated(step: Any) -> Operation[Any]:
+async def repeated(step: Any) -> Any:
     """Sends a step again, without the calls that a driver sends once; their replies are None."""
     if not isinstance(step, Batch):
-        return None if getattr(step, "is_once", False) else (yield step)
+        return None if getattr(step, "is_once", False) else await forward(step)
     again = [one for one in step.steps if not one.is_once]
-    replies = iter((yield Batch(again, lenient=step.lenient)) if again else ())
+    replies = iter(await Batch(again, lenient=step.lenient) if again else ())
     return [None if one.is_once else next(replies) for one in step.steps]
 
 
@@ -106,33 +115,33 @@ class Twice(Forgetful):
     lose: int = 0
     writes: dict[str, set[str]] = field(default_factory=dict)  # script -> the keys it changed
 
-    def _twice(self, step: Any) -> Operation[Any]:
+    async def _twice(self, step: Any) -> Any:
         step = self._at_one_time(step)
         inner = step.step if isinstance(step, SingleServer) else step
         with contextlib.suppress(FairlaneError):
-            yield step
+            await forward(step)
         if isinstance(inner, Call):
-            return (yield from self._again(inner))
+            return await self._again(inner)
         if not isinstance(inner, Batch):
-            return (yield step)
+            return await forward(step)
         replies: list[Any] = []
         for one in inner.steps:
             try:
-                replies.append((yield from self._again(one)))
+                replies.append(await self._again(one))
             except FairlaneError as error:
                 if not inner.lenient:
                     raise
                 replies.append(error)
         return replies
 
-    def _again(self, step: Any) -> Operation[Any]:
+    async def _again(self, step: Any) -> Any:
         """Sends a step again, and notes what that changed."""
         if not isinstance(step, Call):
-            return (yield step)
+            return await forward(step)
         if step.is_once:
             return None
         before = self._stored()
-        reply = yield step
+        reply = await forward(step)
         self._note(step.script.name.rpartition("/")[2], before)
         return reply
 
@@ -149,7 +158,7 @@ class Twice(Forgetful):
         seconds, us = self.client.time()
         args, at = list(step.args), step.script.params.index("now")
         args[at] = str(seconds * 1000 + us // 1000)
-        return Call(step.script, step.keys, args, step.reply)
+        return Call(step.script, step.keys, args, step.read)
 
     def _stored(self) -> dict[bytes, Any]:
         """Returns all that is stored, without the notes of repeats."""

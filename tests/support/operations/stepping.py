@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.protocol.steps import Batch, Call, SingleServer
+from fairlane.protocol.steps import Batch, Call, SingleServer, forward
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
     """Runs so many steps, and drops the reply to the last one; True if the operation had ended."""
     try:
-        step = next(operation)
+        step = operation.send(None)
         for _ in range(steps - 1):
             step = operation.send(driver.run(once(step)))
         driver.run(once(step))
@@ -29,7 +29,7 @@ def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
 
 def cut_off_after(driver: SyncDriver, operation: Operation[Any], script: str) -> None:
     """Runs an operation up to and including the first step that calls this script."""
-    step = next(operation)
+    step = operation.send(None)
     while not any(call.script.name == script for call in _calls_of(step)):
         step = operation.send(driver.run(once(step)))
     driver.run(once(step))
@@ -58,7 +58,7 @@ def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], b
         reply = None if see(step) else driver.run(once(step))
 
 
-def apart(operation: Operation[Any]) -> Operation[Any]:
+async def apart(operation: Operation[Any]) -> Any:
     """Runs an operation as in a cluster: no server has all keys. Errors of a step reach it."""
     reply: Any = None
     error: BaseException | None = None
@@ -71,7 +71,7 @@ def apart(operation: Operation[Any]) -> Operation[Any]:
         if isinstance(step, SingleServer):
             continue
         try:
-            reply = yield step
+            reply = await forward(step)
         except GeneratorExit:
             raise
         except BaseException as failure:  # noqa: BLE001  the operation handles it

@@ -91,7 +91,7 @@ def held(unit: Unit) -> list[str]:
 def begin(unit: Unit) -> tuple[Any, Any]:
     """Starts a unit's loop: the loop, and its first step."""
     loop: Operation[None] = unnoted(serve(unit))
-    return loop, next(loop)
+    return loop, loop.send(None)
 
 
 def popped(count: int, first: int = 0, lane: bytes = LANE) -> Popped:

@@ -26,7 +26,7 @@ WIDTH = 88
 HEAD = '''"""Each script as a function with typed arguments, and its reply as a class.
 
 Generated from the headers of lua/ by `make generate`: do not edit it. A function returns a call,
-which an operation sends: `reply = yield from scripts.extend(keys, k=k, fence=fence, op=op).run()`.
+which an operation sends: `reply = await scripts.extend(keys, k=k, fence=fence, op=op)`.
 The files of lua/ say what each argument and each reply is.
 """
 

@@ -15,7 +15,7 @@ from fairlane.operations.follow_up import follow_up
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import Dialect, Library, library
 from fairlane.protocol.request_hash import PACKED, unpacked
-from fairlane.protocol.steps import Batch, Command, NextChunk, SingleServer
+from fairlane.protocol.steps import Batch, Command, NextChunk, SingleServer, forward
 from tests.support.scripts.called import called
 from tests.support.scripts.generate import reply_class
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fairlane.model import Slice, Token
     from fairlane.protocol.lua import Script
     from fairlane.protocol.replies import Reply
-    from fairlane.protocol.steps import Operation, Step
+    from fairlane.protocol.steps import Call, Operation, R, Step
 
 T0 = 1_700_000_000_000
 MINUTE = 60_000
@@ -138,9 +138,14 @@ def agree(script: Script, raw: Any) -> None:
     assert least <= len(raw) <= most, f"{script.name} replied {raw}, not {script.says}"
 
 
-def once(step: Step) -> Operation[Any]:
-    """Yields an operation of one step."""
-    return (yield step)
+async def once(step: Step) -> Any:
+    """Performs one step; returns what Redis replied."""
+    return await forward(step)
+
+
+async def ask(call: Call[R]) -> R:
+    """Makes one call; returns its script's reply."""
+    return await call
 
 
 def head_of(entry_id: bytes, status: str = "d", attempt: int = 1) -> str:
@@ -587,7 +592,7 @@ def settle(driver: SyncDriver, held: Slice, queue: str = "req", answer: bytes = 
         index = entry_id.rpartition(b"-")[2]
         pairs += (result_head(index, b"d", held.attempt, 0, 1500), answer + body)
     ids = [entry_id for entry_id, _ in held.entries]
-    reply = driver.run(lease.complete(held, ids, pairs, [], keep=False).run())
+    reply = driver.run(ask(lease.complete(held, ids, pairs, [], keep=False)))
     for call in follow_up(queue, (held.request_id, reply)):
         driver.run(once(call))
     return reply.word.encode()

@@ -50,8 +50,8 @@ def measured(driver: SyncDriver) -> None:
     one = tally("req", 12, {3: 1}, {50: 1}, {})
     other = tally("req", 17, {100: 1}, {2_000_000: 1}, {"failed": 1})
 
-    def send() -> Any:
-        yield Batch([*one, *other])
+    async def send() -> Any:
+        await Batch([*one, *other])
 
     driver.run(send())
 

@@ -33,7 +33,7 @@ def test_a_durable_slice_is_settled_and_confirmed_in_one_step(
     """What is not confirmed is counted and logged; the permit's tokens are sent nevertheless."""
     unit = unit_of_its_own()
     loop = work_off(unit, slice_of(b"x", b"y", durable=2))
-    next(loop)
+    loop.send(None)
     assert script_of(loop.send(outcome(2))) == "complete"
     with caplog.at_level(logging.WARNING), pytest.raises(StopIteration) as end:
         loop.send(Confirmed([b"ok", 0, [b"5", b"1.4", 0]], confirmed, is_synced=True))
@@ -49,7 +49,7 @@ def test_a_reply_that_may_have_written_nothing_is_confirmed_by_another_write(wor
     """The call was repeated after a lost reply: WAIT behind it would have nothing to wait for."""
     summary = [b"done", 1, 2, 2, 0, 0, 9, 5, b"", 3_600_000]
     loop = work_off(unit_of_its_own(), slice_of(b"x", b"y", durable=2))
-    next(loop)
+    loop.send(None)
     assert script_of(loop.send(outcome(2))) == "complete"
     settled = Confirmed([word, summary if word == b"ended" else []], 2, is_synced=True)
     assert script_of(loop.send(settled)) == "confirm"
@@ -64,7 +64,7 @@ def test_what_was_not_settled_is_not_confirmed(word: bytes):
     """Another unit has the lease now."""
     unit = unit_of_its_own()
     loop = work_off(unit, slice_of(b"x", durable=2))
-    next(loop)
+    loop.send(None)
     assert script_of(loop.send(outcome(1))) == "complete"
     with pytest.raises(StopIteration) as end:
         loop.send(Confirmed([word], 0, is_synced=True))
@@ -75,7 +75,7 @@ def test_what_was_not_settled_is_not_confirmed(word: bytes):
 def test_every_part_of_a_durable_slice_is_confirmed():
     """This includes what is settled while the lease continues."""
     loop = work_off(unit_of_its_own(), slice_of(b"x", b"y", durable=2))
-    next(loop)
+    loop.send(None)
     assert script_of(loop.send(outcome(1))) == "complete"
     loop.send(Confirmed([b"ok", 1, []], 2, is_synced=True))
     assert script_of(loop.send(outcome(2, first=1))) == "complete"
@@ -84,5 +84,5 @@ def test_every_part_of_a_durable_slice_is_confirmed():
 def test_what_asks_for_no_replica_waits_for_none():
     """It is a plain call, in one round trip."""
     loop = work_off(unit_of_its_own(), slice_of(b"x"))
-    next(loop)
+    loop.send(None)
     assert isinstance(loop.send(outcome(1)), Call)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.protocol.steps import Operation
     from fairlane.request import Request
     from tests.support.processes.workers import Workers
 
@@ -113,10 +112,10 @@ def test_forgotten_scripts_and_cut_connections_cost_nothing(
     check_settled_once(request)
 
 
-def dispatch_and_pop() -> Operation[list[Any]]:
+async def dispatch_and_pop() -> list[Any]:
     """Does what a worker sends after a slice: dispatches returned tokens, and pops."""
     calls = tokens.insert("req", "r1", [b"5", b"0.1", 0])
-    replies: list[Any] = yield Batch([*calls, tokens.pop("req", 2000)])
+    replies: list[Any] = await Batch([*calls, tokens.pop("req", 2000)])
     return replies
 
 

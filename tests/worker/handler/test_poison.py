@@ -288,7 +288,7 @@ def _parts_of_ten_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_tokens_of_every_part_are_dispatched():
     """Each part's reply may have some, and the last one's are not all."""
     work = work_off(unit_of_its_own(), slice_of(b"1", b"2", b"3"))
-    next(work)
+    work.send(None)
     step: Any = work.send(big(3, 3))
     keeps = []
     for i in range(3):
@@ -305,7 +305,7 @@ def test_the_tokens_of_every_part_are_dispatched():
 def test_the_tokens_of_every_part_go_out_before_the_handler_goes_on():
     """They go out in one round trip, while the rest of the slice is worked on."""
     work = work_off(unit_of_its_own(), slice_of(b"1", b"2", b"3"))
-    next(work)
+    work.send(None)
     step: Any = work.send(big(2, 2))
     for i in range(3):
         assert isinstance(step, Call)
@@ -318,7 +318,7 @@ def test_the_tokens_of_every_part_go_out_before_the_handler_goes_on():
 def test_an_ending_in_the_reply_to_any_part_is_logged():
     """The reply to the last part is only that its lease is gone."""
     work = work_off(unit_of_its_own(), slice_of(b"1"))
-    next(work)
+    work.send(None)
     work.send(big(1, 1))
     work.send([b"ended", SUMMARY])
     with pytest.raises(StopIteration) as end:

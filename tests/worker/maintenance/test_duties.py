@@ -328,7 +328,7 @@ def runs(upkeep: Maintenance, slow: SlowDriver, now: list[float], audited: list[
 
     def run(seconds: float = 0.0) -> None:
         upkeep.audit._at = NEVER
-        take = lambda operation: (next(operation), now.__setitem__(0, now[0] + seconds))  # noqa: E731
+        take = lambda operation: (operation.send(None), now.__setitem__(0, now[0] + seconds))  # noqa: E731
         slow.run = take  # type: ignore[method-assign]
         upkeep.audit.due(upkeep._audit())
 

@@ -311,7 +311,7 @@ def test_a_cancel_counts_up_if_something_is_held(
 def test_a_cancel_has_worked_though_the_node_of_its_queue_is_away(error: FairlaneError):
     """The supervisors then see it when they extend their leases."""
     operation = cancel("r1", "why", queue="req")
-    next(operation)
+    operation.send(None)
     operation.send(b"req")
     step: Any = operation.send([b"ok", []])
     assert step.steps[0].args == (b"HINCRBY", keys.conf("req"), b"cancels", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -207,13 +208,13 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     record = board.records[0]
     record.begin_acquire(token, op)
     record.end_acquire(is_abandoned=True)
-    late = lease.acquire(token, "w:1", STARTED, 5, op=op)
+    late = partial(lease.acquire, token, "w:1", STARTED, 5, op=op)
     if executed == "before":
-        queue.driver.run(late)
+        queue.driver.run(late())
         assert redis_client.zcard(keys.leases(request.id)) == 1
     keeper.unanswered.take_granted_late()
     if executed == "after":
-        assert queue.driver.run(late)[0].is_stale
+        assert queue.driver.run(late())[0].is_stale
     assert record.abandoned_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []

@@ -260,7 +260,7 @@ def test_a_dispatch_that_is_refused_beside_acquires_is_logged(caplog: pytest.Log
     returned = FollowUps("req", popped(1).lane)
     returned.more.append(Command(b"RPUSH", b"l", b"t"))
     fetching: Any = unnoted(acquire(unit, [b"r1#0.3"], returned, 1.0, shared=True))
-    assert names_of(next(fetching)) == ["RPUSH", "acquire"]
+    assert names_of(fetching.send(None)) == ["RPUSH", "acquire"]
     with pytest.raises(StopIteration) as end:
         fetching.send([RedisUnfit("NOPERM"), granted(b"x")])
     assert len(end.value.value.leases) == 1
@@ -280,7 +280,7 @@ def test_any_other_error_of_a_dispatch_is_raised():
     unit = spread_unit()
     calls: list[Any] = [object(), object()]
     send: Any = dispatch.send(unit, calls)
-    next(send)
+    send.send(None)
     with pytest.raises(RedisUnfit):
         send.send([away(), RedisUnfit("WRONGTYPE")])
     assert unit.unsent == calls[:1]

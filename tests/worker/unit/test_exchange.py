@@ -270,7 +270,7 @@ def test_no_next_lease_is_acquired(case: str):
 def test_a_durable_request_has_each_slice_confirmed():
     """WAIT follows its complete."""
     way = work_off(one_server(), slice_of(b"x", waiting=5, durable=1), LANE)
-    next(way)
+    way.send(None)
     assert isinstance(way.send(done(1)), Confirm)
 
 
@@ -316,7 +316,7 @@ def test_one_bunch_is_exchanged_while_the_next_is_handled():
     assert pop.steps[-1].most == 4
     loop.send([popped(4)])
     first: Any = loop.send([granted(b"x") for _ in range(4)])
-    step = next(first.meanwhile)
+    step = first.meanwhile.send(None)
     assert names_of(step) == ["exchange"]
     assert (argument(call_of(step), "want"), argument(call_of(step), "shared")) == (4, b"1")
     assert call_of(step).keys[8:] == keys.lanes("req")[:6]
@@ -326,7 +326,7 @@ def test_one_bunch_is_exchanged_while_the_next_is_handled():
     with pytest.raises(StopIteration) as end:
         first.meanwhile.send(True)
     second = loop.send(_with(unit, first, end.value.value))
-    step = next(second.meanwhile)
+    step = second.meanwhile.send(None)
     assert len(rest_of(call_of(step))) == 4 * 9
     second.meanwhile.send(reply(*[b"ended"] * 4))
     assert len(held(unit)) == 4

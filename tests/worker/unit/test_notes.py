@@ -39,7 +39,7 @@ def notes(step: Any) -> Iterator[tuple[Any, ...]]:
 def popped(unit: Unit, *raw: bytes) -> tuple[Any, Any]:
     """Makes a unit that popped these tokens; returns the step after that."""
     loop: Any = serve(unit)
-    next(loop)
+    loop.send(None)
     return loop, loop.send([Popped(LANE, list(raw))])
 
 
@@ -55,7 +55,7 @@ def test_a_token_is_noted_in_the_round_trip_that_shows_it():
 
 def test_all_tokens_of_a_bunch_are_one_note():
     loop: Any = serve(quick_unit())
-    next(loop)
+    loop.send(None)
     step = loop.send([Popped(LANE, [b"r1#0.3", b"r2#1.4", b"r3#0.5"])])
     assert names_of(step) == ["HSET", "PEXPIRE", *["acquire"] * 3]
     assert next(notes(step)) == (b"HSET", TAKEN, b"0.0", b"r1#0.3 r2#1.4 r3#0.5")
@@ -65,7 +65,7 @@ def test_two_notes_of_a_unit_stand_side_by_side():
     """One batch is handled while the next one is fetched; the third replaces the first note."""
     unit, places = unit_of_its_own(), []
     loop: Any = serve(unit)
-    next(loop)
+    loop.send(None)
     for _ in range(3):
         step = loop.send([Popped(LANE, [b"r1#0.3"])])
         places.append(next(notes(step))[2])
@@ -94,8 +94,8 @@ def test_a_note_on_a_real_redis_has_a_ttl_and_names_the_token(queue: Any, redis_
     token = pop_token(queue.driver)
     assert token is not None
 
-    def note() -> Any:
-        return (yield Batch(list(unit_of_its_own().note([token.text.encode()]))))
+    async def note() -> Any:
+        return await Batch(list(unit_of_its_own().note([token.text.encode()])))
 
     queue.driver.run(note())
     assert redis_client.hgetall(TAKEN) == {b"0.0": token.text.encode()}

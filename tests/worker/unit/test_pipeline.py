@@ -49,7 +49,7 @@ def handled(unit: Unit, step: Handle, result: Any = None, error: Any = None) -> 
 def fetched(step: Handle, first: int, *replies: Any) -> Any:
     """Runs what is beside the handler, until so many of the next are there; returns its result."""
     beside: Any = step.meanwhile
-    next(beside)
+    beside.send(None)
     asked = beside.send([[b"ok", 1, MORE]] * 0 + [popped(len(replies), first)])
     assert names_of(asked)[-len(replies) :] == ["acquire"] * len(replies)
     assert isinstance(beside.send([*replies]), UntilHandled)
@@ -95,7 +95,7 @@ def test_the_next_tokens_are_of_this_lane_or_a_more_urgent_one():
     """An earlier lane's tokens may be leased here: a later lane does not overtake them."""
     _, _, step = streaming()
     beside: Any = step.meanwhile
-    (pop,) = next(beside).steps
+    (pop,) = beside.send(None).steps
     assert pop.keys == keys.lanes("req")[:6]
     assert (pop.seconds, pop.most) == (0, 4)
 
@@ -106,7 +106,7 @@ def test_one_bunch_is_settled_while_the_next_is_handled_and_one_more_is_fetched(
     second = loop.send(handled(unit, first, fetched(first, 4, *[granted(b"y")] * 4)))
     assert len(held(unit)) == 8
     beside: Any = second.meanwhile
-    step: Any = next(beside)
+    step: Any = beside.send(None)
     assert names_of(step) == ["complete"] * 4 + ["pop"]
     assert {call.keys[2] for call in step.steps[:4]} == {
         keys.request_hash(f"r{i}") for i in range(4)
@@ -124,7 +124,7 @@ def test_when_there_is_nothing_more_the_last_is_settled_before_the_next_pop():
     """The next pop blocks, as usual."""
     unit, loop, first = streaming()
     beside: Any = first.meanwhile
-    next(beside)
+    beside.send(None)
     assert isinstance(beside.send([None]), UntilHandled)
     with pytest.raises(StopIteration) as end:
         beside.send(True)
@@ -157,7 +157,7 @@ def test_what_was_fetched_does_not_wait_for_a_handler_that_takes_long():
     unit, loop, first = streaming()
     running = first.leases.take()
     beside: Any = first.meanwhile
-    next(beside)
+    beside.send(None)
     beside.send([popped(4, 4)])
     wait = beside.send([granted(b"y")] * 2 + [[b"alone"]] * 2)
     assert isinstance(wait, UntilHandled)
@@ -188,7 +188,7 @@ def test_what_was_done_before_a_call_that_takes_long_is_settled_meanwhile():
     done.note(Runner(shape_of(echo), done.record).run_slice(done.slice, 0))
     running = first.leases.take()
     beside: Any = first.meanwhile
-    next(beside)
+    beside.send(None)
     first.leases.done.append(done)
     wait = beside.send([None])
     assert isinstance(wait, UntilHandled)
@@ -210,7 +210,7 @@ def test_with_every_record_in_hand_nothing_more_is_popped():
     loop.send([popped(4)])
     first: Any = loop.send([granted(b"x") for _ in range(4)])
     assert unit.free == []
-    assert isinstance(next(first.meanwhile), UntilHandled)
+    assert isinstance(first.meanwhile.send(None), UntilHandled)
     with pytest.raises(StopIteration) as end:
         first.meanwhile.send(True)
     settle = loop.send(handled(unit, first, end.value.value))
@@ -239,7 +239,7 @@ def test_when_redis_is_away_what_was_handled_is_settled_if_it_can_be(at: str):
     unit, loop, first = streaming()
     second = loop.send(handled(unit, first, fetched(first, 4, *[granted(b"y")] * 4)))
     beside: Any = second.meanwhile
-    step = next(beside)
+    step = beside.send(None)
     if at != "settled":
         step = beside.send([*[[b"ok", 1, []]] * 4, popped(4, 8)])
     if at == "dispatched":
@@ -261,7 +261,7 @@ def test_a_pop_that_is_refused_is_an_error_like_any_other():
     """A lane may be no list: what was handled is settled."""
     unit, loop, first = streaming()
     beside: Any = first.meanwhile
-    next(beside)
+    beside.send(None)
     with pytest.raises(RedisUnfit) as raised:
         beside.send([RedisUnfit("WRONGTYPE")])
     assert names_of(loop.send(handled(unit, first, error=raised.value))) == ["complete"] * 4

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.model import DeadChoice, DeadSubRequest
-    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
 
 PREVIEW = 60  # characters of a body
@@ -279,13 +278,13 @@ def _gone(queue: Queue, request_id: str) -> str:
     return f"{counts.dead:,} of {counts.total:,} dead, {gone}" if gone else ""
 
 
-def _indexes(request_id: str, choice: DeadChoice) -> Operation[list[int]]:
+async def _indexes(request_id: str, choice: DeadChoice) -> list[int]:
     """Returns the indexes of the dead that are chosen, in the order in which they are requeued."""
     from fairlane.operations.dead_letters import list_dead
 
     prints, wanted = choice.fingerprints, choice.indexes
     found, after = list[int](), b""
-    while page := (yield from list_dead(request_id, after)):
+    while page := await list_dead(request_id, after):
         after = page[-1].dead_id
         found += [
             one.index

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from fairlane.model import Progress
-    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
     from fairlane.request import Request
 
@@ -239,9 +238,9 @@ def _missing(request: Request, progress: Progress) -> str:
     return request.queue.driver.run(what_is_missing(progress))
 
 
-def _look(
+async def _look(
     request_id: str,
-) -> Operation[tuple[Progress, list[dict[str, Any]], tuple[int, int], int]]:
+) -> tuple[Progress, list[dict[str, Any]], tuple[int, int], int]:
     """Returns a request, the holders of its permits, its retries, and the time in Redis.
 
     Each holder has its calls of this request that have reported their progress.
@@ -254,15 +253,15 @@ def _look(
         waiting_retries,
     )
 
-    counts = yield from progress(request_id)
-    held = yield from holders(request_id)
-    retries = yield from waiting_retries(request_id)
+    counts = await progress(request_id)
+    held = await holders(request_id)
+    retries = await waiting_retries(request_id)
     workers = [*dict.fromkeys(row["worker"] for row in held)]
-    calls = yield from read_calls(counts.queue, request_id, workers)
+    calls = await read_calls(counts.queue, request_id, workers)
     rows: list[dict[str, Any]] = [
         {**row, "calls": [one.parts for one in calls if one.k == row["permit"]]} for row in held
     ]
-    return counts, rows, retries, (yield from moment(request_id))
+    return counts, rows, retries, await moment(request_id)
 
 
 def _holder(row: dict[str, Any]) -> str:
