@@ -22,7 +22,7 @@ from bench.harness import support
 
 from fairlane import Change, Queue
 from fairlane.operations import workers
-from fairlane.operations.lease import tally
+from fairlane.operations.lease import add_stats
 from fairlane.protocol.steps import Batch
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def fill(queue: Queue) -> None:
     for lane in range(LANES):
         waited = {int(chance.lognormvariate(5, 2)): 1 for _ in range(300)}
         ran = {1000 * value: count for value, count in waited.items()}
-        queue.driver.run(_batch(tally(NAME, lane, waited, ran, {"failed": 3})))
+        queue.driver.run(_batch(add_stats(NAME, lane, waited, ran, {"failed": 3})))
     started = str(int(time.time() * 1000))
     for number in range(WORKERS):
         name = f"host{number % 50}:{10_000 + number}"

@@ -42,7 +42,7 @@ class Schedules:
         schedule stays paused. Raises InvalidArgument, RedisError, and TypeError for a wrong option.
         """
         wanted = define(cron=cron, bodies=bodies, tz=tz, missed=missed, most=most, **options)
-        return self._driver.run(schedules.put(self._queue, name, wanted))
+        return self._driver.run(schedules.put_schedule(self._queue, name, wanted))
 
     def list(self) -> list[Schedule]:
         """Returns all schedules, the next one first, paused ones last."""
@@ -58,4 +58,4 @@ class Schedules:
 
     def remove(self, name: str) -> None:
         """Removes a schedule; requests of earlier ticks stay. Raises ScheduleNotFound."""
-        self._driver.run(schedules.remove(self._queue, name))
+        self._driver.run(schedules.drop_schedule(self._queue, name))

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.operations import lists
-from fairlane.operations.lists import Route, Standby, Tracking, hand_over
+from fairlane.operations.lists import Route, Standby, Tracking, fan_out
 from fairlane.protocol import keys, lua
 from fairlane.protocol.keys import Namespace
 from fairlane.protocol.steps import Command
@@ -52,7 +52,7 @@ async def _publish(role: Role, _: tuple[Any, ...]) -> Any:
 async def _fan_out(role: Role, _: tuple[Any, ...]) -> Any:
     route = Route(SOURCE, PENDING, (FIRST, SECOND), role.option("to"))
     tracking = TRACKING if role.option("tracks") else None
-    while await hand_over(route, 0.0, tracking) is not None:
+    while await fan_out(route, 0.0, tracking) is not None:
         pass
 
 
@@ -61,7 +61,7 @@ async def _forward(role: Role, _: tuple[Any, ...]) -> Any:
     """What a Forwarder does in each turn, and at its end."""
     owner, landed = OPS.draw().decode(), None
     while True:
-        found = await lists.next_flight(SOURCE, owner, LEASE_MS, owner, landed)
+        found = await lists.next_forward(SOURCE, owner, LEASE_MS, owner, landed)
         landed = None
         if isinstance(found, Standby):
             continue
@@ -70,7 +70,7 @@ async def _forward(role: Role, _: tuple[Any, ...]) -> Any:
         landing = await lists.land(FIRST, found)
         assert landing.word == "ok", landing
         landed = found
-    await lists.next_flight(SOURCE, owner, 0, owner)
+    await lists.next_forward(SOURCE, owner, 0, owner)
 
 
 class ListFacts(NamedTuple):

@@ -53,7 +53,7 @@ from fairlane.protocol.lua import library
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
 from fairlane.spark.commit import Area, Share, Txn, commit, pack, seal, stage, stage_all, unstage
-from fairlane.spark.direct_append import add, begin_live, by_id, by_place
+from fairlane.spark.direct_append import add, append_partition, append_unique, begin_live
 from tests.support.operations.list_scenarios import balances, fans_out, forwards, places, publishes
 from tests.support.operations.lost_replies import (
     ON_SINGLE,
@@ -121,7 +121,7 @@ def submits_bounded(driver: Any) -> None:
     driver.run(admission.set_max_waiting("req", 10))
     driver.run(submit("r1", Policy()), iter(TWO))
     settle(driver, take(driver))
-    driver.run(admission.recount("req"))
+    driver.run(admission.report_backlog("req"))
 
 
 def is_refused_by_the_bound(driver: Any) -> None:
@@ -340,8 +340,8 @@ def owed(driver: Any, rate: Rate) -> float:
 
 def measures(driver: Any) -> None:
     """Adds measurements, each once."""
-    driver.do(Batch(lease.tally("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
-    driver.do(Batch(lease.tally("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
+    driver.do(Batch(lease.add_stats("req", 5, {7: 3}, {9: 3}, {"failed": 2})))
+    driver.do(Batch(lease.add_stats("req", 5, {7: 1}, {9: 1}, {"failed": 1})))
     assert driver.client.hget(keys.stats("req"), "5:failed") == b"3"
 
 
@@ -357,7 +357,7 @@ def charges_turns(driver: Any) -> None:
     """Charges a tenant once for two turns that cost more than it was charged for them."""
     tenants, base = keys.turns("req")[1], 105 * 2**44  # see lua/v1/lib/dispatch/tenants.lua
     driver.client.zadd(tenants, {"-5|acme": base + 400})
-    for call in tokens.charge("req", [(5, "1:acme", 2, 500)]):
+    for call in tokens.charge_turns("req", [(5, "1:acme", 2, 500)]):
         driver.do(call)
     assert driver.client.zscore(tenants, "-5|acme") == base + 500
 
@@ -483,8 +483,8 @@ def joins(driver: Any) -> None:
         for at in (0, 3):
             rows = pack(numbered(3))
             ids = pack([b"%d" % (at + i) for i in range(3)])
-            call = by_id(name, ids, rows, txn, 60_000)
-            place = by_place(name, 0, at, rows, txn)
+            call = append_unique(name, ids, rows, txn, 60_000)
+            place = append_partition(name, 0, at, rows, txn)
             driver.run(add(name, "req", call if is_by_id else place, txn))
         driver.run(seal(name, "req"))
 
@@ -492,15 +492,15 @@ def joins(driver: Any) -> None:
 def recurs(driver: Any) -> None:
     """Adds, changes, pauses and resumes a schedule until it is due; removes another one."""
     for cron in ("0 0 1 1 *", "0 0 1 2 *"):
-        driver.run(change_schedule.put("req", "s", define(cron=cron, bodies=[b"a", b"b"])))
-    driver.run(change_schedule.put("req", "t", define(cron="0 0 1 1 *", bodies=[b"a"])))
+        driver.run(change_schedule.put_schedule("req", "s", define(cron=cron, bodies=[b"a", b"b"])))
+    driver.run(change_schedule.put_schedule("req", "t", define(cron="0 0 1 1 *", bodies=[b"a"])))
     driver.run(change_schedule.pause("req", "s"))
     driver.run(change_schedule.resume("req", "s"))
     driver.client.zadd(keys.schedules("req")[1], {"s": 1})  # the latest February
     driver.run(fire("req"))
     driver.client.zadd(keys.schedules("req")[1], {"s": 1})
     driver.run(fire("req"))
-    driver.run(change_schedule.remove("req", "t"))
+    driver.run(change_schedule.drop_schedule("req", "t"))
     driver.run(change_schedule.pause("req", "s"))
     work_on(driver)
 

@@ -35,7 +35,7 @@ class AsyncSchedules:
     ) -> Schedule:
         """Adds a schedule, or changes the one of this name; see Schedules.add."""
         wanted = define(cron=cron, bodies=bodies, tz=tz, missed=missed, most=most, **options)
-        return await self._driver.run(schedules.put(self._queue, name, wanted))
+        return await self._driver.run(schedules.put_schedule(self._queue, name, wanted))
 
     async def list(self) -> list[Schedule]:
         """Returns all schedules, the next one first, paused ones last."""
@@ -51,4 +51,4 @@ class AsyncSchedules:
 
     async def remove(self, name: str) -> None:
         """Removes a schedule; see Schedules.remove."""
-        await self._driver.run(schedules.remove(self._queue, name))
+        await self._driver.run(schedules.drop_schedule(self._queue, name))

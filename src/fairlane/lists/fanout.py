@@ -12,7 +12,7 @@ from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisError, RedisUnreachable
 from fairlane.lists.service import BLOCK_S, Every, Loop, check_one_slot, host, log
 from fairlane.operations import lists
-from fairlane.operations.lists import Tracking, hand_over, read_backlog
+from fairlane.operations.lists import Tracking, fan_out, read_backlog
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Fanout:
 
     def _turn(self) -> bool:
         block_s = 0.0 if self._until_idle else min(self.options.pop_timeout, BLOCK_S)
-        moved = self._driver.run(hand_over(self._route, block_s, self._tracking()))
+        moved = self._driver.run(fan_out(self._route, block_s, self._tracking()))
         self.counts.messages += moved or 0
         if self._metrics.is_due():
             self._log_metrics()

@@ -133,7 +133,7 @@ class Forwarder:
 
     def _next(self, lease_ms: int) -> Operation[Flight | Standby]:
         fresh = secrets.token_hex(8)
-        return lists.next_flight(self._from.name, self._owner, lease_ms, fresh, self._landed)
+        return lists.next_forward(self._from.name, self._owner, lease_ms, fresh, self._landed)
 
     def _stand_by(self, found: Standby) -> None:
         if not self._is_standby:
@@ -166,7 +166,7 @@ class Forwarder:
             )
         fresh = secrets.token_hex(8)
         reason: Disagreement = "gap" if word == "gap" else "diverged"
-        self._source.run(lists.restart(self._from.name, flight.epoch, fresh, reason))
+        self._source.run(lists.restart_forward(self._from.name, flight.epoch, fresh, reason))
 
     def _release(self) -> None:
         """Settles the last batch and ends the lease, so that a replica goes on immediately."""

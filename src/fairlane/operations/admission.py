@@ -52,11 +52,11 @@ async def set_max_waiting(queue: str, most: int) -> Bounds:
             "0 for no bound"
         )
     await scripts.set_max_waiting(keys.bound(queue), most=most)
-    await recount(queue)
+    await report_backlog(queue)
     return await read_bounds(queue)
 
 
-async def recount(queue: str) -> None:
+async def report_backlog(queue: str) -> None:
     """Reads the progress of a bounded number of requests, soonest audit first."""
     bound = await Command(b"HGET", keys.conf(queue), b"max_waiting")
     if not bound:
@@ -97,7 +97,7 @@ class Admission:
             return
         reply = await self._admit(chunk, count)
         if reply.is_full and reply.recount:
-            await recount(self.queue)
+            await report_backlog(self.queue)
             reply = await self._admit(chunk, count)
         if reply.is_full:
             raise QueueFull(

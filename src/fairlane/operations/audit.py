@@ -22,7 +22,7 @@ from fairlane.operations import tokens
 from fairlane.operations.backlog import are_queued
 from fairlane.operations.batching import TOGETHER, call_each, run_all, run_each_or_error
 from fairlane.operations.lease import reap
-from fairlane.operations.shards import move_one, read_shards
+from fairlane.operations.shards import change_shards, read_shards
 from fairlane.operations.tokens import push
 from fairlane.operations.workers import NOW, glance, glances, look_at, settle_reaps
 from fairlane.protocol import keys
@@ -103,7 +103,7 @@ async def remint_lost(
     )
     for name in astray:  # in a shard that no worker serves, because `conf` was rolled back
         try:
-            await move_one(queue, name, spread.present)
+            await change_shards(queue, name, spread.present)
             count += 1
         except FairlaneError as error:
             _note_error(name, error, failed)

@@ -120,7 +120,7 @@ class Intent(NamedTuple):
     shards: str = ""  # where its tokens will go
 
 
-async def announce(policy: Policy, ids: Sequence[str], above: int = 0) -> tuple[int, list[Intent]]:
+async def intend(policy: Policy, ids: Sequence[str], above: int = 0) -> tuple[int, list[Intent]]:
     """Announces requests in `active`; returns the queue's bound (0 = none), and an intent for each.
 
     `above` is a score that the auditor gave up. At most 400 ids, each once.
@@ -250,7 +250,7 @@ async def _enqueue(new: NewRequest, room: Admission, intent: Intent | None) -> E
             return reply
     while True:
         if intent is None:
-            room.bound, (intent,) = await announce(new.policy, [new.id], given_up)
+            room.bound, (intent,) = await intend(new.policy, [new.id], given_up)
         if reply is None:
             reply = await _enqueue_announced(new, room, intent, over)
         if reply.is_late:  # the auditor gave the intent up: a later one is needed
@@ -440,7 +440,7 @@ async def _create_group(group: Sequence[NewRequest]) -> tuple[int, list[Pending]
     """Creates what goes smoothly; returns the queue's bound, and what is to be created alone."""
     found = await submit_on_one_server(group)
     if found is None:
-        bound, intents = await announce(group[0].policy, [new.id for new in group])
+        bound, intents = await intend(group[0].policy, [new.id for new in group])
         begun = [Begun(new, intent, None) for new, intent in zip(group, intents, strict=True)]
     else:
         bound, begun = found

@@ -49,7 +49,7 @@ async def confirm_submission(request_id: str, replicas: int, chain: str) -> None
     Raises NotDurable, RequestLost when a failover took some of it before, and RequestEnded when it
     was cancelled before.
     """
-    call = _call(request_id)
+    call = _confirm(request_id)
     found: Confirmed = await Confirm(call, replicas)
     reply = found.reply
     # Open: the seal is lost, which changes no digest.
@@ -77,7 +77,7 @@ async def confirm_end(request_id: str, replicas: int, state: str) -> bool:
     """
     if not replicas:
         return True
-    call = _call(request_id)
+    call = _confirm(request_id)
     found: Confirmed = await Confirm(call, replicas)
     reply = found.reply
     if reply.is_gone or reply.state.decode() != state:
@@ -101,7 +101,7 @@ async def confirm_settled(call: Call[R], request_id: str, replicas: int) -> tupl
     if settled.is_lost or settled.is_gone:  # nothing was settled
         return settled, ""
     if not settled.is_ok:
-        again = _call(request_id)
+        again = _confirm(request_id)
         again.away_s = call.away_s
         found = await Confirm(again, replicas)
     return settled, _shortfall(found, replicas) if is_short(found, replicas) else ""
@@ -112,7 +112,7 @@ def is_short(found: Confirmed, replicas: int) -> bool:
     return found.replicas < replicas or not found.is_synced
 
 
-def _call(request_id: str) -> Call[ConfirmReply]:
+def _confirm(request_id: str) -> Call[ConfirmReply]:
     return scripts.confirm(keys.request_keys(request_id))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.tokens import Ending, Minted, insert_all, retire_all
+from fairlane.operations.tokens import Ending, Minted, insert_tokens, retire_all
 
 if TYPE_CHECKING:
     from fairlane.protocol.replies import Reply
@@ -22,4 +22,4 @@ def follow_up(queue: str, *replies: tuple[str, Reply]) -> list[Call[Any]]:
             ended.append((request_id, reply.summary))
         elif reply.has_tokens and (tokens := reply.tokens):
             minted.append((request_id, tokens))
-    return [*insert_all(queue, minted), *retire_all(queue, ended)]
+    return [*insert_tokens(queue, minted), *retire_all(queue, ended)]

@@ -363,7 +363,7 @@ class Measured:
         return [("waited", self.waited), ("ran", self.ran)]
 
 
-def tally(
+def add_stats(
     queue: str,
     priority: int,
     waited: Mapping[int, int],
@@ -394,7 +394,7 @@ async def tally_timeout(queue: str, request_id: str) -> None:
     """Adds a call of the handler that was killed: its process cannot report it."""
     (priority,) = await read(request_id, "priority")
     if priority:
-        await Batch(tally(queue, int(priority), {}, {}, {"failed": 1, "timeouts": 1}))
+        await Batch(add_stats(queue, int(priority), {}, {}, {"failed": 1, "timeouts": 1}))
 
 
 async def read_stats(queue: str) -> dict[int, Measured]:

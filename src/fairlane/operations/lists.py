@@ -284,7 +284,7 @@ class ForwardState(NamedTuple):
         )
 
 
-async def next_flight(
+async def next_forward(
     source: str, owner: str, lease_ms: int, fresh: str, landed: Flight | None = None
 ) -> Flight | Standby:
     """Settles what has landed, takes or extends the lease, and returns the next batch.
@@ -346,7 +346,7 @@ async def land(target: str, flight: Flight) -> Landing:
     return Landing(reply.word, reply.pushed if reply.is_ok else 0)
 
 
-async def restart(source: str, epoch: str, fresh: str, reason: Disagreement) -> None:
+async def restart_forward(source: str, epoch: str, fresh: str, reason: Disagreement) -> None:
     """Begins another epoch, unless another forwarder has begun one; the reason is recorded."""
     state = (keys.forward_state(source),)
     await scripts.restart_forward(state, epoch=epoch, fresh=fresh, reason=reason)
@@ -443,18 +443,18 @@ class Backlog(NamedTuple):
     outs: tuple[int, ...]
 
 
-async def hand_over(route: Route, block_s: float, tracking: Tracking | None = None) -> int | None:
+async def fan_out(route: Route, block_s: float, tracking: Tracking | None = None) -> int | None:
     """Hands over up to 100 messages and 1 MiB, oldest first; returns how many.
 
     None = no message was there. 0 = another process, or the first copy of a repeated call, has
     handed them over, so there may be more. If none is there, waits up to `block_s` seconds for one.
     Raises InvalidArgument if one of the keys holds no list; nothing is changed then.
     """
-    messages = await _claim(route)
+    messages = await _claim_messages(route)
     if not messages and block_s > 0:
         source, pending = keys.raw(route.source), keys.raw(route.pending)
         await Command(b"BLMOVE", source, pending, b"RIGHT", b"LEFT", block_s)
-        messages = await _claim(route)
+        messages = await _claim_messages(route)
     if not messages:
         return None
     outs = [keys.raw(name) for name in route.outs]
@@ -479,7 +479,7 @@ async def hand_over(route: Route, block_s: float, tracking: Tracking | None = No
     return moved
 
 
-async def _claim(route: Route) -> list[bytes]:
+async def _claim_messages(route: Route) -> list[bytes]:
     used = keys.raw(route.source), keys.raw(route.pending)
     most = max(1, min(HAND_OVER_BATCH, _MOST_PUSHES // len(route.outs)))
     reply = await scripts.claim_messages(used, most=most)

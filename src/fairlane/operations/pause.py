@@ -70,7 +70,7 @@ def check_period(for_s: float | None) -> int:
 
 async def pause_queue(queue: str, for_s: float | None = None) -> QueuePause:
     """Pauses a queue for so many seconds; None = until it is resumed. Raises InvalidArgument."""
-    reply = await _set(queue, check_period(for_s))
+    reply = await _pause_queue(queue, check_period(for_s))
     return QueuePause(reply.paused_until, reply.now)
 
 
@@ -80,11 +80,11 @@ async def resume_queue(queue: str) -> bool:
     The state is read first: the reply to a repeated resume would name what the first one left.
     """
     before = await read_pause(queue)
-    await _set(queue, 0)
+    await _pause_queue(queue, 0)
     return before.is_paused
 
 
-async def _set(queue: str, period: int) -> PauseQueueReply:
+async def _pause_queue(queue: str, period: int) -> PauseQueueReply:
     call = scripts.pause_queue((keys.conf(queue),), period=period, longest=ENDLESS_MS)
     return await call
 

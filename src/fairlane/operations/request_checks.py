@@ -413,14 +413,14 @@ async def forgotten(page: Page) -> list[Finding]:
     return [
         Finding(
             *("forgotten", BAD, "is not in `active`", "put it there", name),
-            partial(_restore, page.queue, name),
+            partial(_restore_active, page.queue, name),
         )
         for name, state in zip(missing, states, strict=True)
         if state is not None and state.decode() not in ENDED_STATES
     ]
 
 
-async def _restore(queue: str, name: str) -> None:
+async def _restore_active(queue: str, name: str) -> None:
     active = keys.active(queue)
     # TIME goes to the node of the step with a key: `active` uses that node's clock.
     _, (seconds, _) = await Batch([Command(b"EXISTS", active), Command(b"TIME")])

@@ -65,7 +65,7 @@ async def requeue_ended(
                 raise none_with(parent, choice, missing)
             return begun or (parent, 0)
         new_id = await _new_id(parent, choice, chosen)
-        if await _claim(parent, new_id, choice, chosen):
+        if await _claim_dead(parent, new_id, choice, chosen):
             await _finish(parent, stored, new_id)
             return new_id, len(chosen)
 
@@ -99,7 +99,7 @@ def _hash_of(choice: DeadChoice) -> str:
     return hashlib.sha256(repr(what).encode()).hexdigest()[:20]
 
 
-async def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> bool:
+async def _claim_dead(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> bool:
     """Claims all chosen ones, finally; False if another caller has claimed some of them."""
     count = len(chosen)
     for first in range(0, count, dead_letters.CALL):
@@ -310,10 +310,10 @@ async def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> tuple[str, 
     chosen, missing = await choose(request_id, choice)
     if missing:
         raise none_with(request_id, choice, missing)
-    return await _requeue(request_id, choice, chosen)
+    return await _requeue_dead(request_id, choice, chosen)
 
 
-async def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> tuple[str, int]:
+async def _requeue_dead(request_id: str, choice: DeadChoice, chosen: Chosen) -> tuple[str, int]:
     """Requeues the chosen ones; chooses once more if the request has ended meanwhile."""
     moved: int = 0
     first: int = 0

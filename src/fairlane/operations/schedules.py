@@ -408,7 +408,7 @@ def keys_of(queue: str) -> tuple[bytes, ...]:
     return *keys.schedules(queue), keys.firing(queue)
 
 
-async def put(queue: str, name: str, wanted: Definition) -> Schedule:
+async def put_schedule(queue: str, name: str, wanted: Definition) -> Schedule:
     """Adds a schedule, or gives an existing one this definition; returns it.
 
     The first tick is later than now. An existing schedule keeps its next tick, which may be a
@@ -450,7 +450,7 @@ def _line_of(one: Definition) -> tuple[str, str]:
 async def register(queue: str, wanted: Mapping[str, Definition]) -> list[str]:
     """Adds the schedules of apps; returns those of apps that are in Redis and not wanted here."""
     for name, definition in wanted.items():
-        await put(queue, name, definition)
+        await put_schedule(queue, name, definition)
     names = await _names_of_apps(queue)
     return sorted(names - wanted.keys())
 
@@ -477,7 +477,7 @@ async def resume(queue: str, name: str) -> Schedule:
     return await _set_tick(queue, name, is_paused=False)
 
 
-async def remove(queue: str, name: str) -> None:
+async def drop_schedule(queue: str, name: str) -> None:
     """Removes a schedule; its requests stay. Raises ScheduleNotFound.
 
     The schedule is read first, because the reply to a repeated removal would be that there is none.

@@ -112,10 +112,10 @@ def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
 
 async def set_shards(queue: str, shards: Shards) -> ShardLayout:
     """Spreads a queue: new requests immediately, existing ones by `move`."""
-    return await _set(queue, shards.text)
+    return await _set_shards(queue, shards.text)
 
 
-async def _set(queue: str, text: str, since: str = "") -> ShardLayout:
+async def _set_shards(queue: str, text: str, since: str = "") -> ShardLayout:
     call = scripts.set_shards((keys.conf(queue),), shards=text, since=since)
     reply = await call
     return ShardLayout(Shards.of(reply.shards), Shards.of(reply.left), int(reply.since))
@@ -146,7 +146,7 @@ async def move(queue: str) -> int:
 
 async def _forget(queue: str, spread: ShardLayout) -> None:
     """Forgets shards that were left, and their stale tokens, unless the layout has changed."""
-    found = await _set(queue, "=", str(spread.since))
+    found = await _set_shards(queue, "=", str(spread.since))
     if found.since == spread.since and not found.left.numbers:
         await Batch(
             [
@@ -160,7 +160,7 @@ async def _forget(queue: str, spread: ShardLayout) -> None:
         )
 
 
-async def move_one(queue: str, request_id: str, present: Shards) -> None:
+async def change_shards(queue: str, request_id: str, present: Shards) -> None:
     """Moves one request whose tokens are in a shard that no worker pops."""
     call = scripts.change_shards(keys.request_keys(request_id), shards=present.turned(request_id))
     await _dispatch(queue, [(request_id, await call)])

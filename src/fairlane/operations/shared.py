@@ -83,25 +83,25 @@ async def read_shared(run: str) -> dict[str, Any]:
 
 async def set_value(run: str, name: str, value: Any) -> None:
     """Sets a value. Raises InvalidArgument, and RequestNotFound if the run is not there."""
-    await _change(run, "set", name, value_text(name, value))
+    await _change_shared(run, "set", name, value_text(name, value))
 
 
 async def drop_value(run: str, name: str) -> None:
     """Removes a value, if it is there. Raises the same as set_value."""
-    await _change(run, "drop", name)
+    await _change_shared(run, "drop", name)
 
 
 async def add_to_value(run: str, name: str, by: int) -> int:
     """Adds to a whole number, which is 0 at first; returns the sum. Raises as set_value does."""
     if isinstance(by, bool) or not isinstance(by, int) or abs(by) > _LARGEST:
         raise InvalidArgument(f"addition of {by!r} is not valid: a whole number is expected")
-    return int((await _change(run, "add", name, str(by)))[1])
+    return int((await _change_shared(run, "add", name, str(by)))[1])
 
 
 async def swap_value(run: str, name: str, expected: Any, value: Any) -> bool:
     """Sets a value if it is the expected one, None = there is none; returns whether it was."""
     wanted = _MISSING if expected is None else value_text(name, expected)
-    word, _ = await _change(run, "swap", name, value_text(name, value), wanted)
+    word, _ = await _change_shared(run, "swap", name, value_text(name, value), wanted)
     return word == "ok"
 
 
@@ -156,7 +156,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-async def _change(
+async def _change_shared(
     run: str, how: str, name: str, value: str = "", expected: str = _MISSING
 ) -> tuple[str, str]:
     """Makes one change; returns the word of the reply and its text."""

@@ -113,7 +113,7 @@ class Upkeep:
         An error of a duty stops neither the other duties nor the caller: it is returned. Raises
         RedisError if the queue can't be read.
         """
-        reply = await self._ask(taker)
+        reply = await self._stand_in(taker)
         failure: FairlaneError | None = None
         for duty in self._due(reply) if reply.leads else ():
             try:
@@ -122,7 +122,7 @@ class Upkeep:
                 failure = failure or error
         return reply, failure
 
-    async def _ask(self, taker: str) -> StandInReply:
+    async def _stand_in(self, taker: str) -> StandInReply:
         names = (
             *(keys.workers(self._queue), keys.active(self._queue), keys.delayed(self._queue)),
             *(keys.conf(self._queue), keys.schedules(self._queue)[1], keys.firing(self._queue)),
@@ -138,7 +138,7 @@ class Upkeep:
             duties.append(partial(workers.promote, self._queue, shards))
         if 0 < reply.active_due <= reply.now:
             duties.append(partial(look_after_and_feed, self._queue))
-            duties.append(partial(admission.recount, self._queue))
+            duties.append(partial(admission.report_backlog, self._queue))
         if 0 < reply.tick_due <= reply.now:
             duties.append(partial(fire, self._queue))
         if reply.audits:
@@ -282,7 +282,7 @@ async def exchange_tokens(
     try:
         if rate is not None:
             words, wait_s = await _allowed(popped, rate)
-        raw = await tokens.resolve(taker.queue, popped.lane, words)
+        raw = await tokens.take_turns(taker.queue, popped.lane, words)
     except FairlaneError as error:  # the audit adds the placeholders that are missing
         return Round([], error)
     found, failure, used = await _exchange(taker, raw, visible_ms)

@@ -27,10 +27,10 @@ _MOST_ENDINGS = 80
 
 def insert(queue: str, request_id: str, tokens: list[Any]) -> list[Call[Any]]:
     """Returns the calls that dispatch the tokens of one request, as mint returned them."""
-    return insert_all(queue, [(request_id, tokens)]) if tokens else []
+    return insert_tokens(queue, [(request_id, tokens)]) if tokens else []
 
 
-def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call[Any]]:
+def insert_tokens(queue: str, minted: Iterable[Minted]) -> list[Call[Any]]:
     """Returns the calls that dispatch the tokens of many requests, few calls of bounded size."""
     calls: list[Call[Any]] = []
     parts: dict[bytes, Part] = {}  # by lane
@@ -59,7 +59,7 @@ def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call[Any]]:
                 part[0].append(token)
                 size += 1
     calls = [*calls, *_insertions(queue, parts)] if parts else calls
-    return [*add(queue, placed), *calls] if placed else calls
+    return [*add_turns(queue, placed), *calls] if placed else calls
 
 
 def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call[Any]]:
@@ -208,7 +208,7 @@ _MOST_ROWS = 250
 _PAGE = 1000
 
 
-def add(queue: str, placed: Mapping[bytes, Sequence[Arg]]) -> list[Call[Any]]:
+def add_turns(queue: str, placed: Mapping[bytes, Sequence[Arg]]) -> list[Call[Any]]:
     """Returns the calls that add the tokens of each lane; their placeholders follow them."""
     calls: list[Call[Any]] = []
     for number, tokens in placed.items():
@@ -222,7 +222,7 @@ def add(queue: str, placed: Mapping[bytes, Sequence[Arg]]) -> list[Call[Any]]:
     return calls
 
 
-async def resolve(queue: str, lane: bytes, popped: list[bytes]) -> list[bytes]:
+async def take_turns(queue: str, lane: bytes, popped: list[bytes]) -> list[bytes]:
     """Returns the words popped from a lane, with tokens in place of the placeholders.
 
     There may be fewer tokens than placeholders.
@@ -272,7 +272,7 @@ async def read(queue: str, lane: int, tenants: Iterable[str]) -> list[bytes]:
     return found
 
 
-def charge(queue: str, costs: Iterable[tuple[int, str, int, int]]) -> list[Call[Any]]:
+def charge_turns(queue: str, costs: Iterable[tuple[int, str, int, int]]) -> list[Call[Any]]:
     """Returns the calls that charge what turns have cost.
 
     Each row is a lane, the turn's share and tenant, the number of turns, and tenths of ms.

@@ -196,17 +196,17 @@ async def fetch(
             f"redelivery after {redeliver_s!r} s is not valid: "
             f"0 to {_LONGEST_REDELIVER_S:,} s are expected"
         )
-    taken = await _fetch(topic, subscriber, count, redeliver_s)
+    taken = await _take_messages(topic, subscriber, count, redeliver_s)
     if taken.messages or wait_s <= 0:
         return taken.messages
     stream, _ = keys.topic(topic)
     block_ms = max(1, int(min(wait_s, redeliver_s or wait_s, settings.BLOCK_MS / 1000) * 1000))
     block = (b"XREAD", b"COUNT", 1, b"BLOCK", block_ms, b"STREAMS", stream, taken.newest)
     await Command(*block)
-    return (await _fetch(topic, subscriber, count, redeliver_s)).messages
+    return (await _take_messages(topic, subscriber, count, redeliver_s)).messages
 
 
-async def _fetch(topic: str, subscriber: str, count: int, redeliver_s: float) -> _Taken:
+async def _take_messages(topic: str, subscriber: str, count: int, redeliver_s: float) -> _Taken:
     call = scripts.take_messages(
         keys.topic(topic), subscriber=subscriber, most=count, redeliver=int(redeliver_s * 1000)
     )

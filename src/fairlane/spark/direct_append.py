@@ -119,7 +119,7 @@ async def _give_up(request_id: str, digest: str) -> None:
         await cancel(request_id, FAILED, queue=queue)
 
 
-def by_id(
+def append_unique(
     request_id: str, ids: bytes, packed: bytes, txn: Txn, retain_ms: int
 ) -> Call[AppendUniqueReply]:
     """Returns the call that adds packed sub-requests, each if its id (packed, too) is new."""
@@ -128,7 +128,7 @@ def by_id(
     return scripts.append_unique(names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed)
 
 
-def by_place(
+def append_partition(
     request_id: str, partition: int, first: int, packed: bytes, txn: Txn
 ) -> Call[AppendPartitionReply]:
     """Returns the call that adds packed sub-requests after the first `first` of a partition."""
@@ -143,7 +143,7 @@ def by_place(
 
 
 async def add(request_id: str, queue: str, call: Call[Any], txn: Txn, max_waiting: int = 0) -> int:
-    """Sends a call of by_id or by_place; returns how many sub-requests were new.
+    """Sends a call of append_unique or append_partition; returns how many sub-requests were new.
 
     With `max_waiting` it returns when at most that many of the request's sub-requests wait for
     a worker. The request stays open meanwhile. Raises RequestExists (it is sealed),

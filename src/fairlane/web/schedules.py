@@ -83,7 +83,7 @@ async def add(site: Site, call: Call) -> Response:
     bodies = map(to_bytes, given.bodies)
     wanted = define(cron=given.cron, bodies=bodies, **own, **given.given())
     return answer(
-        _row(await site.queue.driver.run(change.put(site.queue.name, given.name, wanted)))
+        _row(await site.queue.driver.run(change.put_schedule(site.queue.name, given.name, wanted)))
     )
 
 

@@ -392,7 +392,7 @@ class Maintenance:
         self._driver.run(workers.look_after(self._queue, failed=failed, fed=fed))
         self._feed_from_now(fed)
         self._log_once(failed)
-        self._driver.run(admission.recount(self._queue))
+        self._driver.run(admission.report_backlog(self._queue))
         return NEVER
 
     def _feed_from_now(self, found: list[str]) -> None:

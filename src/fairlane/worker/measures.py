@@ -7,8 +7,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common import clock
-from fairlane.operations.lease import tally
-from fairlane.operations.tokens import charge
+from fairlane.operations.lease import add_stats
+from fairlane.operations.tokens import charge_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,9 +89,9 @@ class Metrics:
             *(
                 call
                 for priority, (waited, ran, counts) in found.items()
-                for call in tally(self._queue, priority, waited, ran, counts)
+                for call in add_stats(self._queue, priority, waited, ran, counts)
             ),
-            *charge(self._queue, rows),
+            *charge_turns(self._queue, rows),
         ]
 
 

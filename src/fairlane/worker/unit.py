@@ -376,7 +376,7 @@ class FollowUps:
         if self.minted:
             if self.on_delay is not None and (delay := shortest_delay(self.minted)):
                 self.on_delay(delay)
-            calls += tokens.insert_all(self.queue, self.minted)
+            calls += tokens.insert_tokens(self.queue, self.minted)
             self.minted = []
         if self.endings:
             calls += tokens.retire_all(self.queue, self.endings)
@@ -559,7 +559,7 @@ async def acquire(
     """
     if tokens.PLACEHOLDER in raw:
         await dispatch(unit, returned)  # before anything can fail
-        raw = await tokens.resolve(unit.queue, returned.lane, raw)
+        raw = await tokens.take_turns(unit.queue, returned.lane, raw)
     sent, pending = clock.mono_s(), _begin_all(unit, raw, share, most)
     if not pending:
         return Acquired(returned.lane)

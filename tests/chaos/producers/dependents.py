@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlane import Flow
-from fairlane.operations.schedules import define, put, request_id
+from fairlane.operations.schedules import define, put_schedule, request_id
 from fairlane.protocol import keys
 from tests.chaos.check import Report, leftovers
 from tests.chaos.scenes import SETTLE_S, Scale, Scene, stage
@@ -78,7 +78,7 @@ def _owe(scene: Scene, count: int) -> dict[str, list[bytes]]:
     definition = define(cron=line, bodies=[b"0"], missed="all", most=TICKS)
     first = int(begin.timestamp() * 1000)
     for number in range(count):
-        scene.queue.driver.run(put(name, f"s{number}", definition))
+        scene.queue.driver.run(put_schedule(name, f"s{number}", definition))
     scene.client.zadd(keys.schedules(name)[1], {f"s{number}": first for number in range(count)})
     ticks = [first + minute * _MINUTE_MS for minute in range(TICKS)]
     ids = [request_id(name, f"s{number}", tick) for number in range(count) for tick in ticks]

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from fairlane.drivers.sync import SyncDriver
-from fairlane.operations.lease import tally
+from fairlane.operations.lease import add_stats
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def measure(redis_url: str) -> None:
     with closing(SyncDriver(redis_url)) as driver:
-        for call in tally("req", 5, {100: 99, 90_000: 1}, {1500: 100}, {"failed": 3}):
+        for call in add_stats("req", 5, {100: 99, 90_000: 1}, {1500: 100}, {"failed": 3}):
             driver.run(once(call))
 
 

@@ -13,7 +13,7 @@ import pytest
 from fairlane.drivers.sync import SyncDriver
 from fairlane.lists.fanout import Fanout
 from fairlane.lists.service import FanoutOptions
-from fairlane.operations.lists import hand_over
+from fairlane.operations.lists import fan_out
 from fairlane.protocol.steps import Call
 from tests.cli.lists.running import Crew
 from tests.support.wait import wait_until
@@ -139,14 +139,14 @@ def test_until_idle_goes_on_though_another_fan_out_was_first(
     other = SyncDriver(redis_url)
 
     def second(route: Route, *given: Any) -> Any:
-        operation, reply = hand_over(route, *given), None
+        operation, reply = fan_out(route, *given), None
         while True:
             try:
                 step: Any = operation.send(reply)
             except StopIteration as end:
                 return end.value
             if isinstance(step, Call) and step.script.name == "fan_out" and not lists.llen("a"):
-                other.run(hand_over(route, 0.0))
+                other.run(fan_out(route, 0.0))
             reply = yield step
 
     lists.lpush("in", *range(150))

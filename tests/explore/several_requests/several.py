@@ -124,7 +124,7 @@ async def _schedule(role: Role, _: tuple[Any, ...]) -> Any:
             line = LINES[role.option("ticks")]
             given: dict[str, Any] = {"limit": 1, "attempts": 2, "backoff_s": (1.0, 1.0)}
             definition = define(cron=line, bodies=[b"0"], missed="all", **given)
-            await schedules.put(QUEUE, SCHEDULE, definition)
+            await schedules.put_schedule(QUEUE, SCHEDULE, definition)
         else:
             await getattr(schedules, word)(QUEUE, SCHEDULE)
 

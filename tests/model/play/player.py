@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.operations.fire import fire
 from fairlane.operations.hand_over import DEAD, DONE, JOINING, hand_over
-from fairlane.operations.schedules import remove
+from fairlane.operations.schedules import drop_schedule
 from fairlane.protocol import keys
 from tests.model.plain.book import DAY_MS, QUEUE, Book, Logged
 from tests.model.plain.distinct import with_ids
@@ -481,7 +481,7 @@ class Player:
         self.pause_queue(0)
         Acting(self, fire(QUEUE)).go_on()
         for name in list(self.book.schedules.stored):
-            Acting(self, remove(QUEUE, name)).go_on()
+            Acting(self, drop_schedule(QUEUE, name)).go_on()
         for _ in range(ROUNDS):
             if not self.book.live:
                 break

@@ -195,7 +195,7 @@ class Operations(Base):
         definition = define(
             cron=line, bodies=[b"t"], missed=missed, most=most, priority=3 + n % 3, retain_s=3_600
         )
-        self.act(schedules.put(QUEUE, pick(SCHEDULES, n), definition), steps)
+        self.act(schedules.put_schedule(QUEUE, pick(SCHEDULES, n), definition), steps)
 
     @precondition(has_schedules)
     @step(n=which, what=st.sampled_from(("pause", "resume", "remove")), steps=cuts)

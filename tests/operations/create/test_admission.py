@@ -314,7 +314,7 @@ def test_the_count_follows_the_work_without_any_refusal(queue: Queue, lane: Lane
     lane.client.zadd(keys.active("req"), {"r3": 1, "intent": 1})
     work_off_one(queue)
     queue.request("r2").cancel()
-    queue.driver.run(admission.recount("req"))
+    queue.driver.run(admission.report_backlog("req"))
     left = queue.request("r1").progress().left
     assert waiting(queue) == left < 10
     lane.client.zrem(keys.active("req"), "intent", "r3")
@@ -326,7 +326,7 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_count(queue: Queue, lan
     lane.client.zadd(keys.active("req"), {"broken": 1})
     lane.client.set("req:{broken}", "no hash")
     work_off_one(queue)
-    queue.driver.run(admission.recount("req"))
+    queue.driver.run(admission.report_backlog("req"))
     assert waiting(queue) < 10
     lane.client.delete("req:{broken}")
     lane.client.zrem(keys.active("req"), "broken")
@@ -393,7 +393,7 @@ def test_many_producers_never_pass_the_bound_together(redis_url: str, queue: Que
 def test_the_same_again_after_a_recount_counts_once(queue: Queue):
     queue.submit_request([b"a", b"b"], id="r1")
     queue.set_max_waiting(100)
-    queue.driver.run(admission.recount("req"))
+    queue.driver.run(admission.report_backlog("req"))
     queue.submit_request([b"a", b"b"], id="r1")
     assert waiting(queue) == 2
 
@@ -401,9 +401,9 @@ def test_the_same_again_after_a_recount_counts_once(queue: Queue):
 def test_without_a_bound_a_recount_reads_the_bound_only(queue: Queue):
     """The leader recounts after each check of requests."""
     queue.submit_request(numbered(3), id="r1")
-    assert watch(queue.driver, admission.recount("req"))[1] == ["HGET"]
+    assert watch(queue.driver, admission.report_backlog("req"))[1] == ["HGET"]
     queue.driver.run(admission.set_max_waiting("req", 100))
-    assert watch(queue.driver, admission.recount("req"))[1] == [
+    assert watch(queue.driver, admission.report_backlog("req"))[1] == [
         "HGET",
         "ZRANGE",
         "1 HMGET",

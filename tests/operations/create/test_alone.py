@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisFull
-from fairlane.operations.create import announce, create_each
+from fairlane.operations.create import create_each, intend
 from fairlane.operations.new_request import Digest, NewRequest
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
@@ -100,7 +100,7 @@ def test_what_a_full_redis_refused_leaves_nothing(lane: Lane):
 def test_an_intent_that_was_taken_back_is_not_used_again(lane: Lane, times: int):
     """Each try is announced again, because the auditor needs an intent for what is written."""
     policy = Policy()
-    _, (intent,) = lane.run(announce(policy, ["r1"]))
+    _, (intent,) = lane.run(intend(policy, ["r1"]))
     operation = chunk_of("r1", policy, max_wait_s=60, announced=intent)
     total, names = refused(lane.driver, operation, "enqueue")
     first = ["confirm", "drop_active", "pause"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.operations.create import Intent, announce, create_each, restore, withdraw
+from fairlane.operations.create import Intent, create_each, intend, restore, withdraw
 from fairlane.operations.new_request import Digest, NewRequest
 from fairlane.operations.tokens import drop_active
 from fairlane.options import Policy
@@ -32,7 +32,7 @@ either_step = pytest.mark.parametrize("undo", [withdraw, put_back], ids=["withdr
 
 def announced(driver: SyncDriver) -> Intent:
     """Announces one more producer of r1."""
-    _, (intent,) = driver.run(announce(Policy(), ["r1"]))
+    _, (intent,) = driver.run(intend(Policy(), ["r1"]))
     return intent
 
 

@@ -109,7 +109,7 @@ def test_a_subscriber_whose_messages_were_deleted_unread_is_found_until_it_reads
 
 def test_a_forwarded_list_without_a_forwarder_is_found(lane: Lane):
     lane.client.lpush("orders", "a", "b")
-    lane.run(lists.next_flight("orders", "me", 10_000, "e"))
+    lane.run(lists.next_forward("orders", "me", 10_000, "e"))
     assert found(lane, 0) == []  # it has the lease
     one = the_one(lane, MINUTE)
     assert (one.severity, one.subject) == (WARN, "list orders")
@@ -123,8 +123,8 @@ def test_a_forwarded_list_without_a_forwarder_is_found(lane: Lane):
     ("reason", "words"), [("gap", "the target had lost"), ("diverged", "the source was set back")]
 )
 def test_servers_that_disagreed_are_a_note(lane: Lane, reason: Any, words: str):
-    lane.run(lists.next_flight("orders", "me", 0, "e"))
-    lane.run(lists.restart("orders", "e", "f", reason))
+    lane.run(lists.next_forward("orders", "me", 0, "e"))
+    lane.run(lists.restart_forward("orders", "e", "f", reason))
     one = the_one(lane, 2 * HOUR)
     assert (one.severity, one.remedy) == (NOTE, "")
     assert one.what.startswith("its numbers began again 1 time, last ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.operations.lease import all_of, forget_stats, read_stats, tally
+from fairlane.operations.lease import add_stats, all_of, forget_stats, read_stats
 from tests.support.scripts.requests import once
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def send(driver: SyncDriver, priority: int, waited: dict, ran: dict, **counts: int) -> int:
-    calls = tally("req", priority, waited, ran, counts)
+    calls = add_stats("req", priority, waited, ran, counts)
     for call in calls:
         driver.run(once(call))
     return len(calls)
@@ -42,7 +42,7 @@ def test_of_an_unused_queue_there_are_no_statistics(driver: SyncDriver):
 
 
 def test_nothing_measured_is_nothing_sent():
-    assert tally("req", 5, {}, {}, {"failed": 0}) == []
+    assert add_stats("req", 5, {}, {}, {"failed": 0}) == []
 
 
 def test_any_number_of_values_fits_into_bounded_calls(driver: SyncDriver):

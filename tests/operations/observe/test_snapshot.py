@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.errors import RedisError
 from fairlane.operations import observe
-from fairlane.operations.lease import tally
+from fairlane.operations.lease import add_stats
 from fairlane.operations.observe import read_servers
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
@@ -125,8 +125,8 @@ def test_workers_are_totalled_and_a_late_one_counts_apart(queue: Queue, redis_cl
 
 
 def test_what_workers_measured_is_cumulative(queue: Queue, driver: SyncDriver):
-    driver.run(once(Batch(tally("req", 7, {10: 2}, {500: 2}, {"failed": 1}))))
-    driver.run(once(Batch(tally("req", 7, {30: 1}, {500: 1}, {}))))
+    driver.run(once(Batch(add_stats("req", 7, {10: 2}, {500: 2}, {"failed": 1}))))
+    driver.run(once(Batch(add_stats("req", 7, {30: 1}, {500: 1}, {}))))
     measured = queue.snapshot().measured[7]
     assert (measured.waited.count, measured.ran.count) == (3, 3)
     assert measured.counts["failed"] == 1

@@ -55,9 +55,9 @@ def test_a_schedule_is_added_listed_and_removed(tidy: Queue):
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_removal_whose_replies_are_lost_finds_the_schedule(tidy: Queue, lost: int):
     add(tidy)
-    Forgetful(tidy.driver, None, lost).run(change.remove("req", "daily"))
+    Forgetful(tidy.driver, None, lost).run(change.drop_schedule("req", "daily"))
     with pytest.raises(ScheduleNotFound):
-        Forgetful(tidy.driver, None, lost).run(change.remove("req", "daily"))
+        Forgetful(tidy.driver, None, lost).run(change.drop_schedule("req", "daily"))
 
 
 def test_schedules_are_listed_next_one_first_and_paused_ones_last(tidy: Queue):
@@ -88,7 +88,7 @@ def test_a_change_does_not_resume_a_paused_schedule(tidy: Queue):
 def test_a_put_that_another_caller_overtakes_begins_again(tidy: Queue):
     """The other caller changes the schedule between the read and the write."""
     wanted = define(cron="0 9 * * *", bodies=[b"mine"])
-    operation = change.put("req", "daily", wanted)
+    operation = change.put_schedule("req", "daily", wanted)
     reply = tidy.driver.run(once(operation.send(None)))
     add(tidy, cron="0 1 * * *")
     assert rest_of(tidy, operation, reply).cron == "0 9 * * *"

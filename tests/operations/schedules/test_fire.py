@@ -76,7 +76,7 @@ class Ticking:
         return self.driver.run(at(self.now, operation))
 
     def put(self, name: str = "s", **given: Any) -> None:
-        self.run(schedules.put("req", name, daily(**given)))
+        self.run(schedules.put_schedule("req", name, daily(**given)))
 
     def fire(self, skip: int = 0) -> Fired:
         fired = self.run(fire("req", skip))
@@ -508,7 +508,7 @@ def test_nothing_is_left_of_a_tick_that_was_submitted(ticking: Ticking):
     ticking.now += DAY
     ticking.fire()
     assert b"s" not in ticking.client.hgetall(keys.firing("req"))
-    ticking.run(schedules.remove("req", "s"))
+    ticking.run(schedules.drop_schedule("req", "s"))
     assert not ticking.client.exists(keys.firing("req"))
 
 

@@ -517,7 +517,7 @@ def test_a_commit_waits_for_room_in_a_queue_with_a_bound(driver: SyncDriver, que
         if isinstance(step, Pause):
             pauses.append(step.seconds)
             work_off(driver)
-            driver.run(admission.recount("req"))
+            driver.run(admission.report_backlog("req"))
         return isinstance(step, Pause)
 
     share = writer.stage("r1", PARTITIONS)

@@ -16,9 +16,9 @@ from fairlane.spark.commit import Txn, pack, seal, seal_all
 from fairlane.spark.direct_append import (
     abort_live,
     add,
+    append_partition,
+    append_unique,
     begin_live,
-    by_id,
-    by_place,
     end_live,
     start_live,
 )
@@ -51,9 +51,9 @@ def test_rows_join_by_their_place_once(driver: SyncDriver, redis_client: redis.R
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     for _ in range(2):
-        call = by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE)
+        call = append_partition("r1", 0, 0, pack([b"a", b"b"]), LIVE)
         driver.run(add("r1", "req", call, LIVE))
-    assert driver.run(add("r1", "req", by_place("r1", 0, 2, pack([b"c"]), LIVE), LIVE)) == 1
+    assert driver.run(add("r1", "req", append_partition("r1", 0, 2, pack([b"c"]), LIVE), LIVE)) == 1
     driver.run(seal("r1", "req"))
     driver.run(seal("r1", "req"))
     assert waiting_bodies(redis_client, "r1") == [b"a", b"b", b"c"]
@@ -65,7 +65,7 @@ def begin(driver: SyncDriver, request_id: str = "r1", bodies: tuple[bytes, ...] 
     """Begins a request and adds these rows."""
     driver.run(begin_live(request_id, Policy(), LIVE, by_ids=False))
     if bodies:
-        call = by_place(request_id, 0, 0, pack([*bodies]), LIVE)
+        call = append_partition(request_id, 0, 0, pack([*bodies]), LIVE)
         driver.run(add(request_id, "req", call, LIVE))
 
 
@@ -160,11 +160,11 @@ def test_rows_join_by_their_id_once_from_any_transaction(
     for name in ("t1", "t2"):
         txn = Txn(name, seal=True)
         driver.run(begin_live("r1", Policy(), txn, by_ids=True))
-        call = by_id("r1", pack([b"1", b"2"]), pack([b"a", name.encode()]), txn, DAY)
+        call = append_unique("r1", pack([b"1", b"2"]), pack([b"a", name.encode()]), txn, DAY)
         driver.run(add("r1", "req", call, txn))
     driver.run(seal("r1", "req"))
     assert waiting_bodies(redis_client, "r1") == [b"a", b"t1"]
-    call = by_id("r1", pack([b"3"]), pack([b"c"]), LIVE, DAY)
+    call = append_unique("r1", pack([b"3"]), pack([b"c"]), LIVE, DAY)
     with pytest.raises(RequestExists, match="takes no more rows"):
         driver.run(add("r1", "req", call, LIVE))
 
@@ -174,7 +174,7 @@ def test_an_add_waits_while_too_many_sub_requests_wait_and_keeps_the_request_ope
 ):
     """However long it waits, the auditor must not take it for abandoned."""
     begin(driver, bodies=())
-    call = by_place("r1", 0, 0, pack([b"a"] * 9), LIVE)
+    call = append_partition("r1", 0, 0, pack([b"a"] * 9), LIVE)
     waits = []
 
     def see(step: Step) -> bool:
@@ -192,7 +192,9 @@ def test_an_add_waits_while_too_many_sub_requests_wait_and_keeps_the_request_ope
 
 def test_a_wait_for_room_ends_when_the_request_is_cancelled(driver: SyncDriver, queue: Queue):
     begin(driver, bodies=())
-    operation = add("r1", "req", by_place("r1", 0, 0, pack([b"a"] * 9), LIVE), LIVE, max_waiting=3)
+    operation = add(
+        "r1", "req", append_partition("r1", 0, 0, pack([b"a"] * 9), LIVE), LIVE, max_waiting=3
+    )
 
     def see(step: Step) -> bool:
         if isinstance(step, Pause):
@@ -213,7 +215,7 @@ def test_an_abort_cancels_the_begun_requests_that_are_not_sealed(
     with pytest.raises(RequestExists, match=r"\(t1\)"):
         driver.run(begin_live("r1", Policy(), Txn("t2", seal=True), **NOTED))
     driver.run(begin_live("other", Policy(), Txn("t2", seal=True), **NOTED))
-    driver.run(add("r3", "req", by_place("r3", 0, 0, pack([b"a"]), LIVE), LIVE))
+    driver.run(add("r3", "req", append_partition("r3", 0, 0, pack([b"a"]), LIVE), LIVE))
     driver.run(seal("r3", "req"))
     assert redis_client.pttl(keys.begun("t1")) > 0
     driver.run(abort_live(LIVE))
@@ -277,13 +279,13 @@ def test_a_write_that_is_run_again_is_not_aborted_any_more(
 
 def test_rows_for_a_deleted_request_are_refused(driver: SyncDriver, queue: Queue):
     with pytest.raises(RequestLost, match="vanished"):
-        driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+        driver.run(add("r1", "req", append_partition("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
     with pytest.raises(RequestLost, match="vanished"):
         driver.run(seal("r1", "req"))
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     queue.request("r1").cancel("enough")
     with pytest.raises(RequestEnded, match="enough"):
-        driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+        driver.run(add("r1", "req", append_partition("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
 
 
 def test_the_records_of_rows_by_place_stay_as_long_as_their_request_may_be_open(
@@ -291,6 +293,6 @@ def test_the_records_of_rows_by_place_stay_as_long_as_their_request_may_be_open(
 ):
     txn = Txn("t1", True, open_ms=30 * DAY)
     driver.run(begin_live("r1", Policy(), txn, by_ids=False, is_noted=True))
-    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), txn), txn))
+    driver.run(add("r1", "req", append_partition("r1", 0, 0, pack([b"a"]), txn), txn))
     for key in (keys.transaction("r1", "t1"), keys.owner("r1"), keys.begun("t1")):
         assert redis_client.pttl(key) > 29 * DAY

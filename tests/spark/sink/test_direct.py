@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from fairlane.errors import RequestEnded
 from fairlane.queue import Queue
 from fairlane.spark.commit import pack
-from fairlane.spark.direct_append import add, begin_live, by_id
+from fairlane.spark.direct_append import add, append_unique, begin_live
 from fairlane.spark.options import Options
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import Added, LiveMessage, LiveStreamWriter, LiveWriter
@@ -86,7 +86,9 @@ def test_a_request_that_was_cancelled_before_its_seal_raises(
     for name in ("a", "b"):
         txn = plan.transaction("t1")
         driver.run(begin_live(name, plan.policy, txn, by_ids=True))
-        driver.run(add(name, "req", by_id(name, pack([b"1"]), pack([b"x"]), txn, 60_000), txn))
+        driver.run(
+            add(name, "req", append_unique(name, pack([b"1"]), pack([b"x"]), txn, 60_000), txn)
+        )
     Queue(driver).request("a").cancel("not needed")
     message = LiveMessage([Added("a"), Added("b")])
     if kind == "stream":

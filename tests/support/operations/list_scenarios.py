@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlane.operations import lists, topics
 from fairlane.operations.admission import place, withdraw
-from fairlane.operations.lists import Route, Tracking, hand_over, push_shortest
+from fairlane.operations.lists import Route, Tracking, fan_out, push_shortest
 from fairlane.protocol import keys
 from fairlane.protocol.keys import Namespace
 from fairlane.queue import Queue
@@ -20,13 +20,13 @@ def fans_out(driver: Any) -> None:
     route = Route(names[0], names[1], tuple(names[2:]))
     driver.client.lpush(names[0], "one", "two", "two")
     service = driver.run(lists.register(space, "box", 42, 60, 10))
-    driver.run(hand_over(route, 0.01, Tracking(space, service, 3600, 7200)))
+    driver.run(fan_out(route, 0.01, Tracking(space, service, 3600, 7200)))
     assert driver.run(lists.renew(space, service, 60))
     driver.client.lpush(space.done, *driver.client.lrange(space.messages, 0, 1))
     driver.run(lists.settle_messages(space))
     driver.client.lpush(names[0], "three")
-    driver.run(hand_over(route._replace(to="shortest"), 0.01))
-    driver.run(hand_over(route, 0.01))
+    driver.run(fan_out(route._replace(to="shortest"), 0.01))
+    driver.run(fan_out(route, 0.01))
     driver.run(lists.unregister(space, service))
 
 
@@ -36,21 +36,21 @@ def forwards(driver: Any) -> None:
     driver.client.lpush(source, "one", "two")
     landed = None
     for owner in ("a", "a", "b"):
-        flight = driver.run(lists.next_flight(source, owner, 60_000, "e", landed))
+        flight = driver.run(lists.next_forward(source, owner, 60_000, "e", landed))
         if isinstance(flight, lists.Flight):
             assert driver.run(lists.land(target, flight)).word == "ok"
             landed = flight
             driver.client.lpush(source, "three")
     driver.run(lists.wait_for_message(source, 0.01))
-    driver.run(lists.next_flight(source, "a", 0, "e", landed))
+    driver.run(lists.next_forward(source, "a", 0, "e", landed))
     driver.client.delete(keys.landed(target))
-    flight = driver.run(lists.next_flight(source, "b", 60_000, "e"))
+    flight = driver.run(lists.next_forward(source, "b", 60_000, "e"))
     assert driver.run(lists.land(target, flight)).word == "gap"
-    driver.run(lists.restart(source, flight.epoch, "f", "gap"))
+    driver.run(lists.restart_forward(source, flight.epoch, "f", "gap"))
     assert driver.run(lists.read_state(source)).restarts == 1
-    flight = driver.run(lists.next_flight(source, "b", 60_000, "e"))
+    flight = driver.run(lists.next_forward(source, "b", 60_000, "e"))
     assert driver.run(lists.land(target, flight)).word == "ok"
-    driver.run(lists.next_flight(source, "b", 0, "e", flight))
+    driver.run(lists.next_forward(source, "b", 0, "e", flight))
 
 
 def balances(driver: Any) -> None:

@@ -195,7 +195,7 @@ def pop(driver: Any) -> Token | None:
     lane = min(filled, key=LANES.index, default=None)
     raw = driver.do(Command(b"RPOP", lane)) if lane else None
     if lane and raw == tokens.PLACEHOLDER:
-        (raw,) = driver.run(tokens.resolve("req", lane, [raw])) or [None]
+        (raw,) = driver.run(tokens.take_turns("req", lane, [raw])) or [None]
     return tokens.parse(raw) if raw else None
 
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlane.metrics import BANDS, QUEUE, UP
-from fairlane.operations.lease import tally
+from fairlane.operations.lease import add_stats
 from fairlane.protocol.steps import Batch
 from fairlane.web import metrics
 from fairlane.web.site import Recent
@@ -47,8 +47,8 @@ def scrape(serving: Serving) -> tuple[str, dict[str, Samples]]:
 
 def measured(driver: SyncDriver) -> None:
     """Makes two calls of one band, and a failed one: waited 3 and 100 ms, ran 50 us and 2 s."""
-    one = tally("req", 12, {3: 1}, {50: 1}, {})
-    other = tally("req", 17, {100: 1}, {2_000_000: 1}, {"failed": 1})
+    one = add_stats("req", 12, {3: 1}, {50: 1}, {})
+    other = add_stats("req", 17, {100: 1}, {2_000_000: 1}, {"failed": 1})
 
     async def send() -> Any:
         await Batch([*one, *other])

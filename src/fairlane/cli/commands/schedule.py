@@ -107,7 +107,7 @@ def add(
     wanted = define(cron=cron, bodies=found, tz=tz, missed=missed, most=most, **options)
     wanted.policy(queue)
     with open_queue(redis, queue) as opened:
-        schedule = opened.driver.run(schedules.put(queue, name, wanted))
+        schedule = opened.driver.run(schedules.put_schedule(queue, name, wanted))
     _write(schedule, as_json=as_json)
     return 0
 
@@ -173,7 +173,7 @@ def remove(schedule: str, queue: str, redis: str | None) -> int:
     from fairlane.operations import schedules
 
     with open_queue(redis, queue) as opened:
-        opened.driver.run(schedules.remove(queue, schedule))
+        opened.driver.run(schedules.drop_schedule(queue, schedule))
     write_line("removed")
     return 0
 

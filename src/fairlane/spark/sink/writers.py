@@ -29,7 +29,7 @@ from fairlane.spark.commit import (
     stage_all,
     unstage,
 )
-from fairlane.spark.direct_append import add, begin_live, by_id, by_place
+from fairlane.spark.direct_append import add, append_partition, append_unique, begin_live
 from fairlane.spark.sink.plan import one_of, run
 from fairlane.spark.sink.rows import Group, Reader, RowBatch, pieces
 
@@ -180,9 +180,13 @@ class Adder:
         plan = self.plan
         call: Call[AppendUniqueReply] | Call[AppendPartitionReply]
         if plan.id_column:
-            call = by_id(added.request, piece.ids, piece.packed, self.txn, plan.policy.retain_ms)
+            call = append_unique(
+                added.request, piece.ids, piece.packed, self.txn, plan.policy.retain_ms
+            )
         else:
-            call = by_place(added.request, self.partition, added.rows, piece.packed, self.txn)
+            call = append_partition(
+                added.request, self.partition, added.rows, piece.packed, self.txn
+            )
         added.new += self.driver.run(
             add(added.request, plan.queue, call, self.txn, plan.max_waiting)
         )
