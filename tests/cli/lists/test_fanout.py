@@ -150,7 +150,7 @@ def test_until_idle_goes_on_though_another_fan_out_was_first(
             reply = yield step
 
     lists.lpush("in", *range(150))
-    monkeypatch.setattr("fairlane.lists.fanout.hand_over", second)
+    monkeypatch.setattr("fairlane.lists.fanout.fan_out", second)
     Fanout(redis_url, FanoutOptions("in", ("a",))).run(until_idle=True)
     other.close()
     assert lists.llen("a") == 150

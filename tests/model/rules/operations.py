@@ -198,11 +198,11 @@ class Operations(Base):
         self.act(schedules.put_schedule(QUEUE, pick(SCHEDULES, n), definition), steps)
 
     @precondition(has_schedules)
-    @step(n=which, what=st.sampled_from(("pause", "resume", "remove")), steps=cuts)
+    @step(n=which, what=st.sampled_from(("pause", "resume", "drop_schedule")), steps=cuts)
     def change_schedule(self, n: int, what: str, steps: int) -> None:
         name = pick(sorted(self.book.schedules.stored), n)
         acting = self.act(getattr(schedules, what)(QUEUE, name), steps)
-        if acting.is_over and what != "remove":
+        if acting.is_over and what != "drop_schedule":
             is_paused = self.book.schedules.stored[name].tick is None
             agree(is_paused, what == "pause", f"whether schedule {name} is paused")
         agree(isinstance(acting.error, ScheduleNotFound), False, f"{what} of {name}")

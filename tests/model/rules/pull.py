@@ -25,6 +25,8 @@ from tests.model.rules.base import MINUTE, Base, pick, step, which
 from tests.model.rules.operations import cuts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlane.operations.receipt import Receipt
     from fairlane.protocol.steps import Call, Operation
 
@@ -131,14 +133,14 @@ class Pull(Base):
     def use_receipt(self, n: int, how: str, delay: int, steps: int) -> None:
         """Settles what was taken, or asks for more time; a receipt may be used again and again."""
         receipt = pick(self.receipts(), n)
-        operations: dict[str, Operation[Any]] = {
-            "done": done(receipt, b"result", 0),
-            "dead": dead(receipt, "why dead", 0),
-            "release": release(receipt, delay),
-            "extend": extend_term(receipt, 1.0 + delay),
+        operations: dict[str, Callable[[], Operation[Any]]] = {
+            "done": lambda: done(receipt, b"result", 0),
+            "dead": lambda: dead(receipt, "why dead", 0),
+            "release": lambda: release(receipt, delay),
+            "extend": lambda: extend_term(receipt, 1.0 + delay),
         }
         owed = self.owed_by_receipt(receipt)
-        taking = self.act_as_taker(operations[how], steps)
+        taking = self.act_as_taker(operations[how](), steps)
         if not taking.is_over:
             return
         agree(type(taking.error) in {type(None), ReceiptExpired}, True, f"{how} of {receipt}")

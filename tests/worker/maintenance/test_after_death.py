@@ -64,7 +64,7 @@ class CutDriver:
             self.on_cut()
         if self.fails:
             raise RedisUnreachable("no answer")
-        return call.reply(
+        return call.read(
             [b"ok", self.leads, NOW, 0, 0, NOW, b"", b"", NOW if died else 0, 0, 0, b""]
         )
 

@@ -267,7 +267,7 @@ def test_a_beat_is_followed_by_one_pass_of_looks(quick: SlowDriver, upkeep: Main
     """There is one, however many are due: checks take time of Redis, and others work there."""
     quick.answers["look_after"] = settings.MAINTAIN_MOST
     assert upkeep._look() == NEVER
-    assert quick.began == ["look_after", "recount"]
+    assert quick.began == ["look_after", "report_backlog"]
 
 
 def test_a_look_ends_with_the_worker(quick: SlowDriver, upkeep: Maintenance, now: list[float]):
@@ -275,7 +275,7 @@ def test_a_look_ends_with_the_worker(quick: SlowDriver, upkeep: Maintenance, now
     quick.answers["look_after"] = settings.MAINTAIN_MOST
     upkeep.close()
     assert upkeep._look() == NEVER
-    assert quick.began == ["look_after", "recount"]
+    assert quick.began == ["look_after", "report_backlog"]
 
 
 def test_a_request_that_cannot_be_read_is_logged_once(
@@ -368,6 +368,7 @@ def test_no_beat_makes_an_audit_due_while_one_runs(
     upkeep.audit._at = NEVER
 
     def run(operation: Any) -> None:
+        operation.close()
         now[0] += 2 * AUDIT_S
         lead(upkeep, active=1)
 

@@ -175,7 +175,8 @@ def test_what_a_draining_worker_cannot_settle_is_reported_in_one_line(
 def test_what_cannot_be_taken_back_in_an_outage_is_reported_in_one_line(
     now: list[float], caplog: pytest.LogCaptureFixture
 ):
-    def run(_: object) -> Any:
+    def run(operation: Operation[Any]) -> Any:
+        operation.close()
         raise RedisUnreachable("Redis at h:1 does not answer")
 
     board = LeaseBoard(2)
