@@ -217,6 +217,28 @@ def test_a_function_that_is_never_called_is_left_out():
     )
 
 
+LOW = "-- Returns it.\nlocal function low(x)\n  return x\nend\n\n"
+TABLE = "local BOTH, ROW = 1, {2}  -- why\n"
+MIDDLE = "local function middle(x)\n  return low(x), ROW\nend\n"
+OTHER = "local function other(x)\n  return low(x), OTHER\nend\n"
+REST = "local OTHER = {1}\n"
+
+
+@for_each("parts", [(LOW, REST, TABLE, MIDDLE, OTHER), (REST, OTHER, TABLE, LOW, MIDDLE)])
+def test_functions_and_tables_are_sent_in_the_order_of_their_uses(parts: tuple[str, ...]):
+    """Where they are written does not count; comments between them and unused ones are left out."""
+    text = "-- of a script\n" + "".join(parts) + "return middle(low(KEYS[1]))  -- not other\n"
+    code = "".join(LOW.splitlines(keepends=True)[1:-1]) + TABLE + MIDDLE
+    assert with_functions_in_place("local a = 1\n" + text) == (
+        f"local a = 1\n{code}return middle(low(KEYS[1]))  -- not other\n"
+    )
+
+
+def test_a_comment_between_statements_is_sent():
+    text = "-- of a script\nlocal a = KEYS[1]\n\n-- of the reply\nreturn a\n"
+    assert with_functions_in_place(text) == text
+
+
 def test_a_constant_is_sent_as_its_value():
     """Texts and comments stay; what is computed from another constant is computed, too."""
     text = (
