@@ -32,7 +32,7 @@ def are_queued(
 ) -> Operation[list[bool]]:
     """Returns for each token whether its permit waits for it; `ask` sends the commands.
 
-    The first permit of a new request has no field (lua/v1/lib/permits/permits.lua). So the
+    The first permit of a new request has no field (lua/v1/lib/permits.lua). So the
     counts are read for it, too.
     """
     texts = yield from ask(

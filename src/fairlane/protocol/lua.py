@@ -6,12 +6,12 @@ A `?` behind the name of a key, `-- ids:{id}?`, marks a last key that a call may
 nil then. The line `-- Says:` lists the script's replies, see replies.py. From both follows the
 script's typed function in scripts.py.
 
-`-- @include lib/permits/mint.lua` inserts a text, each file once. Lua makes each function of a
-script anew at every call. So functions that the script does not use are left out. The line
-`-- @rare` before a function means that few calls need it: what only such functions use is made when
-one of them is called. Names in capitals are constants: the loader puts their values in their
-places. Comments between functions are not sent, and what calls what decides the order of functions.
-So they may move between files without another SHA-1 of any script.
+`-- @include lib/permits.lua` inserts a library, each file once. Lua makes each function of a script
+anew at every call. So functions that the script does not use are left out. The line `-- @rare`
+before a function means that few calls need it: what only such functions use is made when one of
+them is called. Names in capitals are constants: the loader puts their values in their places.
+Comments between functions are not sent, and what calls what decides the order of functions. So
+they may move between files without another SHA-1 of any script.
 
 `-- @flags` sets how the server may treat the script: `allow-oom` (it must run when Redis is
 full, because nothing could be drained otherwise), `no-writes`, or `grows` (refused when full). The
