@@ -389,7 +389,7 @@ class Policy:
 
     @property
     def extras(self) -> str:
-        """Returns other options as lua/v1/lib/create/extras.lua has them; not `by` and `trace`."""
+        """Returns other options as lua/v1/lib/create.lua has them; not `by` and `trace`."""
         return self.extras_with(",".join(self.after))
 
     def extras_with(self, others: str) -> str:

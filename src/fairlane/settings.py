@@ -17,15 +17,13 @@ DEFAULT_BACKOFF_MS = (1_000, 300_000)
 DEFAULT_LEASE_MS = 30_000  # short: a dead worker's work waits this long; beats extend it
 DEFAULT_RETAIN_MS = 24 * 3_600_000
 # A call may be repeated for two minutes: a tombstone must outlive that by far, also with a shorter
-# retention. lua/v1/lib/core/finish.lua has the same number.
+# retention. lua/v1/lib/finish.lua has the same number.
 LEAST_TOMBSTONE_MS = 600_000
 
 # ------------------------------------------------------------------ submission
 
 MAX_BODY = 1 << 20  # bytes of one sub-request or result
-MAX_ERROR = (
-    4_000  # bytes of an error's text; lua/v1/lib/entries/error_texts.lua has the same number
-)
+MAX_ERROR = 4_000  # bytes of an error's text; lua/v1/lib/dead_letters.lua has the same number
 CHUNK_ENTRIES = 1_000  # sub-requests of one script call; more would block the server
 CHUNK_BYTES = 1 << 20
 OPEN_MS = 3_600_000  # an open request without a chunk for so long is abandoned
@@ -75,7 +73,7 @@ FLUSH_BYTES = 1 << 20  # results of one complete call
 
 TAKE_MOST = 100  # sub-requests of one take
 TAKE_VISIBLE_S = 30.0  # how long a taken sub-request is held without a call of its holder
-# A lease may last so long without a call of its holder. lua/v1/lib/extend/term.lua has the number.
+# A lease may last so long without a call of its holder. lua/v1/lib/reap.lua has the number.
 LONGEST_TERM_MS = 86_400_000
 
 # ------------------------------------------------------------------ connections

@@ -47,48 +47,48 @@ EXCEPTIONS = {
     ("dispatch/report_backlog.lua", "#ARGV % 4 ~= 0"): (
         "the next guard refuses a row that is cut off, as its numbers are missing"
     ),
-    ("lib/check/count_state.lua", 'permit.kind == "q"'): (
+    ("lib/check.lua", 'permit.kind == "q"'): (
         "in `check` itself: a sleeper that is not queued breaks another of its sentences, too"
     ),
-    ("lib/core/finish.lua", 'was == "active"'): (
+    ("lib/finish.lua", 'was == "active"'): (
         "saves a call: otherwise summary reads the same values from the hash"
     ),
-    ("lib/core/keys_of_many.lua", "hash == request"): (
+    ("lib/keys_of_many.lua", "hash == request"): (
         "saves eight texts: the keys of the same request are the same"
     ),
-    ("lib/lease/settle_results.lua", "#kept == count and acknowledge"): (
+    ("lib/lease.lua", "#kept == count and acknowledge"): (
         "saves calls: one by one they are settled the same"
     ),
-    ("lib/permits/mint.lua", "work == 0"): (
+    ("lib/permits.lua", "work == 0"): (
         "implied by the operand before it: where there is work and room, something is queued"
     ),
-    ("lib/permits/mint.lua", "state.queued == 0"): (
+    ("lib/permits.lua", "state.queued == 0"): (
         "implied by the next operand: no more are queued than there is work, as `check` holds"
     ),
-    ("lib/permits/resize.lua", "k"): (
+    ("lib/permits.lua", "k"): (
         "without a number the field holds a fence, which does not begin with p"
     ),
     (
-        "lib/permits/resize.lua",
+        "lib/permits.lua",
         "k >= state.limit",
     ): "the loop below writes those again that it may keep",
     (
-        "lib/lease/settle_results.lua",
+        "lib/lease.lua",
         "#kept == count",
     ): "saves calls: one by one they are settled the same",
-    ("lib/lease/take_back.lua", 'permit.kind ~= "h"'): "a permit that is not held names no worker",
-    ("lib/entries/take_slice.lua", "count * state.max_body <= SLICE_BYTES"): (
+    ("lib/reap.lua", 'permit.kind ~= "h"'): "a permit that is not held names no worker",
+    ("lib/entries.lua", "count * state.max_body <= SLICE_BYTES"): (
         "saves calls: in steps the same is read"
     ),
     (
-        "lib/entries/inline_bodies.lua",
+        "lib/entries.lua",
         "state.few > 0",
     ): "saves a call: otherwise there is no such key",
-    ("lib/lease/complete.lua", "done < 0"): (
+    ("lib/lease.lua", "done < 0"): (
         "the arguments before the verdicts would be verdicts then, and are refused as such"
     ),
-    ("lib/lease/acquire.lua", 'permit.kind == "h"'): "only a held permit has an op",
-    ("lib/gate/refusal.lua", 'state.state ~= "active"'): (
+    ("lib/lease.lua", 'permit.kind == "h"'): "only a held permit has an op",
+    ("lib/lease.lua", 'state.state ~= "active"'): (
         "what makes a request inactive parks its queued permits: their tokens are stale before"
     ),
     ("single_server/exchange.lua", "measured == 0 and 1"): (
@@ -97,11 +97,11 @@ EXCEPTIONS = {
     ("dispatch/take_turns.lua", "not token"): (
         "saves looks: a turn that finds no token adds nothing to the reply"
     ),
-    ("lib/ids/former_life.lua", 'state.state == "cancelled"'): (
+    ("lib/ids.lua", 'state.state == "cancelled"'): (
         "saves a call: only a request that was cancelled has the field `abandoned`"
     ),
-    ("lib/create/extras.lua", "extras == NOTHING"): "saves tables: no extras make the same values",
-    ("lib/entries/take_slice.lua", "#read == 0"): (
+    ("lib/create.lua", "extras == NOTHING"): "saves tables: no extras make the same values",
+    ("lib/entries.lua", "#read == 0"): (
         "never true: count is at most `fresh`, the number of entries that were not read"
     ),
 }

@@ -76,12 +76,12 @@ def test_leases_expire_while_their_workers_live(redis_server: Server):
 
 # One guard of each kind whose removal the explorer must detect, quickly.
 SAMPLE = [
-    ("lib/lease/acquire.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
-    ("lib/create/enqueue.lua", "seen >= intent", "an empty request"),
+    ("lib/lease.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
+    ("lib/create.lua", "seen >= intent", "an empty request"),
     ("request/append.lua", "chunk <= chunks", "open, a lost reply"),
     ("request/reap.lua", "is_ended(state)", "one worker"),
-    ("lib/core/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
-    ("lib/dispatch/log_endings.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
+    ("lib/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
+    ("lib/queue.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
     ("request/discard.lua", "state.born ~= born or state.open == 0", "one of two breaks"),
     ("request/seal.lua", 'state.state == "cancelling"', "open"),
 ]
@@ -114,11 +114,11 @@ def test_the_explorer_sees_a_guard_taken_out(
     ("script", "old", "new", "system"),
     [
         (
-            *("lib/permits/mint.lua", "local want = math.min(state.limit - state.held, work)"),
+            *("lib/permits.lua", "local want = math.min(state.limit - state.held, work)"),
             *("local want = 0", "one worker"),
         ),
         (
-            *("lib/lease/settles_all.lua", "state.left, state.done = 0, count"),
+            *("lib/lease.lua", "state.left, state.done = 0, count"),
             *("state.left, state.done = 0, 0", "one worker"),
         ),
         (
@@ -133,7 +133,7 @@ def test_the_explorer_sees_a_guard_taken_out(
             *("true", "requeue twice, overlapping"),
         ),
         (
-            "lib/rates/bucket.lua",
+            "lib/rates.lua",
             "tat + granted * step, line, held)",
             "tat, line, held)",
             "a queue's rate, in line",

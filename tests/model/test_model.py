@@ -79,37 +79,37 @@ PULL = ("submit", "take_as_program", "use_receipt", "pass_time", "reap")
 FLOWS = ("begin_flow", "feed_twice", "work_for_flows", "requeue_dead")
 GUARDS = {
     "innocents are charged": Guard(
-        "lib/lease/take_back.lua", "#owed == 1 and (permit", "#owed >= 1 and (permit", REAP
+        "lib/reap.lua", "#owed == 1 and (permit", "#owed >= 1 and (permit", REAP
     ),
     "a release is charged": Guard(
-        "lib/lease/settle_verdicts.lua",
+        "lib/lease.lua",
         "math.max(0, attempt - 1)",
         "attempt",
         ("take", "submit", "work", "settle"),
     ),
     "what has not begun is charged": Guard(
-        "lib/lease/settle_verdicts.lua",
+        "lib/lease.lua",
         'if verdict == "unbegun" then',
         "if false then",
         ("take", "submit", "work", "settle"),
     ),
     "a token is good for two": Guard(
-        "lib/lease/acquire.lua", "permit.op == op and permit.g == g", "permit.g == g"
+        "lib/lease.lua", "permit.op == op and permit.g == g", "permit.g == g"
     ),
     "any worker may settle": Guard(
-        "lib/lease/complete.lua",
+        "lib/lease.lua",
         "permit.fence ~= lease.fence or permit.op ~= lease.op",
         "false",
         SETTLE,
     ),
     "an old receipt settles what another program has": Guard(
-        "lib/lease/complete.lua",
+        "lib/lease.lua",
         "permit.fence ~= lease.fence or permit.op ~= lease.op",
         "false",
         PULL,
     ),
     "a receipt that has settled is lost": Guard(
-        "lib/lease/complete.lua",
+        "lib/lease.lua",
         'redis.call("HGET", permits, "last" .. k) == lease.fence',
         "false",
         PULL,
@@ -121,7 +121,7 @@ GUARDS = {
         ("submit", "append", "repeat"),
     ),
     "a limit is lowered and raised": Guard(
-        "lib/permits/resize.lua", "  relink_parked(state)\n", "", RESIZE
+        "lib/permits.lua", "  relink_parked(state)\n", "", RESIZE
     ),
     "an entry that was moved is moved back": Guard(
         "dispatch/reschedule_active.lua",
@@ -133,10 +133,10 @@ GUARDS = {
     ),
     "a gate stays closed": Guard("request/open_gate.lua", "  set_gate(state, 0)\n", "", CHORES),
     "a share changes nothing": Guard(
-        "lib/dispatch/turns.lua", ' / tonumber(string.match(token, "@(%d+):"))', "", TENANTS
+        "lib/turns.lua", ' / tonumber(string.match(token, "@(%d+):"))', "", TENANTS
     ),
     "a tenant that was away is paid for it": Guard(
-        "lib/dispatch/turns.lua", ', score_above(CLOCK, "v" .. lane, 0)))', ", 0))", TENANTS
+        "lib/turns.lua", ', score_above(CLOCK, "v" .. lane, 0)))', ", 0))", TENANTS
     ),
     "tokens keep a former share": Guard(
         "request/set_share.lua", "change_lanes(state, now)", "mint(state, now)", TENANTS
@@ -151,12 +151,12 @@ GUARDS = {
         "dispatch/put_schedule.lua", 'stored and "XX" or "CH"', '"CH"', SCHEDULES
     ),
     "an id has no window": Guard(
-        "lib/ids/former_life.lua", "now >= state.born + tonumber(window)", "true", UNIQUE
+        "lib/ids.lua", "now >= state.born + tonumber(window)", "true", UNIQUE
     ),
     "what is cancelled keeps its id": Guard(
-        "lib/ids/former_life.lua", 'state.state == "cancelled" or now', "now", UNIQUE
+        "lib/ids.lua", 'state.state == "cancelled" or now', "now", UNIQUE
     ),
-    "a pause has no end": Guard("lib/dispatch/lead.lua", "ends > now and ends or 0", "ends", PAUSE),
+    "a pause has no end": Guard("lib/queue.lua", "ends > now and ends or 0", "ends", PAUSE),
     "a resumed queue is paused": Guard(
         "dispatch/pause_queue.lua",
         'redis.call("HDEL", conf, "paused_until", "paused_ms")',
@@ -164,25 +164,23 @@ GUARDS = {
         PAUSE,
     ),
     "a bucket gives one too many": Guard(
-        "lib/rates/bucket.lua",
+        "lib/rates.lua",
         "math.floor((depth - (tat - clock)) / step)",
         "1 + math.floor((depth - (tat - clock)) / step)",
         RATE,
     ),
     "a former rate closes a bucket": Guard(
-        "lib/rates/bucket.lua", "math.min(tat, clock + rate.interval * rate.burst)", "tat", RATE
+        "lib/rates.lua", "math.min(tat, clock + rate.interval * rate.burst)", "tat", RATE
     ),
     "a refund is no refund": Guard(
         "rates/refund.lua", "refund(bucket, now_ms(now), rate, unused)", "", RATE
     ),
-    "two leaders hand over the same": Guard(
-        "lib/flows/open_end.lua", "cursor ~= since", "false", FLOWS
-    ),
+    "two leaders hand over the same": Guard("lib/flows.lua", "cursor ~= since", "false", FLOWS),
     "a repeat is taken": Guard(
-        "lib/ids/distinct.lua", " and known[i] ~= 1", "", ("submit", "append", "repeat")
+        "lib/ids.lua", " and known[i] ~= 1", "", ("submit", "append", "repeat")
     ),
     "a dead part that ran again is joined twice": Guard(
-        "lib/flows/parts.lua", "not made[index] and not is_handed(index)", "true", FLOWS
+        "lib/flows.lua", "not made[index] and not is_handed(index)", "true", FLOWS
     ),
 }
 

@@ -355,7 +355,7 @@ def takes_turns(driver: Any) -> None:
 
 def charges_turns(driver: Any) -> None:
     """Charges a tenant once for two turns that cost more than it was charged for them."""
-    tenants, base = keys.turns("req")[1], 105 * 2**44  # see lua/v1/lib/dispatch/tenants.lua
+    tenants, base = keys.turns("req")[1], 105 * 2**44  # see lua/v1/lib/turns.lua
     driver.client.zadd(tenants, {"-5|acme": base + 400})
     for call in tokens.charge_turns("req", [(5, "1:acme", 2, 500)]):
         driver.do(call)

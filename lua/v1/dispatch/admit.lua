@@ -12,8 +12,8 @@ local id = ARGV[2]  -- request
 local chunk = tonumber(ARGV[3])  -- number of the chunk, from 1
 local count = tonumber(ARGV[4])  -- its sub-requests
 local pause = tonumber(ARGV[5])  -- ms between two recounts
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/backlog.lua
+-- @include lib/core.lua
+-- @include lib/queue.lua
 
 if not chunk or not count or not pause then
   return redis.error_reply("BADARGUMENT admit wants numbers for chunk, count and pause")

@@ -4,9 +4,9 @@
 -- Says: = charged
 -- @flags allow-oom
 -- @once
-local tenants = KEYS[1]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
+local tenants = KEYS[1]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/turns.lua
 local rows = 1  -- ARGV[1...]  lane, <share>:<tenant>, turns, their cost in tenths of ms; at most 250 rows
--- @include lib/dispatch/tenants.lua
+-- @include lib/turns.lua
 local WEIGHT = 32  -- turns after which a new mean counts as much as the one before
 
 local function charge(lane, tenant, extra)

@@ -2,17 +2,17 @@
 -- If the clock went back, ticks that were set before may lie too far ahead: all that are not due become due now, so the
 -- caller sets each anew by its line.
 -- Says: (now next watched rows...)
---   next = when the next one after them is due, 0: none; watched = see lib/dispatch/firing.lua
+--   next = when the next one after them is due, 0: none; watched = see lib/queue.lua
 --   rows: name, tick in ms, definition ("" = it has none) of each, and when a caller began with this tick, 0 = none has
 -- @flags allow-oom
 local schedules = KEYS[1]  -- {queue}:schedules  hash  schedule -> its definition
 local ticks = KEYS[2]  -- {queue}:ticks  zset  schedule -> its next tick, ms
-local firing = KEYS[3]  -- {queue}:firing  hash  see lib/dispatch/firing.lua
+local firing = KEYS[3]  -- {queue}:firing  hash  see lib/queue.lua
 local now = ARGV[1]  -- ms, "" = server time
 local skip = tonumber(ARGV[2])  -- so many that are due are left out
 local most = tonumber(ARGV[3])  -- schedules to return
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/firing.lua
+-- @include lib/core.lua
+-- @include lib/queue.lua
 local TOGETHER = 1000
 
 if not skip or not most or skip < 0 or most < 1 then

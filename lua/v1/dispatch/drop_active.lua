@@ -13,8 +13,8 @@ local id = ARGV[2]  -- request
 local seen = tonumber(ARGV[3])  -- the score that was looked at
 local gone = ARGV[4]  -- "1" = there is no such request
 local most = tonumber(ARGV[5])  -- about how many entries the log keeps
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/backlog.lua
+-- @include lib/core.lua
+-- @include lib/queue.lua
 
 if not most then
   return redis.error_reply("BADARGUMENT drop_active wants a number for most")

@@ -3,7 +3,7 @@
 -- @flags allow-oom
 local schedules = KEYS[1]  -- {queue}:schedules  hash  schedule -> its definition
 local ticks = KEYS[2]  -- {queue}:ticks  zset  schedule -> its next tick, ms
-local firing = KEYS[3]  -- {queue}:firing  hash  see lib/dispatch/firing.lua
+local firing = KEYS[3]  -- {queue}:firing  hash  see lib/queue.lua
 local schedule = ARGV[1]  -- its name
 
 redis.call("ZREM", ticks, schedule)

@@ -7,7 +7,7 @@ local ticks = KEYS[2]  -- {queue}:ticks  zset  schedule -> its next tick, ms
 local now = ARGV[1]  -- ms, "" = server time
 local skip = tonumber(ARGV[2])  -- so many that are due are left out
 local most = tonumber(ARGV[3])  -- schedules to return
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 
 if not skip or not most or skip < 0 or most < 0 then
   return redis.error_reply("BADARGUMENT due_schedules wants two counts")

@@ -4,7 +4,7 @@
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local now = ARGV[1]  -- ms, "" = server time
 local ttl = tonumber(ARGV[2])  -- ms
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 
 if not ttl then
   return redis.error_reply("BADARGUMENT expire_workers wants a number for ttl")

@@ -14,7 +14,7 @@ local delayed = KEYS[4]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local conf = KEYS[5]  -- {queue}:conf  hash  lock, lock_until, shards, left, died, paused_until, rate
 local taken = KEYS[6]  -- {queue}:taken:<host:port>  hash  unit -> the tokens it took last
 local ticks = KEYS[7]  -- {queue}:ticks  zset  schedule -> its next tick, ms
-local firing = KEYS[8]  -- {queue}:firing  hash  see lib/dispatch/firing.lua
+local firing = KEYS[8]  -- {queue}:firing  hash  see lib/queue.lua
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- host:port
 local started = ARGV[3]  -- ms
@@ -23,9 +23,8 @@ local lock_ms = tonumber(ARGV[5])  -- ms the maintenance lock outlives its holde
 local holds = ARGV[6]  -- words for people: what the worker holds
 local taken_ttl = tonumber(ARGV[7])  -- ms that what the worker took outlives its last beat
 local died = ARGV[8]  -- "1" = a process of the worker died or lost its connection, perhaps with tokens
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/lead.lua
--- @include lib/dispatch/firing.lua
+-- @include lib/core.lua
+-- @include lib/queue.lua
 
 if not ttl or not lock_ms or not taken_ttl then
   return redis.error_reply("BADARGUMENT heartbeat wants numbers for ttl, lock_ms and taken_ttl")

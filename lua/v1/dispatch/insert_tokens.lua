@@ -6,7 +6,7 @@ local delayed = KEYS[1]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local lanes = 2  -- KEYS[2...]  {queue}:<priority>  list  tokens; one key for each part below
 local now = ARGV[1]  -- ms, "" = server time
 local tokens = 2  -- ARGV[2...]  parts: lane, how many now, how many later, those now, then token and ms of those later
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 local COUNT = "^%d%d?%d?$"  -- unpack stays below 1,000
 
 -- Returns where each part begins and what is in it, or nil if ARGV does not consist of such parts.

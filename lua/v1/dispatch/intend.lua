@@ -11,8 +11,8 @@ local now = ARGV[1]  -- ms, "" = server time
 local grace = tonumber(ARGV[2])  -- ms until the auditor looks
 local above = tonumber(ARGV[3])  -- the score of an intent that the auditor gave up: the new one is higher; 0 = none
 local ids = 4  -- ARGV[4...]  requests, each once
--- @include lib/core/now_ms.lua
--- @include lib/create/intend.lua
+-- @include lib/core.lua
+-- @include lib/create.lua
 local MOST = 400
 
 if not grace or not above then

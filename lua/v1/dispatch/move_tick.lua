@@ -6,14 +6,14 @@
 -- @flags allow-oom
 local schedules = KEYS[1]  -- {queue}:schedules  hash  schedule -> its definition
 local ticks = KEYS[2]  -- {queue}:ticks  zset  schedule -> its next tick, ms
-local firing = KEYS[3]  -- {queue}:firing  hash  see lib/dispatch/firing.lua
+local firing = KEYS[3]  -- {queue}:firing  hash  see lib/queue.lua
 local now = ARGV[1]  -- ms, "" = server time
 local schedule = ARGV[2]  -- its name
 local found = ARGV[3]  -- the SHA-1 of the definition that the caller read
 local expected = ARGV[4]  -- ms of the tick that it has, "" = it is paused
 local tick = ARGV[5]  -- ms of its next tick, "" = pause it
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/firing.lua
+-- @include lib/core.lua
+-- @include lib/queue.lua
 
 if (expected ~= "" and not tonumber(expected)) or (tick ~= "" and not tonumber(tick)) then
   return redis.error_reply("BADARGUMENT move_tick wants ms for both ticks, or nothing")

@@ -6,7 +6,7 @@ local conf = KEYS[1]  -- {queue}:conf  hash  paused_until, paused_ms
 local now = ARGV[1]  -- ms, "" = server time
 local period = tonumber(ARGV[2])  -- ms from now on; 0 = resume
 local longest = tonumber(ARGV[3])  -- ms; a period of it has no end, and it is stored as the time
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 
 if not period or not longest or period < 0 or period > longest or period % 1 ~= 0 then
   return redis.error_reply("BADARGUMENT a whole number of ms is expected, 0 to resume")

@@ -5,12 +5,12 @@
 -- @flags allow-oom
 local delayed = KEYS[1]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local turns = KEYS[2]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
-local tenants = KEYS[3]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
+local tenants = KEYS[3]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/turns.lua
 local lanes = 4  -- KEYS[4...]  {queue}:0 ... {queue}:99  list  tokens, by priority
 local now = ARGV[1]  -- ms, "" = server time
 local most = tonumber(ARGV[2])  -- tokens a call, 1..1000
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/turns.lua
+-- @include lib/core.lua
+-- @include lib/turns.lua
 
 if not most or most < 1 or most > 1000 or #KEYS ~= 103 then
   return redis.error_reply("BADBATCH promote wants 100 lanes and a batch of 1 to 1000")

@@ -3,14 +3,14 @@
 -- Says: ok | changed
 local schedules = KEYS[1]  -- {queue}:schedules  hash  schedule -> its definition
 local ticks = KEYS[2]  -- {queue}:ticks  zset  schedule -> its next tick, ms
-local firing = KEYS[3]  -- {queue}:firing  hash  see lib/dispatch/firing.lua
+local firing = KEYS[3]  -- {queue}:firing  hash  see lib/queue.lua
 local now = ARGV[1]  -- ms, "" = server time
 local schedule = ARGV[2]  -- its name
 local found = ARGV[3]  -- the SHA-1 of the definition that the caller read, "" = there was none
 local definition = ARGV[4]  -- JSON
 local tick = ARGV[5]  -- ms of the next tick, "" = the one it has
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/firing.lua
+-- @include lib/core.lua
+-- @include lib/queue.lua
 
 if definition == "" or (tick == "" and found == "") or (tick ~= "" and not tonumber(tick)) then
   return redis.error_reply("BADARGUMENT put_schedule wants a definition, and a tick for a new schedule")

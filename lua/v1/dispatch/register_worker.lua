@@ -12,8 +12,7 @@ local pid = ARGV[4]  -- its supervisor
 local started = ARGV[5]  -- ms; differs from that of the life before
 local ttl = tonumber(ARGV[6])  -- ms the record outlives its last beat
 local late = tonumber(ARGV[7])  -- ms after which a beat is late
--- @include lib/core/now_ms.lua
--- @include lib/core/layout.lua
+-- @include lib/core.lua
 
 if not ttl or not late then
   return redis.error_reply("BADARGUMENT register_worker wants numbers for ttl and late")

@@ -6,7 +6,7 @@ local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it n
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, waiting
 local loads = KEYS[3]  -- {queue}:load  hash  request -> what it adds to what waits
 local rows = 1  -- ARGV[1...]  request, its chunks, its sub-requests, how many of them are settled
--- @include lib/dispatch/backlog.lua
+-- @include lib/queue.lua
 
 if #ARGV % 4 ~= 0 or #ARGV > 1000 then
   return redis.error_reply("BADARGUMENT report_backlog wants at most 250 rows of four")

@@ -11,9 +11,9 @@ local now = ARGV[1]  -- ms, "" = server time
 local least = tonumber(ARGV[2])  -- ms a marker stays longer than the tombstone, at least
 local longest = tonumber(ARGV[3])  -- ... and at most
 local most = tonumber(ARGV[4])  -- about how many entries the log keeps
-local endings = 5  -- ARGV[5...]  for each: request, and the ten values of its summary (lib/core/state.lua)
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/log_endings.lua
+local endings = 5  -- ARGV[5...]  for each: request, and the ten values of its summary (lib/state.lua)
+-- @include lib/core.lua
+-- @include lib/queue.lua
 local SIZE, MOST = 11, 80
 
 local size = #ARGV - endings + 1

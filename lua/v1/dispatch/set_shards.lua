@@ -7,8 +7,8 @@ local conf = KEYS[1]  -- {queue}:conf  hash  shards, left, shards_since
 local now = ARGV[1]  -- ms, "" = server time
 local shards = ARGV[2]  -- numbers with commas, "" = the queue's own lanes, "=" = as they are
 local since = ARGV[3]  -- "", or when the shards were set: if they were not set again since, those that are `left` are forgotten
--- @include lib/core/now_ms.lua
--- @include lib/create/shards.lua
+-- @include lib/core.lua
+-- @include lib/create.lua
 
 if shards ~= "=" and not are_shards(shards) then
   return redis.error_reply("BADSHARDS numbers with commas between them are expected")

@@ -10,15 +10,13 @@ local active = KEYS[2]  -- {queue}:active  zset  request -> when to look at it n
 local delayed = KEYS[3]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local conf = KEYS[4]  -- {queue}:conf  hash  lock, lock_until, shards, left, paused_until, layout, audited, rate
 local ticks = KEYS[5]  -- {queue}:ticks  zset  schedule -> its next tick, ms
-local firing = KEYS[6]  -- {queue}:firing  hash  see lib/dispatch/firing.lua
+local firing = KEYS[6]  -- {queue}:firing  hash  see lib/queue.lua
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- of the program
 local lock_ms = tonumber(ARGV[3])  -- ms the maintenance lock outlives its holder
 local rest_ms = tonumber(ARGV[4])  -- ms between two audits
--- @include lib/core/now_ms.lua
--- @include lib/core/layout.lua
--- @include lib/dispatch/lead.lua
--- @include lib/dispatch/firing.lua
+-- @include lib/core.lua
+-- @include lib/queue.lua
 
 if not lock_ms or not rest_ms then
   return redis.error_reply("BADARGUMENT stand_in wants numbers for lock_ms and rest_ms")

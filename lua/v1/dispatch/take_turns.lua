@@ -2,10 +2,10 @@
 -- Says: = tokens
 -- @flags allow-oom
 local turns = KEYS[1]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
-local tenants = KEYS[2]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
+local tenants = KEYS[2]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/turns.lua
 local lane = tonumber(ARGV[1])  -- 0..99
 local count = tonumber(ARGV[2])  -- placeholders, 1..1000
--- @include lib/dispatch/turns.lua
+-- @include lib/turns.lua
 
 if not lane or lane < 0 or lane > 99 or lane % 1 ~= 0 then
   return redis.error_reply("BADARGUMENT take_turns wants a lane from 0 to 99")

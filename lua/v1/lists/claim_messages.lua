@@ -7,7 +7,7 @@
 local source = KEYS[1]  -- a list of a person; its oldest message is at the tail
 local pending = KEYS[2]  -- list  messages that left the source and are not handed over
 local most = tonumber(ARGV[1])  -- 1..1000
--- @include lib/lists/oldest_first.lua
+-- @include lib/lists.lua
 
 if not most or most < 1 or most > 1000 then
   return redis.error_reply("BADCOUNT 1 to 1000 messages are expected")

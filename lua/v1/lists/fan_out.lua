@@ -13,8 +13,8 @@ local service = ARGV[4]  -- the id of the service that tracks the messages, "" =
 local timeout = tonumber(ARGV[5])  -- s until a tracked message must be done
 local expire = tonumber(ARGV[6])  -- s until the hashes of a tracked message are deleted
 local rows = 7  -- ARGV[7...]  messages; if tracked each with its id, its xid and the type of that
--- @include lib/core/now_ms.lua
--- @include lib/lists/shortest.lua
+-- @include lib/core.lua
+-- @include lib/lists.lua
 local MOST_LISTS = 1000
 
 local width = service == "" and 1 or 4

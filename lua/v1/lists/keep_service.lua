@@ -11,7 +11,7 @@ local expire = tonumber(ARGV[4])  -- s until a registration that is not renewed 
 local capacity = tonumber(ARGV[5])  -- the last index that `ids` keeps
 local host = ARGV[6]  -- where it runs
 local pid = ARGV[7]  -- its process id
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 
 if id == "" or not expire or expire < 1 or not capacity or capacity < 0 then
   return redis.error_reply("BADARGUMENT keep_service wants an id, seconds and the last index of the list")

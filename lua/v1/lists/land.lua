@@ -13,7 +13,7 @@ local chain = ARGV[4]  -- the digest of all messages up to that number
 local messages = 5  -- ARGV[5...]  at most 1000, oldest first
 local MOST = 1000
 local MOST_EPOCHS = 1000
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 
 -- Makes room for an epoch that is new.
 -- @rare

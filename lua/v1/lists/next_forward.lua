@@ -16,8 +16,8 @@ local epoch = ARGV[6]  -- of the batch to settle, "" = there is none
 local before = ARGV[7]  -- its sequence
 local count = tonumber(ARGV[8])  -- its messages
 local chain = ARGV[9]  -- the digest of all messages up to its last one
--- @include lib/core/now_ms.lua
--- @include lib/lists/oldest_first.lua
+-- @include lib/core.lua
+-- @include lib/lists.lua
 
 if owner == "" or fresh == "" or not lease or lease < 0 or not most or most < 1 or most > 1000 or not count or count < 0 then
   return redis.error_reply("BADARGUMENT next_forward wants an owner, an epoch, ms, and 1 to 1000 messages")

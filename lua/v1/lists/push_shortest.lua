@@ -7,7 +7,7 @@ local marker = KEYS[1]  -- {<list>}:balanced:<op>  string with a TTL  the counts
 local outs = 2  -- KEYS[2...]  lists of a person
 local ttl = tonumber(ARGV[1])  -- ms until the marker is deleted
 local messages = 2  -- ARGV[2...]  at most 1000, oldest first
--- @include lib/lists/shortest.lua
+-- @include lib/lists.lua
 local MOST = 1000
 
 local count = #KEYS - outs + 1

@@ -7,7 +7,7 @@ local now = ARGV[1]  -- ms, "" = server time
 local epoch = ARGV[2]  -- that ends
 local fresh = ARGV[3]  -- that begins
 local reason = ARGV[4]  -- gap | diverged, for people
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 
 if epoch == "" or fresh == "" or epoch == fresh or (reason ~= "gap" and reason ~= "diverged") then
   return redis.error_reply("BADARGUMENT restart_forward wants two epochs, and gap or diverged")

@@ -12,7 +12,7 @@ local records = 6  -- KEYS[6...]  <namespace>:message:<id>  hashes with a TTL, o
 local now = ARGV[1]  -- ms, "" = server time
 local ended = tonumber(ARGV[2])  -- how many of the ids are the last ones of `finished`, from the end on; the others are of `ids`
 local wanted = 3  -- ARGV[3...]  ids of messages, at most 1000
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 
 if #ARGV - wanted ~= #KEYS - records or #ARGV - wanted >= 1000 then
   return redis.error_reply("BADARGUMENT settle_messages wants one hash for each of at most 1000 ids")

@@ -8,9 +8,8 @@ local interval = ARGV[2]  -- µs between two sub-requests
 local burst = ARGV[3]  -- how many may come together
 local weight = ARGV[4]  -- how many each sub-request counts for
 local ms = tonumber(ARGV[5])  -- how long, 1 ms to a day
--- @include lib/core/now_ms.lua
--- @include lib/rates/read_rate.lua
--- @include lib/rates/bucket.lua
+-- @include lib/core.lua
+-- @include lib/rates.lua
 
 local rate, refused = read_rate(interval, burst, weight)
 if refused then

@@ -9,9 +9,8 @@ local burst = ARGV[3]  -- how many may come together
 local weight = ARGV[4]  -- how many each sub-request counts for
 local want = tonumber(ARGV[5])  -- the most sub-requests, 1..1000
 local waited = ARGV[6]  -- "1" = the caller has waited as long as an earlier reply named; "2" = it takes no place in the line
--- @include lib/core/now_ms.lua
--- @include lib/rates/read_rate.lua
--- @include lib/rates/bucket.lua
+-- @include lib/core.lua
+-- @include lib/rates.lua
 
 local rate, refused = read_rate(interval, burst, weight)
 if refused then

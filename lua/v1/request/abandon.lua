@@ -5,10 +5,10 @@
 --   discarded: its producer withdrew the request, or it was deleted, so nothing is lost; over: it has ended
 --   born = when the ended life began
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local seen = tonumber(ARGV[1])  -- the intent's score
 local ttl = tonumber(ARGV[2])  -- ms the marker stays
--- @include lib/create/give_up_intents.lua
+-- @include lib/create.lua
 
 if not seen or not ttl then
   return redis.error_reply("BADARGUMENT abandon wants numbers for seen and ttl")

@@ -11,7 +11,7 @@
 --   bucket of `rates` and asks again; has_waited = 1 if the request has waited for its turn at the buckets
 --   limited: the allowance is 0; the request waits until the buckets have room
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
 local g = ARGV[3]  -- the token's generation
@@ -22,8 +22,9 @@ local count = tonumber(ARGV[7])  -- the most sub-requests of the slice, 1..1000
 local shared = ARGV[8]  -- "1" = its holder has several leases: if the holder dies, no attempt is charged
 local allowance = ARGV[9]  -- "" = none was taken; else how many sub-requests the request's rates allow now
 local wait = ARGV[10]  -- ms until the rates allow some, if the allowance is 0
--- @include lib/core/now_ms.lua
--- @include lib/lease/acquire.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/lease.lua
 
 local refused = acquire_error(count) or allowance_error(allowance, wait)
 if refused then

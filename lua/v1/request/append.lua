@@ -5,22 +5,20 @@
 --   left_out = how many sub-requests of all chunks were left out, because their ids were there; only with ids
 --   forgotten: nothing was added for so long that the ids are gone
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local chunk = tonumber(ARGV[2])  -- number of this chunk; enqueue brought chunk 1
 local chain = ARGV[3]  -- hex digest over everything up to and with this chunk
 local before = ARGV[4]  -- hex digest over everything before this chunk
 local open_ms = tonumber(ARGV[5])  -- ms until the request may be taken for abandoned
-local bodies = 6  -- ARGV[6...]  the sub-requests, and with a set of ids one text more: see lib/ids/distinct.lua
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/core/digest_chain.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/core/finish.lua
--- @include lib/create/add_chunk.lua
--- @include lib/ids/distinct.lua
+local bodies = 6  -- ARGV[6...]  the sub-requests, and with a set of ids one text more: see lib/ids.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/entries.lua
+-- @include lib/ids.lua
+-- @include lib/append.lua
 
 if not chunk or not open_ms then
   return redis.error_reply("BADARGUMENT append wants numbers for chunk and open_ms")

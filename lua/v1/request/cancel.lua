@@ -3,15 +3,13 @@
 -- Says: ok tokens | ended summary | gone
 --   ok: a worker still holds a slice
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local reason = ARGV[2]  -- words for people
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/core/finish.lua
--- @include lib/permits/stop.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/finish.lua
 
 local state, over = load_unfinished()
 if over then

@@ -1,13 +1,12 @@
 -- change_shards: queues the queued permits again in lanes of other shards, due as before; their old tokens go stale.
 -- Says: ok tokens | ended summary | gone
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local shards = ARGV[2]  -- numbers with commas, "" = the queue's own lanes
--- @include lib/core/now_ms.lua
--- @include lib/create/shards.lua
--- @include lib/permits/requeue_all.lua
--- @include lib/permits/change_policy.lua
+-- @include lib/core.lua
+-- @include lib/permits.lua
+-- @include lib/create.lua
 
 if not are_shards(shards) then
   return redis.error_reply("BADSHARDS numbers with commas between them are expected")

@@ -6,7 +6,7 @@
 --   kind = the value is no whole number, and cannot be added to
 --   gone: there is no such step, or it has ended and keeps nothing
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local caller = ARGV[2]  -- who makes one change after the other
 local number = tonumber(ARGV[3])  -- of this change; each is higher than the one before
@@ -16,9 +16,9 @@ local value = ARGV[6]  -- JSON; add: a whole number
 local expected = ARGV[7]  -- swap: the value that is there, "" = none
 local most_names = tonumber(ARGV[8])  -- of one flow
 local most_bytes = tonumber(ARGV[9])  -- of all names and values
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/flows/shared.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/flows.lua
 
 if not number or not most_names or not most_bytes or not CHANGES[how] then
   return redis.error_reply("BADARGUMENT change_shared wants a number, a change, and two bounds")

@@ -2,13 +2,12 @@
 -- Says: = sentences
 --   sentences = empty: all hold
 -- @flags no-writes
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/check/count_state.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/check.lua
 
 local broken = {}
 local function hold(truth, ...)

@@ -5,13 +5,12 @@
 -- Says: ok | taken | alive | gone
 --   taken: in the last call, other requests have claimed some of them: no claim becomes final
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local id = ARGV[1]  -- the new request
 local choice = ARGV[2]  -- hex; a hash of which dead ones are meant
 local expected = tonumber(ARGV[3])  -- in the last call how many are claimed in all, else 0
 local ids = 4  -- ARGV[4...]  dead entries, at most 1,000
--- @include lib/entries/read_dead_letter.lua
--- @include lib/entries/dead_letter_claims.lua
+-- @include lib/dead_letters.lua
 
 if not string.match(choice, "^%x+$") or id == "" or not expected then
   return redis.error_reply("BADARGUMENT claim_dead wants an id, a hash of the choice and a count")

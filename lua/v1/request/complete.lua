@@ -4,7 +4,7 @@
 -- Says: ok left tokens | already tokens | lost | ended summary late? | gone
 --   late = 1: the request had ended before, so this call has settled nothing
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
 local fence = ARGV[3]  -- drawn at acquire
@@ -12,8 +12,10 @@ local op = ARGV[4]  -- hex; of the acquire
 local keep = ARGV[5]  -- "1" = a partial completion, "u" = what is left over was never begun, "0" = it may have been
 local done = tonumber(ARGV[6])  -- how many results follow
 local verdicts = 7  -- ARGV[7...]  done ids, then done (head, body) pairs, then (id, verdict, delay ms, head, error) each
--- @include lib/core/now_ms.lua
--- @include lib/lease/complete.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/lease.lua
 
 local work, refused = read_work(ARGV, verdicts, done, #ARGV)
 if refused then

@@ -3,11 +3,10 @@
 -- is there, because a failover may have lost a part. Creates no key.
 -- Says: ok state chain born open | gone
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/core/digest_chain.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
 
 local state = load_state()
 if not state then

@@ -3,7 +3,7 @@
 -- Says: ok | other | claimed | alive | gone
 --   other: the id has another life; claimed: dead sub-requests are being requeued as another request
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local rows = KEYS[11]  -- ids:{id}  ids of rows that were added by id
 local owner = KEYS[12]  -- txn:{id}  the only transaction that may write to the request
 local of_flow = KEYS[13]  -- flow:{id}  what waits to be joined
@@ -11,9 +11,9 @@ local handed = KEYS[14]  -- fed:{id}  what it has of the requests that feed it
 local born = tonumber(ARGV[1])  -- ms; when the life that is meant began
 local seen = tonumber(ARGV[2])  -- intents up to this score are given up
 local ttl = tonumber(ARGV[3])  -- ms the marker stays
--- @include lib/core/state.lua
--- @include lib/entries/dead_letter_claims.lua
--- @include lib/create/give_up_intents.lua
+-- @include lib/state.lua
+-- @include lib/dead_letters.lua
+-- @include lib/create.lua
 
 if not born or not seen or not ttl or ttl < 1 then
   return redis.error_reply("BADARGUMENT delete wants numbers for born, seen and ttl")

@@ -5,7 +5,7 @@
 -- Says: ok queued | held queued | kept | ended summary | gone
 --   queued = the tokens that were on their way, as mint returns them; kept: the request is not such a life
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local born = tonumber(ARGV[2])  -- ms; when the life of this producer began
@@ -14,13 +14,10 @@ local before = ARGV[4]  -- the same without the last chunk, which may not have a
 local reason = ARGV[5]  -- words for people
 local seen = tonumber(ARGV[6])  -- intents up to this score are given up, because the entry in `active` is dropped
 local ttl = tonumber(ARGV[7])  -- ms the marker stays
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/core/digest_chain.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/queue_permit.lua
--- @include lib/permits/stop.lua
--- @include lib/create/give_up_intents.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/create.lua
 
 if not born or not seen or not ttl then
   return redis.error_reply("BADARGUMENT discard wants numbers for born, seen and ttl")

@@ -4,12 +4,11 @@
 -- Says: ok dropped held
 --   held = how many stay, because other requests have claimed them
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local id = ARGV[1]  -- the new request, "" = the bodies are not wanted any more
 local keep = tonumber(ARGV[2])  -- how many of the ids, from the first on, stay and only lose their claim
 local ids = 3  -- ARGV[3...]  dead entries, at most 1,000
--- @include lib/entries/read_dead_letter.lua
--- @include lib/entries/dead_letter_claims.lua
+-- @include lib/dead_letters.lua
 
 local refused = ids_error(ARGV, ids)
 if refused then

@@ -5,20 +5,21 @@
 --   | late seen | abandoned summary | kept summary
 --   left_out = how many sub-requests of all chunks were left out, because their ids were there; only with ids
 --   kept: the id has another request, and the producer asks for none then
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
-local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua
+local policy = ARGV[3]  -- ten numbers, see lib/create.lua
 local digest = ARGV[4]  -- hex; over queue, policy, extras and the first chunk
 local intent = tonumber(ARGV[5])  -- the score this producer left in `active`
 local open_ms = tonumber(ARGV[6])  -- how long the request may stay open without a chunk; 0 = it is sealed
-local extras = ARGV[7]  -- lines, see lib/create/extras.lua; "" = none
+local extras = ARGV[7]  -- lines, see lib/create.lua; "" = none
 local shards = ARGV[8]  -- where its permits' tokens go in turn: numbers with commas, "" = the queue's own lanes
 local over = tonumber(ARGV[9])  -- the start time of the abandoned life that this one replaces; 0 = none
-local bodies = 10  -- ARGV[10...]  the first chunk, and with a set of ids one text more: see lib/ids/distinct.lua
--- @include lib/core/now_ms.lua
--- @include lib/create/enqueue.lua
+local bodies = 10  -- ARGV[10...]  the first chunk, and with a set of ids one text more: see lib/ids.lua
+-- @include lib/core.lua
+-- @include lib/ids.lua
+-- @include lib/create.lua
 
 if not intent or not over then
   return redis.error_reply("BADARGUMENT enqueue wants numbers for intent and over")

@@ -3,9 +3,9 @@
 -- Says: tidied key_count | alive
 --   alive: nothing was touched
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local ttl = tonumber(ARGV[1])  -- ms that keys without a request stay
--- @include lib/core/state.lua
+-- @include lib/state.lua
 
 if not ttl or ttl < 1 then
   return redis.error_reply("BADARGUMENT expire_leftovers wants a number of ms for ttl")

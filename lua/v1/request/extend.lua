@@ -2,16 +2,16 @@
 -- Says: ok | cancelled | lost | ended | gone
 --   cancelled: extended, but asked to stop
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
 local fence = ARGV[3]  -- drawn at acquire
 local op = ARGV[4]  -- hex; of the acquire
 local term = ARGV[5]  -- ms that the lease lasts from now on; "" = as long as the request's leases do
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/extend/term.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/reap.lua
 
 local refused = term_error(term)
 if refused then

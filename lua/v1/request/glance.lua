@@ -2,18 +2,18 @@
 -- Says: ok look_ms late_permits chore? | ended summary | foreign | gone
 --   look_ms = ms until a lease expires, the deadline passes, or an open request is given up, at least 2;
 --   1 = reap has something to do now; 0 = nothing will be due
---   chore = "aged": hasten has something to do; "feed": another request may have something for it; or the requests that this one waits for, see lib/create/extras.lua
+--   chore = "aged": hasten has something to do; "feed": another request may have something for it; or the requests that this one waits for, see lib/create.lua
 --   late_permits = k, g, lane and turn of each permit that was queued, and due, longer ago than the grace
 -- @flags no-writes
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- of the caller; "" = any
 local grace = tonumber(ARGV[3])  -- ms; "" = no tokens are asked for
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/mint.lua
--- @include lib/check/needs_reap.lua
--- @include lib/gate/chore.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/gate.lua
+-- @include lib/check.lua
 
 -- Returns k, g, lane and turn of the permits that were queued, and due, before `at`. A time in the future means that the
 -- permit was queued before the clock went back.

@@ -5,18 +5,17 @@
 -- the next reap give it up.
 -- Says: ok tokens chunks | moved cursor tokens chunks | closed | cancelling summary | ended summary | gone
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local handed = KEYS[11]  -- fed:{id}  string  a bit for each index that is here
 local now = ARGV[1]  -- ms, "" = server time
 local since = ARGV[2]  -- the cursor: the last entry of each other request that is here, with commas; 0-0 = there is none
 local upto = ARGV[3]  -- the last entries that these bodies are from
 local open_ms = tonumber(ARGV[4])  -- ms until the request may be taken for abandoned
 local bodies = 5  -- ARGV[5...]  index and body, in turn
--- @include lib/core/now_ms.lua
--- @include lib/flows/open_end.lua
--- @include lib/core/finish.lua
--- @include lib/create/add_chunk.lua
--- @include lib/flows/handed.lua
+-- @include lib/core.lua
+-- @include lib/entries.lua
+-- @include lib/append.lua
+-- @include lib/flows.lua
 
 -- Returns the refusal of what is no list of pairs, or nil.
 local function pairs_error(list, first)

@@ -3,11 +3,11 @@
 -- Says: ok tokens | early | ended summary | gone
 --   early: it has not waited for so long, or has no ageing
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/gate/ageing.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/gate.lua
 
 local state, over = load_unfinished()
 if over then

@@ -4,7 +4,7 @@
 -- Says: ok tokens chunks made | moved cursor tokens chunks | closed | cancelling summary | ended summary | gone
 --   made = how many bodies were added
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local joins = KEYS[11]  -- flow:{id}  hash  child:index -> a part that waits
 local handed = KEYS[12]  -- fed:{id}  string  a bit for each index whose body is made
 local now = ARGV[1]  -- ms, "" = server time
@@ -16,12 +16,9 @@ local before = ARGV[6]  -- what is written before the first part of a body
 local between = ARGV[7]  -- ... between two parts
 local after = ARGV[8]  -- ... after the last one
 local parts = 9  -- ARGV[9...]  child:index and part, in turn
--- @include lib/core/now_ms.lua
--- @include lib/flows/open_end.lua
--- @include lib/core/finish.lua
--- @include lib/create/add_chunk.lua
--- @include lib/flows/handed.lua
--- @include lib/flows/parts.lua
+-- @include lib/core.lua
+-- @include lib/append.lua
+-- @include lib/flows.lua
 
 local refused = feed_error(since, upto, open_ms) or parts_error(width, ARGV, parts)
 if refused then

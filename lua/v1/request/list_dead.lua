@@ -2,11 +2,11 @@
 -- Says: = rows
 --   rows = {id, head, reason, error, worker, bytes of the body}, empty = no more
 -- @flags no-writes
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local after = ARGV[1]  -- id of a dead entry, "" = from the first
 local count = tonumber(ARGV[2])  -- the most to list, 1..1000
--- @include lib/core/state.lua
--- @include lib/entries/read_dead_letter.lua
+-- @include lib/state.lua
+-- @include lib/dead_letters.lua
 
 if not count or count < 1 or count > 1000 then
   return redis.error_reply("BADCOUNT a page of 1 to 1000 dead entries is expected")

@@ -4,17 +4,16 @@
 -- Says: ok tokens | other | ended summary | gone
 --   other: the request waits for something else by now, or for nothing
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
-local found = ARGV[2]  -- `after` as the caller read it, see lib/create/extras.lua
+local found = ARGV[2]  -- `after` as the caller read it, see lib/create.lua
 local left = ARGV[3]  -- what it waits for now, "" = for nothing: it starts
 local reason = ARGV[4]  -- words for people; "" = none of the others failed
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/gate/gate.lua
--- @include lib/permits/mint.lua
--- @include lib/core/finish.lua
--- @include lib/permits/stop.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/finish.lua
+-- @include lib/gate.lua
 
 local state, over = load_unfinished()
 if over then

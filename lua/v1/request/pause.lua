@@ -2,12 +2,11 @@
 -- being cancelled, or has passed its deadline, stays so.
 -- Says: ok state tokens | ended summary | gone
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/stop.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
 
 local state, over = load_unfinished()
 if over then

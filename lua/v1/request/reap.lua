@@ -6,7 +6,7 @@
 -- Says: ok look_ms tokens | stopped look_ms tokens | ended summary | foreign | gone
 --   look_ms = ms until the next lease expires or the deadline, at least 2; 1 = more to do now; 0 = nothing will be due
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local worker = ARGV[2]  -- host:port, or "" for expired leases
 local started = ARGV[3]  -- ms; of that worker
@@ -15,21 +15,13 @@ local fence = ARGV[5]  -- of that permit
 local queue = ARGV[6]  -- of the caller; a request of another queue is refused as foreign
 local how = ARGV[7]  -- how that worker's process ended, for the error of the charged sub-request; "" = not known
 local missing = 8  -- ARGV[8...]  k, g pairs whose token is nowhere
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/entries/inline_bodies.lua
--- @include lib/permits/mint.lua
--- @include lib/core/finish.lua
--- @include lib/entries/retry_queue.lua
--- @include lib/entries/dead_letter.lua
--- @include lib/permits/stop.lua
--- @include lib/permits/resize.lua
--- @include lib/permits/repair.lua
--- @include lib/lease/take_back.lua
--- @include lib/entries/take_slice.lua
--- @include lib/lease/bury_overdue.lua
--- @include lib/gate/ahead.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/finish.lua
+-- @include lib/gate.lua
+-- @include lib/entries.lua
+-- @include lib/reap.lua
 
 local state = load_state()
 if not state then

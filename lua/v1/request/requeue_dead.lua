@@ -4,16 +4,15 @@
 --   looked = how many of the ids this call has read: it stops after about 4 MiB of bodies
 --   ending: the request is being cancelled or past its deadline
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local op = ARGV[2]  -- 32 hex digits, different for every call: a repeat with the same ones moves nothing
 local ids = 3  -- ARGV[3...]  dead entries, at most 1,000
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/entries/prove_rights.lua
--- @include lib/entries/read_dead_letter.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/entries.lua
+-- @include lib/dead_letters.lua
 local MOVES = 5  -- calls that are remembered
 
 local refused = ids_error(ARGV, ids)

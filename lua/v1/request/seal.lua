@@ -1,17 +1,15 @@
 -- seal: ends the submission: no more chunks will come. The counter loses the one that it had for the open request.
 -- Says: ok tokens | conflict | cancelling summary | ended summary | gone
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local ids = KEYS[11]  -- ids:{id}?  set  the ids of its sub-requests, if it takes each once
 local now = ARGV[1]  -- ms, "" = server time
 local chunks = tonumber(ARGV[2])  -- how many chunks the producer sent
 local chain = ARGV[3]  -- hex digest over all of them
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/core/digest_chain.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/core/finish.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/finish.lua
 
 if not chunks then
   return redis.error_reply("BADARGUMENT seal wants a number for chunks")

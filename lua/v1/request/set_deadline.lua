@@ -3,11 +3,12 @@
 -- Says: ok tokens | ending | ended summary | gone
 --   ending: the request is being cancelled or past its deadline
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local deadline_ms = tonumber(ARGV[2])  -- ms from now, 0 = none
--- @include lib/core/now_ms.lua
--- @include lib/permits/change_policy.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
 local LONGEST = 366 * 86400000
 
 if not deadline_ms or deadline_ms < 0 or deadline_ms > LONGEST or deadline_ms % 1 ~= 0 then

@@ -2,14 +2,12 @@
 -- their permits are not used again. A higher limit mints tokens.
 -- Says: ok tokens | ended summary | gone
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local limit = tonumber(ARGV[2])  -- permits 1..10000
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/mint.lua
--- @include lib/permits/resize.lua
--- @include lib/permits/change_policy.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
 
 if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
   return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")

@@ -2,13 +2,13 @@
 -- stands. The caller bounds what each bucket owes afterwards (rates/refit.lua).
 -- Says: ok tokens | ended summary | gone
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
-local rates = ARGV[2]  -- see lib/gate/gate.lua
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/gate/gate.lua
--- @include lib/permits/mint.lua
+local rates = ARGV[2]  -- see lib/gate.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/gate.lua
 
 if not are_rates(rates) then
   return redis.error_reply("BADARGUMENT a width and four values for each rate are expected")

@@ -3,11 +3,12 @@
 -- Says: ok tokens | plain | ended summary | gone
 --   plain: the request names no tenant
 -- @flags allow-oom
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local share = tonumber(ARGV[2])  -- 1..999
--- @include lib/core/now_ms.lua
--- @include lib/permits/requeue_all.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
 
 if not share or share < 1 or share > 999 or share % 1 ~= 0 then
   return redis.error_reply("BADARGUMENT a share from 1 to 999 is expected")

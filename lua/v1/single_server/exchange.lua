@@ -15,9 +15,9 @@ local conf = KEYS[4]  -- {queue}:conf  hash  waiting
 local loads = KEYS[5]  -- {queue}:load  hash  request -> what it adds to what waits
 local taken = KEYS[6]  -- {queue}:taken:<worker>  hash  unit -> the tokens it took last
 local turns = KEYS[7]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
-local tenants = KEYS[8]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
+local tenants = KEYS[8]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/turns.lua
 local lanes = 9  -- KEYS[9...]  {queue}:<priority>  list  tokens; from the most urgent lane on
--- @include lib/core/keys_of_many.lua
+-- @include lib/keys_of_many.lua
 local now = ARGV[1]  -- ms, "" = server time
 local least = tonumber(ARGV[2])  -- ms a marker stays longer than the tombstone, at least
 local longest = tonumber(ARGV[3])  -- ... and at most
@@ -32,11 +32,8 @@ local shared = ARGV[11]  -- "1" = their holder has other leases, too
 local measured = ARGV[12]  -- how many requests with a size follow
 local sizes = 13  -- ARGV[13...]  request and the most sub-requests of its slice, each; 1 for any other request
 -- Then for each lease: request, k, fence, op, done, others, and as in complete: ids, pairs, and fives for the others
--- @include lib/core/now_ms.lua
--- @include lib/dispatch/log_endings.lua
--- @include lib/exchange/read_exchange.lua
--- @include lib/exchange/settle_and_acquire.lua
--- @include lib/exchange/pop_noted.lua
+-- @include lib/core.lua
+-- @include lib/exchange.lua
 
 want, measured = whole(want, 1000), whole(measured, 1000)
 if not least or not longest or not most or not want or not measured then

@@ -9,7 +9,7 @@ local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- request
 local grace = tonumber(ARGV[3])  -- ms until the auditor looks
 local queues = 4  -- ARGV[4...]  the names of the queues
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 local MOST = 100
 
 local count = #KEYS - actives + 1

@@ -9,21 +9,19 @@ local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it n
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, shards, layout
 local lane_key = KEYS[3]  -- {queue}:<priority>  list  tokens
 local turns = KEYS[4]  -- {queue}:turns  zset  <lane>|<tenant>|<seq>|<token> -> 0
-local tenants = KEYS[5]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/dispatch/tenants.lua
+local tenants = KEYS[5]  -- {queue}:tenants  zset  tenant -> its virtual time, see lib/turns.lua
 local requests = 6  -- KEYS[6...]  req:{id}  hash  one for each request, 1..400; their other keys are derived
--- @include lib/core/keys_of_many.lua
+-- @include lib/keys_of_many.lua
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
-local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua
-local extras = ARGV[4]  -- lines, see lib/create/extras.lua; "" = none
+local policy = ARGV[3]  -- ten numbers, see lib/create.lua
+local extras = ARGV[4]  -- lines, see lib/create.lua; "" = none
 local grace = tonumber(ARGV[5])  -- ms until the auditor looks
 local open_ms = tonumber(ARGV[6])  -- how long a request may stay open without a chunk; 0 = it is sealed
 local contents = 7  -- ARGV[7...]  for each request: digest (hex), number of bodies, bodies; see read_requests
--- @include lib/core/now_ms.lua
--- @include lib/create/enqueue.lua
--- @include lib/create/intend.lua
--- @include lib/create/read_requests.lua
--- @include lib/dispatch/due_tokens.lua
+-- @include lib/core.lua
+-- @include lib/create.lua
+-- @include lib/turns.lua
 local MOST_REQUESTS = 400
 local MOST_TOKENS = 1000
 

@@ -2,7 +2,7 @@
 -- place in the partition: rows below the partition's mark were added before, perhaps by another caller.
 -- Says: ok tokens added waiting | closed | ended summary | gone
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local record = KEYS[11]  -- txn:{id}:<txn>  hash  p<partition> -> how many of its rows were added
 local now = ARGV[1]  -- ms, "" = server time
 local partition = ARGV[2]  -- its number
@@ -10,12 +10,9 @@ local first = tonumber(ARGV[3])  -- how many rows of the partition come before t
 local open_ms = tonumber(ARGV[4])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[5])  -- ms that the record stays
 local packed = ARGV[6]  -- the sub-requests: count, lengths, bodies
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/staging/append_rows.lua
--- @include lib/staging/unpack_chunk.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/append.lua
 
 if not first or first < 0 or not open_ms or not ttl or ttl < 1 then
   return redis.error_reply("BADARGUMENT append_partition wants numbers for first, open_ms and ttl")

@@ -3,7 +3,7 @@
 -- The call with the last chunk may also seal the request.
 -- Says: ok tokens position | at tokens position state | unpinned | missing | closed | ended summary | gone
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local record = KEYS[11]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state
 local staged = KEYS[12]  -- stage:{id}:<txn>:<area>  hash  chunk -> packed sub-requests
 local now = ARGV[1]  -- ms, "" = server time
@@ -13,13 +13,10 @@ local link = ARGV[4]  -- text that identifies the chunk, for the chain of digest
 local last = ARGV[5]  -- "" | area: the last one of its area | seal: the last one of all, and the request is sealed
 local open_ms = tonumber(ARGV[6])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[7])  -- ms that the record stays
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/core/digest_chain.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/staging/append_rows.lua
--- @include lib/staging/unpack_chunk.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/append.lua
 
 if not position or not chunk or not open_ms or not ttl or ttl < 1 then
   return redis.error_reply("BADARGUMENT append_staged wants numbers for position, chunk, open_ms and ttl")

@@ -2,20 +2,17 @@
 -- A repeat adds nothing, also after the seal and after the end.
 -- Says: ok tokens added waiting | closed | ended summary | gone
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local ids = KEYS[11]  -- ids:{id}  set  the ids of the sub-requests that were added
 local now = ARGV[1]  -- ms, "" = server time
 local open_ms = tonumber(ARGV[2])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[3])  -- ms that the ids stay after the last one
 local given = ARGV[4]  -- the ids, packed: count, lengths, ids
 local packed = ARGV[5]  -- as many sub-requests, packed
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/staging/append_rows.lua
--- @include lib/staging/unpack_chunk.lua
--- @include lib/ids/distinct.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
+-- @include lib/ids.lua
+-- @include lib/append.lua
 
 if not open_ms or not ttl or ttl < 1 then
   return redis.error_reply("BADARGUMENT append_unique wants numbers for open_ms and ttl")

@@ -3,14 +3,14 @@
 -- An empty manifest is not kept. Every call gives the open request more time.
 -- Says: pinned manifest position rolled state | closed | ended summary | gone
 -- @flags grows
--- @include lib/core/request_keys.lua
+-- @include lib/request_keys.lua
 local record = KEYS[11]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state: pinned or sealed
 local now = ARGV[1]  -- ms, "" = server time
 local manifest = ARGV[2]  -- a line for each area: its name, chunks, rows, checksum
 local open_ms = tonumber(ARGV[3])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[4])  -- ms that the record stays
--- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
+-- @include lib/core.lua
+-- @include lib/state.lua
 
 if not open_ms or not ttl or ttl < 1 then
   return redis.error_reply("BADARGUMENT pin_manifest wants numbers for open_ms and ttl")

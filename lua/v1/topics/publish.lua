@@ -11,7 +11,7 @@ local ttl = tonumber(ARGV[2])  -- ms until the marker is deleted
 local retain_ms = tonumber(ARGV[3])  -- of a topic without a retention of its own
 local retain_count = tonumber(ARGV[4])  -- likewise
 local messages = 5  -- ARGV[5...]  at most 1000
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 local MOST = 1000
 
 local count = #ARGV - messages + 1

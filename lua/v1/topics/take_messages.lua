@@ -9,7 +9,7 @@ local now = ARGV[1]  -- ms, "" = server time
 local subscriber = ARGV[2]  -- its name
 local most = tonumber(ARGV[3])  -- messages, 1..1000
 local redeliver = tonumber(ARGV[4])  -- ms after which a message that is not acknowledged is delivered again
--- @include lib/core/now_ms.lua
+-- @include lib/core.lua
 local CONSUMER = "all"  -- any consumer acknowledges what another one was delivered
 
 if subscriber == "" or not most or most < 1 or most > 1000 or not redeliver or redeliver < 0 then

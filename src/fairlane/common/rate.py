@@ -36,7 +36,7 @@ class Rate(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Returns the four values as lua/v1/lib/rates/take_all.lua reads them."""
+        """Returns the four values as lua/v1/lib/rates.lua reads them."""
         return f"{self.bucket} {self.interval_us} {self.burst} {self.weight}"
 
     @property

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Key = Callable[[bytes], str | bytes]
-_ID_BYTES = 16  # lua/v1/lib/ids/distinct.lua has the number
+_ID_BYTES = 16  # lua/v1/lib/ids.lua has the number
 
 
 class Xid(NamedTuple):

@@ -32,7 +32,7 @@ async def are_queued(
 ) -> list[bool]:
     """Returns for each token whether its permit waits for it; `ask` sends the commands.
 
-    The first permit of a new request has no field (lua/v1/lib/permits/permits.lua). So the
+    The first permit of a new request has no field (lua/v1/lib/permits.lua). So the
     counts are read for it, too.
     """
     texts = await ask([Command(b"HGET", keys.permits(one.request_id), one.k) for one in tokens])

@@ -52,7 +52,7 @@ async def ask_guard(new: NewRequest, other: Summary, *, is_same: bool = False) -
 async def _has_started(request_id: str) -> bool:
     """Returns True if a worker had a part of the request, or it was submitted without a delay.
 
-    `seq` is at least the time of the last lease in us (lua/v1/lib/lease/acquire.lua). So it shows
+    `seq` is at least the time of the last lease in us (lua/v1/lib/lease.lua). So it shows
     an attempt that failed, too.
     """
     opens, seq, born = await read(request_id, "opens", "seq", "born")

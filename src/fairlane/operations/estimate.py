@@ -89,7 +89,7 @@ class RequestFacts(NamedTuple):
 
     @property
     def ready(self) -> int:
-        """Returns how many sub-requests may be delivered now, as lua/v1/lib/permits/mint.lua."""
+        """Returns how many sub-requests may be delivered now, as lua/v1/lib/permits.lua does."""
         return self.fresh + self.due if self.is_gate_open else 0
 
     @property
@@ -682,7 +682,7 @@ async def more_of(requests: Sequence[OpenFields], now_ms: int) -> int:
 
 
 def _open_lanes(name: str, fields: dict[str, str], held: int, now_ms: int) -> _Open | None:
-    """Returns what a request may start, as lua/v1/lib/permits/mint.lua; None if that is nothing.
+    """Returns what a request may start, as lua/v1/lib/permits.lua does; None if that is nothing.
 
     A request with a rate has only as many tokens on their way as may start in a short time.
     """

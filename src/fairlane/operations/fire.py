@@ -106,7 +106,7 @@ Span = tuple[int, int]  # a time in which some leader lived, in ms
 
 
 def read_spans(text: bytes) -> list[Span]:
-    """Reads the spans of lua/v1/lib/dispatch/firing.lua, the earliest first."""
+    """Reads the spans of lua/v1/lib/queue.lua, the earliest first."""
     pairs = [part.partition(b"-") for part in text.split(b",") if part]
     return [(int(begin), int(end)) for begin, _, end in pairs]
 

@@ -157,8 +157,8 @@ def check_flow_name(kind: str, name: str) -> None:
 
 
 MAX_STEPS = 50
-MAX_CHILDREN = 20  # of one step; lua/v1/lib/flows/open_end.lua has the number
-MAX_GATHERED = 100  # results of one body; lua/v1/lib/flows/parts.lua has the number
+MAX_CHILDREN = 20  # of one step; lua/v1/lib/flows.lua has the number
+MAX_GATHERED = 100  # results of one body; lua/v1/lib/flows.lua has the number
 FLOW_TAG = "flow"  # the first step of each flow has this tag, and flow:<name>
 
 

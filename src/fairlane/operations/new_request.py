@@ -36,7 +36,7 @@ VERSION = b"fairlane request 1"  # changes with the format of the digest
 
 
 def policy_text(policy: Policy) -> str:
-    """Returns the ten numbers of a policy in the form of lua/v1/lib/create/policy.lua."""
+    """Returns the ten numbers of a policy in the form of lua/v1/lib/create.lua."""
     low, high = policy.backoff_ms
     return (
         f"{policy.limit}:{policy.priority}:{policy.attempts}:{low}:{high}:{policy.lease_ms}:"

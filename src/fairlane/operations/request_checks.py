@@ -646,7 +646,7 @@ async def given_back(page: Page) -> list[Finding]:
 
 
 def _is_given_back(note: str) -> bool:
-    """Returns True for a note of lib/core/note_failure.lua that is of no failure."""
+    """Returns True for a text of note_failure (lib/state.lua) that is of no failure."""
     return ":g:" in note.partition(" ")[2].partition(" ")[0]
 
 

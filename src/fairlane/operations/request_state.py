@@ -85,7 +85,7 @@ def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
 
 
 def _noted(text: str, wanted: str) -> FailedAttempt | None:
-    """Reads what lib/core/note_failure.lua wrote; None unless its status is the wanted one."""
+    """Reads what note_failure (lib/state.lua) wrote; None unless its status is the wanted one."""
     if not text:
         return None
     at_ms, head, error = text.split(" ", 2)

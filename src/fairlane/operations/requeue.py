@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # first finishes what was begun, whatever its own choice is.
 
 
-_CLAIMS = b"requeue"  # as in lua/v1/lib/entries/dead_letter_claims.lua
+_CLAIMS = b"requeue"  # as in lua/v1/lib/dead_letters.lua
 _FINAL = "claimed:"
 
 

@@ -199,7 +199,7 @@ async def count_stop(queue: str) -> None:
 # ------------------------------------------------------------------ turns
 # The tokens of requests that name a tenant: added, and taken for placeholders of their lane.
 #
-# See lua/v1/lib/dispatch/turns.lua for the order in which tenants have their turns.
+# See lua/v1/lib/turns.lua for the order in which tenants have their turns.
 
 
 PLACEHOLDER = b"@"  # in a lane, for one token of a tenant

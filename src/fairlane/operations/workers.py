@@ -227,7 +227,7 @@ async def _due(queue: str) -> tuple[int, list[str], dict[str, str], int]:
     )
     now = int(seconds) * 1000
     names, scores = list[str](), dict[str, str]()
-    # lua/v1/lib/dispatch/lead.lua has the same bound.
+    # lua/v1/lib/queue.lua has the same bound.
     latest = now + max(_AHEAD_MS, 10 * unfinished)
     entries = dict(zip(due[::2], due[1::2], strict=True))
     if unfinished > most:

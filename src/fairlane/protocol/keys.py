@@ -72,7 +72,7 @@ def check_names(
 
 @lru_cache(maxsize=4096)
 def request_keys(request_id: str) -> tuple[bytes, ...]:
-    """Returns the ten keys of one request, in the order of lua/v1/lib/core/request_keys.lua."""
+    """Returns the ten keys of one request, in the order of lua/v1/lib/request_keys.lua."""
     tail = f":{{{request_id}}}".encode()
     return tuple([part + tail for part in _PARTS])
 
@@ -345,7 +345,7 @@ def bound(queue: str) -> tuple[bytes, bytes]:
 
 
 def firing(queue: str) -> bytes:
-    """Returns the hash of what leaders note about due ticks: see lua/v1/lib/dispatch/firing.lua."""
+    """Returns the hash of what leaders note about due ticks: see lua/v1/lib/queue.lua."""
     return _dispatch(queue, "firing")
 
 

@@ -6,11 +6,14 @@ A `?` behind the name of a key, `-- ids:{id}?`, marks a last key that a call may
 nil then. The line `-- Says:` lists the script's replies, see replies.py. From both follows the
 script's typed function in scripts.py.
 
-`-- @include lib/permits/mint.lua` inserts a text, each file once. Lua makes each function of a
-script anew at every call. So functions that the script does not use are left out. The line
-`-- @rare` before a function means that few calls need it: what only such functions use is made
-when one of them is called. Names in capitals are constants: the loader puts their values in their
-places. `-- @flags` sets how the server may treat the script: `allow-oom` (it must run when Redis is
+`-- @include lib/permits.lua` inserts a library, each file once. Lua makes each function of a script
+anew at every call. So functions that the script does not use are left out. The line `-- @rare`
+before a function means that few calls need it: what only such functions use is made when one of
+them is called. Names in capitals are constants: the loader puts their values in their places.
+Comments between functions are not sent, and what calls what decides the order of functions. So
+they may move between files without another SHA-1 of any script.
+
+`-- @flags` sets how the server may treat the script: `allow-oom` (it must run when Redis is
 full, because nothing could be drained otherwise), `no-writes`, or `grows` (refused when full). The
 line `-- @once` means that a repeat would have another effect: a driver does not send the call again
 when its reply is lost. In a cluster SPUBLISH, which stays on one node, replaces PUBLISH in the
@@ -29,7 +32,7 @@ from typing import TYPE_CHECKING
 from fairlane.protocol.replies import says_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LAYOUT = "v1"
 FOLDERS = (
@@ -51,6 +54,9 @@ _OPTIONAL = re.compile(r"^local \w+ = KEYS\[\d+\]\s+-- \S+\?\s", re.MULTILINE)
 _REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\(.*\n(?:(?!end$).*\n)*end\n?", re.MULTILINE)
 _CONSTANT = re.compile(r'^local ([A-Z_]+) = ("[^"\\\n]*"|[A-Z_\d*^ ]+?)(?: +--.*)?\n', re.MULTILINE)
+_TABLE = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = .*(?<![{(,])\n", re.MULTILINE)
+_MOVABLE = re.compile(f"{_FUNCTION.pattern}|{_TABLE.pattern}", re.MULTILINE)
+_ROW = re.compile(rf"(?:{_MOVABLE.pattern}|^--.*\n|^\n)+", re.MULTILINE)
 _CONSTANT_NAME = re.compile(r'"[^"\n]*"|--.*|\b[A-Z_]+\b')
 _RARE = re.compile(r"^-- @rare\nlocal function (\w+)", re.MULTILINE)
 _ARGUMENT = re.compile(r"^local \w+ = .*\bARGV\[", re.MULTILINE)
@@ -117,39 +123,50 @@ def with_constants(text: str) -> str:
 
 
 def with_functions_in_place(text: str) -> str:
-    """Returns the text without the top-level functions that it never calls.
+    """Returns the text without the top-level functions and tables that it never uses.
 
     Those that only rare functions use are inside of each of these, and made when it is called.
-    A tenth of a script's cost is making the functions that it might call.
+    A tenth of a script's cost is making the functions that it might call. Functions and tables
+    that follow each other come in the order of their first uses, whatever files they are from.
     """
-    texts = {match[1]: match[0] for match in _FUNCTION.finditer(text)}
-    uses = {name: _names_in(body) & texts.keys() for name, body in texts.items()}
-    main = _names_in(_FUNCTION.sub("", text)) & texts.keys()
+    texts: dict[str, str] = {}
+    uses: dict[str, list[str]] = {}  # of what stands before it: else Lua takes it for a global
+    same: dict[str, str] = {}  # name -> the first name of its line
+    for match in _MOVABLE.finditer(text):
+        names = [match[1]] if match[1] else match[2].split(", ")
+        uses[names[0]] = [same[one] for one in _names_in(match[0]) if one in same]
+        texts[names[0]] = match[0]
+        same.update(dict.fromkeys(names, names[0]))
+    main = [same[one] for one in _names_in(_MOVABLE.sub("", text)) if one in same]
     rare = set(_RARE.findall(text))
-    usual = _reached(main, {name: used for name, used in uses.items() if name not in rare})
+    order = _reached(main, uses)
+    usual = set(_reached(main, {name: () if name in rare else uses[name] for name in uses}))
+    usual |= {name for name in order if not _FUNCTION.match(texts[name])}
 
-    def place(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in usual:
-            return ""
-        late = _reached(uses[name] - usual, uses) - usual if name in rare else ()
-        if not late:
-            return match[0]
-        inside = "".join([body for each, body in texts.items() if each in late])
+    def placed(name: str) -> str:
+        late = [one for one in uses[name] if one not in usual] if name in rare else ()
+        inside = set(_reached(late, uses)) - usual
+        if not inside:
+            return texts[name]
         return (
             f"local function {name}(...)\n"
             f"  if not late_functions.{name} then\n"
-            f"{inside}{match[0]}"
+            f"{''.join(texts[one] for one in order if one in inside)}{texts[name]}"
             f"    late_functions.{name} = {name}\n"
             f"  end\n"
             f"  return late_functions.{name}(...)\n"
             f"end\n"
         )
 
-    placed = _FUNCTION.sub(place, text)
-    if "late_functions." not in placed:
-        return placed
-    return _ARGUMENT.sub(r"local late_functions = {}\n\g<0>", placed, count=1)
+    def row(match: re.Match[str]) -> str:
+        found = [each[1] or each[2].split(", ")[0] for each in _MOVABLE.finditer(match[0])]
+        kept = [name for name in order if name in usual and name in found]
+        return "".join(placed(name) for name in kept) if found else match[0]
+
+    whole = _ROW.sub(row, text)
+    if "late_functions." not in whole:
+        return whole
+    return _ARGUMENT.sub(r"local late_functions = {}\n\g<0>", whole, count=1)
 
 
 def _in_a_function(text: str) -> str:
@@ -161,18 +178,24 @@ def _in_a_function(text: str) -> str:
     return _ARGUMENT.sub(r"return (function()\n\g<0>", text, count=1) + "\nend)()"
 
 
-def _names_in(text: str) -> set[str]:
-    return set(_NAME.findall(text))
+def _names_in(text: str) -> list[str]:
+    """Returns each name once, in the order of their first uses."""
+    return list(dict.fromkeys(_NAME.findall(text)))
 
 
-def _reached(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:
-    """Returns these functions, those that these use, and so on."""
-    reached, left = set(names), list(names)
-    while left:
-        found = uses.get(left.pop(), set()) - reached
-        reached |= found
-        left += found
-    return reached
+def _reached(names: Iterable[str], uses: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns these functions and what they use, each behind all that it uses itself."""
+    found: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        if name not in found:
+            for used in uses[name]:
+                visit(used)
+            found[name] = None
+
+    for name in names:
+        visit(name)
+    return list(found)
 
 
 class Script:

@@ -37,7 +37,7 @@ _TAKEN = {
 
 
 class Summary(NamedTuple):
-    """The state of a request or its end: `summary` of lua/v1/lib/core/state.lua."""
+    """The state of a request or its end: `summary` of lua/v1/lib/state.lua."""
 
     state: bytes
     born: int

@@ -1,4 +1,4 @@
-"""The fields of `req:{id}` by name; numbers share some of them (lua/v1/lib/core/state.lua)."""
+"""The fields of `req:{id}` by name; numbers share some of them (lua/v1/lib/state.lua)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKED: Mapping[str, tuple[str, ...]] = {
     "gate": ("opens", "rates", "limited", "turn", "wait"),
 }
 VALUE = "v:"  # of a value that the steps of a flow share, before its name
-_NOT_OF_REQUEST = (VALUE, "c:")  # see lua/v1/lib/flows/shared.lua
+_NOT_OF_REQUEST = (VALUE, "c:")  # see lua/v1/lib/flows.lua
 _SEPARATORS = {"gate": "|"}
 _HOME = {name: packed for packed, names in PACKED.items() for name in names}
 
@@ -114,7 +114,7 @@ def as_text(flat: Any) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------ permit fields
-# The fields of `tok:{id}`: permits that are queued or held (lua/v1/lib/permits/permits.lua).
+# The fields of `tok:{id}`: permits that are queued or held (lua/v1/lib/permits.lua).
 
 
 class QueuedPermit(NamedTuple):

@@ -378,7 +378,7 @@ def _first_queued(fields: dict[bytes, bytes], permits: dict[bytes, bytes]) -> in
 
 
 def _is_first_waiting(fields: Mapping[bytes, bytes]) -> bool:
-    """As is_first_waiting in lua/v1/lib/permits/permits.lua."""
+    """As is_first_waiting in lua/v1/lib/permits.lua."""
     return fields.get(b"seq") == b"%d" % (FIRST_SEQ + 1) and fields.get(b"queued") == b"1"
 
 

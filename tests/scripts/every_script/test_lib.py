@@ -14,7 +14,7 @@ NOW = 1_700_000_000_000
 
 def minting() -> Lib:
     functions = ("ready", "mint", "queued_tokens", "park", "unpark", "unqueue", "read_permit")
-    return Lib(("core/state", "permits/permits", "permits/mint"), functions)
+    return Lib(("permits",), functions)
 
 
 def state_of(lib: Lib, **given: Any) -> Any:
@@ -41,7 +41,7 @@ def state_of(lib: Lib, **given: Any) -> Any:
 
 
 def test_now_is_the_servers_time_in_ms():
-    lib = Lib(("core/now_ms",), ("now_ms",))
+    lib = Lib(("core",), ("now_ms",))
     lib.redis.time = (1_700_000_000, 999_999)
     assert lib.now_ms("") == 1_700_000_000_999
 
@@ -50,7 +50,7 @@ def test_now_is_the_servers_time_in_ms():
 
 
 def test_a_held_permit_reads_back_as_it_was_written():
-    lib = Lib(("permits/permits",), ("read_permit", "write_held", "consumer_of"))
+    lib = Lib(("permits",), ("read_permit", "write_held", "consumer_of"))
     fields = {"fence": "12", "g": "9", "op": "0aff", "started": "7", "owed": 3}
     fields |= {"shared": "1", "first": "5-0", "last": "5-2"}
     lib.write_held("4", lib.table(worker="[::1]:8080", **fields))
@@ -91,7 +91,7 @@ def test_mint_costs_what_it_mints(limit: int):
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=8))
 def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
-    lib = Lib(("entries/add_entries",), ("add_entries",))
+    lib = Lib(("entries",), ("add_entries",))
     bodies = lib.runtime.table("a", "bb")
     state = lib.table(last_ms=0, total=0, fresh=0, max_body=0)
     now = NOW
@@ -105,7 +105,7 @@ def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
 
 
 def test_a_chunk_of_a_thousand_is_no_error_and_one_more_is():
-    lib = Lib(("entries/add_entries",), ("entry_error",))
+    lib = Lib(("entries",), ("entry_error",))
     for count in (0, 1000):
         assert lib.entry_error(3, 2 + count) is None
     assert lib.entry_error(3, 1_003).err.startswith("BADCHUNK 1001 ")
@@ -113,7 +113,7 @@ def test_a_chunk_of_a_thousand_is_no_error_and_one_more_is():
 
 def test_the_first_death_waits_for_nothing_later_ones_for_the_backoff():
     """The backoff doubles up to its maximum; no attempt overflows it."""
-    lib = Lib(("lease/charge_death",), ("death_delay",))
+    lib = Lib(("reap",), ("death_delay",))
     state = lib.table(backoff_min=1_000, backoff_max=5_000)
     assert [lib.death_delay(state, n) for n in (0, 1, 2, 3, 4, 5, 1000)] == [
         *(0, 0, 1_000, 2_000, 4_000, 5_000, 5_000)
@@ -124,7 +124,7 @@ def test_the_first_death_waits_for_nothing_later_ones_for_the_backoff():
 
 
 def test_the_census_counts_what_permits_really_are():
-    lib = Lib(("permits/permits", "check/count_state"), ("count_permits",))
+    lib = Lib(("check",), ("count_permits",))
     lib.redis.hashes["tok"] = {
         "0": "h:3:1:a:1:4::::w",
         "1": f"q:4:{NOW}:5:0",
@@ -146,7 +146,7 @@ def test_the_census_counts_what_permits_really_are():
 
 
 def test_the_census_ends_in_a_parked_list_that_goes_in_a_circle():
-    lib = Lib(("permits/permits", "check/count_state"), ("count_permits",))
+    lib = Lib(("check",), ("count_permits",))
     lib.redis.hashes["tok"] = {"0": "p:1", "1": "p:0"}
     seen = lib.count_permits(lib.table(sleeper="", high=2, limit=2, free="0"))
     assert (seen.parked, seen.listed) == (2, 3)

@@ -46,7 +46,7 @@ READING = {"check", "due_schedules", "glance", "list_dead", "read_heads"}
 ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 
-REQUEST_KEYS = library()["confirm"].keys  # those of lib/core/request_keys.lua
+REQUEST_KEYS = library()["confirm"].keys  # those of lib/request_keys.lua
 
 script_of = for_each("name", NAMES)
 
@@ -105,7 +105,7 @@ def loops_over_keys(code: str, names: tuple[str, ...]) -> set[str]:
 @script_of
 def test_every_key_a_script_touches_is_declared(name: str):
     """Only a script for one server derives keys: in a cluster they may be in another slot."""
-    code = plain(expand(ROOT, path_of(name)))
+    code = plain(text_of(name))
     declared = script(name).keys
     if path_of(name).startswith("single_server/") and "select_request(" in code:
         declared = (*declared, *REQUEST_KEYS, "bucket", "ids")
@@ -124,10 +124,15 @@ def path_of(name: str) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def text_of(name: str) -> str:
+    """Returns a script with those functions of its libraries that it uses."""
+    return with_functions_in_place(expand(ROOT, path_of(name)))
+
+
 @script_of
 def test_a_declared_key_is_never_given_another_name(name: str):
     """A local that is assigned again would hide which key is used."""
-    code = plain(expand(ROOT, path_of(name)))
+    code = plain(text_of(name))
     for key in script(name).keys:
         assert len(re.findall(rf"^\s*(?:local )?{key} = ", code, re.MULTILINE)) == 1, key
 
@@ -145,7 +150,7 @@ def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
 
 @for_each("name", sorted({*REQUEST_NAMES} - APART))
 def test_request_scripts_take_the_keys_of_a_request_in_their_order(name: str):
-    header = expand(ROOT, "lib/core/request_keys.lua")
+    header = expand(ROOT, "lib/request_keys.lua")
     declared = re.findall(r"^local (\w+) = KEYS\[\d+\]  -- (\w+):\{id\}", header, re.MULTILINE)
     assert tuple(name for name, _ in declared) == script(name).keys[: len(declared)]
     made = [key.decode().partition(":")[0] for key in keys.request_keys("x")]
@@ -215,6 +220,28 @@ def test_a_function_that_is_never_called_is_left_out():
         "local function high(x)\n  return low(x)\nend\n"
         "return high(a)  -- not other(a)\n"
     )
+
+
+LOW = "-- Returns it.\nlocal function low(x)\n  return x\nend\n\n"
+TABLE = "local BOTH, ROW = 1, {2}  -- why\n"
+MIDDLE = "local function middle(x)\n  return low(x), ROW\nend\n"
+OTHER = "local function other(x)\n  return low(x), OTHER\nend\n"
+REST = "local OTHER = {1}\n"
+
+
+@for_each("parts", [(LOW, REST, TABLE, MIDDLE, OTHER), (REST, OTHER, TABLE, LOW, MIDDLE)])
+def test_functions_and_tables_are_sent_in_the_order_of_their_uses(parts: tuple[str, ...]):
+    """Where they are written does not count; comments between them and unused ones are left out."""
+    text = "-- of a script\n" + "".join(parts) + "return middle(low(KEYS[1]))  -- not other\n"
+    code = "".join(LOW.splitlines(keepends=True)[1:-1]) + TABLE + MIDDLE
+    assert with_functions_in_place("local a = 1\n" + text) == (
+        f"local a = 1\n{code}return middle(low(KEYS[1]))  -- not other\n"
+    )
+
+
+def test_a_comment_between_statements_is_sent():
+    text = "-- of a script\nlocal a = KEYS[1]\n\n-- of the reply\nreturn a\n"
+    assert with_functions_in_place(text) == text
 
 
 def test_a_constant_is_sent_as_its_value():
@@ -297,6 +324,15 @@ def test_a_mark_for_rare_calls_is_before_a_function(name: str):
 def test_every_lib_is_used():
     included = {found for path in ROOT.rglob("*.lua") for found in includes(path)}
     assert included == {path.relative_to(ROOT).as_posix() for path in (ROOT / "lib").rglob("*.lua")}
+
+
+def test_every_function_of_a_library_is_sent():
+    sent = "".join(made.source(Dialect.SINGLE).decode() for made in library())
+    written = "".join(path.read_text() for path in (ROOT / "lib").glob("*.lua"))
+    functions = r"^local function (\w+)\("
+    missing = set(re.findall(functions, written, re.MULTILINE))
+    missing -= set(re.findall(functions, sent, re.MULTILINE))
+    assert missing == set()
 
 
 def includes(path: Path) -> list[str]:
@@ -382,7 +418,7 @@ def kinds_of(name: str) -> Mapping[bytes, type[Reply]]:
 def test_a_header_names_what_the_script_returns(name: str):
     """Each literal reply has a word of the header and its fields; no word is invented."""
     kinds = kinds_of(name)
-    code = plain(with_functions_in_place(expand(ROOT, path_of(name))))
+    code = plain(text_of(name))
     seen = set()
     for word, *fields in returned_in(code) if kinds else ():
         reply = kinds[word.strip('"').encode()]

@@ -10,7 +10,7 @@ import pytest
 from fairlane import settings
 from tests.support.scripts.requests import Held, Lane, dead
 
-BUDGET = 64 << 20  # bytes of all texts of one request: lib/entries/error_texts.lua
+BUDGET = 64 << 20  # bytes of all texts of one request: lib/dead_letters.lua
 
 
 def texts(lane: Lane) -> dict[str, str]:

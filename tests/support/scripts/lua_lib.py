@@ -90,7 +90,7 @@ class Lib:
         seen: set[str] = set()
         root = lua_folder() / "v1"
         text = "".join(
-            expand(root, f"lib/{name}.lua", seen) + "\n" for name in ("core/request_keys", *files)
+            expand(root, f"lib/{name}.lua", seen) + "\n" for name in ("request_keys", *files)
         )
         text += "return {" + ", ".join(f"{name} = {name}" for name in functions) + "}"
         load = self.runtime.globals().loadstring

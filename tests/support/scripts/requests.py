@@ -176,7 +176,7 @@ def settlement(
     return rest
 
 
-POLICY = (  # in the order of lua/v1/lib/create/policy.lua
+POLICY = (  # in the order of lua/v1/lib/create.lua
     *("limit", "priority", "attempts", "backoff_min", "backoff_max", "lease_ms"),
     *("retain_ms", "time_limit_ms", "durable", "deadline_ms"),
 )
