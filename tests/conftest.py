@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
 
+# All that is imported and collected stays: a search of it for garbage takes long, and finds none.
+gc.disable()
+
 # The mutation gate (tests/explore/mutants.py) runs the tests on changed copies of the scripts.
 if "FAIRLANE_TESTS_LUA" in os.environ:
     vars(lua)["lua_folder"] = lambda: Path(os.environ["FAIRLANE_TESTS_LUA"])
@@ -142,9 +145,20 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     return (yield)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes no test of the other kind of server if `-m` leaves it out, as `make test` does."""
+    path, test = metafunc.definition.path, metafunc.definition
+    leaves_out = "not rest" in metafunc.config.getoption("markexpr") and not backends.is_named()
+    if leaves_out and "redis_server" in metafunc.fixturenames and not _names_its_kind(test):
+        kinds = [kind for kind in backends.chosen() if not backends.is_other_kind(kind, path)]
+        test.add_marker(pytest.mark.parametrize("redis_server", kinds, indirect=True))
+
+
 def pytest_collection_finish() -> None:
     """Keeps the collected tests out of garbage collections, and so of the memory of forks."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -165,9 +179,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
-def _names_its_kind(item: pytest.Item) -> bool:
+def _names_its_kind(node: pytest.Item | pytest.Function) -> bool:
     """Returns whether `parametrize` names the kinds of server that this test runs on."""
-    marks = item.iter_markers("parametrize")
+    marks = node.iter_markers("parametrize")
     return any("redis_server" in str(mark.args[0]) for mark in marks)
 
 

@@ -24,6 +24,7 @@ from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, forward
 from fairlane.queue import Queue
+from tests.support.processes import in_process
 from tests.support.processes.prepared import PATIENCE, Forked
 from tests.support.processes.workers import has_own_traceback
 from tests.support.scripts.requests import waiting_bodies
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 ON_EVERY_KIND = pytest.mark.parametrize("redis_server", backends.every(), indirect=True)
 NO_SERVER = "redis://127.0.0.1:1"  # no server listens on this port, so a program waits briefly
+NO_SERVER_S = 0.2
 _IS_NO_SERVER = re.compile(rf"{NO_SERVER}(?:/.*)?").fullmatch
 END_S = 60.0
 
@@ -93,7 +95,22 @@ class Program:
             self.env["FAIRLANE_REDIS"] = url
 
     def __call__(self, *words: object, stdin: bytes = b"") -> Ended:
-        """Runs it to its end, which must not be a traceback."""
+        """Runs it to its end, which must not be a traceback.
+
+        Most commands run in the process of the tests; see `in_process`.
+        """
+        texts = list(map(str, words))
+        if not in_process.can_run(texts, self.env, stdin):
+            return self.fork(*words, stdin=stdin)
+        wait_s = NO_SERVER_S if names_no_server(words, self.env) else None
+        ended = Ended(
+            *in_process.run(texts, env=self.env, cwd=self.folder, stdin=stdin, patience_s=wait_s)
+        )
+        assert not has_own_traceback(ended.err), ended.err
+        return ended
+
+    def fork(self, *words: object, stdin: bytes = b"") -> Ended:
+        """Runs it to its end in a process of its own."""
         given, input_end = os.pipe()
         running = Running(self, words, given)
         os.close(given)
@@ -132,8 +149,8 @@ class Running:
     def __init__(self, program: Program, words: Sequence[object], given: int) -> None:
         """Starts it with these words, and the file descriptor of its standard input."""
         env = dict(program.env)
-        if any(_IS_NO_SERVER(word) for word in (*map(str, words), *env.values())):
-            env[PATIENCE] = "0.2"
+        if names_no_server(words, env):
+            env[PATIENCE] = str(NO_SERVER_S)
         self._log = os.memfd_create("stderr")
         output_end, output = os.pipe()
         self.process = Forked(
@@ -165,6 +182,11 @@ class Running:
             said = stream.read().decode()
         assert not has_own_traceback(said), said
         return Ended(code, out, said)
+
+
+def names_no_server(words: Sequence[object], env: Mapping[str, str]) -> bool:
+    """Returns whether a program is to call NO_SERVER."""
+    return any(_IS_NO_SERVER(word) for word in (*map(str, words), *env.values()))
 
 
 def finish(process: subprocess.Popen[bytes]) -> Ended:

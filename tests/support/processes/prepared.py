@@ -39,6 +39,7 @@ LAZY = (  # what programs import when they connect or serve, in a third of a sec
 )
 MOST_BYTES = 200_000  # of one message
 PATIENCE = "TESTS_PATIENCE_S"  # how long a program waits for a Redis that is away
+MOST_FDS = 4096  # of the process that forks: two for each program that runs
 FDS = 4  # stdin, stdout, stderr, and a socket for the process id and the exit code
 
 
@@ -107,26 +108,29 @@ def _forker() -> socket.socket:
 
 def main(fd: int) -> None:
     """Forks until the tests end. Every program returns from here as well."""
+    gc.disable()
     _import_all()
     gc.freeze()  # a collection in a program would write to, and so copy, all that it shares
+    gc.enable()
+    running: dict[int, tuple[int, int]] = {}  # by pidfd: the process id, and its caller's socket
     with socket.socket(fileno=fd) as line:
-        while message := socket.recv_fds(line, MOST_BYTES, FDS):
-            text, fds, *_ = message
+        while True:
+            ready, *_ = select.select([line.fileno(), *running], [], [])
+            for pidfd in running.keys() & set(ready):
+                _report(pidfd, *running.pop(pidfd))
+            if line.fileno() not in ready:
+                continue
+            text, fds, *_ = socket.recv_fds(line, MOST_BYTES, FDS)
             if not text:
                 return
-            if os.fork() == 0:
+            pid = os.fork()
+            if pid == 0:
                 break
-            for one in fds:
-                os.close(one)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-    _die_with_parent()
-    pid = os.fork()
-    if pid == 0:
-        _be_program(json.loads(text), fds)
-    else:
-        _report(pid, fds)
+            for number in fds[:3]:
+                os.close(number)
+            os.write(fds[3], str(pid).encode())
+            running[os.pidfd_open(pid)] = (pid, fds[3])
+    _be_program(json.loads(text), fds)
 
 
 def _import_all() -> None:
@@ -139,15 +143,13 @@ def _import_all() -> None:
         importlib.import_module(name)
 
 
-def _report(pid: int, fds: list[int]) -> None:
-    """Sends the process id, then the exit code."""
-    for one in fds[:3]:
-        os.close(one)
-    os.write(fds[3], str(pid).encode())
+def _report(pidfd: int, pid: int, news: int) -> None:
+    """Sends the exit code of a program that has ended."""
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(BrokenPipeError):
-        os.write(fds[3], str(os.waitstatus_to_exitcode(status)).encode())
-    os._exit(0)
+        os.write(news, str(os.waitstatus_to_exitcode(status)).encode())
+    os.close(news)
+    os.close(pidfd)
 
 
 def _be_program(given: dict, fds: list[int]) -> None:
@@ -156,7 +158,7 @@ def _be_program(given: dict, fds: list[int]) -> None:
     os.setpgid(0, 0)
     for number, one in enumerate(fds[:3]):
         os.dup2(one, number)
-    os.closerange(3, max(fds) + 1)
+    os.closerange(3, MOST_FDS)
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - for the life of the process
     sys.stderr = open(2, "w", 1, errors="backslashreplace")  # noqa: SIM115
     os.environ.clear()

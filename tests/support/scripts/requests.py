@@ -479,10 +479,16 @@ def numbered(count: int) -> list[bytes]:
 
 def dump(client: redis.Redis) -> dict[bytes, tuple[bytes, bool]]:
     """Returns all that is stored: key -> (content, whether it has a TTL)."""
-    found = {}
-    for key in client.scan_iter(count=1000):
-        found[key] = (client.dump(key) or b"", client.pttl(key) != -1)
-    return found
+    names: list[bytes] = list(dict.fromkeys(client.scan_iter(count=1000)))
+    with client.pipeline(transaction=False) as pipeline:
+        for key in names:
+            pipeline.dump(key)
+            pipeline.pttl(key)
+        replies = pipeline.execute()
+    return {
+        key: (content or b"", ttl != -1)
+        for key, content, ttl in zip(names, replies[::2], replies[1::2], strict=True)
+    }
 
 
 def is_sharded(client: Any) -> bool:
