@@ -31,6 +31,7 @@ FACES = {
     "aio/schedules.py": "schedules.py",
     "aio/taken.py": "taken.py",
     "aio/topics.py": "topics.py",
+    "lists/async_balancer.py": "lists/balancer.py",
 }
 NAMES = {
     "AsyncDriver": "SyncDriver",
