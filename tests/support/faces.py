@@ -32,6 +32,7 @@ FACES = {
     "aio/taken.py": "taken.py",
     "aio/topics.py": "topics.py",
     "lists/async_balancer.py": "lists/balancer.py",
+    "tasks/async_batch.py": "tasks/batch.py",
 }
 NAMES = {
     "AsyncDriver": "SyncDriver",
@@ -39,6 +40,8 @@ NAMES = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "anext": "next",
     "async": "",
     "asyncio": "threading",  # its Lock
     "await": "",
