@@ -15,9 +15,11 @@ import hypothesis
 import pytest
 import redis.utils
 
+from fairlane import aio
 from fairlane.drivers.sync import SyncDriver
 from fairlane.protocol import lua
 from fairlane.queue import Queue
+from tests.support.both_faces import as_blocking, is_asyncio
 from tests.support.operations.actor import Actor
 from tests.support.run import table
 from tests.support.run.first_share import import_share
@@ -114,9 +116,13 @@ def driver(redis_url: str) -> Iterator[SyncDriver]:
 
 
 @pytest.fixture
-def queue(driver: SyncDriver) -> Queue:
-    """The queue `req` with the blocking API."""
-    return Queue(driver)
+def queue(request: pytest.FixtureRequest, driver: SyncDriver, redis_url: str) -> Iterator[Queue]:
+    """The queue `req` with the blocking API; the asyncio one, too, if a test has `@both_faces`."""
+    if not is_asyncio(request):
+        yield Queue(driver)
+        return
+    with as_blocking(aio.Queue.from_url(redis_url, patience_s=0), driver) as awaited:
+        yield awaited
 
 
 @pytest.fixture

@@ -28,8 +28,9 @@ ROOMS = {
     "leaves": ("errors", "settings", "common", "metrics", "protocol", "options", "model", "found"),
     "protocol": ("operations", "drivers"),
     "services": (
-        *("embedded", "redis_url", "tracing", "request", "schedules", "taken", "flows", "flow_svg"),
-        *("queue", "aio", "worker", "tasks", "testing", "lists", "topics", "live"),
+        *("embedded", "redis_url", "tracing", "holding", "aio", "request", "schedules", "taken"),
+        *("flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing", "lists"),
+        *("topics", "live"),
     ),
     "edges": ("web", "cli", "cli.commands", "cli.main", "__main__", "spark"),
 }

@@ -51,8 +51,9 @@ if TYPE_CHECKING:
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.schedules import Schedule
     from fairlane.options import RequestOptions, SharedOptions
-    from fairlane.queue import Queue, submit_request
+    from fairlane.queue import Queue
     from fairlane.request import OpenRequest, Request
+    from fairlane.shortcut import submit_request
     from fairlane.tasks.app import App, TaskCall
     from fairlane.tasks.chain import chain, group
     from fairlane.tasks.executor import Executor
@@ -115,7 +116,7 @@ _HOMES = {
     "chain": ".tasks.chain",
     "content_id": ".operations.new_request",
     "group": ".tasks.chain",
-    "submit_request": ".queue",
+    "submit_request": ".shortcut",
     "time_limit": ".worker",
     "xid": ".common.xid",
 }

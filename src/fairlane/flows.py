@@ -1,11 +1,12 @@
+# Generated from aio/flows.py by `make generate`: do not edit it.
 """The runs of flows in the blocking API."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlane.aio.flows import AsyncSharedState
 from fairlane.common import clock
-from fairlane.errors import InvalidArgument
 from fairlane.operations import flow_runs, shared
 from fairlane.protocol import keys
 from fairlane.request import Request
@@ -13,19 +14,21 @@ from fairlane.request import Request
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.drivers.aio import AsyncDriver
     from fairlane.drivers.sync import SyncDriver
     from fairlane.found import FlowProgress
     from fairlane.model import Result
     from fairlane.queue import Queue
 
+__all__ = [
+    "AsyncSharedState",
+    "FlowRun",
+    "Flows",
+    "SharedState",
+]
 
-# ------------------------------------------------------------------ shared
-# The state that the steps of a run share, in the blocking API and for asyncio.
 
-
-class SharedState:
-    """Values by name that all steps of a run read and change: `shared["user"] = {"id": 5}`.
+class SharedState(shared.Items):
+    """Values by name that all steps of a run share: `shared["user"] = {"id": 5}`.
 
     Values are what JSON has, but None: bool, int, float, str, list, dict; at most 1,000, and
     256 KiB together. They are kept as long as the run. Each change is one step in Redis, which a
@@ -62,58 +65,8 @@ class SharedState:
         """Returns all values by their names."""
         return self._driver.run(shared.read_shared(self._run))
 
-    def __getitem__(self, name: str) -> Any:
-        found = self.get(name)
-        if found is None:
-            raise KeyError(name)
-        return found
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.set(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self.delete(name)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.get(name) is not None
-
     def __repr__(self) -> str:
         return f"<SharedState of flow {self._run}>"
-
-
-class AsyncSharedState:
-    """The same as SharedState for asyncio: `await shared.set("user", {"id": 5})`."""
-
-    def __init__(self, driver: AsyncDriver, run: str) -> None:
-        self._driver, self._run = driver, run
-
-    async def get(self, name: str, default: Any = None) -> Any:
-        """Returns a value, or the default if there is none."""
-        found = await self._driver.run(shared.read_value(self._run, name))
-        return default if found is None else found
-
-    async def set(self, name: str, value: Any) -> None:
-        """Sets a value."""
-        await self._driver.run(shared.set_value(self._run, name, value))
-
-    async def incr(self, name: str, by: int = 1) -> int:
-        """Adds to a whole number, which is 0 at first; returns the sum."""
-        return await self._driver.run(shared.add_to_value(self._run, name, by))
-
-    async def swap(self, name: str, expected: Any, value: Any) -> bool:
-        """Sets a value if it is the expected one; see SharedState.swap."""
-        return await self._driver.run(shared.swap_value(self._run, name, expected, value))
-
-    async def delete(self, name: str) -> None:
-        """Removes a value, if it is there."""
-        await self._driver.run(shared.drop_value(self._run, name))
-
-    async def all(self) -> dict[str, Any]:
-        """Returns all values by their names."""
-        return await self._driver.run(shared.read_shared(self._run))
-
-    def __repr__(self) -> str:
-        return f"<AsyncSharedState of flow {self._run}>"
 
 
 class FlowRun:
@@ -140,7 +93,12 @@ class FlowRun:
         """
         return self.queue.driver.run(flow_runs.wait_for_flow(self.id, clock.mono_s, timeout))
 
-    def results(self, order: str = "input", *, timeout: float | None = None) -> Iterator[Result]:
+    def results(
+        self,
+        order: str = "input",
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[Result]:
         """Yields the results of the last step, also while it runs; see Request.results.
 
         Their index is the place in the last step, which is the order of completion before it.
@@ -153,7 +111,7 @@ class FlowRun:
 
         Raises RequestNotFound, and InvalidArgument for a step that the flow does not have.
         """
-        return Request(self.queue, named_step(self.progress(), name))
+        return Request(self.queue, flow_runs.named_step(self.progress(), name))
 
     @property
     def shared(self) -> SharedState:
@@ -180,20 +138,9 @@ class Flows:
         At most `most` (1 to 1,000). It reads a bounded part of the queue, so in one of many
         thousand requests some runs may be missing. Raises InvalidArgument.
         """
-        found = self._queue.driver.run(
-            flow_runs.find_flows(self._queue.name, properties, flow, most)
-        )
-        return [FlowRun(self._queue, run) for run, _ in found]
+        found = flow_runs.find_flows(self._queue.name, properties, flow, most)
+        return [FlowRun(self._queue, run) for run, _ in self._queue.driver.run(found)]
 
     def run(self, id: str) -> FlowRun:  # noqa: A002  the word of the API
         """Returns the run with this id, without a call to Redis."""
         return FlowRun(self._queue, id)
-
-
-def named_step(progress: FlowProgress, name: str) -> str:
-    """Returns the request of a step of this name. Raises InvalidArgument."""
-    for one in progress.steps:
-        if one.step == name:
-            return one.progress.id
-    known = ", ".join(one.step for one in progress.steps)
-    raise InvalidArgument(f"flow {progress.id} has no step {name}: its steps are {known}")

@@ -1,3 +1,4 @@
+# Generated from aio/queue.py by `make generate`: do not edit it.
 """The blocking API: a queue on one Redis, and the requests in it."""
 
 from __future__ import annotations
@@ -120,10 +121,14 @@ class Queue:
         return request
 
     def submit_many(
-        self, requests: Iterable[Iterable[Body]], *, ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait_s: float = 0.0,
+        self,
+        requests: Iterable[Iterable[Body]],
+        *,
+        ids: Iterable[str] | None = None,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
+        max_wait_s: float = 0.0,
         **options: Unpack[SharedOptions],
-    ) -> list[Request]:  # fmt: skip
+    ) -> list[Request]:
         """Submits many requests, 400 small ones in one round trip; returns them in order.
 
         `requests` may be lazy; each of them is what submit_request takes. The options are those of
@@ -132,13 +137,18 @@ class Queue:
         error's `submitted` holds the ids that are in Redis already. An invalid request raises
         before any request of its group of 400 is written.
         """
-        return [*self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)]
+        each = self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)
+        return list(each)
 
     def submit_each(
-        self, requests: Iterable[Iterable[Body]], *, ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait_s: float = 0.0,
+        self,
+        requests: Iterable[Iterable[Body]],
+        *,
+        ids: Iterable[str] | None = None,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
+        max_wait_s: float = 0.0,
         **options: Unpack[SharedOptions],
-    ) -> Iterator[Request]:  # fmt: skip
+    ) -> Iterator[Request]:
         """Does what submit_many does, and yields each request as soon as its group is in Redis.
 
         Nothing is submitted before the caller takes the first request. If an error is raised, the
@@ -166,16 +176,25 @@ class Queue:
             yield Request(self, request_id, total)
 
     def open(
-        self, *, id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0, **options: Unpack[RequestOptions],
-    ) -> OpenRequest:  # fmt: skip
-        """Begins a request and leaves it open: `with queue.open() as request: request.add(body)`.
+        self,
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0,
+        **options: Unpack[RequestOptions],
+    ) -> OpenRequest:
+        """Begins a request and leaves it open, so that bodies can be added as they come.
 
-        Workers begin with the first sub-request. With the `id` and options of a request that an
-        earlier process left open, it continues that one: `added` is where to go on. A request
-        without an addition for an hour is cancelled. The options are those of submit_request;
-        `durable` does not apply. Raises RequestExists, RequestEnded, InvalidArgument, RedisError.
+        `with queue.open() as request: request.add(body)`. Workers begin with the first
+        sub-request. With the `id` and options of a request that an earlier process left open, it
+        continues that one: `added` is where to go on. A request without an addition for an hour is
+        cancelled. The options are those of submit_request; `durable` does not apply. Raises
+        RequestExists, RequestEnded, InvalidArgument, RedisError.
         """
+        return self._open(id, max_wait_s, **options)
+
+    def _open(
+        self, id: str | None, max_wait_s: float, **options: Unpack[RequestOptions]  # noqa: A002
+    ) -> OpenRequest:  # fmt: skip
         from fairlane.operations.open_request import open_request
 
         with sending(self.name) as span:
@@ -189,9 +208,13 @@ class Queue:
         return Request(self, id)
 
     def post(
-        self, body: Body, *, id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0, **options: Unpack[RequestOptions],
-    ) -> Request:  # fmt: skip
+        self,
+        body: Body,
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0,
+        **options: Unpack[RequestOptions],
+    ) -> Request:
         """Submits a request of one sub-request; the options and errors are those of submit_request.
 
         A program takes it with `take`, or a worker's handler is called with it.
@@ -199,7 +222,11 @@ class Queue:
         return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
 
     def take(
-        self, count: int = 1, *, visible_for: float = settings.TAKE_VISIBLE_S, wait_s: float = 0.0
+        self,
+        count: int = 1,
+        *,
+        visible_for: float = settings.TAKE_VISIBLE_S,
+        wait_s: float = 0.0,
     ) -> list[Taken]:
         """Takes up to `count` (at most 100) sub-requests as a worker would; [] = there is none.
 
@@ -218,8 +245,8 @@ class Queue:
 
     @cached_property
     def _taker(self) -> Taker:
+        from fairlane.holding import taker_name
         from fairlane.operations.take import Taker
-        from fairlane.taken import taker_name
 
         return Taker(self.name, taker_name)
 
@@ -233,10 +260,14 @@ class Queue:
         return Taken(self.driver, *Taken.parts_of_text(self.name, receipt))
 
     def submit_flow(
-        self, flow: Flow, bodies: Iterable[Body], *,
+        self,
+        flow: Flow,
+        bodies: Iterable[Body],
+        *,
         id: str | None = None,  # noqa: A002  the word of the API
-        properties: Mapping[str, object] | None = None, max_wait_s: float = 0.0,
-    ) -> FlowRun:  # fmt: skip
+        properties: Mapping[str, object] | None = None,
+        max_wait_s: float = 0.0,
+    ) -> FlowRun:
         """Submits a flow: `bodies` go to its first step, and each result to the next one.
 
         With an `id` the call is idempotent until the run expires. `flows.find` finds the run by its
@@ -249,7 +280,8 @@ class Queue:
         run = keys.new_id() if id is None else id
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
-            span.sent(run, self.driver.run(submit_flow(steps, max_wait_s), chunks(bodies)))
+            submitted = submit_flow(steps, max_wait_s)
+            span.sent(run, self.driver.run(submitted, chunks(bodies)))
         return FlowRun(self, run)
 
     @property
@@ -308,7 +340,8 @@ class Queue:
         from fairlane.operations import find
 
         chosen = find.filter_of(**wanted)
-        return self.driver.run(find.list_requests(self.name, chosen, limit, after, sort))
+        listing = find.list_requests(self.name, chosen, limit, after, sort)
+        return self.driver.run(listing)
 
     def select(
         self,
@@ -424,17 +457,3 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name} at {self.driver.place}>"
-
-
-def submit_request(
-    bodies: Iterable[Body],
-    *,
-    redis: str | None = None,
-    queue: str = settings.DEFAULT_QUEUE,
-    id: str | None = None,  # noqa: A002  the word of the API
-    max_wait_s: float = 0.0,
-    **options: Unpack[RequestOptions],
-) -> Request:
-    """Submits to the queue at `redis` (see Queue.from_url); options as Queue.submit_request."""
-    to = Queue.from_url(redis, name=queue)
-    return to.submit_request(bodies, id=id, max_wait_s=max_wait_s, **options)

@@ -1,3 +1,4 @@
+# Generated from aio/request.py by `make generate`: do not edit it.
 """Requests of the blocking API: one that was submitted, and one that is still being submitted."""
 
 from __future__ import annotations
@@ -231,8 +232,8 @@ class Request:
 class OpenRequest(Request):
     """A request that is still being submitted: workers begin with what it has so far.
 
-    Queue.open returns it. At the end of a `with` block it is sealed. If the block raises, the
-    request is withdrawn, or cancelled if a worker holds a part of it. Any thread may add to it.
+    Queue.open returns it. At the end of a `with` block it is sealed. If the block raises,
+    the request is withdrawn, or cancelled if a worker holds a part of it. Any thread may add to it.
     """
 
     def __init__(self, queue: Queue, submission: Submission) -> None:
@@ -269,7 +270,7 @@ class OpenRequest(Request):
         If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait_s` of
         the request says. Raises QueueFull, RedisFull, RedisUnreachable: `added` shows how far it
         came, and a repeat of the rest adds nothing twice. Raises RequestClosed after `seal` or
-        after an error in the `with` block, RequestEnded (it was cancelled), RequestLost and
+        after an error in the block, RequestEnded (it was cancelled), RequestLost and
         InvalidArgument.
         """
         with self._lock:

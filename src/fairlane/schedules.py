@@ -1,3 +1,4 @@
+# Generated from aio/schedules.py by `make generate`: do not edit it.
 """The schedules of a queue in the blocking API."""
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Topics: `from fairlane.topics import Topic`, or AsyncTopic for asyncio."""
+# Generated from aio/topics.py by `make generate`: do not edit it.
+"""Topics in the blocking API: `from fairlane.topics import Topic`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
 from fairlane import settings
-from fairlane.common.chunking import Bodies, Body, chunks, chunks_async
-from fairlane.drivers.aio import AsyncDriver
+from fairlane.aio.topics import AsyncTopic
+from fairlane.common.chunking import Body, chunks
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import topics
 from fairlane.operations.topics import Subscriber, TopicMessage, TopicState, check_driver
@@ -14,13 +15,18 @@ from fairlane.protocol import keys
 from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from fairlane.operations.topics import Start
 
-
-# ------------------------------------------------------------------ blocking
-# A topic in the blocking API.
+__all__ = [
+    "AsyncTopic",
+    "Subscriber",
+    "Topic",
+    "TopicMessage",
+    "TopicState",
+    "topic_names",
+]
 
 
 def topic_names(driver: SyncDriver) -> list[str]:
@@ -140,98 +146,3 @@ class Topic:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-# ------------------------------------------------------------------ awaited
-# A topic in the asyncio API.
-
-
-class AsyncTopic:
-    """A named topic for one event loop; see Topic."""
-
-    def __init__(self, driver: AsyncDriver, name: str) -> None:
-        check_driver(driver)
-        self.name = keys.check_name("topic", name)
-        self.driver = driver
-
-    @classmethod
-    def from_url(
-        cls, name: str, url: str | None = None, *, patience_s: float = settings.PATIENCE_S
-    ) -> Self:
-        """Returns a topic on the Redis at `url`; see Topic.from_url."""
-        return cls(AsyncDriver(resolve_url(url), patience_s=patience_s), name)
-
-    async def publish(self, message: Body) -> int:
-        """Publishes one message to all subscribers; returns its number."""
-        (number,) = await self.publish_many([message])
-        return number
-
-    async def publish_many(self, messages: Bodies) -> list[int]:
-        """Publishes messages of an ordinary or an async iterable; see Topic.publish_many."""
-        numbers: list[int] = []
-        async for chunk in chunks_async(messages):
-            numbers += await self.driver.run(topics.publish(self.name, chunk))
-        return numbers
-
-    async def subscribe(self, subscriber: str, *, start: Start = "new") -> bool:
-        """Adds a subscriber; see Topic.subscribe."""
-        return await self.driver.run(topics.subscribe(self.name, subscriber, start))
-
-    async def unsubscribe(self, subscriber: str) -> bool:
-        """Removes a subscriber and what waits for it; returns False if there was none."""
-        return await self.driver.run(topics.unsubscribe(self.name, subscriber))
-
-    async def fetch(
-        self,
-        subscriber: str,
-        count: int = 100,
-        *,
-        redeliver_s: float = settings.REDELIVER_S,
-        wait_s: float = 0.0,
-    ) -> list[TopicMessage]:
-        """Returns up to `count` messages; see Topic.fetch."""
-        found = topics.fetch(self.name, subscriber, count, redeliver_s, wait_s)
-        return await self.driver.run(found)
-
-    async def ack(self, subscriber: str, messages: Iterable[TopicMessage | str]) -> int:
-        """Acknowledges messages, or their ids; returns how many were not acknowledged before."""
-        ids = [one if isinstance(one, str) else one.id for one in messages]
-        return await self.driver.run(topics.acknowledge(self.name, subscriber, ids))
-
-    async def consume(
-        self, subscriber: str, *, redeliver_s: float = settings.REDELIVER_S, follow: bool = True
-    ) -> AsyncIterator[TopicMessage]:
-        """Yields messages, and acknowledges each when the next is asked for; see Topic.consume."""
-        wait_s = 1.0 if follow else 0.0
-        while True:
-            found = await self.fetch(subscriber, 1, redeliver_s=redeliver_s, wait_s=wait_s)
-            for message in found:
-                yield message
-                await self.ack(subscriber, [message])
-            if not found and not follow:
-                return
-
-    async def overview(self) -> TopicState:
-        """Returns the counts of the topic, and of each subscriber what waits for it."""
-        return await self.driver.run(topics.read_topic(self.name))
-
-    async def set_retention(self, *, age_s: float | None = None, count: int | None = None) -> None:
-        """Sets how long messages stay, and how many; see Topic.set_retention."""
-        await self.driver.run(topics.set_retention(self.name, age_s, count))
-
-    async def delete(self) -> bool:
-        """Deletes the topic with its messages and subscribers; returns False if there was none."""
-        return await self.driver.run(topics.delete_topic(self.name))
-
-    async def close(self) -> None:
-        """Closes the idle connections."""
-        await self.driver.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-
-__all__ = ["AsyncTopic", "Subscriber", "Topic", "TopicMessage", "TopicState"]

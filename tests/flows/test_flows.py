@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import Child, Flow, InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
-from fairlane.aio import Queue as AsyncQueue
 from fairlane.operations.hand_over import hand_over
+from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import work_off
 
@@ -27,6 +26,7 @@ def finish(queue: Queue, run: str, last: int = 2) -> None:
         work_off(queue.driver, queue.name)
 
 
+@both_faces
 def test_a_run_is_followed_to_its_end(queue: Queue):
     run = queue.submit_flow(ACCESS, ["a", "b"], id="x")
     assert run.state() == "active"
@@ -46,6 +46,7 @@ def test_a_run_is_followed_to_its_end(queue: Queue):
     assert run.step("notify").id == "x.2"
 
 
+@both_faces
 def test_a_flow_is_found_by_its_properties(queue: Queue):
     queue.submit_flow(ACCESS, ["a"], id="x", properties={"user_id": 5, "day": "monday"})
     queue.submit_flow(ACCESS, ["a"], id="y", properties={"user_id": 6})
@@ -77,6 +78,7 @@ def test_a_repeat_with_the_id_finds_the_run(queue: Queue):
         queue.submit_flow(ACCESS.step("more"), ["a"], id="x")
 
 
+@both_faces
 def test_a_run_is_cancelled_as_a_whole(queue: Queue):
     run = queue.submit_flow(ACCESS, ["a"], id="x")
     run.cancel("enough")
@@ -228,20 +230,3 @@ def test_results_are_those_of_the_last_step_and_children_have_their_own(queue: Q
         list(run.results())
     finish(queue, "x", 3)
     assert [one.index for one in run.step("c").results()] == [0]
-
-
-def test_a_run_is_followed_with_asyncio(redis_url: str, queue: Queue):
-    async def main() -> None:
-        async with AsyncQueue.from_url(redis_url) as own:
-            run = await own.submit_flow(ACCESS, ["a", "b"], id="x", properties={"user_id": 5})
-            assert [one.id for one in await own.flows.find(user_id=5)] == ["x"]
-            assert await own.flows.run("x").state() == "active"
-            await asyncio.to_thread(finish, queue, "x")
-            assert await run.wait(timeout=0) == "done"
-            assert [result.index async for result in run.results()] == [0, 1]
-            assert (await run.step("check")).id == "x.1"
-            assert len((await run.progress()).steps) == 2
-            await run.cancel()
-            assert await run.state() == "done"
-
-    asyncio.run(main())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import Change, Flow, InvalidArgument, RequestNotFound
-from fairlane.aio import Queue as AsyncQueue
 from fairlane.worker.handlers import Context
+from tests.support.both_faces import both_faces
 from tests.support.scripts.requests import work_off
 
 if TYPE_CHECKING:
@@ -38,11 +37,21 @@ def test_a_value_comes_back_as_it_was_set(shared: SharedState, value: Any):
         shared["key"]
 
 
+@both_faces
 def test_a_value_is_swapped_if_it_is_the_expected_one(shared: SharedState):
     assert shared.swap("user", None, {"b": 1, "a": 2})
     assert not shared.swap("user", None, 5)
     assert shared.swap("user", {"a": 2, "b": 1}, 5)
-    assert shared["user"] == 5
+    assert (shared.get("user"), shared.get("nothing", 1)) == (5, 1)
+
+
+@both_faces
+def test_values_are_set_added_to_and_deleted(shared: SharedState):
+    shared.set("user", {"id": 5})
+    assert [shared.incr("n"), shared.incr("n", 3)] == [1, 4]
+    assert shared.all() == {"user": {"id": 5}, "n": 4}
+    shared.delete("user")
+    assert shared.all() == {"n": 4}
 
 
 def test_threads_add_to_one_number(shared: SharedState):
@@ -125,18 +134,3 @@ def test_a_run_that_is_not_there_shares_nothing(queue: Queue):
 def test_a_call_outside_of_a_worker_shares_nothing():
     with pytest.raises(InvalidArgument, match="a call outside of a worker is no step of a flow"):
         Context.local().flow.shared.get("a")
-
-
-def test_asyncio_has_the_same(redis_url: str, shared: SharedState):
-    async def main() -> None:
-        async with AsyncQueue.from_url(redis_url) as queue:
-            own = queue.flows.run("x").shared
-            await own.set("user", {"id": 5})
-            assert await own.get("user") == {"id": 5}
-            assert await own.get("nothing", 1) == 1
-            assert await asyncio.gather(*[own.incr("n") for _ in range(3)]) == [1, 2, 3]
-            assert await own.swap("n", 3, 9)
-            await own.delete("user")
-            assert await own.all() == {"n": 9}
-
-    asyncio.run(main())

@@ -15,6 +15,7 @@ from fairlane.operations import results as results_module
 from fairlane.operations.completion import parse_results, read_entries
 from fairlane.operations.results import InputOrder, flow
 from fairlane.protocol import keys
+from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import (
     dead,
@@ -124,6 +125,7 @@ def shuffled(queue: Queue, count: int = 12, limit: int = 4) -> None:
     work_off(queue.driver, count=1)
 
 
+@both_faces
 def test_results_come_in_input_order_or_in_the_order_they_were_done(queue: Queue):
     shuffled(queue)
     found = list(queue.request("r1").results())
@@ -157,6 +159,7 @@ def test_a_result_has_all_that_is_known(queue: Queue):
     assert found == Result(0, "done", 1, b"done a", None, "w:1", 0, 1.5)
 
 
+@both_faces
 def test_dead_and_cancelled_are_distinguished(queue: Queue):
     queue.submit_request(numbered(4), id="r1", limit=1)
     held = next_slice(queue.driver, count=2)
@@ -192,6 +195,7 @@ def test_results_of_a_running_request_come_as_they_are_made(queue: Queue):
     assert found == [0, 1, 2, 3]
 
 
+@both_faces
 @pytest.mark.parametrize("order", ["input", "done"])
 def test_many_pages_of_results_come_once_each(queue: Queue, order: str):
     queue.submit_request(numbered(200), id="r1", limit=3)
@@ -210,6 +214,7 @@ def test_results_of_an_empty_or_a_missing_request(queue: Queue):
         list(flow("r1", "random"))
 
 
+@both_faces
 def test_a_timeout_of_results_reports_how_far_the_request_is(queue: Queue):
     queue.submit_request([b"a", b"b"], id="r1")
     with pytest.raises(WaitTimeout, match=r"r1 had not ended after 0\.01 s; .*: 0/2 done"):
@@ -218,6 +223,7 @@ def test_a_timeout_of_results_reports_how_far_the_request_is(queue: Queue):
         list(queue.request("r1").results(timeout="soon"))  # type: ignore[arg-type]
 
 
+@both_faces
 def test_a_request_that_vanishes_before_its_time_is_over_is_lost(queue: Queue, redis_client: Any):
     queue.submit_request([b"a"], id="r1")
     reads: list[int] = []

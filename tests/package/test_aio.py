@@ -9,7 +9,6 @@ import pytest
 
 from fairlane.aio import Queue
 from fairlane.errors import (
-    InvalidArgument,
     RequestExists,
     RequestLost,
     RequestNotFound,
@@ -17,7 +16,6 @@ from fairlane.errors import (
 )
 from fairlane.protocol import keys
 from fairlane.queue import Queue as BlockingQueue
-from tests.support.processes.beats import beat
 from tests.support.scripts.requests import listeners, numbered, publish, work_off
 
 if TYPE_CHECKING:
@@ -78,15 +76,6 @@ def test_each_of_many_requests_is_yielded_before_the_error(run: Callable):
     run(body)
 
 
-def test_results_time_out(run: Callable):
-    async def body(queue: Queue) -> None:
-        request = await queue.submit_request(["a"])
-        with pytest.raises(WaitTimeout, match="0/1 done"):
-            [result async for result in request.results(timeout=0.0)]
-
-    run(body)
-
-
 def test_a_request_is_submitted_worked_off_and_read(run: Callable, driver: SyncDriver, lane: Lane):
     async def body(queue: Queue) -> None:
         request = await queue.submit_request(bodies(2500), id="r1")
@@ -105,7 +94,6 @@ def test_a_request_is_submitted_worked_off_and_read(run: Callable, driver: SyncD
 
 def test_both_apis_submit_the_same_request(run: Callable, driver: SyncDriver):
     """Each resumes what the other began, because the digest is the same."""
-    from fairlane.queue import Queue as BlockingQueue
 
     BlockingQueue(driver).submit_request(numbered(1500), id="r1")
 
@@ -203,54 +191,3 @@ def test_many_tasks_share_one_queue(run: Callable, driver: SyncDriver):
         return list(await asyncio.gather(*(request.wait(10) for request in requests)))
 
     assert run(body) == ["done"] * 50
-
-
-def test_the_log_cancel_and_status(run: Callable):
-    async def body(queue: Queue) -> None:
-        for name in ("r1", "r2"):
-            request = await queue.submit_request([name], id=name)
-            assert await request.cancel("enough") is True
-        await queue.submit_request(["x"], id="r3")
-        found = [c async for c in queue.completions("0", follow=False)]
-        assert [(c.id, c.reason) for c in found] == [("r1", "enough"), ("r2", "enough")]
-        rest = [c.id async for c in queue.completions(found[0].log_id, follow=False)]
-        assert rest == ["r2"]
-        assert [c async for c in queue.completions(follow=False)] == []
-        status = await queue.status()
-        assert (status["lanes"], status["stale"], status["logged"]) == ({5: 1}, 2, 2)
-        assert await queue.request("r3").state() == "active"
-
-    run(body)
-
-
-def test_both_apis_find_the_same(run: Callable, driver: SyncDriver):
-    blocking = BlockingQueue(driver)
-    blocking.submit_request(numbered(2), id="r1")
-    blocking.submit_request([b"x"], id="over").cancel("enough")
-    beat(blocking, "w:1")
-
-    async def body(queue: Queue) -> None:
-        first = await queue.list_requests(limit=1, states=["running", "ended"])
-        rest = await queue.list_requests(after=first.after)
-        assert [one.id for one in (*first.requests, *rest.requests)] == ["r1", "over"]
-        (worker,) = (await queue.workers(limit=5)).workers
-        assert (worker.id, worker.is_alive) == ("w:1", True)
-        assert (await queue.request("r1").errors()).groups == []
-        assert (await queue.why("r1")).causes == (await queue.request("r1").why()).causes
-        assert (await queue.demand()).demand == 2
-        with pytest.raises(InvalidArgument, match="did you mean active"):
-            await queue.list_requests(states=["actve"])
-
-    run(body)
-
-
-def test_bad_input_is_refused(run: Callable, lane: Lane):
-    async def body(queue: Queue) -> None:
-        for options in ({"priority": 100}, {"limit": 0}, {"id": "{x}"}):
-            with pytest.raises(InvalidArgument):
-                await queue.submit_request([b"a"], **options)
-        with pytest.raises(InvalidArgument, match="iterable"):
-            await queue.submit_request("text")
-
-    run(body)
-    assert lane.dump() == {}

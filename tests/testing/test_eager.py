@@ -106,6 +106,27 @@ def test_asyncio_has_the_same(app: App):
         assert asyncio.run(main()) == [8, [2, 4], "done", True]
 
 
+def test_an_iteration_goes_on_after_an_error(app: App):
+    @app.task(attempts=1)
+    def half(n: int) -> int:
+        return 2 // n
+
+    async def main() -> list[int]:
+        values = aiter(await half.amap([1, 0, 2]))
+        first = await anext(values)
+        with pytest.raises(TaskError, match="ZeroDivisionError"):
+            await anext(values)
+        return [first, await anext(values)]
+
+    with eager(app):
+        values = iter(half.map([1, 0, 2]))
+        assert next(values) == 2
+        with pytest.raises(TaskError, match="ZeroDivisionError"):
+            next(values)
+        assert list(values) == [1]
+        assert asyncio.run(main()) == [2, 1]
+
+
 def test_an_id_names_one_request(app: App):
     calls = []
 

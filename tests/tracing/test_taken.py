@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.trace import SpanKind
 
-from fairlane import aio
 from fairlane.errors import ReceiptExpired
+from tests.support.both_faces import both_faces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +20,7 @@ def names(found: list[Any]) -> list[tuple[str, str]]:
     return [(span.name, span.attributes["messaging.operation.type"]) for span in found]
 
 
+@both_faces
 def test_a_take_is_linked_to_the_submissions(queue: Queue, spans: Callable[[], list[Any]]):
     queue.post("a", id="r1")
     queue.post("b", id="r2")
@@ -38,6 +38,7 @@ def test_a_take_is_linked_to_the_submissions(queue: Queue, spans: Callable[[], l
     assert by_id["r1"] == f"{first.context.span_id:016x}"
 
 
+@both_faces
 def test_what_settles_is_a_span_with_a_link(queue: Queue, spans: Callable[[], list[Any]]):
     queue.submit_request(["a", "b", "c"], id="r1")
     (sent,) = spans()
@@ -67,17 +68,3 @@ def test_a_receipt_from_elsewhere_settles_without_a_link(
     with pytest.raises(ReceiptExpired):
         lost.release()
     assert spans()[-1].attributes["error.type"] == "ReceiptExpired"
-
-
-def test_the_asyncio_api_makes_the_same_spans(
-    queue: Queue, redis_url: str, spans: Callable[[], list[Any]]
-):
-    queue.post("a", id="r1")
-
-    async def main() -> None:
-        async with aio.Queue.from_url(redis_url) as other:
-            (taken,) = await other.take()
-            await taken.done()
-
-    asyncio.run(main())
-    assert names(spans()) == [("send req", "send"), ("take req", "receive"), ("done req", "settle")]

@@ -2,38 +2,95 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane.aio.request import Request
+
+# blocking: from fairlane.aio.flows import AsyncSharedState
 from fairlane.common import clock
-from fairlane.flows import AsyncSharedState, named_step
-from fairlane.operations import flow_runs
+from fairlane.operations import flow_runs, shared
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fairlane.aio.queue import Queue
+    from fairlane.drivers.aio import AsyncDriver
     from fairlane.found import FlowProgress
     from fairlane.model import Result
 
+__all__ = [
+    "AsyncFlowRun",
+    "AsyncFlows",
+    "AsyncSharedState",
+    # blocking: "AsyncSharedState",
+]
+
+
+class AsyncSharedState:  # blocking: class SharedState(shared.Items):
+    """Values by name that all steps of a run share: `await shared.set("user", {"id": 5})`.
+
+    Values are what JSON has, but None: bool, int, float, str, list, dict; at most 1,000, and
+    256 KiB together. They are kept as long as the run. Each change is one step in Redis, which a
+    lost reply does not repeat. A handler that is called again, because its worker died, makes its
+    changes again. All methods raise InvalidArgument and RedisError; those that change something
+    also RequestNotFound.
+    """
+
+    def __init__(self, driver: AsyncDriver, run: str) -> None:
+        self._driver, self._run = driver, run
+
+    async def get(self, name: str, default: Any = None) -> Any:
+        """Returns a value, or the default if there is none."""
+        found = await self._driver.run(shared.read_value(self._run, name))
+        return default if found is None else found
+
+    async def set(self, name: str, value: Any) -> None:
+        """Sets a value."""
+        await self._driver.run(shared.set_value(self._run, name, value))
+
+    async def incr(self, name: str, by: int = 1) -> int:
+        """Adds to a whole number, which is 0 at first; returns the sum."""
+        return await self._driver.run(shared.add_to_value(self._run, name, by))
+
+    async def swap(self, name: str, expected: Any, value: Any) -> bool:
+        """Sets a value if it is the expected one, None = there is none; returns whether it was."""
+        return await self._driver.run(shared.swap_value(self._run, name, expected, value))
+
+    async def delete(self, name: str) -> None:
+        """Removes a value, if it is there."""
+        await self._driver.run(shared.drop_value(self._run, name))
+
+    async def all(self) -> dict[str, Any]:
+        """Returns all values by their names."""
+        return await self._driver.run(shared.read_shared(self._run))
+
+    def __repr__(self) -> str:
+        return f"<AsyncSharedState of flow {self._run}>"
+
 
 class AsyncFlowRun:
-    """A flow that was submitted, for asyncio; see FlowRun."""
+    """A flow that was submitted, by its id. It keeps no state, so it is never out of date."""
 
     def __init__(self, queue: Queue, run: str) -> None:
         self.queue, self.id = queue, keys.check_name("flow id", run)
 
     async def state(self) -> str:
-        """Returns active, done or cancelled; see FlowRun.state."""
+        """Returns active, done or cancelled; active until every step has ended.
+
+        Raises RequestNotFound.
+        """
         return await self.queue.driver.run(flow_runs.flow_state(self.id))
 
     async def progress(self) -> FlowProgress:
-        """Returns the steps with their counts; see FlowRun.progress."""
+        """Returns the steps that are still kept, with counts. Raises RequestNotFound."""
         return await self.queue.driver.run(flow_runs.flow_progress(self.id))
 
     async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as in the blocking API
-        """Returns done or cancelled once every step has ended; see FlowRun.wait."""
+        """Waits until every step has ended; returns done or cancelled.
+
+        `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
+        """
         return await self.queue.driver.run(flow_runs.wait_for_flow(self.id, clock.mono_s, timeout))
 
     async def results(
@@ -42,22 +99,28 @@ class AsyncFlowRun:
         *,
         timeout: float | None = None,  # noqa: ASYNC109  same word as in the blocking API
     ) -> AsyncIterator[Result]:
-        """Yields the results of the last step; see FlowRun.results."""
+        """Yields the results of the last step, also while it runs; see Request.results.
+
+        Their index is the place in the last step, which is the order of completion before it.
+        """
         last = await self.queue.driver.run(flow_runs.last_step(self.id))
         async for result in Request(self.queue, last).results(order, timeout=timeout):
             yield result
 
     async def step(self, name: str) -> Request:
-        """Returns the request of a step; see FlowRun.step."""
-        return Request(self.queue, named_step(await self.progress(), name))
+        """Returns the request of a step: its dead sub-requests, a pause, another limit.
+
+        Raises RequestNotFound, and InvalidArgument for a step that the flow does not have.
+        """
+        return Request(self.queue, flow_runs.named_step(await self.progress(), name))
 
     @property
     def shared(self) -> AsyncSharedState:
-        """Returns the state that the steps share; see FlowRun.shared."""
+        """Returns the state that the steps share; a handler has it as `context.flow.ashared`."""
         return AsyncSharedState(self.queue.driver, self.id)
 
     async def cancel(self, reason: str = "cancelled by the caller") -> None:
-        """Cancels every step; see FlowRun.cancel."""
+        """Cancels every step; a compensating step ends after its source. Raises RequestNotFound."""
         await self.queue.driver.run(flow_runs.cancel_run(self.id, reason))
 
     def __repr__(self) -> str:
@@ -65,7 +128,7 @@ class AsyncFlowRun:
 
 
 class AsyncFlows:
-    """The runs of flows that began in a queue, for asyncio; aio.Queue.flows returns it."""
+    """The runs of flows that began in a queue; Queue.flows returns it."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -73,7 +136,11 @@ class AsyncFlows:
     async def find(
         self, flow: str = "", /, *, most: int = 100, **properties: object
     ) -> list[AsyncFlowRun]:
-        """Returns runs that have all these properties; see Flows.find."""
+        """Returns runs that have all these properties, of one flow or of all: unfinished first.
+
+        At most `most` (1 to 1,000). It reads a bounded part of the queue, so in one of many
+        thousand requests some runs may be missing. Raises InvalidArgument.
+        """
         found = flow_runs.find_flows(self._queue.name, properties, flow, most)
         return [AsyncFlowRun(self._queue, run) for run, _ in await self._queue.driver.run(found)]
 

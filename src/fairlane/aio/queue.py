@@ -1,4 +1,4 @@
-"""A queue whose calls are awaited."""
+"""The asyncio API: a queue on one Redis, and the requests in it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
-from fairlane.aio.request import Opening, Request
+from fairlane.aio.opening import Opening
+from fairlane.aio.request import OpenRequest, Request
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations import admission
-from fairlane.operations.submit import Many, each_request, submit
+from fairlane.operations.submit import Many, checked_requests_async, submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.redis_url import resolve_url
 from fairlane.tracing import receiving, sending
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 
     from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
     from fairlane.aio.schedules import AsyncSchedules
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """A queue by name, for one event loop."""
+    """A queue by name, for one event loop; any task may use it."""
 
     def __init__(self, driver: AsyncDriver, name: str = settings.DEFAULT_QUEUE) -> None:
         if not hasattr(driver, "run"):
@@ -65,7 +66,11 @@ class Queue:
         name: str = settings.DEFAULT_QUEUE,
         patience_s: float = settings.PATIENCE_S,
     ) -> Queue:
-        """Returns a queue on the Redis at `url`; see fairlane.queue.Queue.from_url."""
+        """Returns a queue on the Redis at `url` (default: FAIRLANE_REDIS, or the embedded server).
+
+        It does not connect yet. While Redis does not answer, each call, also the first one, is
+        repeated for `patience_s` seconds; then the call raises RedisUnreachable.
+        """
         return cls(AsyncDriver(resolve_url(url), patience_s=patience_s), name)
 
     async def submit_request(
@@ -76,7 +81,16 @@ class Queue:
         max_wait_s: float = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
-        """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
+        """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
+
+        `bodies` may be lazy and very long: it is sent in chunks of at most 1,000 and 1 MiB.
+        `options` are those of RequestOptions: priority, limit, attempts, backoff_s, lease_s,
+        retain_s, deadline_s, time_limit_s, durable. If the caller passes an `id`, the call is
+        idempotent until the results of that request expire. A chunk for which there is no room (a
+        full Redis, or the queue's bound) waits up to `max_wait_s`. Raises InvalidArgument,
+        RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
+        `bodies` cancels the request and is raised again.
+        """
         return await self._submit(chunks_async(bodies), id, max_wait_s, **options)
 
     async def submit_chunks(
@@ -87,7 +101,12 @@ class Queue:
         max_wait_s: float = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
-        """Submits one request from groups of bodies; see fairlane.queue.Queue.submit_chunks."""
+        """Submits one request; each of `chunks` is a group of bodies, sent as soon as it comes.
+
+        So the first bodies of a slow source run before the last ones exist. One group is held back
+        until the next one comes. `options` are those of submit_request; raises the same.
+        With an `id`, a repeat must bring the same groups.
+        """
         return await self._submit(chunks_of_groups_async(chunks), id, max_wait_s, **options)
 
     async def _submit(
@@ -110,9 +129,16 @@ class Queue:
         max_wait_s: float = 0.0,
         **options: Unpack[SharedOptions],
     ) -> list[Request]:
-        """Submits many requests in few round trips; see fairlane.queue.Queue.submit_many."""
-        many = self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)
-        return [request async for request in many]
+        """Submits many requests, 400 small ones in one round trip; returns them in order.
+
+        `requests` may be lazy; each of them is what submit_request takes. The options are those of
+        submit_request, and apply to all; `limit` may also be an iterable with one for each. With
+        `ids`, one for each request, the call may be repeated until it succeeds. After an error, the
+        error's `submitted` holds the ids that are in Redis already. An invalid request raises
+        before any request of its group of 400 is written.
+        """
+        each = self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)
+        return [request async for request in each]
 
     async def submit_each(
         self,
@@ -123,24 +149,32 @@ class Queue:
         max_wait_s: float = 0.0,
         **options: Unpack[SharedOptions],
     ) -> AsyncIterator[Request]:
-        """Yields each request when it is in Redis; see fairlane.queue.Queue.submit_each."""
+        """Does what submit_many does, and yields each request as soon as its group is in Redis.
+
+        Nothing is submitted before the caller takes the first request. If an error is raised, the
+        requests that are in Redis are yielded first.
+        """
         span = sending(self.name)
         many = Many.of(self.name, limit, max_wait_s, ids, trace=span.trace, **options)
         with span, many.names_submitted():
             try:
-                async for bodies in each_request(requests):
+                async for bodies in checked_requests_async(requests):
                     taken = await many.collect_async(bodies)
                     if (step := many.step(taken)) is not None:
                         await self.driver.run(step, taken.rest)
-                        for request_id, total in many.take_submitted():
-                            yield Request(self, request_id, total)
+                        for request in self._submitted(many):
+                            yield request
                 many.check_ends()
                 await self.driver.run(many.rest())
                 span.count(many.sent)
-            except Exception:
-                for request_id, total in many.take_submitted():
-                    yield Request(self, request_id, total)
+            except (Exception, KeyboardInterrupt):
+                for request in self._submitted(many):
+                    yield request
                 raise
+        for request in self._submitted(many):
+            yield request
+
+    def _submitted(self, many: Many) -> Iterator[Request]:
         for request_id, total in many.take_submitted():
             yield Request(self, request_id, total)
 
@@ -150,14 +184,28 @@ class Queue:
         id: str | None = None,  # noqa: A002  the word of the API
         max_wait_s: float = 0.0,
         **options: Unpack[RequestOptions],
-    ) -> Opening:
-        """Begins a request and leaves it open; see fairlane.queue.Queue.open."""
+    ) -> Opening:  # blocking: ) -> OpenRequest:
+        """Begins a request and leaves it open, so that bodies can be added as they come.
+
+        `async with queue.open() as request: await request.add(body)`. Workers begin with the first
+        sub-request. With the `id` and options of a request that an earlier process left open, it
+        continues that one: `added` is where to go on. A request without an addition for an hour is
+        cancelled. The options are those of submit_request; `durable` does not apply. Raises
+        RequestExists, RequestEnded, InvalidArgument, RedisError.
+        """
+        opened = self._open(id, max_wait_s, **options)  # blocking:
+        return Opening(opened)  # blocking: return self._open(id, max_wait_s, **options)
+
+    async def _open(
+        self, id: str | None, max_wait_s: float, **options: Unpack[RequestOptions]  # noqa: A002
+    ) -> OpenRequest:  # fmt: skip
         from fairlane.operations.open_request import open_request
 
-        span = sending(self.name)
-        policy = policy_of(self.name, trace=span.trace, **options)
-        begun = open_request(id_for(policy, id), policy, [], max_wait_s)
-        return Opening(self, begun, span)
+        with sending(self.name) as span:
+            policy = policy_of(self.name, trace=span.trace, **options)
+            begun = await self.driver.run(open_request(id_for(policy, id), policy, [], max_wait_s))
+            span.sent(begun.new.id, None)
+        return OpenRequest(self, begun)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """Returns the request with this id, without a call to Redis."""
@@ -171,7 +219,10 @@ class Queue:
         max_wait_s: float = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
-        """Submits a request of one sub-request; see fairlane.queue.Queue.post."""
+        """Submits a request of one sub-request; the options and errors are those of submit_request.
+
+        A program takes it with `take`, or a worker's handler is called with it.
+        """
         return await self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
 
     async def take(
@@ -181,7 +232,13 @@ class Queue:
         visible_for: float = settings.TAKE_VISIBLE_S,
         wait_s: float = 0.0,
     ) -> list[AsyncTaken]:
-        """Takes up to `count` sub-requests as a worker would; see fairlane.queue.Queue.take."""
+        """Takes up to `count` (at most 100) sub-requests as a worker would; [] = there is none.
+
+        Each is held for `visible_for` seconds, at most a day. After that it is charged an attempt,
+        and another program may take it. If there is none, the call waits up to `wait_s` seconds for
+        the first one. While no worker lives, the call also does the queue's maintenance that is
+        due. Raises InvalidArgument, and RedisError if nothing was taken.
+        """
         from fairlane.aio.taken import AsyncTaken
         from fairlane.operations.take import take
 
@@ -192,13 +249,16 @@ class Queue:
 
     @cached_property
     def _taker(self) -> Taker:
+        from fairlane.holding import taker_name
         from fairlane.operations.take import Taker
-        from fairlane.taken import taker_name
 
         return Taker(self.name, taker_name)
 
     def taken(self, receipt: str) -> AsyncTaken:
-        """Returns the sub-request with this receipt; see fairlane.queue.Queue.taken."""
+        """Returns the sub-request with this receipt, without a call to Redis and without its body.
+
+        Raises InvalidArgument for what is no receipt of this queue.
+        """
         from fairlane.aio.taken import AsyncTaken
 
         return AsyncTaken(self.driver, *AsyncTaken.parts_of_text(self.name, receipt))
@@ -212,7 +272,12 @@ class Queue:
         properties: Mapping[str, object] | None = None,
         max_wait_s: float = 0.0,
     ) -> AsyncFlowRun:
-        """Submits a flow; see fairlane.queue.Queue.submit_flow."""
+        """Submits a flow: `bodies` go to its first step, and each result to the next one.
+
+        With an `id` the call is idempotent until the run expires. `flows.find` finds the run by its
+        `properties`. Raises what submit_request raises; a flow that is not valid raises before
+        anything is written.
+        """
         from fairlane.aio.flows import AsyncFlowRun
         from fairlane.operations.flows import checked_flow, submit_flow
 
@@ -225,14 +290,14 @@ class Queue:
 
     @property
     def flows(self) -> AsyncFlows:
-        """Returns the runs of flows that began in this queue; see fairlane.queue.Queue.flows."""
+        """Returns the runs of flows that began in this queue: `find`, `run`."""
         from fairlane.aio.flows import AsyncFlows
 
         return AsyncFlows(self)
 
     @property
     def schedules(self) -> AsyncSchedules:
-        """Returns the recurring work of this queue; see fairlane.queue.Queue.schedules."""
+        """Returns the recurring work of this queue: `add`, `list`, `pause`, `resume`, `remove`."""
         from fairlane.aio.schedules import AsyncSchedules
 
         return AsyncSchedules(self.driver, self.name)
@@ -240,7 +305,14 @@ class Queue:
     async def completions(
         self, since: str | None = None, *, follow: bool = True
     ) -> AsyncIterator[Completion]:
-        """Yields endings from the durable log; see fairlane.queue.Queue.completions."""
+        """Yields endings from the durable log, oldest first, each with a `log_id` to resume after.
+
+        `since` is a `log_id` seen last, "0" for all endings kept, a time in ms as text, or None for
+        endings from now on. With `follow` it waits for more and does not end. Raises
+        InvalidArgument, and DataLost if the log has lost endings after that place. The log keeps
+        about the last 100,000, more for readers that are behind (at most 2,000,000), and a failover
+        may lose the newest. Then read on from an earlier `log_id` or "0".
+        """
         from fairlane.operations import completion
 
         after = (
@@ -257,7 +329,7 @@ class Queue:
                 return
 
     async def status(self) -> dict[str, Any]:
-        """Returns counts, workers and unfinished requests; see fairlane.queue.Queue.status."""
+        """Returns tokens by lane, beats of workers, and the 1,000 most urgent requests."""
         from fairlane.operations import queues
 
         return await self.driver.run(queues.queue_status(self.name))
@@ -266,7 +338,13 @@ class Queue:
         self, *, limit: int = 100, after: str = "", sort: str = "",
         **wanted: Unpack[RequestFilters],
     ) -> RequestPage:  # fmt: skip
-        """Returns a page of requests; see fairlane.queue.Queue.list_requests."""
+        """Returns a page: unfinished requests, most urgent first, then ended ones, newest first.
+
+        `limit` is 1 to 1,000, `after` that of the page before. A page reads a bounded part of the
+        queue: it may be empty though its `after` is not "". `wanted` are those of RequestFilters.
+        `sort` is priority, submitted, waiting or state, with - in front if it falls.
+        Raises InvalidArgument, and TypeError for a wrong filter.
+        """
         from fairlane.operations import find
 
         chosen = find.filter_of(**wanted)
@@ -279,41 +357,45 @@ class Queue:
         ids: str | Iterable[str] | None = None,
         **wanted: Unpack[RequestChoice],
     ) -> Selection:
-        """Returns the requests that `change` would change; see fairlane.queue.Queue.select."""
+        """Returns the requests that `change` would change; its len() is how many. It only reads.
+
+        They are named by `ids`, or chosen in this queue by `wanted`, the filters of list_requests.
+        `everything` is required if there is neither. Raises InvalidArgument, RequestNotFound.
+        """
         from fairlane.operations import change as selection
 
         return await self.driver.run(selection.choose(self.name, change, ids, **wanted))
 
     async def change(self, selected: Selection, report: ChangeReport | None = None) -> ChangeReport:
-        """Makes the change in batches; see fairlane.queue.Queue.change."""
+        """Makes the change; after an error `report` shows how far it came. A repeat is safe."""
         from fairlane.operations.change import apply
 
         return await self.driver.run(apply(selected, report))
 
     async def workers(self, limit: int = 1000) -> WorkerPage:
-        """Returns the workers with the newest beats; see fairlane.queue.Queue.workers."""
+        """Returns the workers with the newest beats, at most `limit`, those alive first."""
         from fairlane.operations import find
 
         return await self.driver.run(find.list_workers(self.name, limit))
 
     async def why(self, id: str) -> WhyWaiting:  # noqa: A002  the word of the API
-        """Returns what holds up a request, and an estimate; see fairlane.queue.Queue.why."""
+        """Returns what holds up a request, its place, and when it may start. RequestNotFound."""
         return await self.request(id).why()
 
     async def errors(self) -> QueueErrors:
-        """Returns how sub-requests failed in all requests; see fairlane.queue.Queue.errors."""
+        """Returns the dead sub-requests of all requests by failure; it reads up to 100,000."""
         from fairlane.operations import dead_letters
 
         return await self.driver.run(dead_letters.queue_errors(self.name))
 
     async def demand(self) -> Demand:
-        """Returns how many more leases workers could take; see fairlane.queue.Queue.demand."""
+        """Returns how many more leases workers could take now: a signal for autoscaling."""
         from fairlane.operations.estimate import demand
 
         return await self.driver.run(demand(self.name))
 
     async def snapshot(self) -> Snapshot:
-        """Returns how the queue stands; see fairlane.queue.Queue.snapshot."""
+        """Returns how the queue stands, from one bounded read: what a dashboard shows."""
         from fairlane.operations.observe import snapshot
 
         return await self.driver.run(snapshot(self.name))
@@ -325,20 +407,32 @@ class Queue:
         return await self.driver.run(read_stats(self.name))
 
     async def set_max_waiting(self, most: int) -> Bounds:
-        """Bounds how many sub-requests may wait; see fairlane.queue.Queue.set_max_waiting."""
+        """Bounds how many sub-requests may wait in this queue (0 = any number); counts them now.
+
+        A submission above the bound waits as its `max_wait_s` says, then raises QueueFull. Returns
+        (max_waiting, waiting). Raises InvalidArgument.
+        """
         return await self.driver.run(admission.set_max_waiting(self.name, most))
 
     async def set_shards(self, count: int) -> ShardLayout:
-        """Spreads this queue's lanes over slots; see fairlane.queue.Queue.set_shards."""
+        """Spreads this queue's lanes over `count` slots, on different primaries as far as possible.
+
+        0 = the queue's own lanes. Workers read the change within a second; tokens of existing
+        requests are moved, too. Returns the shards now and the former ones. Raises InvalidArgument.
+        """
         from fairlane.operations import shards
 
-        self.driver.servers.moved()
+        self.driver.servers.moved()  # the topology of a cluster is read again
         await self.driver.run(shards.read_shards(self.name))
         wanted = shards.choose(self.name, count, self.driver.servers.homes)
         return await self.driver.run(shards.set_shards(self.name, wanted))
 
     async def pause(self, *, for_s: float | None = None) -> QueuePause:
-        """Pauses this queue; see fairlane.queue.Queue.pause."""
+        """Pauses this queue: workers finish what they hold and take nothing; submissions go on.
+
+        After `for_s` seconds (at most a year) it resumes without a call; None = at `resume`. Each
+        worker uses this within a second. Returns until when. Raises InvalidArgument.
+        """
         from fairlane.operations import pause as queue_pause
 
         return await self.driver.run(queue_pause.pause_queue(self.name, for_s))
@@ -350,7 +444,11 @@ class Queue:
         return await self.driver.run(queue_pause.resume_queue(self.name))
 
     async def set_rate(self, rate: str | None, burst: int | None = None) -> None:
-        """Gives this queue a rate, or none; see fairlane.queue.Queue.set_rate."""
+        """Lets at most so many sub-requests of this queue start, as `100/s`; None = no rate.
+
+        `burst` may start together after a pause, by default what the rate allows in 0.1 s.
+        Workers use it within a second. Raises InvalidArgument.
+        """
         from fairlane.operations import rates
 
         await self.driver.run(rates.set_queue_rate(self.name, rate, burst))
@@ -364,3 +462,6 @@ class Queue:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name} at {self.driver.place}>"

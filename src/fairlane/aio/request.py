@@ -1,9 +1,10 @@
-"""A request whose calls are awaited, and one that is still open."""
+"""Requests of the asyncio API: one that was submitted, and one that is still being submitted."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
@@ -13,18 +14,19 @@ from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
     from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.open_request import Submission
-    from fairlane.protocol.steps import Operation
-    from fairlane.tracing import ClientSpan
 
 
 class Request:
-    """A request by its id; see queue.Request."""
+    """A request by its id. It keeps no state of the request, so it is never out of date.
+
+    `total` is how many sub-requests were submitted; None unless a submission returned this object.
+    """
 
     def __init__(self, queue: Queue, request_id: str, total: int | None = None) -> None:
         self.queue = queue
@@ -44,7 +46,7 @@ class Request:
         return await self.queue.driver.run(request_state.progress(self.id))
 
     async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as in the blocking API
-        """Returns the final state once the request has ended: done or cancelled.
+        """Waits until the request has ended and returns its final state: done or cancelled.
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
         """
@@ -57,8 +59,19 @@ class Request:
         order: str = "input",
         *,
         timeout: float | None = None,  # noqa: ASYNC109  same word as in the blocking API
+        before_read: Callable[[], object] | None = None,
     ) -> AsyncIterator[Result]:
-        """Yields every result, also while the request runs; see queue.Request.results."""
+        """Yields every result, also while the request still runs, and ends with the request.
+
+        `order` is "input" (a bounded window holds back early results) or "done". Dead sub-requests
+        are among the results; cancelled ones have no result. If a dead sub-request is requeued
+        after its result was yielded, the order "input" does not yield it again. The order "done"
+        yields it again with its new outcome. A reader that begins after the end sees only the last
+        outcome. `timeout` bounds the seconds of the whole reading; a request that has ended is read
+        to its end. `before_read` is called before each read of Redis, at least every two seconds
+        while no result comes; use it to flush output. Raises InvalidArgument, RequestNotFound,
+        WaitTimeout, and RequestLost if results are gone before they are read.
+        """
         from fairlane.operations.results import flow
 
         items = flow(self.id, order, timeout)
@@ -70,18 +83,24 @@ class Request:
                         yield result
                     item = next(items)
                 else:
+                    if before_read is not None:
+                        before_read()
                     item = items.send(await self.queue.driver.run(item))
         except StopIteration:
             return
 
     async def why(self) -> WhyWaiting:
-        """Returns what holds up the request, and an estimate; see queue.Request.why."""
+        """Returns what holds up the request, its place, and when it may start. RequestNotFound."""
         from fairlane.operations.why import why
 
         return await self.queue.driver.run(why(self.id))
 
     async def leases(self, after: str = "") -> RecentLeases:
-        """Returns who holds its permits, and what was settled last; see queue.Request.leases."""
+        """Returns who holds its permits, and its leases that were settled last, oldest first.
+
+        `after` is the `log_id` of a settled lease: only later ones are returned. Raises
+        RequestNotFound, InvalidArgument.
+        """
         from fairlane.operations.estimate import recent_leases
 
         return await self.queue.driver.run(recent_leases(self.id, after))
@@ -94,37 +113,51 @@ class Request:
         return await self.queue.driver.run(own)
 
     async def pause(self) -> str:
-        """Starts no more sub-requests until `resume`; see queue.Request.pause."""
+        """Starts no more sub-requests until `resume`; slices that workers hold are finished.
+
+        Returns the state: `paused`, or `cancelling` or `expiring` if its end is near anyway. Raises
+        RequestNotFound, RequestEnded.
+        """
         from fairlane.operations import change
 
         return await self.queue.driver.run(change.pause(self.id))
 
     async def resume(self) -> str:
-        """Continues a paused request; see queue.Request.resume."""
+        """Continues a paused request. Returns its state; see pause, also for what it raises."""
         from fairlane.operations import change
 
         return await self.queue.driver.run(change.resume(self.id))
 
     async def set_limit(self, limit: int) -> None:
-        """Lets at most `limit` workers take slices from now on; see queue.Request.set_limit."""
+        """Sets how many workers (1 to 10,000) may take slices; slices now held are finished.
+
+        Raises InvalidArgument, RequestNotFound, RequestEnded.
+        """
         from fairlane.operations import change
 
         await self.queue.driver.run(change.set_limit(self.id, limit))
 
     async def set_priority(self, priority: int) -> None:
-        """Moves tokens of the request to the lane `priority`; see queue.Request.set_priority."""
+        """Moves waiting tokens to the lane `priority`, 0 to 99; raises the same as set_limit."""
         from fairlane.operations import change
 
         await self.queue.driver.run(change.set_priority(self.id, priority))
 
     async def set_deadline(self, deadline_s: float) -> None:
-        """Starts nothing after so many seconds from now; see queue.Request.set_deadline."""
+        """Starts no sub-request later than so many seconds from now; 0 = no deadline any more.
+
+        Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
+        """
         from fairlane.operations import change
 
-        await self.queue.driver.run(change.set_deadline(self.id, ms_of("deadline_s", deadline_s)))
+        deadline_ms = ms_of("deadline_s", deadline_s)
+        await self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
 
     async def set_share(self, share: int) -> None:
-        """Gives the tenant of this request another share; see queue.Request.set_share."""
+        """Gives the tenant of this request another share of the workers' time, 1 to 999.
+
+        Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
+        """
         from fairlane.operations import change
 
         await self.queue.driver.run(change.set_share(self.id, share))
@@ -132,13 +165,18 @@ class Request:
     async def set_rate(
         self, rate: str | None = None, burst: int | None = None, weight: int | None = None
     ) -> None:
-        """Lets at most `rate` sub-requests start from now on; see queue.Request.set_rate."""
+        """Lets at most `rate` (as 100/s, 30/m or 5/h) sub-requests start, `burst` together.
+
+        Each of them counts for `weight`. The request keeps its rate key, and what is None. It then
+        shares the rate with the requests that have the same key and the same rate. Raises
+        InvalidArgument, RequestNotFound, RequestEnded.
+        """
         from fairlane.operations.rates import set_rate
 
         await self.queue.driver.run(set_rate(self.id, rate, burst, weight))
 
     async def errors(self) -> RequestErrors:
-        """Returns how sub-requests failed; see queue.Request.errors."""
+        """Returns how sub-requests failed: the dead by kind, the last error. RequestNotFound."""
         from fairlane.operations import dead_letters
 
         return await self.queue.driver.run(dead_letters.request_errors(self.id))
@@ -159,7 +197,14 @@ class Request:
         fingerprint: str | Iterable[str] | None = None,
         indexes: Iterable[int] | None = None,
     ) -> Request:
-        """Lets dead sub-requests run again; see queue.Request.requeue_dead."""
+        """Runs dead sub-requests again, with all attempts: the chosen ones, or all of them.
+
+        Returns the request that runs them. Before the end that is this request. After the end it is
+        a new one, with the same policy but no deadline, and with this one as its `parent`. The dead
+        results here stay. A repeat after an error finishes what was begun. Raises InvalidArgument,
+        RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: repeat the call
+        after its end).
+        """
         from fairlane.operations import requeue
 
         choice = DeadChoice.of(fingerprint, indexes)
@@ -172,7 +217,10 @@ class Request:
         fingerprint: str | Iterable[str] | None = None,
         indexes: Iterable[int] | None = None,
     ) -> int:
-        """Deletes dead sub-requests; see queue.Request.drop_dead."""
+        """Deletes dead sub-requests and their bodies: the chosen ones, or all. Returns how many.
+
+        Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
+        """
         from fairlane.operations import requeue
 
         choice = DeadChoice.of(fingerprint, indexes)
@@ -183,19 +231,23 @@ class Request:
 
 
 class OpenRequest(Request):
-    """A request that is still being submitted; see request.OpenRequest.
+    """A request that is still being submitted: workers begin with what it has so far.
 
-    The end of `async with queue.open() as request` seals it; after `await queue.open()` call
-    `seal`, or use it in `async with`. One task at a time may add to it.
+    Queue.open returns it. At the end of an `async with` block it is sealed. If the block raises,
+    the request is withdrawn, or cancelled if a worker holds a part of it. Any task may add to it.
     """
 
     def __init__(self, queue: Queue, submission: Submission) -> None:
         super().__init__(queue, submission.new.id)
         self._submission = submission
+        self._lock = asyncio.Lock()
 
     @property
     def added(self) -> int:
-        """Returns how many bodies were added so far; see request.OpenRequest.added."""
+        """Returns how many bodies were added so far, also by an earlier process.
+
+        A producer goes on with the body of this index. Those that were left out count, too.
+        """
         return self._submission.total + self._submission.left_out
 
     @property
@@ -204,21 +256,37 @@ class OpenRequest(Request):
         return self._submission.left_out
 
     async def add(self, body: Body) -> int | None:
-        """Adds one sub-request; returns its index, None if it was left out; see add_many."""
-        before = self.left_out
-        total = await self.add_many([body])
-        return total - 1 if self.left_out == before else None
+        """Adds one sub-request in one round trip; returns its index, None if it was left out.
+
+        See add_many for errors.
+        """
+        async with self._lock:
+            before = self.left_out
+            total = await self._add_all([body])
+            return total - 1 if self.left_out == before else None
 
     async def add_many(self, bodies: Bodies) -> int:
-        """Adds sub-requests of an ordinary or async iterable; returns how many there are now."""
+        """Adds sub-requests, 1,000 in one round trip; returns how many the request has now.
+
+        If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait_s` of
+        the request says. Raises QueueFull, RedisFull, RedisUnreachable: `added` shows how far it
+        came, and a repeat of the rest adds nothing twice. Raises RequestClosed after `seal` or
+        after an error in the block, RequestEnded (it was cancelled), RequestLost and
+        InvalidArgument.
+        """
+        async with self._lock:
+            return await self._add_all(bodies)
+
+    async def _add_all(self, bodies: Bodies) -> int:
         async for chunk in chunks_async(bodies):
             await self.queue.driver.run(self._submission.add(chunk))
         return self._submission.total
 
     async def seal(self) -> int:
         """Ends the submission; returns how many sub-requests it has. A repeat changes nothing."""
-        self.total = await self.queue.driver.run(self._submission.seal())
-        return self.total
+        async with self._lock:
+            self.total = await self.queue.driver.run(self._submission.seal())
+            return self.total
 
     async def __aenter__(self) -> Self:
         return self
@@ -234,33 +302,3 @@ class OpenRequest(Request):
             return
         with suppress(FairlaneError):  # the block's own error is the one to raise
             await self.queue.driver.run(self._submission.take_back(error))
-
-
-class Opening:
-    """What Queue.open returns: await it for an OpenRequest, or use it in `async with`."""
-
-    def __init__(self, queue: Queue, begun: Operation[Submission], span: ClientSpan) -> None:
-        self._queue, self._begun, self._span = queue, begun, span
-        self._request: OpenRequest | None = None
-
-    def __await__(self) -> Generator[Any, None, OpenRequest]:
-        return self._open().__await__()
-
-    async def _open(self) -> OpenRequest:
-        with self._span:
-            begun = await self._queue.driver.run(self._begun)
-            self._span.sent(begun.new.id, None)
-        self._request = OpenRequest(self._queue, begun)
-        return self._request
-
-    async def __aenter__(self) -> OpenRequest:
-        return await self._open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._request is not None:
-            await self._request.__aexit__(kind, error, trace)

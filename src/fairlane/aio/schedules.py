@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSchedules:
-    """The schedules of a queue for asyncio; aio.Queue.schedules returns it. See Schedules."""
+    """The schedules of a queue; Queue.schedules returns it. Workers of the queue keep them."""
 
     def __init__(self, driver: AsyncDriver, queue: str) -> None:
         self._driver, self._queue = driver, queue
@@ -33,7 +33,14 @@ class AsyncSchedules:
         most: int = settings.MISSED_MOST,
         **options: Unpack[RequestOptions],
     ) -> Schedule:
-        """Adds a schedule, or changes the one of this name; see Schedules.add."""
+        """Adds a schedule, or changes the one of this name: each tick submits one request.
+
+        `cron` has five fields, `0 7 * * mon-fri`, or six with seconds first, in the zone `tz`.
+        `bodies` are those of each request, up to 64 KiB together; `options` are those of
+        submit_request. `missed` is for ticks while no worker lived: "skip", "one" (the latest), or
+        "all", at most the latest `most`. An unchanged line keeps its next tick, and a paused
+        schedule stays paused. Raises InvalidArgument, RedisError, and TypeError for a wrong option.
+        """
         wanted = define(cron=cron, bodies=bodies, tz=tz, missed=missed, most=most, **options)
         return await self._driver.run(schedules.put_schedule(self._queue, name, wanted))
 
@@ -42,13 +49,13 @@ class AsyncSchedules:
         return await self._driver.run(schedules.list_schedules(self._queue))
 
     async def pause(self, name: str) -> Schedule:
-        """Pauses a schedule; see Schedules.pause."""
+        """Pauses a schedule: it submits nothing until it is resumed. Raises ScheduleNotFound."""
         return await self._driver.run(schedules.pause(self._queue, name))
 
     async def resume(self, name: str) -> Schedule:
-        """Resumes a schedule; see Schedules.resume."""
+        """Resumes a schedule; what was due meanwhile is not submitted. Raises ScheduleNotFound."""
         return await self._driver.run(schedules.resume(self._queue, name))
 
     async def remove(self, name: str) -> None:
-        """Removes a schedule; see Schedules.remove."""
+        """Removes a schedule; requests of earlier ticks stay. Raises ScheduleNotFound."""
         await self._driver.run(schedules.drop_schedule(self._queue, name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.taken import Holding
+from fairlane.holding import Holding
 
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class AsyncTaken(Holding):
-    """A sub-request that aio.Queue.take returned, or aio.Queue.taken made; see Taken."""
+    """A sub-request that Queue.take returned, or Queue.taken made of a receipt.
+
+    `id` and `index` name it, `body` is its body (None from a receipt), `attempt` counts from 1.
+    `receipt` is text with which another process can settle it: `await queue.taken(receipt).done()`.
+    """
 
     def __init__(
         self, driver: AsyncDriver, receipt: Receipt, body: bytes | None = None,
@@ -24,20 +28,32 @@ class AsyncTaken(Holding):
         self._driver = driver
 
     async def done(self, result: Body | None = None) -> None:
-        """Stores the result and counts the sub-request as done; see Taken.done."""
+        """Stores the result (bytes, or text as UTF-8) and counts the sub-request as done.
+
+        A repeat changes nothing. Raises ReceiptExpired if the lease is over, InvalidArgument, and
+        NotDurable if it is done, but too few replicas of a durable request have confirmed that.
+        """
         with self._settling("done"):
             await self._driver.run(self._done(result))
 
     async def dead(self, reason: str) -> None:
-        """Gives the sub-request up; see Taken.dead."""
+        """Gives the sub-request up: it is kept with its body and this reason. Raises as `done`."""
         with self._settling("dead"):
             await self._driver.run(self._dead(reason))
 
     async def release(self, delay_s: float = 0.0) -> None:
-        """Returns the sub-request, uncharged; see Taken.release."""
+        """Returns the sub-request, uncharged, to be taken again after `delay_s` seconds.
+
+        Changes nothing if this receipt has settled it, or if its request has ended. Raises
+        ReceiptExpired, InvalidArgument.
+        """
         with self._settling("release"):
             await self._driver.run(self._release(delay_s))
 
     async def extend(self, visible_for: float = settings.TAKE_VISIBLE_S) -> bool:
-        """Holds the sub-request for `visible_for` seconds from now on; see Taken.extend."""
+        """Holds the sub-request for `visible_for` seconds from now on.
+
+        False = it is held, but its result is not wanted: the request was cancelled, or its deadline
+        has passed. Raises ReceiptExpired, InvalidArgument.
+        """
         return await self._driver.run(self._extend(visible_for))

@@ -1,25 +1,79 @@
-"""Pushes to the shortest of several lists, blocking and for asyncio."""
+# Generated from lists/async_balancer.py by `make generate`: do not edit it.
+"""Pushes to the shortest of several lists, and submits to the shortest of several queues."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Unpack
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Self, Unpack
 
-from fairlane.aio.queue import Queue as AsyncQueue
-from fairlane.common.chunking import Body, chunks, chunks_async
+from fairlane import settings
+from fairlane.common.chunking import chunks
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisError
-from fairlane.lists.service import AsyncConnected, Connected
+from fairlane.lists.async_balancer import AsyncBalancer, AsyncQueueBalancer
 from fairlane.operations.admission import check_queues, place, withdraw
 from fairlane.operations.lists import check_lists, push_shortest
 from fairlane.options import RequestOptions, id_for, policy_of
 from fairlane.queue import Queue
+from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlane.aio.request import Request as AsyncRequest
-    from fairlane.common.chunking import Bodies
+    from fairlane.common.chunking import Body
     from fairlane.request import Request
+
+__all__ = [
+    "AsyncBalancer",
+    "AsyncQueueBalancer",
+    "Balancer",
+    "QueueBalancer",
+]
+
+
+class _Named(ABC):
+    """Has the checked names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = self._checked(names)
+
+    @staticmethod
+    @abstractmethod
+    def _checked(names: Iterable[str]) -> tuple[str, ...]:
+        """Returns the names. Raises InvalidArgument."""
+
+
+class Connected(_Named):
+    """Names on one Redis; any thread may use it."""
+
+    def __init__(self, driver: SyncDriver, names: Iterable[str]) -> None:
+        super().__init__(names)
+        self._driver = driver
+
+    @classmethod
+    def from_url(
+        cls,
+        names: Iterable[str],
+        url: str | None = None,
+        *,
+        patience_s: float = settings.PATIENCE_S,
+    ) -> Self:
+        """Returns one for these names on the Redis at `url`; see Queue.from_url.
+
+        Raises InvalidArgument.
+        """
+        return cls(SyncDriver(resolve_url(url), patience_s=patience_s), names)
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Balancer(Connected):
@@ -55,34 +109,9 @@ class Balancer(Connected):
         return counts
 
 
-class AsyncBalancer(AsyncConnected):
-    """Does what Balancer does, awaited."""
-
-    @staticmethod
-    def _checked(names: Iterable[str]) -> tuple[str, ...]:
-        return check_lists(names)
-
-    async def push(self, message: Body) -> str:
-        """Pushes one message; see Balancer.push."""
-        (name,) = await self.push_many([message])
-        return name
-
-    async def push_many(self, messages: Bodies) -> dict[str, int]:
-        """Pushes messages of an ordinary or an async iterable; see Balancer.push_many."""
-        counts: dict[str, int] = {}
-        async for chunk in chunks_async(messages):
-            found = await self._driver.run(push_shortest(self.names, chunk))
-            _add(counts, found)
-        return counts
-
-
 def _add(counts: dict[str, int], found: dict[str, int]) -> None:
     for name, count in found.items():
         counts[name] = counts.get(name, 0) + count
-
-
-# ------------------------------------------------------------------ queue balancer
-# Submits each request to the shortest of several queues, blocking and for asyncio.
 
 
 class QueueBalancer(Connected):
@@ -129,43 +158,3 @@ class QueueBalancer(Connected):
     ) -> Request:
         """Submits a request of one sub-request to the shortest queue; see submit_request."""
         return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
-
-
-class AsyncQueueBalancer(AsyncConnected):
-    """Does what QueueBalancer does, awaited."""
-
-    @staticmethod
-    def _checked(names: Iterable[str]) -> tuple[str, ...]:
-        return check_queues(names)
-
-    async def submit_request(
-        self,
-        bodies: Bodies,
-        *,
-        id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
-        **options: Unpack[RequestOptions],
-    ) -> AsyncRequest:
-        """Submits one request to the shortest queue; see QueueBalancer.submit_request."""
-        request_id = id_for(policy_of(self.names[0], **options), id)
-        found = await self._driver.run(place(self.names, request_id))
-        queue = AsyncQueue(self._driver, found.queue)
-        try:
-            return await queue.submit_request(
-                bodies, id=request_id, max_wait_s=max_wait_s, **options
-            )
-        except BaseException:
-            with contextlib.suppress(RedisError):  # then it counts until its grace is over
-                await self._driver.run(withdraw(found, request_id))
-            raise
-
-    async def post(
-        self,
-        body: Body,
-        *,
-        id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
-        **options: Unpack[RequestOptions],
-    ) -> AsyncRequest:
-        """Submits a request of one sub-request; see QueueBalancer.post."""
-        return await self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)

@@ -146,3 +146,12 @@ async def flow_page(
     page = await list_requests(queue, filter_of(tags=tags), limit, after)
     firsts = (row for row in page.requests if row.id.endswith(".1"))
     return FlowPage({run_of(row.id): row.state for row in firsts}, page.after)
+
+
+def named_step(progress: FlowProgress, name: str) -> str:
+    """Returns the request of a step of this name. Raises InvalidArgument."""
+    for one in progress.steps:
+        if one.step == name:
+            return one.progress.id
+    known = ", ".join(one.step for one in progress.steps)
+    raise InvalidArgument(f"flow {progress.id} has no step {name}: its steps are {known}")

@@ -14,7 +14,7 @@ from fairlane.common.histogram import Distribution
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.model import Slice, Token, Verdict
 from fairlane.operations.rates import Allowance, acquire_rated
-from fairlane.protocol import acl, keys, scripts
+from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import Dialect, Library, Script, library
 from fairlane.protocol.request_hash import read
 from fairlane.protocol.server_info import read_info
@@ -450,7 +450,6 @@ def all_of(found: Mapping[int, Measured]) -> Measured:
 
 _KEPT_MS = 10_000  # how long the string that commands are tried on stays if it is not removed
 _NO_REQUEST = "?"  # no request has this id
-_DRIVERS_OWN = acl.CONNECTION | acl.CALL  # they are used before anything else is
 # The arguments behind the key. It holds an empty string: no number, and the wrong type for most.
 _BEHIND: dict[str, tuple[Arg, ...]] = {
     **dict.fromkeys(("brpop", "decrby", "getbit", "incrby", "pexpire", "xpending"), (b"x",)),
@@ -513,11 +512,14 @@ async def _info() -> dict[str, str]:
 
 def commands(info: Mapping[str, str]) -> set[str]:
     """Returns the commands that a worker sends to a server of this INFO, as an ACL names them."""
+    from fairlane.protocol import acl
+
     role, server = acl.ROLES["worker"], acl.version(info["redis_version"])
     found = set(role.commands)
     for name in role.scripts:
         found |= acl.commands_in(library()[name], Dialect.of(info))
-    return {name for name in found - _DRIVERS_OWN if acl.has_command(server, name)}
+    found -= acl.CONNECTION | acl.CALL  # the driver has sent them before
+    return {name for name in found if acl.has_command(server, name)}
 
 
 def harmless(name: str, key: bytes) -> Command:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import contextmanager
 from itertools import count
@@ -185,3 +186,34 @@ async def _change_shared(
             f"{settings.SHARED_BYTES:,} bytes together: delete some"
         )
     return reply.word, text
+
+
+class Items(ABC):
+    """Lets blocking code use the state as a dict. The asyncio one has no such syntax."""
+
+    @abstractmethod
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns a value, or the default if there is none."""
+
+    @abstractmethod
+    def set(self, name: str, value: Any) -> None:
+        """Sets a value."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Removes a value, if it is there."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.set(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self.delete(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None

@@ -410,7 +410,9 @@ def checked_requests(requests: Iterable[B]) -> Iterable[B]:
     return requests
 
 
-async def each_request(requests: Iterable[B] | AsyncIterable[B]) -> AsyncIterator[B]:
+async def checked_requests_async(
+    requests: Iterable[B] | AsyncIterable[B],
+) -> AsyncIterator[B]:
     """Returns the requests of an async iterable (or an ordinary one). Raises InvalidArgument."""
     if isinstance(requests, AsyncIterable):
         async for bodies in requests:

@@ -13,8 +13,8 @@ from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.operations.flows import CONTINUE, MAX_CHILDREN, MAX_GATHERED, STOP, Child, Flow
 from fairlane.operations.hand_over import Wrap
-from fairlane.tasks.batch import ResultReader, value_of
 from fairlane.tasks.options import group_options, word_of
+from fairlane.tasks.result_reader import ResultReader, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

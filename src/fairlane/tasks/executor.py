@@ -32,8 +32,8 @@ from fairlane.operations.open_request import open_request
 from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.tasks.app import App, check_apps
-from fairlane.tasks.batch import ResultReader
 from fairlane.tasks.options import TaskOptions, executor_options, word_of
+from fairlane.tasks.result_reader import ResultReader
 from fairlane.tasks.task import Task
 from fairlane.tracing import creating, sending_created
 

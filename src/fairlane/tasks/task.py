@@ -6,9 +6,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from fairlane.errors import ArgumentsRefused, type_of
-from fairlane.tasks.batch import AsyncBatch, AsyncSubmitted, Batch, ResultReader, Submitted
+from fairlane.tasks.async_batch import AsyncBatch, AsyncSubmitted
+from fairlane.tasks.batch import Batch, Submitted
 from fairlane.tasks.chain import Link
 from fairlane.tasks.options import RequestOptions, request_options
+from fairlane.tasks.result_reader import ResultReader
 from fairlane.worker.handlers import Context
 
 if TYPE_CHECKING:

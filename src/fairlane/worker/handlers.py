@@ -29,7 +29,6 @@ from fairlane.common.text import as_json
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
-from fairlane.flows import AsyncSharedState, SharedState
 from fairlane.operations.hand_over import Place, run_of
 from fairlane.operations.shared import forget_callers
 from fairlane.protocol.request_hash import read
@@ -38,6 +37,9 @@ from fairlane.worker.errors import is_seconds
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+
+    from fairlane.aio.flows import AsyncSharedState
+    from fairlane.flows import SharedState
 
 
 # ------------------------------------------------------------------ handlers
@@ -441,12 +443,16 @@ class FlowStep:
     @cached_property
     def shared(self) -> SharedState:
         """Returns the shared state for sync handlers."""
+        from fairlane.flows import SharedState
+
         self._check()
         return SharedState(_connections.blocking(), self.run)
 
     @cached_property
     def ashared(self) -> AsyncSharedState:
         """Returns the shared state for async handlers."""
+        from fairlane.aio.flows import AsyncSharedState
+
         self._check()
         return AsyncSharedState(_connections.of_loop(), self.run)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +12,7 @@ from fairlane.errors import InvalidArgument, QueueFull, RedisUnreachable
 from fairlane.lists.balancer import AsyncQueueBalancer, QueueBalancer
 from fairlane.operations.admission import LOOKS
 from fairlane.protocol import keys
+from tests.support.both_faces import as_blocking, is_asyncio, on_both
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,15 +24,18 @@ NAMES = ("north", "south")
 
 
 @pytest.fixture
-def balancer(redis_url: str) -> Iterator[QueueBalancer]:
-    with QueueBalancer.from_url(NAMES, redis_url) as made:
-        yield made
+def balancer(request: pytest.FixtureRequest, redis_url: str) -> Iterator[QueueBalancer]:
+    kind: Any = AsyncQueueBalancer if is_asyncio(request) else QueueBalancer
+    made = kind.from_url(NAMES, redis_url)
+    with as_blocking(made) if is_asyncio(request) else made as balancer:
+        yield balancer
 
 
 def lengths(lists: Any, names: tuple[str, ...] = NAMES) -> list[int]:
     return [int(lists.zcard(keys.active(name))) for name in names]
 
 
+@on_both("balancer")
 def test_each_request_goes_to_the_shortest_queue(
     balancer: QueueBalancer, lists: Any, redis_url: str
 ):
@@ -80,6 +82,7 @@ def test_producers_that_share_the_queues_keep_them_equally_long(lists: Any, redi
     assert lengths(lists) == [50, 50]
 
 
+@on_both("balancer")
 def test_a_request_that_is_refused_does_not_count(
     balancer: QueueBalancer, lists: Any, redis_url: str
 ):
@@ -95,19 +98,6 @@ def test_a_request_that_is_refused_does_not_count(
     with pytest.raises(ZeroDivisionError):
         balancer.submit_request((1 // 0 for _ in "x"), id="broken")  # type: ignore[misc]
     assert lengths(lists) == [1, 2]
-
-
-def test_asyncio(lists: Any, redis_url: str):
-    async def main() -> Counter[str]:
-        async with AsyncQueueBalancer.from_url(NAMES, redis_url) as balancer:
-            with pytest.raises(InvalidArgument):
-                await balancer.post("x", limit=0)
-            found = [await balancer.post("x") for _ in range(3)]
-            found.append(await balancer.submit_request(iter(["a", "b"])))
-            return Counter(one.queue.name for one in found)
-
-    assert asyncio.run(main()) == {"north": 2, "south": 2}
-    assert lengths(lists) == [2, 2]
 
 
 def test_what_is_refused(redis_url: str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import threading
@@ -15,6 +14,7 @@ import pytest
 from fairlane.errors import InvalidArgument, SubscriberNotFound
 from fairlane.topics import AsyncTopic, Topic
 from tests.cli.lists.running import Crew
+from tests.support.both_faces import as_blocking, is_asyncio, on_both
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def topic(redis_url: str) -> Iterator[Topic]:
-    with Topic.from_url("news", redis_url) as made:
-        yield made
+def topic(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Topic]:
+    """The topic `news` with the blocking API; the asyncio one, too, with `on_both`."""
+    kind: Any = AsyncTopic if is_asyncio(request) else Topic
+    made = kind.from_url("news", redis_url)
+    with as_blocking(made) if is_asyncio(request) else made as topic:
+        yield topic
 
 
 def bodies(messages: list[Any]) -> list[bytes]:
@@ -36,6 +39,7 @@ def bodies(messages: list[Any]) -> list[bytes]:
 # ------------------------------------------------------------------ the library
 
 
+@on_both("topic")
 def test_every_subscriber_gets_every_message_online_or_not(topic: Topic):
     assert [topic.subscribe("a"), topic.subscribe("b"), topic.subscribe("a")] == [True, True, False]
     assert topic.publish("one") == 1
@@ -45,6 +49,7 @@ def test_every_subscriber_gets_every_message_online_or_not(topic: Topic):
     assert [message.number for message in topic.fetch("b", 2)] == [1, 2]
 
 
+@on_both("topic")
 def test_the_lag_of_each_subscriber(topic: Topic):
     for name in "ab":
         topic.subscribe(name)
@@ -135,24 +140,6 @@ def test_consumers_of_one_subscriber_share_its_messages(redis_url: str, topic: T
     for thread in threads:
         thread.join()
     assert Counter(done) == Counter(sent)
-
-
-def test_asyncio(redis_url: str):
-    async def main() -> None:
-        async with AsyncTopic.from_url("news", redis_url) as topic:
-            assert await topic.subscribe("a", start="first")
-            assert await topic.publish("one") == 1
-            assert await topic.publish_many(["two", "three"]) == [2, 3]
-            (first,) = await topic.fetch("a", 1)
-            assert await topic.ack("a", [first]) == 1
-            rest = [message.body async for message in topic.consume("a", follow=False)]
-            assert rest == [b"two", b"three"]
-            await topic.set_retention(age_s=60)
-            assert [one.lag for one in (await topic.overview()).subscribers] == [0]
-            assert await topic.unsubscribe("a")
-            assert await topic.delete()
-
-    asyncio.run(main())
 
 
 def test_what_is_refused(topic: Topic, redis_url: str, lists: Any):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio
 from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
 from fairlane.operations import audit, change, request_state
 from fairlane.protocol import keys
+from tests.support.both_faces import both_faces
 from tests.support.scripts.requests import cut, next_slice, pop_token, settle, work_off
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ def do(name: str, request_id: str = "r1") -> Any:
     return getattr(change, name)(request_id, *CHANGES[name])
 
 
+@both_faces
 def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(queue: Queue, lane: Lane):
     request = queue.submit_request(["a", "b", "c"], id="r1")
     assert request.pause() == "paused"
@@ -43,6 +43,7 @@ def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(queue: Queue, l
     assert lane.client.zcard(keys.active("req")) == 0
 
 
+@both_faces
 def test_a_raised_limit_and_another_lane_are_dispatched(queue: Queue, lane: Lane):
     request = queue.submit_request(["a"] * 9, id="r1", limit=1)
     request.set_limit(3)
@@ -53,6 +54,7 @@ def test_a_raised_limit_and_another_lane_are_dispatched(queue: Queue, lane: Lane
     assert (found.limit, found.priority) == (3, 0)
 
 
+@both_faces
 def test_cancelled_while_held_neither_pauses_nor_resumes(queue: Queue, lane: Lane):
     request = queue.submit_request(["a", "b"], id="r1", limit=1)
     held = next_slice(lane.driver)
@@ -123,26 +125,6 @@ def test_progress_reports_what_was_asked_for(queue: Queue, lane: Lane):
     found = lane.run(request_state.progress("r1"))
     assert found.deadline_ms == lane.now + 60_000
     assert (found.time_limit_ms, found.timeouts, found.parent) == (2_000, 1, "r0")
-
-
-def test_the_asyncio_face_does_the_same(redis_url: str, lane: Lane):
-    async def body() -> None:
-        async with aio.Queue.from_url(redis_url, patience_s=0) as queue:
-            request = await queue.submit_request(["a"] * 9, id="r1", limit=1)
-            assert await request.pause() == "paused"
-            await request.set_limit(2)
-            await request.set_priority(3)
-            assert await request.resume() == "active"
-            found = await request.progress()
-            assert (found.limit, found.priority) == (2, 3)
-            await request.cancel()
-            with pytest.raises(RequestEnded):
-                await request.pause()
-            with pytest.raises(RequestNotFound):
-                await queue.request("r2").set_limit(1)
-
-    asyncio.run(body())
-    assert lane.client.llen(keys.lanes("req")[3]) == 2
 
 
 def test_repeats_do_not_fill_a_lane_with_tokens(queue: Queue, lane: Lane):

@@ -15,6 +15,7 @@ from fairlane.operations import request_state
 from fairlane.operations.completion import wait
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Message, Subscribe
+from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import (
     MINUTE,
@@ -107,6 +108,7 @@ def test_wait_asks_again_when_the_message_is_lost(
     lane.client.delete(*lane.names)
 
 
+@both_faces
 def test_wait_ends_when_its_own_time_is_over(queue: Queue):
     queue.submit_request([b"a"], id="r1")
     for timeout in (0, 0.02):
@@ -166,6 +168,7 @@ def end_three(queue: Queue) -> None:
     work_off(queue.driver)
 
 
+@both_faces
 def test_completions_report_how_requests_ended(queue: Queue):
     end_three(queue)
     found = list(queue.completions("0", follow=False))
@@ -177,6 +180,7 @@ def test_completions_report_how_requests_ended(queue: Queue):
     assert all(c.submitted_ms <= c.ended_ms < c.submitted_ms + MINUTE for c in found)
 
 
+@both_faces
 def test_completions_resume_after_the_one_seen_last(queue: Queue):
     end_three(queue)
     seen, since = [], "0"
@@ -274,6 +278,7 @@ def test_completions_from_a_moment_on(queue: Queue, lane: Lane, monkeypatch: pyt
 # ------------------------------------------------------------------ cancel and look
 
 
+@both_faces
 def test_cancel_returns_whether_the_request_has_ended(queue: Queue, lane: Lane):
     queue.submit_request(numbered(5), id="r1")
     held = next_slice(queue.driver)
@@ -314,6 +319,7 @@ def test_holders_returns_the_workers_of_a_request(queue: Queue):
     assert row == {"permit": held.k, "fence": held.fence.decode(), "owed": "2", "worker": "w:1"}
 
 
+@both_faces
 def test_status_counts_tokens_requests_and_endings(queue: Queue):
     end_three(queue)
     queue.submit_request(numbered(5), id="r4", priority=2)

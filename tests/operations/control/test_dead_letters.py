@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio
 from fairlane.errors import (
     DeadNotFound,
     InvalidArgument,
@@ -28,6 +26,7 @@ from fairlane.operations.dead_letters import (
 from fairlane.operations.requeue import drop_dead, requeue_dead
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Command, SingleServer
+from tests.support.both_faces import both_faces
 from tests.support.operations.stepping import script_of
 from tests.support.run.for_each import for_each
 from tests.support.scripts.dead_letters import ended, refuse, running, work_badly
@@ -75,6 +74,7 @@ def test_a_text_is_read_from_any_request_that_still_has_it(driver: SyncDriver):
 # ------------------------------------------------------------------ listing
 
 
+@both_faces
 def test_the_dead_come_with_all_that_is_known(queue: Queue):
     request, held = running(queue)
     (one,) = request.dead()
@@ -157,6 +157,7 @@ def test_a_missing_request_is_not_found(queue: Queue, lane: Lane, what: str):
 # ------------------------------------------------------------------ choosing
 
 
+@both_faces
 def test_only_those_named_are_dropped(queue: Queue, lane: Lane):
     request = ended(queue, numbered(5))
     assert request.drop_dead(indexes=[1, 3]) == 2
@@ -281,6 +282,7 @@ def test_a_reader_sees_the_last_outcome_only(queue: Queue):
 # ------------------------------------------------------------------ requeue after the end
 
 
+@both_faces
 def test_after_the_end_a_new_request_runs_them(queue: Queue):
     options: dict[str, Any] = {
         "priority": 7, "limit": 9, "attempts": 2, "backoff_s": (0.005, 0.006), "lease_s": 7,
@@ -304,6 +306,7 @@ def test_after_the_end_a_new_request_runs_them(queue: Queue):
     assert queue.driver.run(requeue_dead("r1", DeadChoice.of(indexes=[]))) == ("r1", 0)
 
 
+@both_faces
 def test_a_part_of_them_after_the_end(queue: Queue):
     request = ended(queue, numbered(4))
     one = request.requeue_dead(indexes=[2])
@@ -479,26 +482,6 @@ def test_dropping_twice_is_once(queue: Queue):
 
 
 # ------------------------------------------------------------------ the asyncio face
-
-
-def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue):
-    ended(queue)
-
-    async def body() -> str:
-        async with aio.Queue.from_url(redis_url, patience_s=0) as mine:
-            request = mine.request("r1")
-            assert [one.body async for one in request.dead()] == [b"a", b"b", b"c"]
-            assert await request.drop_dead(indexes=[0]) == 1
-            again = await request.requeue_dead(indexes=[1])
-            assert (await again.progress()).parent == "r1"
-            with pytest.raises(DeadNotFound):
-                await request.requeue_dead(indexes=[0])
-            return again.id
-
-    again = asyncio.run(body())
-    assert work_off(queue.driver) == [b"b"]
-    assert queue.request(again).state() == "done"
-    assert [one.index for one in queue.request("r1").dead()] == [2]
 
 
 def test_a_reason_that_looks_like_a_number_is_none(queue: Queue):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Confirm, Confirmed, NextChunk
 from fairlane.queue import Queue
+from tests.support.both_faces import as_blocking, both_faces, is_asyncio
 from tests.support.processes.workers import broken
 from tests.support.scripts.requests import cut, next_slice, numbered, once, stored, work_off
 from tests.support.servers import server_process
@@ -62,10 +62,14 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def queue(pair: Pair) -> Iterator[Queue]:
+def queue(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Queue]:
     """Makes the queue on the pair's primary."""
     with Queue.from_url(pair.primary.url) as made:
-        yield made
+        if not is_asyncio(request):
+            yield made
+            return
+        with as_blocking(aio.Queue.from_url(pair.primary.url), made.driver) as awaited:
+            yield awaited
 
 
 @pytest.fixture
@@ -85,6 +89,7 @@ def test_a_durable_submission_is_on_the_replica_when_it_is_acknowledged(queue: Q
         assert replica.llen("{req}:5") == 3
 
 
+@both_faces
 @pytest.mark.usefixtures("short")
 def test_a_replica_that_does_not_answer_is_named_and_the_request_goes_on(queue: Queue, pair: Pair):
     with pair.frozen():
@@ -136,18 +141,6 @@ def test_a_server_without_replicas_refuses_too(redis_server: Backend, redis_url:
         pytest.raises(RedisUnfit, match="needs 1 replica and its Redis has 0"),
     ):
         alone.submit_request([b"a"], durable=1)
-
-
-def test_the_asyncio_api_confirms_and_refuses_alike(pair: Pair, short: None):
-    del short
-
-    async def both() -> None:
-        async with aio.Queue.from_url(pair.primary.url) as queue:
-            await queue.submit_request([b"a"], id="r1", durable=1)
-            with pair.frozen(), pytest.raises(NotDurable, match="only 0 of 1 replica"):
-                await queue.submit_request([b"a"], id="r1", durable=1)
-
-    asyncio.run(both())
 
 
 def test_a_durable_submission_cut_off_anywhere_is_resumed_and_confirmed(queue: Queue, pair: Pair):

@@ -9,6 +9,7 @@ import pytest
 from fairlane.errors import RequestNotFound
 from fairlane.model import Verdict, result_head
 from fairlane.operations import dead_letters, lease
+from tests.support.both_faces import both_faces
 from tests.support.scripts.requests import ask, next_slice
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def fail(queue: Queue, verdicts: list[tuple[str, str]]) -> None:
     queue.driver.run(ask(lease.complete(held, [], [], found, keep=False)))
 
 
+@both_faces
 def test_the_dead_are_grouped_and_what_waits_has_the_last_error(queue: Queue):
     request = queue.submit_request([b"x"] * 4, limit=1)
     fail(

@@ -12,6 +12,7 @@ from fairlane.operations.find import filter_of, write_cursor
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
+from tests.support.both_faces import both_faces
 from tests.support.operations.stepping import drive
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import change_number, next_slice, settle, take_slice, work_off
@@ -47,6 +48,7 @@ def make_older(client: redis.Redis, queue: Queue, request_id: str, by_ms: int) -
     )
 
 
+@both_faces
 def test_running_requests_are_urgent_first_and_ended_ones_newest_first(queue: Queue):
     for name in ("first", "second"):
         queue.submit_request([b"x"], id=name)

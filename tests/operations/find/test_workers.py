@@ -11,6 +11,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.operations import workers
 from fairlane.operations.request_state import CallProgress
 from fairlane.protocol import keys
+from tests.support.both_faces import both_faces
 from tests.support.processes.beats import STARTED, beat, make_older
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 
+@both_faces
 def test_a_worker_that_beats_is_alive_with_all_that_it_reported(queue: Queue):
     beat(queue, "w:1")
     page = queue.workers()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, settings
+from fairlane import settings
 from fairlane.errors import DataLost
 from fairlane.operations import webhooks
 from fairlane.operations.completion import LogReader, mark, trim, unmark
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
+from tests.support.both_faces import both_faces
 from tests.support.operations.stepping import drive
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import numbered
@@ -120,6 +120,7 @@ def test_the_log_is_bounded_also_for_a_reader_that_does_not_read(
     assert redis_client.xlen(LOG) <= 22
 
 
+@both_faces
 def test_a_follower_that_is_slow_gets_every_ending(queue: Queue, redis_client: redis.Redis):
     """While it works on its first ending, far more are logged than the log keeps for everyone."""
     log(redis_client, 20)
@@ -128,19 +129,6 @@ def test_a_follower_that_is_slow_gets_every_ending(queue: Queue, redis_client: r
     log(redis_client, 30, first=21)
     queue.driver.run(trim("req"))
     assert [next(endings).id for _ in range(49)] == [f"r{n}" for n in range(2, 51)]
-
-
-def test_an_asyncio_follower_gets_every_ending(redis_url: str, redis_client: redis.Redis):
-    async def go() -> list[str]:
-        async with aio.Queue.from_url(redis_url) as queue:
-            endings = queue.completions("0")
-            seen = [(await anext(endings)).id]
-            log(redis_client, 30, first=21)
-            await queue.driver.run(trim("req"))
-            return seen + [(await anext(endings)).id for _ in range(49)]
-
-    log(redis_client, 20)
-    assert asyncio.run(go()) == [f"r{n}" for n in range(1, 51)]
 
 
 def test_a_follower_marks_its_place_now_and_then(

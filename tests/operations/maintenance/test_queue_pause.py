@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio
 from fairlane.errors import InvalidArgument
 from fairlane.operations.pause import QueuePause, read_pause, resume_queue
+from tests.support.both_faces import both_faces
 from tests.support.operations.lost_replies import Forgetful
 from tests.support.run.for_each import for_each
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 
+@both_faces
 def test_a_queue_is_paused_and_resumed(queue: Queue):
     pause = queue.pause(for_s=600)
     assert (pause.is_paused, pause.until_ms) == (True, pause.now_ms + 600_000)
@@ -26,15 +26,6 @@ def test_a_queue_is_paused_and_resumed(queue: Queue):
     assert (queue.status()["paused"], queue.status()["paused_until"]) == (True, None)
     assert [queue.resume(), queue.resume()] == [True, False]
     assert not queue.driver.run(read_pause("req")).is_paused
-
-
-def test_an_asyncio_program_pauses_and_resumes(redis_url: str):
-    async def go() -> tuple[bool, bool, bool]:
-        async with aio.Queue.from_url(redis_url) as queue:
-            pause = await queue.pause(for_s=0.5)
-            return pause.is_paused, await queue.resume(), await queue.resume()
-
-    assert asyncio.run(go()) == (True, True, False)
 
 
 @for_each("for_s", [0, -1, nan, inf, 366 * 86_400, True, "10m"])

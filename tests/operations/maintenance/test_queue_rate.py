@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio
 from fairlane.common.rate import Rate
 from fairlane.errors import InvalidArgument
 from fairlane.operations.rates import parse_queue_rate, read_queue_rate
 from fairlane.protocol import keys
+from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 BUCKET = keys.bucket("queue/req")
 
 
+@both_faces
 def test_a_queue_has_a_rate_another_one_and_none(queue: Queue):
     queue.set_rate("100/s", 10)
     assert queue.driver.run(read_queue_rate("req")) == Rate("queue/req", 10_000, 5, 1)
@@ -31,17 +31,6 @@ def test_a_queue_has_a_rate_another_one_and_none(queue: Queue):
     queue.set_rate(None)
     assert queue.driver.run(read_queue_rate("req")) is None
     assert queue.status()["rate"] is None
-
-
-def test_an_asyncio_program_sets_a_rate(redis_url: str):
-    async def go() -> list[str | None]:
-        async with aio.Queue.from_url(redis_url) as queue:
-            await queue.set_rate("5/h")
-            found = [(await queue.status())["rate"]]
-            await queue.set_rate(None)
-            return [*found, (await queue.status())["rate"]]
-
-    assert asyncio.run(go()) == ["5/h", None]
 
 
 @for_each(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import Change, aio
+from fairlane import Change
 from fairlane.errors import (
     FairlaneError,
     RequestEnded,
@@ -21,6 +20,7 @@ from fairlane.operations.change import apply, select, set_one
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.find import RequestFilter
 from fairlane.protocol import keys, scripts
+from tests.support.both_faces import both_faces
 from tests.support.operations.lost_replies import Forgetful, heal, put, take
 from tests.support.operations.lost_replies import settle as settle_as
 from tests.support.operations.stepping import cut_off
@@ -82,6 +82,7 @@ def test_an_ended_or_unknown_request_is_not_set(queue: Queue):
         queue.driver.run(set_one("r2", Change.set(limit=7)))
 
 
+@both_faces
 def test_many_are_paused_resumed_set_and_cancelled(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(selection, "TOGETHER", 4)
     ids = submit(queue, 10)
@@ -193,6 +194,7 @@ def _ids(queue: Queue) -> list[str]:
 # ------------------------------------------------------------------ delete
 
 
+@both_faces
 def test_deleted_requests_leave_free_ids(queue: Queue):
     request = queue.submit_request([b"x"], id="mine")
     work_off(queue.driver)
@@ -314,17 +316,3 @@ def test_without_a_retention_the_counts_stay_and_results_are_gone(queue: Queue):
     assert request.progress().done == 2
     with pytest.raises(RequestLost, match="retention"):
         list(request.results())
-
-
-def test_the_asyncio_face_does_the_same(queue: Queue, redis_url: str):
-    submit(queue, 3)
-
-    async def main() -> tuple[int, ChangeReport, int]:
-        async with aio.Queue.from_url(redis_url) as one:
-            await one.request("r0").set_deadline(HOUR)
-            selected = await one.select(Change.cancel("why"), id_prefix="r")
-            report = await one.change(selected)
-            rest = await one.change(await one.select(Change.delete(), everything=True))
-            return len(selected), report, rest.changed
-
-    assert asyncio.run(main()) == (3, ChangeReport(changed=3), 3)

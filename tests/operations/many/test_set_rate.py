@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import Change, aio
+from fairlane import Change
 from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
 from fairlane.operations import rates, workers
 from fairlane.operations.rates import set_rate
 from fairlane.protocol import keys
 from tests.operations.lease.test_rates import next_slice
+from tests.support.both_faces import both_faces
 from tests.support.operations.lost_replies import Forgetful
 from tests.support.run.for_each import for_each
 from tests.support.wait import wait_until
@@ -53,6 +53,7 @@ def test_the_key_and_the_weight_of_a_request_stay(queue: Queue):
     assert words(queue) == ["3/s, shared as api, each counts for 2"]
 
 
+@both_faces
 def test_a_request_without_a_rate_is_given_one(queue: Queue):
     request = queue.submit_request(["a"], id="r1")
     request.set_rate("3/s")
@@ -93,20 +94,10 @@ def test_a_rate_of_what_ended_or_is_not_there_is_refused(queue: Queue):
         queue.request("r2").set_rate("3/s")
 
 
-def test_an_asyncio_program_sets_a_rate(queue: Queue, redis_url: str):
-    queue.submit_request(["a"], id="r1")
-
-    async def go() -> None:
-        async with aio.Queue.from_url(redis_url) as one:
-            await one.request("r1").set_rate("30/m", 2)
-
-    asyncio.run(go())
-    assert words(queue) == ["30/m"]
-
-
 # ------------------------------------------------------------------ weights and shares
 
 
+@both_faces
 def test_a_weight_alone_changes_and_the_rate_stays(queue: Queue):
     queue.submit_request(["a"], id="r1", rate="5/h", burst=2)
     queue.request("r1").set_rate(weight=4)
@@ -154,6 +145,7 @@ def test_a_weight_without_a_rate_is_refused(queue: Queue):
         queue.request("absent").set_rate(weight=4)
 
 
+@both_faces
 def test_many_requests_get_another_weight_and_share(queue: Queue):
     queue.submit_request(["a"], id="r1", rate="5/s", burst=9, tenant="t")
     queue.submit_request(["a"], id="r2", tenant="t")
@@ -165,18 +157,6 @@ def test_many_requests_get_another_weight_and_share(queue: Queue):
     report = queue.change(queue.select(Change.set(weight=2), ["r1", "r2"]))
     assert (report.changed, list(report.failed)) == (1, ["r2"])
     assert words(queue) == ["5/s, each counts for 2"]
-
-
-def test_an_asyncio_program_sets_a_weight_and_a_share(redis_url: str, queue: Queue):
-    queue.submit_request(["a"], id="r1", rate="5/s", tenant="t")
-
-    async def go() -> None:
-        async with aio.Queue.from_url(redis_url) as other:
-            await other.request("r1").set_rate(weight=2)
-            await other.request("r1").set_share(5)
-
-    asyncio.run(go())
-    assert (words(queue), queue.request("r1").progress().share) == (["5/s, each counts for 2"], 5)
 
 
 def test_a_share_of_a_request_without_a_tenant_is_refused(queue: Queue):

@@ -12,6 +12,7 @@ from fairlane.errors import InvalidArgument, NotDurable, ReceiptExpired
 from fairlane.operations.receipt import new_proof
 from fairlane.protocol import keys
 from fairlane.queue import Queue
+from tests.support.both_faces import both_faces
 from tests.support.processes.takers import HOUR, take_again, take_one
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import numbered
@@ -66,6 +67,7 @@ def test_done_stores_the_result(queue: Queue, result: Any, stored: bytes | None)
     assert found.ran_ms > 0
 
 
+@both_faces
 @BOTH
 def test_done_twice_keeps_the_first_result(queue: Queue, total: int):
     request, taken = taken_of(queue, total)
@@ -107,6 +109,7 @@ def test_a_result_that_is_written_while_others_end_is_found_again(queue: Queue):
 # ------------------------------------------------------------------ dead
 
 
+@both_faces
 @BOTH
 def test_dead_keeps_the_body_and_the_reason(queue: Queue, total: int):
     request, taken = taken_of(queue, total)
@@ -145,6 +148,7 @@ def test_a_long_reason_is_cut_and_what_is_no_text_is_escaped(queue: Queue):
 # ------------------------------------------------------------------ release
 
 
+@both_faces
 def test_release_returns_it_immediately_and_uncharged(queue: Queue):
     _, taken = taken_of(queue)
     for _ in range(2):
@@ -180,6 +184,7 @@ def test_a_delay_that_is_not_valid_is_refused(queue: Queue, delay: Any):
 # ------------------------------------------------------------------ extend
 
 
+@both_faces
 def test_extend_holds_it_from_now_on(queue: Queue, redis_client: Any):
     _, taken = taken_of(queue)
 

@@ -14,6 +14,7 @@ from fairlane.errors import InvalidArgument, ReceiptExpired, RedisUnfit
 from fairlane.operations.take import Taker, take
 from fairlane.protocol import keys
 from fairlane.queue import Queue
+from tests.support.both_faces import both_faces
 from tests.support.operations.stepping import cut_off
 from tests.support.processes.takers import HOUR, bodies_of, let_expire, take_again, take_one
 from tests.support.processes.workers import broken
@@ -39,6 +40,7 @@ def whole(queue: Queue) -> Iterator[None]:
 # ------------------------------------------------------------------ the order
 
 
+@both_faces
 def test_what_is_posted_is_taken_once(queue: Queue):
     request = queue.post("hello", id="r1")
     taken = take_one(queue)
@@ -151,6 +153,7 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(queue: Queue):
     assert take_one(queue).body == b"a"
 
 
+@both_faces
 def test_a_paused_request_and_a_cancelled_one_give_nothing(queue: Queue):
     queue.post("a").pause()
     queue.post("b").cancel()
@@ -288,27 +291,6 @@ def test_a_duty_that_fails_does_not_keep_others_from_being_taken(queue: Queue, r
 
 
 # ------------------------------------------------------------------ asyncio
-
-
-def test_an_asyncio_program_posts_takes_and_settles(redis_url: str, queue: Queue):
-    async def go() -> None:
-        async with aio.Queue.from_url(redis_url) as own:
-            requests = [await own.post(body) for body in ("a", "b", "c")]
-            first, second, third = await own.take(3, visible_for=HOUR)
-            await first.done(b"A")
-            await first.done(b"A")
-            await second.dead("broken")
-            assert await third.extend(HOUR)
-            await third.release()
-            (again,) = await own.take(wait_s=MINUTE_S)
-            await own.taken(again.receipt).done("C")
-            assert [await request.state() for request in requests] == ["done"] * 3
-            assert [one.body async for one in requests[2].results()] == [b"C"]
-            with pytest.raises(ReceiptExpired):
-                await third.done()
-
-    asyncio.run(go())
-    assert queue.take() == []
 
 
 def test_an_asyncio_take_that_is_cancelled_loses_nothing(redis_url: str, queue: Queue):

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio
 from fairlane.errors import InvalidArgument, ScheduleNotFound
 from fairlane.operations import schedules as change
 from fairlane.operations.schedules import check_schedule_name, define
 from fairlane.protocol import keys
+from tests.support.both_faces import both_faces
 from tests.support.operations.lost_replies import Forgetful
-from tests.support.run.event_loop import in_event_loop
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once
 
@@ -37,6 +36,7 @@ def add(queue: Queue, name: str = "daily", **given: Any) -> Any:
     return queue.schedules.add(name, **given)
 
 
+@both_faces
 def test_a_schedule_is_added_listed_and_removed(tidy: Queue):
     made = add(tidy, tz="Europe/Berlin", missed="all", most=7, priority=2, backoff_s=(1.0, 2.0))
     assert made.state == "active"
@@ -77,6 +77,7 @@ def test_the_same_schedule_again_keeps_a_tick_that_was_missed(tidy: Queue, redis
     assert add(tidy, cron="0 8 * * *").next_ms > 1_000
 
 
+@both_faces
 def test_a_change_does_not_resume_a_paused_schedule(tidy: Queue):
     add(tidy)
     tidy.schedules.pause("daily")
@@ -111,19 +112,6 @@ def test_schedules_of_apps_that_no_app_names_are_found(tidy: Queue):
     assert tidy.driver.run(change.register("req", {"old": mine, "new": mine})) == []
     assert tidy.driver.run(change.register("req", {"new": mine})) == ["old"]
     assert len(tidy.schedules.list()) == 3
-
-
-@in_event_loop
-async def test_asyncio_has_the_same(tidy: Queue):
-    async with aio.Queue.from_url(tidy.driver.url) as queue:
-        schedules = queue.schedules
-        await schedules.add("s", cron="* * * * *", bodies=["text"])
-        assert (await schedules.pause("s")).state == "paused"
-        assert (await schedules.resume("s")).state == "active"
-        (listed,) = await schedules.list()
-        assert listed.bodies == (b"text",)
-        await schedules.remove("s")
-        assert await schedules.list() == []
 
 
 # ------------------------------------------------------------------ refusals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from fairlane import (
     RedisUnreachable,
     RequestExists,
     RequestLost,
-    aio,
     content_id,
 )
 from fairlane.operations.admission import Admission
@@ -25,6 +23,7 @@ from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.operations.create.test_alone import refused, way_of
+from tests.support.both_faces import both_faces
 from tests.support.operations.lost_replies import ON_SINGLE, Forgetful
 from tests.support.operations.stepping import apart
 from tests.support.run.for_each import for_each
@@ -125,6 +124,7 @@ def test_a_request_without_it_pays_nothing(queue: Queue, redis_client: redis.Red
 # ------------------------------------------------------------------ an open request
 
 
+@both_faces
 def test_an_addition_is_left_out_if_the_key_was_added_before(queue: Queue):
     with queue.open(distinct=initial) as request:
         assert [request.add("a1"), request.add("a2"), request.add("b1")] == [0, None, 1]
@@ -136,6 +136,7 @@ def test_an_addition_is_left_out_if_the_key_was_added_before(queue: Queue):
     assert bodies_of(request) == [b"done a1", b"done b1", b"done c1"]
 
 
+@both_faces
 def test_a_producer_that_died_continues_behind_what_it_sent(queue: Queue):
     """`added` counts what was left out, too."""
     lines = [f"line {n % 7}" for n in range(30)]
@@ -146,20 +147,6 @@ def test_a_producer_that_died_continues_behind_what_it_sent(queue: Queue):
         assert (request.added, request.left_out) == (30, 23)
     again = queue.open(id="resumed", distinct=True)
     assert (again.added, again.seal()) == (30, 7)
-
-
-def test_asyncio_has_the_same(queue: Queue):
-    async def main() -> None:
-        async with (
-            aio.Queue.from_url(queue.driver.url, name=queue.name) as mine,
-            mine.open(distinct=True) as request,
-        ):
-            assert [await request.add("a"), await request.add("a")] == [0, None]
-            assert await request.add_many(["b", "a", "c"]) == 3
-            assert (request.added, request.left_out) == (5, 2)
-        assert request.total == 3
-
-    asyncio.run(main())
 
 
 def test_what_is_withdrawn_leaves_no_ids(queue: Queue, redis_client: redis.Redis):
