@@ -58,8 +58,9 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/mypy
 	$(PYTEST) -q --numprocesses 2 --dist worksteal -m 'not server and not slow and not rest and not heavy'
 
-generate: $(VENV)/.dev ## write the typed functions of the scripts after a change of their headers
+generate: $(VENV)/.dev ## write what follows from the headers of the scripts and from the table of options
 	$(VENV)/bin/python -m tests.support.scripts.generate
+	$(VENV)/bin/python -m tests.support.options
 
 explore: $(VENV)/.dev $(VENV)/.server ## check every state of many small systems: an estimated hour and a half
 	$(VENV)/bin/python -m tests.explore

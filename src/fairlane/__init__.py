@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fairlane.operations.new_request import content_id
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.schedules import Schedule
-    from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.option_types import RequestOptions, SharedOptions
     from fairlane.queue import Queue, submit_request
     from fairlane.request import OpenRequest, Request
     from fairlane.tasks.app import App, TaskCall
@@ -94,12 +94,12 @@ _HOMES = {
     "RequestLost": ".errors",
     "RequestNotEnded": ".errors",
     "RequestNotFound": ".errors",
-    "RequestOptions": ".options",
+    "RequestOptions": ".option_types",
     "Result": ".model",
     "Retry": ".worker",
     "Schedule": ".operations.schedules",
     "ScheduleNotFound": ".errors",
-    "SharedOptions": ".options",
+    "SharedOptions": ".option_types",
     "Snapshot": ".operations.observe",
     "SparkMissing": ".errors",
     "SubscriberNotFound": ".errors",

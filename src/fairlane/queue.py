@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fairlane.operations.pause import QueuePause
     from fairlane.operations.shards import ShardLayout
     from fairlane.operations.take import Taker
-    from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.option_types import Duration, RequestOptions, SharedOptions
     from fairlane.schedules import Schedules
     from fairlane.taken import Taken
 
@@ -77,27 +77,27 @@ class Queue:
         bodies: Iterable[Body],
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
 
         `bodies` may be lazy and very long: it is sent in chunks of at most 1,000 and 1 MiB.
-        `options` are those of RequestOptions: priority, limit, attempts, backoff_s, lease_s,
-        retain_s, deadline_s, time_limit_s, durable. If the caller passes an `id`, the call is
+        `options` are those of RequestOptions: priority, limit, attempts, backoff, lease,
+        retain, deadline, time_limit, and so on. If the caller passes an `id`, the call is
         idempotent until the results of that request expire. A chunk for which there is no room (a
-        full Redis, or the queue's bound) waits up to `max_wait_s`. Raises InvalidArgument,
+        full Redis, or the queue's bound) waits up to `max_wait`. Raises InvalidArgument,
         RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
         `bodies` cancels the request and is raised again.
         """
-        return self._submit(chunks(bodies), id, max_wait_s, **options)
+        return self._submit(chunks(bodies), id, max_wait, **options)
 
     def submit_chunks(
         self,
         chunks: Iterable[Iterable[Body]],
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request; each of `chunks` is a group of bodies, sent as soon as it comes.
@@ -106,22 +106,22 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        return self._submit(chunks_of_groups(chunks), id, max_wait_s, **options)
+        return self._submit(chunks_of_groups(chunks), id, max_wait, **options)
 
     def _submit(
-        self, source: Iterator[list[bytes]], id: str | None, max_wait_s: float,  # noqa: A002
+        self, source: Iterator[list[bytes]], id: str | None, max_wait: Duration,  # noqa: A002
         **options: Unpack[RequestOptions],
     ) -> Request:  # fmt: skip
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             request = Request(self, id_for(policy, id))
-            request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
+            request.total = self.driver.run(submit(request.id, policy, max_wait), source)
             span.sent(request.id, request.total)
         return request
 
     def submit_many(
         self, requests: Iterable[Iterable[Body]], *, ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait_s: float = 0.0,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> list[Request]:  # fmt: skip
         """Submits many requests, 400 small ones in one round trip; returns them in order.
@@ -132,11 +132,11 @@ class Queue:
         error's `submitted` holds the ids that are in Redis already. An invalid request raises
         before any request of its group of 400 is written.
         """
-        return [*self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)]
+        return [*self.submit_each(requests, ids=ids, limit=limit, max_wait=max_wait, **options)]
 
     def submit_each(
         self, requests: Iterable[Iterable[Body]], *, ids: Iterable[str] | None = None,
-        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait_s: float = 0.0,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT, max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> Iterator[Request]:  # fmt: skip
         """Does what submit_many does, and yields each request as soon as its group is in Redis.
@@ -145,7 +145,7 @@ class Queue:
         requests that are in Redis are yielded first.
         """
         span = sending(self.name)
-        many = Many.of(self.name, limit, max_wait_s, ids, trace=span.trace, **options)
+        many = Many.of(self.name, limit, max_wait, ids, trace=span.trace, **options)
         with span, many.names_submitted():
             try:
                 for bodies in checked_requests(requests):
@@ -167,7 +167,7 @@ class Queue:
 
     def open(
         self, *, id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0, **options: Unpack[RequestOptions],
+        max_wait: Duration = 0.0, **options: Unpack[RequestOptions],
     ) -> OpenRequest:  # fmt: skip
         """Begins a request and leaves it open: `with queue.open() as request: request.add(body)`.
 
@@ -180,7 +180,7 @@ class Queue:
 
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
-            begun = self.driver.run(open_request(id_for(policy, id), policy, [], max_wait_s))
+            begun = self.driver.run(open_request(id_for(policy, id), policy, [], max_wait))
             span.sent(begun.new.id, None)
         return OpenRequest(self, begun)
 
@@ -190,13 +190,13 @@ class Queue:
 
     def post(
         self, body: Body, *, id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0, **options: Unpack[RequestOptions],
+        max_wait: Duration = 0.0, **options: Unpack[RequestOptions],
     ) -> Request:  # fmt: skip
         """Submits a request of one sub-request; the options and errors are those of submit_request.
 
         A program takes it with `take`, or a worker's handler is called with it.
         """
-        return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
+        return self.submit_request([body], id=id, max_wait=max_wait, **options)
 
     def take(
         self, count: int = 1, *, visible_for: float = settings.TAKE_VISIBLE_S, wait_s: float = 0.0
@@ -235,7 +235,7 @@ class Queue:
     def submit_flow(
         self, flow: Flow, bodies: Iterable[Body], *,
         id: str | None = None,  # noqa: A002  the word of the API
-        properties: Mapping[str, object] | None = None, max_wait_s: float = 0.0,
+        properties: Mapping[str, object] | None = None, max_wait: Duration = 0.0,
     ) -> FlowRun:  # fmt: skip
         """Submits a flow: `bodies` go to its first step, and each result to the next one.
 
@@ -249,7 +249,7 @@ class Queue:
         run = keys.new_id() if id is None else id
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
-            span.sent(run, self.driver.run(submit_flow(steps, max_wait_s), chunks(bodies)))
+            span.sent(run, self.driver.run(submit_flow(steps, max_wait), chunks(bodies)))
         return FlowRun(self, run)
 
     @property
@@ -368,7 +368,7 @@ class Queue:
     def set_max_waiting(self, most: int) -> Bounds:
         """Bounds how many sub-requests may wait in this queue (0 = any number); counts them now.
 
-        A submission above the bound waits as its `max_wait_s` says, then raises QueueFull. Returns
+        A submission above the bound waits as its `max_wait` says, then raises QueueFull. Returns
         (max_waiting, waiting). Raises InvalidArgument.
         """
         return self.driver.run(admission.set_max_waiting(self.name, most))
@@ -432,9 +432,9 @@ def submit_request(
     redis: str | None = None,
     queue: str = settings.DEFAULT_QUEUE,
     id: str | None = None,  # noqa: A002  the word of the API
-    max_wait_s: float = 0.0,
+    max_wait: Duration = 0.0,
     **options: Unpack[RequestOptions],
 ) -> Request:
     """Submits to the queue at `redis` (see Queue.from_url); options as Queue.submit_request."""
     to = Queue.from_url(redis, name=queue)
-    return to.submit_request(bodies, id=id, max_wait_s=max_wait_s, **options)
+    return to.submit_request(bodies, id=id, max_wait=max_wait, **options)

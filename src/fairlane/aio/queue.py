@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fairlane.operations.pause import QueuePause
     from fairlane.operations.shards import ShardLayout
     from fairlane.operations.take import Taker
-    from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.option_types import Duration, RequestOptions, SharedOptions
 
 
 class Queue:
@@ -73,31 +73,31 @@ class Queue:
         bodies: Bodies,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
-        return await self._submit(chunks_async(bodies), id, max_wait_s, **options)
+        return await self._submit(chunks_async(bodies), id, max_wait, **options)
 
     async def submit_chunks(
         self,
         chunks: Iterable[Iterable[Body]] | AsyncIterable[Iterable[Body]],
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request from groups of bodies; see fairlane.queue.Queue.submit_chunks."""
-        return await self._submit(chunks_of_groups_async(chunks), id, max_wait_s, **options)
+        return await self._submit(chunks_of_groups_async(chunks), id, max_wait, **options)
 
     async def _submit(
-        self, source: AsyncIterator[list[bytes]], id: str | None, max_wait_s: float,  # noqa: A002
+        self, source: AsyncIterator[list[bytes]], id: str | None, max_wait: Duration,  # noqa: A002
         **options: Unpack[RequestOptions],
     ) -> Request:  # fmt: skip
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             request = Request(self, id_for(policy, id))
-            request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
+            request.total = await self.driver.run(submit(request.id, policy, max_wait), source)
             span.sent(request.id, request.total)
         return request
 
@@ -107,11 +107,11 @@ class Queue:
         *,
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> list[Request]:
         """Submits many requests in few round trips; see fairlane.queue.Queue.submit_many."""
-        many = self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)
+        many = self.submit_each(requests, ids=ids, limit=limit, max_wait=max_wait, **options)
         return [request async for request in many]
 
     async def submit_each(
@@ -120,12 +120,12 @@ class Queue:
         *,
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> AsyncIterator[Request]:
         """Yields each request when it is in Redis; see fairlane.queue.Queue.submit_each."""
         span = sending(self.name)
-        many = Many.of(self.name, limit, max_wait_s, ids, trace=span.trace, **options)
+        many = Many.of(self.name, limit, max_wait, ids, trace=span.trace, **options)
         with span, many.names_submitted():
             try:
                 async for bodies in each_request(requests):
@@ -148,7 +148,7 @@ class Queue:
         self,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Opening:
         """Begins a request and leaves it open; see fairlane.queue.Queue.open."""
@@ -156,7 +156,7 @@ class Queue:
 
         span = sending(self.name)
         policy = policy_of(self.name, trace=span.trace, **options)
-        begun = open_request(id_for(policy, id), policy, [], max_wait_s)
+        begun = open_request(id_for(policy, id), policy, [], max_wait)
         return Opening(self, begun, span)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
@@ -168,11 +168,11 @@ class Queue:
         body: Body,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits a request of one sub-request; see fairlane.queue.Queue.post."""
-        return await self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
+        return await self.submit_request([body], id=id, max_wait=max_wait, **options)
 
     async def take(
         self,
@@ -210,7 +210,7 @@ class Queue:
         *,
         id: str | None = None,  # noqa: A002  the word of the API
         properties: Mapping[str, object] | None = None,
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
     ) -> AsyncFlowRun:
         """Submits a flow; see fairlane.queue.Queue.submit_flow."""
         from fairlane.aio.flows import AsyncFlowRun
@@ -219,7 +219,7 @@ class Queue:
         run = keys.new_id() if id is None else id
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
-            submitted = submit_flow(steps, max_wait_s)
+            submitted = submit_flow(steps, max_wait)
             span.sent(run, await self.driver.run(submitted, chunks_async(bodies)))
         return AsyncFlowRun(self, run)
 

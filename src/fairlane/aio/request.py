@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
-from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.options import read_option
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fairlane.aio.queue import Queue
     from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.open_request import Submission
+    from fairlane.option_types import Duration
     from fairlane.protocol.steps import Operation
     from fairlane.tracing import ClientSpan
 
@@ -117,11 +118,12 @@ class Request:
 
         await self.queue.driver.run(change.set_priority(self.id, priority))
 
-    async def set_deadline(self, deadline_s: float) -> None:
-        """Starts nothing after so many seconds from now; see queue.Request.set_deadline."""
+    async def set_deadline(self, deadline: Duration) -> None:
+        """Starts nothing after so long from now; see queue.Request.set_deadline."""
         from fairlane.operations import change
 
-        await self.queue.driver.run(change.set_deadline(self.id, ms_of("deadline_s", deadline_s)))
+        deadline_ms = read_option("deadline", deadline)
+        await self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
 
     async def set_share(self, share: int) -> None:
         """Gives the tenant of this request another share; see queue.Request.set_share."""

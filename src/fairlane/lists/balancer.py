@@ -11,7 +11,7 @@ from fairlane.errors import RedisError
 from fairlane.lists.service import AsyncConnected, Connected
 from fairlane.operations.admission import check_queues, place, withdraw
 from fairlane.operations.lists import check_lists, push_shortest
-from fairlane.options import RequestOptions, id_for, policy_of
+from fairlane.options import id_for, policy_of
 from fairlane.queue import Queue
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.request import Request as AsyncRequest
     from fairlane.common.chunking import Bodies
+    from fairlane.option_types import Duration, RequestOptions
     from fairlane.request import Request
 
 
@@ -101,7 +102,7 @@ class QueueBalancer(Connected):
         bodies: Iterable[Body],
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request to the shortest queue; the request's `queue.name` is which one.
@@ -113,7 +114,7 @@ class QueueBalancer(Connected):
         found = self._driver.run(place(self.names, request_id))
         queue = Queue(self._driver, found.queue)
         try:
-            return queue.submit_request(bodies, id=request_id, max_wait_s=max_wait_s, **options)
+            return queue.submit_request(bodies, id=request_id, max_wait=max_wait, **options)
         except BaseException:
             with contextlib.suppress(RedisError):  # then it counts until its grace is over
                 self._driver.run(withdraw(found, request_id))
@@ -124,11 +125,11 @@ class QueueBalancer(Connected):
         body: Body,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits a request of one sub-request to the shortest queue; see submit_request."""
-        return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
+        return self.submit_request([body], id=id, max_wait=max_wait, **options)
 
 
 class AsyncQueueBalancer(AsyncConnected):
@@ -143,7 +144,7 @@ class AsyncQueueBalancer(AsyncConnected):
         bodies: Bodies,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> AsyncRequest:
         """Submits one request to the shortest queue; see QueueBalancer.submit_request."""
@@ -151,9 +152,7 @@ class AsyncQueueBalancer(AsyncConnected):
         found = await self._driver.run(place(self.names, request_id))
         queue = AsyncQueue(self._driver, found.queue)
         try:
-            return await queue.submit_request(
-                bodies, id=request_id, max_wait_s=max_wait_s, **options
-            )
+            return await queue.submit_request(bodies, id=request_id, max_wait=max_wait, **options)
         except BaseException:
             with contextlib.suppress(RedisError):  # then it counts until its grace is over
                 await self._driver.run(withdraw(found, request_id))
@@ -164,8 +163,8 @@ class AsyncQueueBalancer(AsyncConnected):
         body: Body,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> AsyncRequest:
         """Submits a request of one sub-request; see QueueBalancer.post."""
-        return await self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
+        return await self.submit_request([body], id=id, max_wait=max_wait, **options)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 from fairlane.errors import ArgumentsRefused, type_of
 from fairlane.tasks.batch import AsyncBatch, AsyncSubmitted, Batch, ResultReader, Submitted
 from fairlane.tasks.chain import Link
-from fairlane.tasks.options import RequestOptions, request_options
+from fairlane.tasks.options import call_options
 from fairlane.worker.handlers import Context
 
 if TYPE_CHECKING:
     from fairlane import aio
+    from fairlane.option_types import CallOptions
     from fairlane.request import Request
     from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature
@@ -54,12 +55,12 @@ class Task(Generic[P, R, C]):
         placed, named = signature.place(signature.bind(args, kwargs), Context.local())
         return self.function(*placed, **named)
 
-    def with_options(self, **options: Unpack[RequestOptions]) -> Task[P, R, C]:
+    def with_options(self, **options: Unpack[CallOptions]) -> Task[P, R, C]:
         """Returns the same task with other options for its requests; also their `id`.
 
         Raises ArgumentsRefused and InvalidArgument.
         """
-        chosen = {**self._options, **request_options(self.name, dict(options))}
+        chosen = {**self._options, **call_options(self.name, dict(options))}
         return Task(self.app, self.function, self.signature, chosen)
 
     @property
