@@ -58,8 +58,9 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/mypy
 	$(PYTEST) -q --numprocesses 2 --dist worksteal -m 'not server and not slow and not rest and not heavy'
 
-generate: $(VENV)/.dev ## write the typed functions of the scripts, and the blocking face from the asyncio one
+generate: $(VENV)/.dev ## write what follows from the scripts' headers, the table of options and the asyncio face
 	$(VENV)/bin/python -m tests.support.scripts.generate
+	$(VENV)/bin/python -m tests.support.options
 	$(VENV)/bin/python -m tests.support.faces
 
 explore: $(VENV)/.dev $(VENV)/.server ## check every state of many small systems: an estimated hour and a half

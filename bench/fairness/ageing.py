@@ -35,7 +35,7 @@ def run(url: str, ageing_s: float, seconds: float) -> tuple[list[float], int]:
         while not log.calls() and time.monotonic() < ends:
             time.sleep(0.1)
         body = f"patient {CALL_MS}".encode()
-        queue.submit_request([body] * count, priority=90, limit=UNITS, ageing_s=ageing_s)
+        queue.submit_request([body] * count, priority=90, limit=UNITS, ageing=ageing_s)
         submitted = time.monotonic()
         time.sleep(seconds)
         until = time.monotonic()

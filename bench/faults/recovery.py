@@ -115,7 +115,7 @@ class Lab:
     def expired_lease(self) -> float:
         """Returns the seconds from the end of a lease of one second until it is taken back."""
         request = self.queue.submit_request(
-            [b"x"], priority=_VICTIM, limit=1, lease_s=LEASE_MS / 1000
+            [b"x"], priority=_VICTIM, limit=1, lease=LEASE_MS / 1000
         )
         lane = keys.lane("req", _VICTIM)
         token = tokens.parse(self.client.rpop(lane) or b"")

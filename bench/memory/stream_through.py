@@ -46,8 +46,8 @@ def measure(url: str, total: int, megabytes: int) -> None:
             for first in range(0, total, EACH):
                 name = f"part-{first // EACH}"
                 queue.submit_request(
-                    bodies(first, min(EACH, total - first)), id=name, limit=8, retain_s=0,
-                    max_wait_s=600,
+                    bodies(first, min(EACH, total - first)), id=name, limit=8, retain=0,
+                    max_wait=600,
                 )  # fmt: skip
                 most = max(most, client.info("memory")["used_memory"])
             expected = -(-total // EACH)

@@ -71,7 +71,7 @@ def drain(url: str, count: int, slice_ms: float) -> float:
     """Returns the rate of one worker process from its first slice to the end of the request."""
     redis.Redis.from_url(url).flushall()
     with Queue.from_url(url) as queue:
-        request = queue.submit_request((BODY for _ in range(count)), retain_s=3600)
+        request = queue.submit_request((BODY for _ in range(count)), retain=3600)
         rate, _ = support.drained(request, Worker(queue, echo, slice_s=slice_ms / 1000))
         stored = sum(1 for result in request.results() if result.body == BODY)
         if stored != count:

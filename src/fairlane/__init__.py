@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fairlane.operations.new_request import content_id
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.schedules import Schedule
-    from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.option_types import RequestOptions, SharedOptions
     from fairlane.queue import Queue
     from fairlane.request import OpenRequest, Request
     from fairlane.shortcut import submit_request
@@ -95,12 +95,12 @@ _HOMES = {
     "RequestLost": ".errors",
     "RequestNotEnded": ".errors",
     "RequestNotFound": ".errors",
-    "RequestOptions": ".options",
+    "RequestOptions": ".option_types",
     "Result": ".model",
     "Retry": ".worker",
     "Schedule": ".operations.schedules",
     "ScheduleNotFound": ".errors",
-    "SharedOptions": ".options",
+    "SharedOptions": ".option_types",
     "Snapshot": ".operations.observe",
     "SparkMissing": ".errors",
     "SubscriberNotFound": ".errors",

@@ -1,4 +1,4 @@
-"""The options of a request: typed keywords of the API, and the policy that Redis stores."""
+"""The options of a request: how each is read and checked, and the policy that Redis stores."""
 
 from __future__ import annotations
 
@@ -7,109 +7,226 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.common.clock import LAST_MS, duration_s, moment_ms, ms_of
-from fairlane.common.rate import Rate, Shared, rate_of, rates_text
+from fairlane.common.clock import LAST_MS, duration_ms, moment_ms
+from fairlane.common.rate import Shared, rate_of, rates_text
 from fairlane.common.text import exact
 from fairlane.common.xid import Key, packed_ids, read_distinct, xid
 from fairlane.errors import InvalidArgument
-from fairlane.protocol.keys import LANES, check_name, new_id
+from fairlane.option_types import PolicyFields, RequestOptions
+from fairlane.options_table import (
+    BY_NAME,
+    CHOICE,
+    DURATION,
+    FLAG,
+    KEY,
+    MOMENT,
+    NAME,
+    NAMES,
+    OPTIONS,
+    PAUSE,
+    RATE,
+    WHOLE,
+    Option,
+    field_of,
+)
+from fairlane.protocol.keys import check_name, new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, Unpack
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Unpack
 
-MAX_LIMIT = 10_000
-MAX_TAGS = 20
-MAX_SHARE = 999
-MAX_AFTER = 100
-ON_DUPLICATE = ("keep", "replace", "debounce")
-_DAY_MS = 86_400_000
+    from fairlane.option_types import RequestOptions
+
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{2} ?[!-~]*", re.IGNORECASE)
-
-
-class SharedOptions(TypedDict, total=False):
-    """The options that the requests of one call share; each may be left out.
-
-    Attributes:
-        priority: 0 (first) to 99.
-        attempts: How often a sub-request is tried before it is dead.
-        backoff_s: The shortest and the longest pause before another attempt.
-        lease_s: How long a lease lasts unless it is extended.
-        retain_s: How long results are kept after the end.
-        deadline_s: No sub-request starts later than this after the submission; 0 = no limit.
-        time_limit_s: The longest time of one call of the handler; 0 = no limit.
-        durable: How many replicas must confirm each write.
-        delay: How long nothing starts: seconds, a timedelta, or text such as "10m".
-        run_at: When the first may start: a datetime with a zone, or ISO 8601 text with one.
-        rate: The most sub-requests that start in a time: "100/s", "30/m" or "5/h".
-        burst: How many of them may start together after a pause.
-        rate_key: Requests of the queue with the same key, rate and burst share the rate. A request
-            with another rate for this key does not slow them down.
-        weight: How much each sub-request counts at the rate.
-        tags: Name or names by which requests are found and changed together.
-        tenant: Tenants of one priority get equal time, however many requests each has.
-        share: The tenant gets this many times as much time as a tenant with 1; 1 to 999.
-        ageing_s: If nothing has started for this time, one slice goes before all others.
-        after: Id or ids of requests that must be done before. If one of them has dead sub-requests,
-            was cancelled, withdrawn or lost, or nothing is left that shows its end, this request is
-            cancelled.
-        after_any_end: Any end of the requests in `after` is enough.
-        on_duplicate: What happens if another request with the id runs, or began less than
-            `window_s` ago. "keep" submits nothing, "replace" cancels it, "debounce" cancels it if
-            it has not started. Without it, other content raises RequestExists.
-        window_s: See `on_duplicate`.
-        distinct: Leaves out each sub-request whose key the request already has. The key is its
-            `xid`, or what this function returns for its body: text, or bytes.
-    """
-
-    priority: int
-    attempts: int
-    backoff_s: tuple[float, float]
-    lease_s: float
-    retain_s: float
-    deadline_s: float
-    time_limit_s: float
-    durable: int
-    delay: float | timedelta | str
-    run_at: datetime | str
-    rate: str
-    burst: int
-    rate_key: str
-    weight: int
-    tags: str | Iterable[str]
-    tenant: str
-    share: int
-    ageing_s: float
-    after: str | Iterable[str]
-    after_any_end: bool
-    on_duplicate: str
-    window_s: float
-    distinct: bool | Key
-
-
-class RequestOptions(SharedOptions, total=False):
-    """The options of one request; `limit` is the most workers that hold parts of it."""
-
-    limit: int
-
-
-_TIMES = {
-    "lease_s": "lease_ms",
-    "retain_s": "retain_ms",
-    "deadline_s": "deadline_ms",
-    "time_limit_s": "time_limit_ms",
-    "ageing_s": "ageing_ms",
-    "window_s": "window_ms",
-}
 _RATE_PARTS = ("burst", "rate_key", "weight")
-_NAMES = frozenset(RequestOptions.__optional_keys__)
+_NAMES = {option.name: option for option in OPTIONS}
 # With these, a policy depends on the time, on chance, or on what an iterable yields.
 _MADE_ANEW = frozenset({"run_at", "on_duplicate", "tags", "after"})
+
+
+# ------------------------------------------------------------------ one value
+# A value as a caller gives it becomes a value as a policy has it: a time is a number of ms.
+
+
+def read_option(name: str, value: Any, called: str = "") -> Any:
+    """Returns the value of an option as a policy has it. Raises InvalidArgument.
+
+    The error calls the option `called`, by default by its name.
+    """
+    option, called = BY_NAME[name], called or name
+    if option.kind == DURATION:
+        ms = duration_ms(called, value)
+        return _time(option, called, ms, value)
+    if option.kind == PAUSE:
+        return _pause(option, called, value)
+    if option.kind == MOMENT:
+        return moment_ms(called, value)
+    if option.kind == NAMES:
+        value = _names(called, value)
+    _CHECKS[option.kind](option, called, value)
+    return value
+
+
+def check_option(name: str, value: Any) -> Any:
+    """Returns the value of an option as a policy has it. Raises InvalidArgument."""
+    option = BY_NAME[name]
+    _CHECKS[option.kind](option, name, value)
+    return value
+
+
+def plain_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns checked options as JSON has them: durations in seconds, several names as a tuple.
+
+    What has no form in JSON stays as it is.
+    """
+    return {name: _plain(BY_NAME[name], value) for name, value in given.items()}
+
+
+def _plain(option: Option, value: Any) -> Any:
+    if option.kind == DURATION:
+        return read_option(option.name, value) / 1000
+    if option.kind == PAUSE:
+        return tuple(ms / 1000 for ms in read_option(option.name, value))
+    return _names(option.name, value) if option.kind == NAMES else value
+
+
+@lru_cache(maxsize=32)
+def _range_ms(option: Option) -> tuple[int, int]:
+    return settings.duration_ms(option.least), settings.duration_ms(option.most)
+
+
+def _time(option: Option, called: str, ms: object, given: object) -> int:
+    """Returns ms in the option's range, which includes 0 if no time is its default."""
+    least, most = _range_ms(option)
+    is_whole = isinstance(ms, int) and not isinstance(ms, bool)
+    if not is_whole or not (least <= ms <= most or (not ms and option.default is None)):  # type: ignore[operator]
+        raise InvalidArgument(
+            f"{called} {shown_time(given)} is not valid: a time from {option.least} to "
+            f"{option.most} is expected"
+        )
+    return ms  # type: ignore[return-value]
+
+
+def _pause(option: Option, called: str, given: object) -> tuple[int, int]:
+    if isinstance(given, str):
+        try:
+            low, high = settings.duration_range_ms(given)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{called} {error}") from None
+    elif isinstance(given, (tuple, list)):
+        if len(given) != 2:  # noqa: PLR2004
+            raise InvalidArgument(
+                f"{called} {given!r} is not valid: give the shortest and the longest time"
+            )
+        low, high = (duration_ms(called, one) for one in given)
+    else:
+        low = high = duration_ms(called, given)
+    for ms in (low, high):
+        _time(option, called, ms, given)
+    if low > high:
+        raise InvalidArgument(
+            f"{called} {shown_time(given)} ends before it begins: write the shorter duration first"
+        )
+    return low, high
+
+
+def shown_time(given: object) -> str:
+    """Returns a time as its caller wrote it."""
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return f"{exact(given)} s"
+    if isinstance(given, (tuple, list)):
+        return "..".join(map(shown_time, given))
+    return str(given)
+
+
+def _names(called: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    if isinstance(names, bytes) or not isinstance(names, Iterable):
+        raise InvalidArgument(f"{called} {names!r} is not valid: give a name, or a list of names")
+    return tuple(dict.fromkeys(names))
+
+
+# ------------------------------------------------------------------ checks
+# Each takes an option, what the error calls it, and a value as a policy has it.
+
+
+def check_whole(name: str, value: object, low: int, high: int) -> int:
+    """Returns a whole number of this range. Raises InvalidArgument."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidArgument(
+            f"{name} {value!r} is not valid: a whole number from {low} to {high} is expected"
+        )
+    return value
+
+
+def _check_whole(option: Option, called: str, value: object) -> None:
+    check_whole(called, value, option.least, option.most)
+
+
+def _check_duration(option: Option, called: str, ms: Any) -> None:
+    _time(option, called, ms, ms / 1000 if isinstance(ms, int) else ms)
+
+
+def _check_pause(option: Option, called: str, pair: Any) -> None:
+    _pause(option, called, tuple(ms / 1000 for ms in pair))
+
+
+def _check_moment(_: Option, called: str, ms: object) -> None:
+    check_whole(called, ms, 0, LAST_MS)
+
+
+def _check_rate(_: Option, __: str, rate: Any) -> None:
+    rate_of(rate)
+
+
+def _check_name(_: Option, called: str, name: str) -> None:
+    if name:
+        check_name(called, name)
+
+
+def _check_names(option: Option, _: str, names: object) -> None:
+    kind = option.unit
+    if not isinstance(names, tuple):
+        raise InvalidArgument(f"{kind}s {names!r:.40} are not valid: give a list of names")
+    if len(names) > option.most:
+        raise InvalidArgument(f"{len(names):,} {kind}s are too many: name at most {option.most}")
+    for name in names:
+        check_name(kind, name)
+
+
+def _check_choice(option: Option, called: str, value: object) -> None:
+    if value not in {"", *option.most}:
+        raise InvalidArgument(f"{called} {value!r} is not valid: write {', '.join(option.most)}")
+
+
+def _check_flag(_: Option, called: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{called} {value!r} is not valid: give True or False")
+
+
+_CHECKS: dict[str, Callable[[Option, str, Any], None]] = {
+    WHOLE: _check_whole,
+    DURATION: _check_duration,
+    PAUSE: _check_pause,
+    MOMENT: _check_moment,
+    RATE: _check_rate,
+    NAME: _check_name,
+    NAMES: _check_names,
+    CHOICE: _check_choice,
+    FLAG: _check_flag,
+    KEY: _check_flag,
+}
+
+
+# ------------------------------------------------------------------ all options of a request
 
 
 def policy_of(
@@ -134,46 +251,41 @@ def _new_policy(
     queue: str, trace: str = "", by: str = "", **options: Unpack[RequestOptions]
 ) -> Policy:
     given: dict[str, Any] = dict(options)
-    if not given.keys() <= _NAMES:
-        raise TypeError(_wrong_name(next(name for name in given if name not in _NAMES)))
-    if "backoff_s" in given:
-        given["backoff_ms"] = _backoff_ms(given.pop("backoff_s"))
-    for name, stored in _TIMES.items():
-        if name in given:
-            given[stored] = ms_of(name, given.pop(name))
-    _read_start(given)
-    _check_deadline_of_start(given)
-    _read_rate(queue, given)
-    for name in ("tags", "after"):
-        if name in given:
-            given[name] = _names(name, given[name])
-    if "distinct" in given:
-        given |= read_distinct(given.pop("distinct"))
-    if given.get("on_duplicate"):
-        given["nonce"] = secrets.token_hex(8)
-    return Policy(queue=queue, trace=trace, by=by, **given)
+    check_option_names(given, _NAMES)
+    fields = _rate_fields(queue, given)
+    for name, value in given.items():
+        if name == "distinct":
+            fields |= read_distinct(value)
+        else:
+            fields[field_of(_NAMES[name])] = read_option(name, value)
+    _check_deadline_of_start(fields)
+    if fields.get("on_duplicate"):
+        fields["nonce"] = secrets.token_hex(8)
+    return Policy(queue=queue, trace=trace, by=by, **fields)
 
 
 # Typed, so that True is not taken for 1.
 _usual_policy = lru_cache(maxsize=128, typed=True)(_new_policy)
 
 
-def _read_start(given: dict[str, Any]) -> None:
-    """Replaces delay and run_at by what the policy has."""
-    if "delay" in given:
-        delay = given.pop("delay")
-        if isinstance(delay, timedelta):
-            delay = delay.total_seconds()
-        elif isinstance(delay, str):
-            delay = duration_s("delay", delay)
-        given["delay_ms"] = ms_of("delay", delay)
-    if "run_at" in given:
-        given["start_ms"] = moment_ms("run_at", given.pop("run_at"))
+def check_option_names(given: Iterable[str], names: Iterable[str]) -> None:
+    """Raises TypeError for a name that is none of these, with a hint."""
+    for name in given:
+        if name not in names:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, sorted(names), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the options are {_listed(names)}"
+            raise TypeError(f"option {name} is not valid: {hint}")
 
 
-def _check_deadline_of_start(given: dict[str, Any]) -> None:
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _check_deadline_of_start(fields: dict[str, Any]) -> None:
     """Raises InvalidArgument if, by this machine's clock, the deadline passes before run_at."""
-    start_ms, deadline_ms = given.get("start_ms", 0), given.get("deadline_ms", 0)
+    start_ms, deadline_ms = fields.get("start_ms", 0), fields.get("deadline_ms", 0)
     if 0 < deadline_ms <= start_ms - round(time.time() * 1000):
         raise InvalidArgument(
             f"deadline {exact(deadline_ms / 1000)} s is not valid: it counts from the submission, "
@@ -181,26 +293,18 @@ def _check_deadline_of_start(given: dict[str, Any]) -> None:
         )
 
 
-def _read_rate(queue: str, given: dict[str, Any]) -> None:
-    """Replaces rate, burst, rate_key and weight by what the policy has."""
+def _rate_fields(queue: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Takes rate, burst, rate_key and weight out; returns what the policy has of them."""
     parts = {name: given.pop(name) for name in _RATE_PARTS if name in given}
     if "rate" not in given:
         if parts:
             raise InvalidArgument(f"{next(iter(parts))} needs a rate: give rate, too, as 100/s")
-        return
+        return {}
     shared = None
     if "rate_key" in parts:
         shared = Shared(check_name("queue", queue), check_name("rate_key", parts["rate_key"]))
     rate = rate_of(given.pop("rate"), parts.get("burst"), parts.get("weight", 1), shared)
-    given["rates"] = (rate,)
-
-
-def _names(option: str, names: object) -> tuple[str, ...]:
-    if isinstance(names, str):
-        return (names,)
-    if isinstance(names, bytes) or not isinstance(names, Iterable):
-        raise InvalidArgument(f"{option} {names!r} is not valid: give a name, or a list of names")
-    return tuple(dict.fromkeys(names))
+    return {"rates": (rate,)}
 
 
 def id_for(policy: Policy, given: str | None) -> str:
@@ -210,69 +314,12 @@ def id_for(policy: Policy, given: str | None) -> str:
     return new_id() if given is None else given
 
 
-def _backoff_ms(pair: tuple[float, float]) -> tuple[int, int]:
-    given: object = pair
-    if not isinstance(given, tuple) or len(given) != 2:  # noqa: PLR2004
-        raise InvalidArgument(
-            f"backoff_s {pair!r} is not valid: two numbers of seconds are expected"
-        )
-    return ms_of("backoff_s", pair[0]), ms_of("backoff_s", pair[1])
-
-
-def _wrong_name(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, sorted(_NAMES), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(sorted(_NAMES))}"
-    return f"option {name} is not valid: {hint}"
-
-
 # ------------------------------------------------------------------ what is stored
 
 
-def check_whole(name: str, value: object, low: int, high: int) -> int:
-    """Returns a whole number of this range. Raises InvalidArgument."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidArgument(
-            f"{name} {value!r} is not valid: a whole number from {low} to {high} is expected"
-        )
-    return value
-
-
-def _time(name: str, ms: object, low: int, high: int) -> None:
-    """Raises InvalidArgument, with seconds, unless `ms` is a whole number of the range."""
-    is_whole = isinstance(ms, int) and not isinstance(ms, bool)
-    if not is_whole or not low <= ms <= high:  # type: ignore[operator]
-        shown = f"{exact(ms / 1000)} s" if is_whole else repr(ms)  # type: ignore[operator]
-        raise InvalidArgument(
-            f"{name} {shown} is not valid: {exact(low / 1000)} to {high / 1000:,.0f} s is expected"
-        )
-
-
-def check_priority(priority: int) -> int:
-    """Returns a lane, 0 (first) to 99. Raises InvalidArgument."""
-    return check_whole("priority", priority, 0, LANES - 1)
-
-
-def check_limit(limit: int) -> int:
-    """Returns the most workers of a request, 1 to 10,000. Raises InvalidArgument."""
-    return check_whole("limit", limit, 1, MAX_LIMIT)
-
-
-def check_share(share: int) -> int:
-    """Returns the share of a tenant, or raises InvalidArgument."""
-    return check_whole("share", share, 1, MAX_SHARE)
-
-
-def check_deadline(deadline_ms: int) -> int:
-    """Returns a deadline in ms, 0 (none) to 366 days. Raises InvalidArgument."""
-    _time("deadline", deadline_ms, 0, 366 * _DAY_MS)
-    return deadline_ms
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """The options of a request as Redis stores them, see SharedOptions; durations are in ms.
+class Policy(PolicyFields):
+    """The options of a request as Redis stores them, see RequestOptions; durations are in ms.
 
     `start_ms` is `run_at`, in ms since 1970. `parent` is the request whose dead sub-requests these
     were. A repeated call has the same `nonce`. `flow` and `feed` are those of a step of a flow, as
@@ -281,30 +328,8 @@ class Policy:
     that differ only in `key`, `by` or `trace` are equal. Raises InvalidArgument as Lua would.
     """
 
-    queue: str = settings.DEFAULT_QUEUE
-    priority: int = settings.DEFAULT_PRIORITY
-    limit: int = settings.DEFAULT_LIMIT
-    attempts: int = settings.DEFAULT_ATTEMPTS
-    backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS
-    lease_ms: int = settings.DEFAULT_LEASE_MS
-    retain_ms: int = settings.DEFAULT_RETAIN_MS
-    deadline_ms: int = 0
-    time_limit_ms: int = 0
-    durable: int = 0
     parent: str = ""
-    delay_ms: int = 0
-    start_ms: int = 0
-    rates: tuple[Rate, ...] = ()
-    tags: tuple[str, ...] = ()
-    tenant: str = ""
-    share: int = 1
-    ageing_ms: int = 0
-    after: tuple[str, ...] = ()
-    after_any_end: bool = False
-    on_duplicate: str = ""
-    window_ms: int = 0
     nonce: str = ""
-    distinct: bool = False
     key: Key = field(default=xid, compare=False)
     flow: str = ""
     feed: str = ""
@@ -313,50 +338,24 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
-        check_priority(self.priority)
-        check_limit(self.limit)
-        check_whole("attempts", self.attempts, 1, 100)
-        if not isinstance(self.backoff_ms, tuple) or len(self.backoff_ms) != 2:  # noqa: PLR2004
-            raise InvalidArgument(
-                f"backoff {self.backoff_ms!r} is not valid: two numbers of ms are expected"
-            )
-        low, high = self.backoff_ms
-        _time("backoff", low, 0, _DAY_MS)
-        _time("backoff", high, low, _DAY_MS)
-        _time("lease", self.lease_ms, 1_000, _DAY_MS)
-        _time("retain", self.retain_ms, 0, 366 * _DAY_MS)
-        check_deadline(self.deadline_ms)
-        _time("time limit", self.time_limit_ms, 0, _DAY_MS)
-        check_whole("durable (replicas)", self.durable, 0, 16)
+        for option, name, default in _CHECKED:
+            value = getattr(self, name)
+            if value is not default:
+                _CHECKS[option.kind](option, option.name, value)
         if self.parent:
             check_name("parent", self.parent)
-        self._check_extras()
-
-    def _check_extras(self) -> None:
         self._check_start()
         self._check_duplicates()
-        if self.ageing_ms:
-            _time("ageing", self.ageing_ms, 1_000, _DAY_MS)
-        if self.tenant:
-            check_name("tenant", self.tenant)
-        check_share(self.share)
         if self.share != 1 and not self.tenant:
             raise InvalidArgument("share needs a tenant: name the tenant that gets this share")
-        _check_names("tag", self.tags, MAX_TAGS)
-        _check_names("request id", self.after, MAX_AFTER)
         if self.by:
             check_name("caller", self.by)
         if self.trace and not _TRACE.fullmatch(self.trace):
             raise InvalidArgument(f"trace {self.trace[:60]!r} is not valid: give a traceparent")
 
     def _check_duplicates(self) -> None:
-        if self.on_duplicate not in {"", *ON_DUPLICATE}:
-            raise InvalidArgument(
-                f"on_duplicate {self.on_duplicate!r} is not valid: write {', '.join(ON_DUPLICATE)}"
-            )
         if self.window_ms and not self.on_duplicate:
             raise InvalidArgument("window needs on_duplicate: write keep, replace or debounce")
-        _time("window", self.window_ms, 0, 366 * _DAY_MS)
         if self.window_ms > self.retain_ms:
             raise InvalidArgument(
                 f"window {exact(self.window_ms / 1000)} s is longer than the retention of "
@@ -366,8 +365,6 @@ class Policy:
             raise InvalidArgument("debounce needs a delay: give delay, as it begins anew each time")
 
     def _check_start(self) -> None:
-        _time("delay", self.delay_ms, 0, 366 * _DAY_MS)
-        check_whole("start", self.start_ms, 0, LAST_MS)
         given = {"after": self.after, "delay": self.delay_ms, "run_at": self.start_ms}
         if len(both := [name for name, value in given.items() if value]) > 1:
             raise InvalidArgument(f"{' and '.join(both)} are given together: name one of them")
@@ -394,29 +391,36 @@ class Policy:
 
     def extras_with(self, others: str) -> str:
         """Returns the same with this text of the requests that it starts after."""
+        return "\n".join(f"{name}={value}" for name, value in self._lines(others) if value)
+
+    def _lines(self, others: str) -> Iterator[tuple[str, object]]:
         mode = "end" if self.after_any_end else "done"
-        found = {
-            "parent": self.parent,
+        composed = {
             "tags": ",".join(self.tags),
-            "tenant": self.tenant,
-            "share": self.share if self.share != 1 else 0,
-            "delay": self.delay_ms,
-            "start": self.start_ms,
             "rates": rates_text(self.rates) if self.rates else "",
-            "ageing": self.ageing_ms,
             "unique": f"{self.window_ms}:{self.nonce}" if self.on_duplicate else "",
             "after": f"{mode}:{others}" if others else "",
             "distinct": int(self.distinct),
-            "flow": self.flow,
-            "feed": self.feed,
         }
-        return "\n".join(f"{name}={value}" for name, value in found.items() if value)
+        yield "parent", self.parent
+        for line, name, default in _LINES:
+            value = composed[line] if line in composed else getattr(self, name)
+            yield line, "" if value == default else value
+        yield "flow", self.flow
+        yield "feed", self.feed
 
 
-def _check_names(kind: str, names: object, most: int) -> None:
-    if not isinstance(names, tuple):
-        raise InvalidArgument(f"{kind}s {names!r:.40} are not valid: give a list of names")
-    if len(names) > most:
-        raise InvalidArgument(f"{len(names):,} {kind}s are too many: name at most {most}")
-    for name in names:
-        check_name(kind, name)
+_CHECKED = tuple(
+    (option, name, PolicyFields.__dataclass_fields__[name].default)
+    for option in OPTIONS
+    if (name := field_of(option)) not in {"", "rates"}
+)
+_FIRST = ("tags", "tenant", "share")  # the order of the lines is part of a request's digest
+_LINES = sorted(
+    [
+        (option.stored, field_of(option), option.default)
+        for option in OPTIONS
+        if option.stored not in {"", "policy"}
+    ],
+    key=lambda line: line[0] not in _FIRST,
+)

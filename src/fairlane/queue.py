@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fairlane.operations.pause import QueuePause
     from fairlane.operations.shards import ShardLayout
     from fairlane.operations.take import Taker
-    from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.option_types import Duration, RequestOptions, SharedOptions
     from fairlane.schedules import Schedules
     from fairlane.taken import Taken
 
@@ -78,27 +78,27 @@ class Queue:
         bodies: Iterable[Body],
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
 
         `bodies` may be lazy and very long: it is sent in chunks of at most 1,000 and 1 MiB.
-        `options` are those of RequestOptions: priority, limit, attempts, backoff_s, lease_s,
-        retain_s, deadline_s, time_limit_s, durable. If the caller passes an `id`, the call is
+        `options` are those of RequestOptions: priority, limit, attempts, backoff, lease,
+        retain, deadline, time_limit, and so on. If the caller passes an `id`, the call is
         idempotent until the results of that request expire. A chunk for which there is no room (a
-        full Redis, or the queue's bound) waits up to `max_wait_s`. Raises InvalidArgument,
+        full Redis, or the queue's bound) waits up to `max_wait`. Raises InvalidArgument,
         RequestExists, RequestEnded, RedisError, and TypeError for a wrong option. An error of
         `bodies` cancels the request and is raised again.
         """
-        return self._submit(chunks(bodies), id, max_wait_s, **options)
+        return self._submit(chunks(bodies), id, max_wait, **options)
 
     def submit_chunks(
         self,
         chunks: Iterable[Iterable[Body]],
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request; each of `chunks` is a group of bodies, sent as soon as it comes.
@@ -107,16 +107,16 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        return self._submit(chunks_of_groups(chunks), id, max_wait_s, **options)
+        return self._submit(chunks_of_groups(chunks), id, max_wait, **options)
 
     def _submit(
-        self, source: Iterator[list[bytes]], id: str | None, max_wait_s: float,  # noqa: A002
+        self, source: Iterator[list[bytes]], id: str | None, max_wait: Duration,  # noqa: A002
         **options: Unpack[RequestOptions],
     ) -> Request:  # fmt: skip
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
             request = Request(self, id_for(policy, id))
-            request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
+            request.total = self.driver.run(submit(request.id, policy, max_wait), source)
             span.sent(request.id, request.total)
         return request
 
@@ -126,7 +126,7 @@ class Queue:
         *,
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> list[Request]:
         """Submits many requests, 400 small ones in one round trip; returns them in order.
@@ -137,7 +137,7 @@ class Queue:
         error's `submitted` holds the ids that are in Redis already. An invalid request raises
         before any request of its group of 400 is written.
         """
-        each = self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)
+        each = self.submit_each(requests, ids=ids, limit=limit, max_wait=max_wait, **options)
         return list(each)
 
     def submit_each(
@@ -146,7 +146,7 @@ class Queue:
         *,
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[SharedOptions],
     ) -> Iterator[Request]:
         """Does what submit_many does, and yields each request as soon as its group is in Redis.
@@ -155,7 +155,7 @@ class Queue:
         requests that are in Redis are yielded first.
         """
         span = sending(self.name)
-        many = Many.of(self.name, limit, max_wait_s, ids, trace=span.trace, **options)
+        many = Many.of(self.name, limit, max_wait, ids, trace=span.trace, **options)
         with span, many.names_submitted():
             try:
                 for bodies in checked_requests(requests):
@@ -179,7 +179,7 @@ class Queue:
         self,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> OpenRequest:
         """Begins a request and leaves it open, so that bodies can be added as they come.
@@ -190,16 +190,16 @@ class Queue:
         cancelled. The options are those of submit_request; `durable` does not apply. Raises
         RequestExists, RequestEnded, InvalidArgument, RedisError.
         """
-        return self._open(id, max_wait_s, **options)
+        return self._open(id, max_wait, **options)
 
     def _open(
-        self, id: str | None, max_wait_s: float, **options: Unpack[RequestOptions]  # noqa: A002
+        self, id: str | None, max_wait: Duration, **options: Unpack[RequestOptions]  # noqa: A002
     ) -> OpenRequest:  # fmt: skip
         from fairlane.operations.open_request import open_request
 
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)
-            begun = self.driver.run(open_request(id_for(policy, id), policy, [], max_wait_s))
+            begun = self.driver.run(open_request(id_for(policy, id), policy, [], max_wait))
             span.sent(begun.new.id, None)
         return OpenRequest(self, begun)
 
@@ -212,14 +212,14 @@ class Queue:
         body: Body,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits a request of one sub-request; the options and errors are those of submit_request.
 
         A program takes it with `take`, or a worker's handler is called with it.
         """
-        return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
+        return self.submit_request([body], id=id, max_wait=max_wait, **options)
 
     def take(
         self,
@@ -266,7 +266,7 @@ class Queue:
         *,
         id: str | None = None,  # noqa: A002  the word of the API
         properties: Mapping[str, object] | None = None,
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
     ) -> FlowRun:
         """Submits a flow: `bodies` go to its first step, and each result to the next one.
 
@@ -280,7 +280,7 @@ class Queue:
         run = keys.new_id() if id is None else id
         with sending(self.name) as span:
             steps = checked_flow(flow).plan(self.name, run, properties or {}, span.trace)
-            submitted = submit_flow(steps, max_wait_s)
+            submitted = submit_flow(steps, max_wait)
             span.sent(run, self.driver.run(submitted, chunks(bodies)))
         return FlowRun(self, run)
 
@@ -401,7 +401,7 @@ class Queue:
     def set_max_waiting(self, most: int) -> Bounds:
         """Bounds how many sub-requests may wait in this queue (0 = any number); counts them now.
 
-        A submission above the bound waits as its `max_wait_s` says, then raises QueueFull. Returns
+        A submission above the bound waits as its `max_wait` says, then raises QueueFull. Returns
         (max_waiting, waiting). Raises InvalidArgument.
         """
         return self.driver.run(admission.set_max_waiting(self.name, most))

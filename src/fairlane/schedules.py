@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fairlane.common.chunking import Body
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.options import RequestOptions
+    from fairlane.option_types import ScheduleOptions
 
 
 class Schedules:
@@ -32,7 +32,7 @@ class Schedules:
         tz: str = "UTC",
         missed: Missed = DEFAULT_MISSED,
         most: int = settings.MISSED_MOST,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Adds a schedule, or changes the one of this name: each tick submits one request.
 

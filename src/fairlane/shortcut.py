@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlane.common.chunking import Body
-    from fairlane.options import RequestOptions
+    from fairlane.option_types import Duration, RequestOptions
     from fairlane.request import Request
 
 
@@ -21,9 +21,9 @@ def submit_request(
     redis: str | None = None,
     queue: str = settings.DEFAULT_QUEUE,
     id: str | None = None,  # noqa: A002  the word of the API
-    max_wait_s: float = 0.0,
+    max_wait: Duration = 0.0,
     **options: Unpack[RequestOptions],
 ) -> Request:
     """Submits to the queue at `redis` (see Queue.from_url); options as Queue.submit_request."""
     to = Queue.from_url(redis, name=queue)
-    return to.submit_request(bodies, id=id, max_wait_s=max_wait_s, **options)
+    return to.submit_request(bodies, id=id, max_wait=max_wait, **options)

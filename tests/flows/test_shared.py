@@ -74,7 +74,7 @@ def test_it_goes_with_a_flow_of_one_step(queue: Queue, redis_client: Any):
     assert {redis_client.pttl(key) // 86_400_000 for key in of_run} == {0}  # a day is kept
 
 
-@pytest.mark.parametrize("flow", [Flow("one").step("check", retain_s=0), ACCESS])
+@pytest.mark.parametrize("flow", [Flow("one").step("check", retain=0), ACCESS])
 def test_it_is_freed_when_the_first_step_is_deleted(queue: Queue, redis_client: Any, flow: Flow):
     run = queue.submit_flow(flow, ["a"], id="x")
     run.shared["key"] = "of the flow"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Arg
     from fairlane.queue import Queue
 
-ONE = Flow("one").step("only", retain_s=0)
+ONE = Flow("one").step("only", retain=0)
 REWARDS = (
     Flow("rewards")
     .step("check", on_dead="undo")
@@ -30,14 +30,14 @@ REWARDS = (
 )
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "urgent": {"priority": 0, "deadline_s": 60, "time_limit_s": 60, "tags": ["a"]},
+    "urgent": {"priority": 0, "deadline": 60, "time_limit": 60, "tags": ["a"]},
     "rated": {"rate": "1000/s"},
     "keyed": {"rate": "1000/s", "rate_key": "api"},
-    "unique": {"on_duplicate": "keep", "window_s": 3600},
+    "unique": {"on_duplicate": "keep", "window": 3600},
     "delayed": {"delay": 0.001},
-    "tenant": {"tenant": "t", "share": 3, "ageing_s": 60},
+    "tenant": {"tenant": "t", "share": 3, "ageing": 60},
     "after": {"after": ["plain"]},
-    "kept not": {"retain_s": 0},
+    "kept not": {"retain": 0},
 }
 EXPIRED = -2  # what PTTL returns for no key
 # docs/reference/keys.md names these, and what bounds them.

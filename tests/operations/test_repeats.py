@@ -411,7 +411,7 @@ def drops_the_dead(driver: Any) -> None:
 def changes_many(driver: Any) -> None:
     for name in ("r1", "r2"):
         put(driver, name=name)
-    changed = (Change.pause(), Change.resume(), Change.set(limit=3, priority=7, deadline_s=3600))
+    changed = (Change.pause(), Change.resume(), Change.set(limit=3, priority=7, deadline=3600))
     for change_of_all in (*changed, Change.cancel("why")):
         chosen = driver.run(select("req", change_of_all, RequestFilter()))
         assert driver.run(apply(chosen)).reached == 2

@@ -25,10 +25,10 @@ def some(n: int) -> int:
     "options, submitted",
     [
         ({"priority": 0, "limit": 10, "attempts": 3}, {"priority": 0, "limit": 10, "attempts": 3}),
-        ({"backoff": "1s..1m"}, {"backoff_s": (1.0, 60.0)}),
-        ({"time_limit": 30}, {"time_limit_s": 30.0}),
-        ({"deadline": "2h", "retain": "7d"}, {"deadline_s": 7200.0, "retain_s": 604800.0}),
-        ({"lease": 1.5, "max_wait": "3s"}, {"lease_s": 1.5, "max_wait_s": 3.0}),
+        ({"backoff": "1s..1m"}, {"backoff": (1.0, 60.0)}),
+        ({"time_limit": 30}, {"time_limit": 30.0}),
+        ({"deadline": "2h", "retain": "7d"}, {"deadline": 7200.0, "retain": 604800.0}),
+        ({"lease": 1.5, "max_wait": "3s"}, {"lease": 1.5, "max_wait": 3.0}),
         ({"durable": 1}, {"durable": 1}),
     ],
 )
@@ -50,10 +50,10 @@ def test_with_options_keeps_the_others_and_changes_no_task():
     [
         ({"priority": 100}, "task some: priority 100 is not valid"),
         ({"backoff": "1m..1s"}, "'1m..1s' ends before it begins"),
-        ({"backoff": 3}, "backoff 3 is not valid: write a range such as 1s..5m"),
+        ({"backoff": -3}, "backoff -3 s is not valid: a time from 0s to 24h is expected"),
         ({"time_limit": "soon"}, "'soon' is not a duration"),
         ({"time_limit": True}, "time_limit True is not valid"),
-        ({"retain": "367d"}, "retain 31,708,800 s is not valid"),
+        ({"retain": "367d"}, "retain 367d is not valid: a time from 0s to 366d"),
     ],
 )
 def test_a_bad_option_is_refused(options: dict[str, Any], reason: str):
@@ -64,7 +64,7 @@ def test_a_bad_option_is_refused(options: dict[str, Any], reason: str):
 
 @pytest.mark.parametrize("option", ["limt", "id"])
 def test_an_unknown_option_is_refused_by_name(option: str):
-    with pytest.raises(ArgumentsRefused, match=f"task some: unknown option {option}: "):
+    with pytest.raises(ArgumentsRefused, match=f"task some: option {option} is not valid: "):
         App("images").task(**{option: 3})(some)  # type: ignore[call-overload]
 
 

@@ -183,8 +183,8 @@ def test_options_of_a_group_have_the_words_of_with_options_and_one_value(app: Ap
     def look(n: int) -> int:
         return n
 
-    with pytest.raises(ArgumentsRefused, match="group: unknown option backoff_s: did you mean bac"):
-        group(pay.s(1)).submit(backoff_s=(1, 2))  # type: ignore[call-arg]
+    with pytest.raises(ArgumentsRefused, match="group: option backof is not valid: did you mean"):
+        group(pay.s(1)).submit(backof=(1, 2))  # type: ignore[call-arg]
     for way in (
         lambda: group(pay.s(1), look.s(2)).submit(),
         lambda: chain(group(pay.s(1), look.s(2)), look.s()).submit(),

@@ -469,7 +469,7 @@ def test_only_tasks_of_the_app_can_be_called(app: App, tasks: dict[str, Any], wa
 
 
 def test_wrong_options_are_refused(app: App):
-    with pytest.raises(ArgumentsRefused, match="unknown option workers"):
+    with pytest.raises(ArgumentsRefused, match="option workers is not valid"):
         Executor(app, workers=3)  # type: ignore[call-arg]
     for wrong, why in [
         (0, "max_workers must be greater than 0: 0 is not valid"),

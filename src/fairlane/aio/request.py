@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Self
 
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
-from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
 from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.options import read_option
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fairlane.aio.queue import Queue
     from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.open_request import Submission
+    from fairlane.option_types import Duration
 
 
 class Request:
@@ -143,14 +144,14 @@ class Request:
 
         await self.queue.driver.run(change.set_priority(self.id, priority))
 
-    async def set_deadline(self, deadline_s: float) -> None:
-        """Starts no sub-request later than so many seconds from now; 0 = no deadline any more.
+    async def set_deadline(self, deadline: Duration) -> None:
+        """Starts no sub-request later than so long from now; 0 = no deadline any more.
 
         Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
         """
         from fairlane.operations import change
 
-        deadline_ms = ms_of("deadline_s", deadline_s)
+        deadline_ms = read_option("deadline", deadline)
         await self.queue.driver.run(change.set_deadline(self.id, deadline_ms))
 
     async def set_share(self, share: int) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from fairlane.common.chunking import Body
     from fairlane.drivers.aio import AsyncDriver
-    from fairlane.options import RequestOptions
+    from fairlane.option_types import ScheduleOptions
 
 
 class AsyncSchedules:
@@ -31,7 +31,7 @@ class AsyncSchedules:
         tz: str = "UTC",
         missed: Missed = DEFAULT_MISSED,
         most: int = settings.MISSED_MOST,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Adds a schedule, or changes the one of this name: each tick submits one request.
 

@@ -165,14 +165,6 @@ def time_limit_ms(text: str) -> int:
     return time_ms("--time-limit", text, "1ms", "24h")
 
 
-def range_ms(name: str, text: str, low: str, high: str) -> tuple[int, int]:
-    """Returns the durations of an option such as 1s..5m, in ms. Raises InvalidArgument."""
-    found = _duration(name, text, settings.duration_range_ms)
-    for end in found:
-        _within(name, text, end, low, high)
-    return found
-
-
 def _duration(name: str, text: str, read: Callable[[str], T]) -> T:
     try:
         return read(text)

@@ -33,7 +33,7 @@ from fairlane.errors import (
     RedisFull,
     RedisUnreachable,
 )
-from fairlane.options import MAX_LIMIT
+from fairlane.options_table import BY_NAME
 from fairlane.settings import MAX_BODY
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 # Reads each line as a request.
 
 
+MAX_LIMIT = BY_NAME["limit"].most
 LONGEST_LINE = 64 << 20  # one line is one request: more than one sub-request's size
 IN_MEMORY = 16 << 20  # bytes of a pipe kept in memory, because it must be read twice; then a file
 
@@ -133,7 +134,7 @@ class _Sending:
             (line.bodies for line in for_bodies),
             ids=self._ids(for_ids),
             limit=(line.limit for line in for_limits),
-            max_wait_s=self._wish.max_wait_s,
+            max_wait=self._wish.max_wait_s,
             **self._wish.shared_options,
         )
         try:

@@ -22,14 +22,15 @@ from fairlane.errors import (
     RedisUnreachable,
     RequestNotFound,
 )
-from fairlane.options import RequestOptions
+from fairlane.option_types import RequestOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlane.cli.input_lines import Look, Source
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.options import Policy, SharedOptions
+    from fairlane.option_types import SharedOptions
+    from fairlane.options import Policy
     from fairlane.request import Request
 
 
@@ -81,10 +82,10 @@ def send(
     given = wish.options
     try:
         if as_they_come:
-            submitted = queue.submit_chunks(lines, id=request.id, max_wait_s=max_wait_s, **given)
+            submitted = queue.submit_chunks(lines, id=request.id, max_wait=max_wait_s, **given)
         else:
             bodies = chain.from_iterable(lines)
-            submitted = queue.submit_request(bodies, id=request.id, max_wait_s=max_wait_s, **given)
+            submitted = queue.submit_request(bodies, id=request.id, max_wait=max_wait_s, **given)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
     except RedisUnreachable as error:

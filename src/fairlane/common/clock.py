@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument
@@ -27,12 +27,23 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def duration_s(name: str, duration: str) -> float:
-    """Returns a duration such as 10m in seconds. Raises InvalidArgument, which has its name."""
-    try:
-        return settings.duration_ms(duration) / 1000
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{name} {error}") from None
+def duration_ms(name: str, given: object) -> int:
+    """Returns a duration in ms: seconds, text such as 10m, or a timedelta. Raises InvalidArgument.
+
+    The error has its name.
+    """
+    if isinstance(given, str):
+        try:
+            return settings.duration_ms(given)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{name} {error}") from None
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or given != given:  # noqa: PLR0124  nan
+        raise InvalidArgument(
+            f"{name} {given!r} is not valid: give seconds, text such as 10m, or a timedelta"
+        )
+    return ms_of(name, given)
 
 
 def ms_of(name: str, seconds: float) -> int:

@@ -15,7 +15,7 @@ from fairlane.errors import RedisError
 # blocking: from fairlane.lists.async_balancer import AsyncBalancer, AsyncQueueBalancer
 from fairlane.operations.admission import check_queues, place, withdraw
 from fairlane.operations.lists import check_lists, push_shortest
-from fairlane.options import RequestOptions, id_for, policy_of
+from fairlane.options import id_for, policy_of
 from fairlane.redis_url import resolve_url
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.request import Request
     from fairlane.common.chunking import Bodies, Body
+    from fairlane.option_types import Duration, RequestOptions
 
 __all__ = [
     "AsyncBalancer",
@@ -130,7 +131,7 @@ class AsyncQueueBalancer(AsyncConnected):
         bodies: Bodies,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request to the shortest queue; the request's `queue.name` is which one.
@@ -143,7 +144,7 @@ class AsyncQueueBalancer(AsyncConnected):
         queue = Queue(self._driver, found.queue)
         try:
             return await queue.submit_request(
-                bodies, id=request_id, max_wait_s=max_wait_s, **options
+                bodies, id=request_id, max_wait=max_wait, **options
             )
         except BaseException:
             with contextlib.suppress(RedisError):  # then it counts until its grace is over
@@ -155,8 +156,8 @@ class AsyncQueueBalancer(AsyncConnected):
         body: Body,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits a request of one sub-request to the shortest queue; see submit_request."""
-        return await self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
+        return await self.submit_request([body], id=id, max_wait=max_wait, **options)

@@ -14,7 +14,7 @@ from fairlane.errors import RedisError
 from fairlane.lists.async_balancer import AsyncBalancer, AsyncQueueBalancer
 from fairlane.operations.admission import check_queues, place, withdraw
 from fairlane.operations.lists import check_lists, push_shortest
-from fairlane.options import RequestOptions, id_for, policy_of
+from fairlane.options import id_for, policy_of
 from fairlane.queue import Queue
 from fairlane.redis_url import resolve_url
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlane.common.chunking import Body
+    from fairlane.option_types import Duration, RequestOptions
     from fairlane.request import Request
 
 __all__ = [
@@ -130,7 +131,7 @@ class QueueBalancer(Connected):
         bodies: Iterable[Body],
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request to the shortest queue; the request's `queue.name` is which one.
@@ -142,7 +143,7 @@ class QueueBalancer(Connected):
         found = self._driver.run(place(self.names, request_id))
         queue = Queue(self._driver, found.queue)
         try:
-            return queue.submit_request(bodies, id=request_id, max_wait_s=max_wait_s, **options)
+            return queue.submit_request(bodies, id=request_id, max_wait=max_wait, **options)
         except BaseException:
             with contextlib.suppress(RedisError):  # then it counts until its grace is over
                 self._driver.run(withdraw(found, request_id))
@@ -153,8 +154,8 @@ class QueueBalancer(Connected):
         body: Body,
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits a request of one sub-request to the shortest queue; see submit_request."""
-        return self.submit_request([body], id=id, max_wait_s=max_wait_s, **options)
+        return self.submit_request([body], id=id, max_wait=max_wait, **options)

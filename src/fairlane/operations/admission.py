@@ -15,6 +15,7 @@ from fairlane.errors import FairlaneError, InvalidArgument, QueueFull, RedisFull
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_each
 from fairlane.operations.tokens import drop_active
+from fairlane.options import read_option
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.steps import Arg, Batch, Call, Command, Pause, SingleServer
@@ -22,6 +23,7 @@ from fairlane.protocol.steps import Arg, Batch, Call, Command, Pause, SingleServ
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from fairlane.option_types import Duration
     from fairlane.protocol.scripts import AdmitReply
 
 
@@ -132,15 +134,13 @@ class Admission:
         await Pause(self._pause)
 
 
-def check_max_wait(max_wait_s: float) -> float:
-    """Returns the seconds that a submission may wait for room. Raises InvalidArgument."""
-    is_number = isinstance(max_wait_s, (int, float)) and not isinstance(max_wait_s, bool)
-    if not is_number or not 0 <= max_wait_s <= settings.MAX_WAIT_S:
-        raise InvalidArgument(
-            f"max_wait_s {max_wait_s!r} is not valid: 0 to {settings.MAX_WAIT_S:,.0f} seconds are "
-            "expected, as an open request is given up after an hour without a chunk"
-        )
-    return max_wait_s
+def check_max_wait(max_wait: Duration) -> float:
+    """Returns the seconds that a submission may wait for room. Raises InvalidArgument.
+
+    An open request is given up after an hour without a chunk, so the wait must end before that.
+    """
+    wait_ms: int = read_option("max_wait", max_wait)
+    return wait_ms / 1000
 
 
 # ------------------------------------------------------------------ place

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairlane import settings
-from fairlane.common.clock import ms_of
 from fairlane.errors import (
     DeadNotFound,
     FairlaneError,
@@ -27,7 +26,8 @@ from fairlane.operations.request_state import completion, not_found
 from fairlane.operations.requeue import drop_dead, requeue_dead
 from fairlane.operations.tokens import count_stop, reschedule_active, retire_all
 from fairlane.operations.workers import glances
-from fairlane.options import check_deadline, check_limit, check_priority, check_share
+from fairlane.options import check_option, check_option_names, read_option
+from fairlane.options_table import field_of, options_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from fairlane.found import RequestChoice
     from fairlane.model import Completion
+    from fairlane.option_types import ChangeOptions
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.scripts import (
         CancelReply,
@@ -83,7 +84,7 @@ async def set_limit(request_id: str, limit: int) -> None:
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
     names = keys.request_keys(request_id)
-    call = scripts.set_limit(names, limit=check_limit(limit))
+    call = scripts.set_limit(names, limit=check_option("limit", limit))
     await _change(request_id, call, "given another limit")
 
 
@@ -93,7 +94,7 @@ async def set_priority(request_id: str, priority: int) -> None:
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
     names = keys.request_keys(request_id)
-    call = scripts.set_priority(names, priority=check_priority(priority))
+    call = scripts.set_priority(names, priority=check_option("priority", priority))
     await _change(request_id, call, "given another priority")
 
 
@@ -102,7 +103,7 @@ async def set_share(request_id: str, share: int) -> None:
 
     Raises InvalidArgument, also if it names no tenant, RequestNotFound, RequestEnded.
     """
-    call = scripts.set_share(keys.request_keys(request_id), share=check_share(share))
+    call = scripts.set_share(keys.request_keys(request_id), share=check_option("share", share))
     if (await _change(request_id, call, "given another share")).is_plain:
         raise no_tenant(request_id)
 
@@ -120,7 +121,7 @@ async def set_deadline(request_id: str, deadline_ms: int) -> None:
     Raises InvalidArgument, RequestNotFound, RequestEnded (also if its end is near).
     """
     names = keys.request_keys(request_id)
-    call = scripts.set_deadline(names, deadline_ms=check_deadline(deadline_ms))
+    call = scripts.set_deadline(names, deadline_ms=check_option("deadline", deadline_ms))
     reply = await _change(request_id, call, "given another deadline")
     if reply.is_ending:
         raise RequestEnded(
@@ -627,42 +628,26 @@ class Change:
         return cls("resume", "resumed", ("paused",))
 
     @classmethod
-    def set(
-        cls,
-        *,
-        limit: int | None = None,
-        priority: int | None = None,
-        deadline_s: float | None = None,
-        rate: str | None = None,
-        burst: int | None = None,
-        weight: int | None = None,
-        share: int | None = None,
-    ) -> Change:
-        """Gives requests what is named here; the deadline is in seconds from now, 0 = none.
+    def set(cls, **options: Unpack[ChangeOptions]) -> Change:
+        """Gives requests what is named here; the deadline counts from now, 0 = none.
 
         Each request keeps its rate key and its tenant. Raises InvalidArgument, also if there is
         nothing to set.
         """
-        check_rate(NewRate(rate, burst, weight))
-        if {limit, priority, deadline_s, rate, weight, share} == {None}:
+        given: dict[str, Any] = {
+            name: value for name, value in options.items() if value is not None
+        }
+        known = {option.name: option for option in options_of("set")}
+        check_option_names(given, known)
+        rate = {name: given.pop(name) for name in ("rate", "burst", "weight") if name in given}
+        check_rate(NewRate(**{"rate": None, **rate}))
+        if not given and not rate:
             raise InvalidArgument(
                 "there is nothing to set: give a limit, a priority, a deadline, a rate, a weight "
                 "or a share"
             )
-        return cls(
-            "set",
-            "changed",
-            _GOING,
-            limit=None if limit is None else check_limit(limit),
-            priority=None if priority is None else check_priority(priority),
-            deadline_ms=None
-            if deadline_s is None
-            else check_deadline(ms_of("deadline_s", deadline_s)),
-            rate=rate,
-            burst=burst,
-            weight=weight,
-            share=None if share is None else check_share(share),
-        )
+        fields = {field_of(known[name]): read_option(name, given[name]) for name in given}
+        return cls("set", "changed", _GOING, **rate, **fields)
 
     @classmethod
     def requeue_dead(cls, *, fingerprint: str | Iterable[str] | None = None) -> Change:

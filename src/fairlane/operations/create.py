@@ -22,12 +22,11 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.admission import Admission
 from fairlane.operations.duplicates import ask_guard, check_others, make_way
 from fairlane.operations.follow_up import follow_up
-from fairlane.operations.lease import signed
 from fairlane.operations.new_request import Begun, sent_extras, terms
 from fairlane.operations.shards import Shards
 from fairlane.operations.tokens import drop_active, reschedule_active, retire, retire_all
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.lua import library
+from fairlane.protocol.lua import library, signed
 from fairlane.protocol.replies import CANCELLED
 from fairlane.protocol.request_hash import read
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps, SingleServer, TextCall
@@ -422,7 +421,7 @@ async def create(
 
     An abandoned request of an id was never complete, so a new one takes its place. The errors are
     RequestExists, RequestEnded (it was cancelled), RedisFull and QueueFull. A request without room
-    is tried again for `max_wait_s` seconds. The error of one request does not stop the others, but
+    is tried again for `max_wait` seconds. The error of one request does not stop the others, but
     when Redis or the queue is full, nothing more is begun. Raises RedisUnreachable.
     """
     pending: list[Pending] = [(new, None) for new in group]

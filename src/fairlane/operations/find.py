@@ -36,7 +36,7 @@ from fairlane.operations.request_state import (
 )
 from fairlane.operations.shards import read_shards
 from fairlane.operations.workers import is_late
-from fairlane.options import check_priority
+from fairlane.options import check_option
 from fairlane.protocol import keys
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.request_hash import hmget, parse_fields
@@ -171,7 +171,7 @@ def filter_of(**wanted: Unpack[RequestFilters]) -> RequestFilter:
         )
     return RequestFilter(
         states=frozenset(state for word in _each(given, "states") for state in _states_of(word)),
-        priorities=frozenset(map(check_priority, _each(given, "priorities"))),
+        priorities=frozenset(check_option("priority", one) for one in _each(given, "priorities")),
         id_prefix=prefix,
         older_ms=older_ms,
         newer_ms=newer_ms,

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from fairlane import settings
-from fairlane.common.text import exact
+from fairlane.common.text import format_duration
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable, RequestEnded, type_of
 from fairlane.operations.batching import run_all
 from fairlane.operations.create import seen_to_exist
@@ -32,7 +32,8 @@ from fairlane.operations.hand_over import (
 from fairlane.operations.open_request import Submission, open_request
 from fairlane.operations.submit import submit
 from fairlane.operations.tokens import reschedule_active
-from fairlane.options import MAX_TAGS, Policy, RequestOptions, check_whole, policy_of
+from fairlane.options import check_whole, policy_of, read_option, shown_time
+from fairlane.options_table import BY_NAME, OPTIONS
 from fairlane.protocol import keys
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.request_hash import hmget, parse_fields, read
@@ -42,6 +43,9 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fairlane.option_types import Duration, StepOptions
+    from fairlane.options import Policy
+
 
 STOP, CONTINUE = "stop", "continue"
 # ------------------------------------------------------------------ steps
@@ -49,7 +53,8 @@ STOP, CONTINUE = "stop", "continue"
 
 
 LEAST_RETAIN_S = 3600  # of results that another step reads
-_NEVER = ("after", "after_any_end", "durable", "on_duplicate", "window_s", "tags", "distinct")
+_MAX_TAGS = BY_NAME["tags"].most
+_NEVER = tuple(option.name for option in OPTIONS if "step" not in option.where.split())
 _LONGEST_NAME = 100  # a key has the number of a step, too
 
 
@@ -90,7 +95,7 @@ class Child:
         queue: str | None = None,
         on_dead: str | None = None,
         wrap: Wrap = PLAIN,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[StepOptions],
     ) -> None:
         self._name, self._wrap, self._options = name, wrap, options
         self._queue, self._on_dead = queue, on_dead
@@ -139,11 +144,11 @@ def check_step(step: Step, where: str) -> None:
 
 def check_followed(step: Step, where: str) -> None:
     """Raises InvalidArgument if results may be gone before the next step has them."""
-    retain_s = step.options.get("retain_s")
-    if retain_s is not None and retain_s < LEAST_RETAIN_S:
+    retain = step.options.get("retain")
+    if retain is not None and read_option("retain", retain) < LEAST_RETAIN_S * 1000:
         raise InvalidArgument(
-            f"{where} has retain_s {exact(retain_s)}, and another step reads its results: "
-            f"give {LEAST_RETAIN_S:,} or more"
+            f"{where} has retain {shown_time(retain)}, and another step reads its results: "
+            f"give {format_duration(LEAST_RETAIN_S * 1000)} or more"
         )
 
 
@@ -186,7 +191,7 @@ class Flow:
         on_dead: str = CONTINUE,
         wrap: Wrap = PLAIN,
         gathers: int = 0,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[StepOptions],
     ) -> Flow:
         """Returns this flow with a step at its end: it gets the results of the step before it.
 
@@ -216,7 +221,7 @@ class Flow:
         *children: str | Child,
         queue: str = "",
         on_dead: str = CONTINUE,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[StepOptions],
     ) -> Flow:
         """Returns this flow with the children of its last step: each gets every result of it.
 
@@ -245,7 +250,7 @@ class Flow:
             flow = flow._with(replace(one, sources=(parents[0].name,)))
         return flow
 
-    def compensate(self, name: str, *, queue: str = "", **options: Unpack[RequestOptions]) -> Flow:
+    def compensate(self, name: str, *, queue: str = "", **options: Unpack[StepOptions]) -> Flow:
         """Returns this flow with a compensating step, which another step names in `on_dead`.
 
         It gets the bodies of that step's dead sub-requests after that step's end, and nothing
@@ -333,7 +338,7 @@ class Flow:
 
     def _retain_ms(self, one: Step, given: int) -> int:
         """Returns how long a step is kept: longer by default if another step reads it."""
-        if one.options.get("retain_s") is not None or not self._is_read(one):
+        if one.options.get("retain") is not None or not self._is_read(one):
             return given
         return max(given, settings.FED_RETAIN_MS)
 
@@ -395,8 +400,8 @@ def property_tags(properties: Mapping[str, object]) -> tuple[str, ...]:
     if not hasattr(properties, "items"):
         raise InvalidArgument(f"properties {properties!r} are not valid: a dict is expected")
     found = tuple(check_name("property", f"{name}:{value}") for name, value in properties.items())
-    if len(found) > MAX_TAGS - 2:
-        raise InvalidArgument(f"{len(found)} properties are too many: the most is {MAX_TAGS - 2}")
+    if len(found) > _MAX_TAGS - 2:
+        raise InvalidArgument(f"{len(found)} properties are too many: the most is {_MAX_TAGS - 2}")
     return found
 
 
@@ -409,7 +414,7 @@ def property_tags(properties: Mapping[str, object]) -> tuple[str, ...]:
 # hour.
 
 
-async def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> int:
+async def submit_flow(steps: Sequence[PlannedStep], max_wait: Duration = 0.0) -> int:
     """Submits the caller's chunks to the first step; returns how many sub-requests it has.
 
     Repeatable with the same id, flow, properties and content. Raises what `submit` raises: nothing
@@ -420,9 +425,9 @@ async def submit_flow(steps: Sequence[PlannedStep], max_wait_s: float = 0.0) -> 
     begun: list[Submission] = []
     try:
         for step in reversed(later):
-            opened = await open_request(step.id, step.policy, [], max_wait_s, settings.FED_OPEN_MS)
+            opened = await open_request(step.id, step.policy, [], max_wait, settings.FED_OPEN_MS)
             begun.append(opened)
-        total = await submit(first.id, first.policy, max_wait_s)
+        total = await submit(first.id, first.policy, max_wait)
     except (GeneratorExit, RedisUnreachable):  # a repeat goes on, or they are given up
         raise
     except BaseException as error:

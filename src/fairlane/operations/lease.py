@@ -15,7 +15,7 @@ from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.model import Slice, Token, Verdict
 from fairlane.operations.rates import Allowance, acquire_rated
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.lua import Dialect, Library, Script, library
+from fairlane.protocol.lua import Dialect, library, signed
 from fairlane.protocol.request_hash import read
 from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import (
@@ -49,15 +49,6 @@ _ACQUIRE = (
     *("allowance", "wait"),
 )
 _COMPLETE = ("now", "k", "fence", "op", "keep", "done")
-
-
-@lru_cache(maxsize=8)
-def signed(library: Library, name: str, params: tuple[str, ...]) -> Script:
-    """Returns a script whose arguments are given in order. Raises TypeError if these changed."""
-    script = library[name]
-    if script.params != params:
-        raise TypeError(f"{name} takes {', '.join(script.params)}")
-    return script
 
 
 class Ops:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from fairlane.operations.admission import Admission
     from fairlane.operations.create import Intent
-    from fairlane.options import Policy, RequestOptions
+    from fairlane.option_types import RequestOptions
+    from fairlane.options import Policy
     from fairlane.protocol.scripts import EnqueueReply
     from fairlane.protocol.steps import Operation
 

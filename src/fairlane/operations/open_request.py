@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fairlane.operations.new_request import Chunk
+    from fairlane.option_types import Duration
     from fairlane.options import Policy
     from fairlane.protocol.replies import Reply, Summary
     from fairlane.protocol.scripts import AppendReply, SealReply
@@ -47,7 +48,7 @@ class Submission:
         self._room = new.room or Admission(new.id, new.policy.queue, 0.0)
 
     async def add(self, chunk: Chunk) -> None:
-        """Adds the next chunk; waits for room as the submission's `max_wait_s` allows.
+        """Adds the next chunk; waits for room as the submission's `max_wait` allows.
 
         After an error the same chunk may be added again: if Redis has it already, that changes
         nothing. Raises RequestClosed (it is sealed, or was withdrawn), RequestEnded (it was
@@ -170,7 +171,7 @@ async def open_request(
     request_id: str,
     policy: Policy,
     first: Chunk,
-    max_wait_s: float = 0.0,
+    max_wait: Duration = 0.0,
     open_ms: int = settings.OPEN_MS,
 ) -> Submission:
     """Begins a request with its first chunk, which may be empty, and leaves it open for `open_ms`.
@@ -179,7 +180,7 @@ async def open_request(
     sealed. Raises RequestExists, RequestEnded (it was cancelled), RedisFull and QueueFull.
     """
     keys.check_name("request id", request_id)
-    room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
+    room = Admission(request_id, policy.queue, check_max_wait(max_wait))
     new = NewRequest(request_id, policy, Digest(policy), [], open_ms=open_ms, room=room)
     new.begin(first)
     created = await create_one(new)

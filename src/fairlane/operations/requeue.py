@@ -18,6 +18,7 @@ from fairlane.operations.lease import new_op
 from fairlane.operations.request_state import not_found, number
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
+from fairlane.options_table import DURATION, NAMES, OPTIONS, WHOLE, field_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, read, unpacked
 from fairlane.protocol.steps import Batch, Command, NextChunk, forward
@@ -207,12 +208,23 @@ def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
         durable=number(fields, "durable"),
         parent=parent,
         rates=parse_rates(fields.get("rates", "")),
-        tags=tuple(filter(None, fields.get("tags", "").split(","))),
-        tenant=fields.get("tenant", ""),
-        share=number(fields, "share") or 1,
-        ageing_ms=number(fields, "ageing"),
         trace=fields.get("trace", ""),
+        **_kept(fields),
     )
+
+
+def _kept(fields: dict[str, str]) -> dict[str, Any]:
+    """Returns what the request's hash keeps of other options, as a policy has it."""
+    found: dict[str, Any] = {}
+    for option in OPTIONS:
+        text = fields.get(option.name)
+        if text and option.stored == option.name != "after":  # it does not wait once more
+            found[field_of(option)] = (
+                tuple(text.split(",")) if option.kind == NAMES
+                else int(text) if option.kind in {WHOLE, DURATION}
+                else text
+            )  # fmt: skip
+    return found
 
 
 class _Bodies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
@@ -14,7 +14,8 @@ from fairlane import settings
 from fairlane.common.chunking import chunks
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, InvalidArgument, ScheduleNotFound, type_of
-from fairlane.options import policy_of
+from fairlane.options import check_option_names, plain_options, policy_of
+from fairlane.options_table import OPTIONS
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.steps import Batch, Command
@@ -39,14 +40,7 @@ DEFAULT_MISSED: Missed = "one"
 _TICK = "%Y%m%dT%H%M%SZ"
 _TICK_LENGTH = len("20261224T180000Z")
 _LONGEST_ID = 128
-_ONCE = {
-    "run_at",
-    "after",
-    "after_any_end",
-    "on_duplicate",
-    "window_s",
-    "distinct",
-}  # of a single request
+_ONCE = {option.name for option in OPTIONS if "schedule" not in option.where.split()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +60,8 @@ class Definition:
 
     def policy(self, queue: str) -> Policy:
         """Returns the policy of its requests. Raises InvalidArgument."""
-        given = dict(self.options)
-        if "backoff_s" in given:
-            given["backoff_s"] = tuple(given["backoff_s"])
         try:
-            return policy_of(queue, **given)
+            return policy_of(queue, **self.options)
         except TypeError as error:  # an option of a newer release
             raise InvalidArgument(f"{error}; a newer release may have written it") from None
 
@@ -101,9 +92,9 @@ def define(
         )
     if given := sorted(_ONCE & options.keys()):
         raise InvalidArgument(f"{given[0]} has no meaning in a schedule: leave it out")
+    check_option_names(options, [option.name for option in OPTIONS])
+    options = plain_options(options)
     policy_of(settings.DEFAULT_QUEUE, **options)
-    if isinstance(options.get("delay"), timedelta):
-        options["delay"] = options["delay"].total_seconds()
     found: list[bytes] = []
     for chunk in chunks(bodies):
         found += chunk

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from fairlane.common.chunking import Body
     from fairlane.operations.new_request import Chunk, Created, Guard
-    from fairlane.options import Policy, SharedOptions
+    from fairlane.option_types import Duration, SharedOptions
+    from fairlane.options import Policy
 
 
 # ------------------------------------------------------------------ stream
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 async def submit(
     request_id: str,
     policy: Policy,
-    max_wait_s: float = 0.0,
+    max_wait: Duration = 0.0,
     *,
     takes_back: bool = True,
     guard: Guard | None = None,
@@ -53,12 +54,12 @@ async def submit(
 
     Idempotent: with the same id and content it resumes or finds the request, and an abandoned
     request is submitted anew. A chunk for which Redis or the queue has no room is tried again for
-    `max_wait_s` seconds. Raises RequestExists, RequestEnded (it was cancelled, before or
+    `max_wait` seconds. Raises RequestExists, RequestEnded (it was cancelled, before or
     meanwhile), RequestLost, RedisFull and QueueFull (nothing is left of it). With policy.durable it
     also raises RedisUnfit (too few replicas: nothing was written) and NotDurable (the request goes
     on). Without `takes_back` an incomplete one stays open for a repeat. `guard`: see NewRequest.
     """
-    room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
+    room = Admission(request_id, policy.queue, check_max_wait(max_wait))
     new = NewRequest(
         request_id, policy, Digest(policy), [], room=room, takes_back=takes_back, guard=guard
     )
@@ -210,11 +211,11 @@ class Many:
     def __init__(
         self,
         policy: Policy,
-        max_wait_s: float = 0.0,
+        max_wait: Duration = 0.0,
         ids: Iterable[str] | None = None,
         limits: Iterable[int] | None = None,
     ) -> None:
-        self.policy, self.max_wait_s = policy, check_max_wait(max_wait_s)
+        self.policy, self.max_wait_s = policy, check_max_wait(max_wait)
         self.submitted: list[str] = []
         self._totals: list[tuple[str, int]] = []  # of those submitted since take_submitted
         self._sent = 0
@@ -232,7 +233,7 @@ class Many:
         cls,
         queue: str,
         limit: int | Iterable[int],
-        max_wait_s: float,
+        max_wait: Duration,
         ids: Iterable[str] | None,
         *,
         trace: str = "",
@@ -240,8 +241,8 @@ class Many:
     ) -> Many:
         """Returns a collector for these options; `limit` is one for all requests, or for each."""
         if isinstance(limit, Iterable):
-            return cls(policy_of(queue, trace=trace, **options), max_wait_s, ids, limit)
-        return cls(policy_of(queue, trace=trace, limit=limit, **options), max_wait_s, ids)
+            return cls(policy_of(queue, trace=trace, **options), max_wait, ids, limit)
+        return cls(policy_of(queue, trace=trace, limit=limit, **options), max_wait, ids)
 
     # ------------------------------------------------------------------ requests of the caller
 

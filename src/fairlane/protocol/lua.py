@@ -292,3 +292,12 @@ class Library:
 def library() -> Library:
     """Returns the scripts of this release."""
     return Library(lua_folder() / LAYOUT)
+
+
+@lru_cache(maxsize=8)
+def signed(library: Library, name: str, params: tuple[str, ...]) -> Script:
+    """Returns a script whose arguments are given in order. Raises TypeError if these changed."""
+    script = library[name]
+    if script.params != params:
+        raise TypeError(f"{name} takes {', '.join(script.params)}")
+    return script

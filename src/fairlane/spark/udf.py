@@ -8,7 +8,6 @@ by another executor or with rand(), never get another row's result. See docs/dec
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
@@ -16,7 +15,7 @@ from pyspark.sql import functions as sql
 from fairlane import settings
 from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, InvalidArgument, WaitTimeout
-from fairlane.options import Policy, check_limit, check_priority
+from fairlane.options import check_option, read_option
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.spark.data_source import FORMAT, register
@@ -29,9 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from fairlane.model import Progress
+    from fairlane.option_types import Duration
 
 ATTEMPTS = 3
-BACKOFF_S = (0.1, 1.0)
+BACKOFF = (0.1, 1.0)
 RESULTS = ("result", "status", "attempt")
 _ROW, _PART, _BASE, _INDEX = "__fairlane_row", "__fairlane_part", "__fairlane_base", "index"
 _NO_READER = "no query waits for its rows any more"
@@ -48,9 +48,9 @@ def queue_udf(
     limit: int = settings.DEFAULT_LIMIT,
     request: str | None = None,
     attempts: int = ATTEMPTS,
-    backoff_s: float | tuple[float, float] = BACKOFF_S,
-    deadline_s: float | None = None,
-    time_limit_s: float | None = None,
+    backoff: Duration | tuple[Duration, Duration] = BACKOFF,
+    deadline: Duration | None = None,
+    time_limit: Duration | None = None,
     timeout_s: float | None = None,
     keep: Sequence[str] | None = None,
 ) -> DataFrame:
@@ -60,14 +60,17 @@ def queue_udf(
     Returns the columns `keep` (default: all) with `result` (binary), `status` (done, dead or
     cancelled) and `attempt`. At most `limit` workers hold rows at a time; plain workers or a
     fleet must run. The frame reads the results from Redis whenever it is computed, without new
-    handler calls. After a day it raises RequestLost. The request has `attempts`, `backoff_s`
-    (shortest, longest), `deadline_s` and `time_limit_s`. Their defaults are small, because one
+    handler calls. After a day it raises RequestLost. The request has `attempts`, `backoff`
+    (shortest, longest), `deadline` and `time_limit`. Their defaults are small, because one
     row that always fails holds the query. After `timeout_s` seconds the request is cancelled.
     Raises InvalidArgument, RequestExists, WaitTimeout and RedisError.
     """
     wanted = _wanted(df, body, keep)
-    policy = _policy(attempts, backoff_s, deadline_s, time_limit_s)
-    policy |= {"priority": check_priority(priority), "limit": check_limit(limit)}
+    policy = _policy(attempts, backoff, deadline, time_limit)
+    policy |= {
+        "priority": check_option("priority", priority),
+        "limit": check_option("limit", limit),
+    }
     request_id = keys.check_name("request id", keys.new_id() if request is None else request)
     url = url_for(df.sparkSession, redis)
     rows = _kept(df.select(*map(_column, dict.fromkeys([*wanted, body]))))
@@ -105,38 +108,20 @@ def _joined(rows: DataFrame, url: str, counts: Progress) -> DataFrame:
 
 def _policy(
     attempts: int,
-    backoff_s: float | tuple[float, float],
-    deadline_s: float | None,
-    time_limit_s: float | None,
+    backoff: Duration | tuple[Duration, Duration],
+    deadline: Duration | None,
+    time_limit: Duration | None,
 ) -> dict[str, Any]:
     """Returns the request's policy as options of the sink. Raises InvalidArgument."""
-    pair = backoff_s if isinstance(backoff_s, tuple) else (backoff_s, backoff_s)
-    if len(pair) != 2 or not all(map(_is_number, pair)) or not 0 <= pair[0] <= pair[1]:  # noqa: PLR2004
-        raise InvalidArgument(
-            f"backoff_s {backoff_s!r} is not valid: seconds, or (shortest, longest), are expected"
-        )
-    low, high = (_ms(value) for value in pair)
-    policy: dict[str, Any] = {"attempts": attempts, "backoff": f"{low}ms..{high}ms"}
-    for name, option, value in (
-        ("deadline_s", "deadline", deadline_s),
-        ("time_limit_s", "timeLimit", time_limit_s),
-    ):
-        if value is None:
-            continue
-        if not _is_number(value) or value <= 0:
-            raise InvalidArgument(f"{name} {value!r} is not valid: seconds above 0 are expected")
-        policy[option] = f"{max(1, _ms(value))}ms"
-    Policy(attempts=attempts, backoff_ms=(low, high))
+    low, high = read_option("backoff", backoff)
+    policy: dict[str, Any] = {
+        "attempts": check_option("attempts", attempts), "backoff": f"{low}ms..{high}ms",
+    }  # fmt: skip
+    if deadline is not None:
+        policy["deadline"] = f"{read_option('deadline', deadline)}ms"
+    if time_limit is not None:
+        policy["timeLimit"] = f"{read_option('time_limit', time_limit)}ms"
     return policy
-
-
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
 
 
 def _column(name: str) -> Column:

@@ -40,7 +40,7 @@ from fairlane.operations.schedules import (
 from fairlane.protocol.keys import check_name
 from fairlane.queue import Queue
 from fairlane.tasks.codec import codec_named
-from fairlane.tasks.options import TaskOptions, task_options
+from fairlane.tasks.options import task_options
 from fairlane.tasks.signature import TaskSignature
 from fairlane.tasks.task import Task
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from fairlane.drivers.sync import SyncDriver
+    from fairlane.option_types import TaskOptions
     from fairlane.worker.handlers import Context
 
 
@@ -204,7 +205,7 @@ def scheduler(
         options = {
             option: value
             for option, value in task.options.items()
-            if option not in {"id", "max_wait_s"}  # of one submission
+            if option not in {"id", "max_wait"}  # of one submission
         }
         app.schedules[own] = define(bodies=[body], app=True, **given, **options)
         return task

@@ -13,7 +13,7 @@ from fairlane.common import clock
 from fairlane.errors import ArgumentsRefused, InvalidArgument, type_of
 from fairlane.operations.flows import CONTINUE, MAX_CHILDREN, MAX_GATHERED, STOP, Child, Flow
 from fairlane.operations.hand_over import Wrap
-from fairlane.tasks.options import group_options, word_of
+from fairlane.tasks.options import group_options
 from fairlane.tasks.result_reader import ResultReader, value_of
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from fairlane.errors import TaskError
     from fairlane.flows import FlowRun
+    from fairlane.option_types import CallOptions
     from fairlane.request import Request
     from fairlane.tasks.codec import Codec
-    from fairlane.tasks.options import RequestOptions
     from fairlane.tasks.task import Task
 
 _CHAIN, _GROUP = "chain", "group"
@@ -216,7 +216,7 @@ class Group:
 
     links: tuple[Link, ...]
 
-    def submit(self, **options: Unpack[RequestOptions]) -> GroupRun:
+    def submit(self, **options: Unpack[CallOptions]) -> GroupRun:
         """Submits the calls as one request; see Queue.submit_request, also for what it raises.
 
         The request has the options of its tasks, and these, which are those of Task.with_options.
@@ -254,11 +254,10 @@ def _options_of(links: tuple[Link, ...], named: dict[str, Any]) -> dict[str, Any
         for option in {**first.options, **link.task.options}:
             one, other = first.options.get(option), link.task.options.get(option)
             if one != other and option not in named:
-                word = word_of(option)
                 raise InvalidArgument(
-                    f"{_both(first, link.task)} of a group differ in {word}: a group "
-                    f"is one request, so give both the same with with_options({word}=...), or name "
-                    f"{word} in submit"
+                    f"{_both(first, link.task)} of a group differ in {option}: a group is one "
+                    f"request, so give both the same with with_options({option}=...), or name "
+                    f"{option} in submit"
                 )
     return {**first.options, **named}
 

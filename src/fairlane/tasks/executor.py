@@ -32,7 +32,7 @@ from fairlane.operations.open_request import open_request
 from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.tasks.app import App, check_apps
-from fairlane.tasks.options import TaskOptions, executor_options, word_of
+from fairlane.tasks.options import executor_options
 from fairlane.tasks.result_reader import ResultReader
 from fairlane.tasks.task import Task
 from fairlane.tracing import creating, sending_created
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from fairlane.model import Result
     from fairlane.operations.open_request import Submission
+    from fairlane.option_types import TaskOptions
     from fairlane.options import Policy
     from fairlane.queue import Queue
     from fairlane.tasks.signature import TaskSignature
@@ -467,7 +468,7 @@ def _finish_all() -> None:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_PROTECTING = ("attempts", "time_limit_s", "deadline_s", "rate")  # options of a task
+_PROTECTING = ("attempts", "time_limit", "deadline", "rate")  # options of a task
 
 
 class Executor(concurrent.futures.Executor):
@@ -493,7 +494,7 @@ class Executor(concurrent.futures.Executor):
         if max_workers is not None:
             given["limit"] = _limit_of(max_workers, given)
         policy = executor_options(given)
-        max_wait_s = policy.pop("max_wait_s", 0.0)
+        max_wait_s = policy.pop("max_wait", 0.0)
         self._named = frozenset(policy)
         self._limit = policy.get("limit", settings.DEFAULT_LIMIT)
         self._calls = CallStream(app, policy_of(app.name, **policy), max_wait_s)
@@ -587,10 +588,9 @@ class Executor(concurrent.futures.Executor):
         """Returns the task. Raises ArgumentsRefused if an option that protects it would be lost."""
         for option in _PROTECTING:
             if option in task.options and option not in self._named:
-                word = word_of(option)
                 raise ArgumentsRefused(
-                    f"task {task.name} has its own {word}, which the one request of an executor "
-                    f"cannot keep: name it as Executor(app, {word}=...)"
+                    f"task {task.name} has its own {option}, which the one request of an executor "
+                    f"cannot keep: name it as Executor(app, {option}=...)"
                 )
         return task
 

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from fairlane import settings
 from fairlane.errors import ArgumentsRefused, InvalidArgument
+from fairlane.option_types import CallOptions
 from fairlane.tasks.codec import (
     CODECS,
     UNENCODABLE,
@@ -22,7 +23,6 @@ from fairlane.tasks.codec import (
     unsupported,
     why_not,
 )
-from fairlane.tasks.options import RequestOptions
 from fairlane.worker.handlers import Context
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class TaskSignature:
         close = difflib.get_close_matches(wrong[0], names, n=1) if wrong else []
         if close:
             return f"{what}{where}; did you mean {close[0]}?"
-        if wrong and wrong[0] in RequestOptions.__annotations__:
+        if wrong and wrong[0] in CallOptions.__annotations__:
             return f"{what}{where}; give it as an option: with_options({wrong[0]}=...)"
         listed = f"its arguments are {', '.join(names)}" if names else "it has no arguments"
         return f"{what}{where}; {listed}"

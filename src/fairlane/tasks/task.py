@@ -9,12 +9,13 @@ from fairlane.errors import ArgumentsRefused, type_of
 from fairlane.tasks.async_batch import AsyncBatch, AsyncSubmitted
 from fairlane.tasks.batch import Batch, Submitted
 from fairlane.tasks.chain import Link
-from fairlane.tasks.options import RequestOptions, request_options
+from fairlane.tasks.options import call_options
 from fairlane.tasks.result_reader import ResultReader
 from fairlane.worker.handlers import Context
 
 if TYPE_CHECKING:
     from fairlane import aio
+    from fairlane.option_types import CallOptions
     from fairlane.request import Request
     from fairlane.tasks.app import App
     from fairlane.tasks.signature import TaskSignature
@@ -56,12 +57,12 @@ class Task(Generic[P, R, C]):
         placed, named = signature.place(signature.bind(args, kwargs), Context.local())
         return self.function(*placed, **named)
 
-    def with_options(self, **options: Unpack[RequestOptions]) -> Task[P, R, C]:
+    def with_options(self, **options: Unpack[CallOptions]) -> Task[P, R, C]:
         """Returns the same task with other options for its requests; also their `id`.
 
         Raises ArgumentsRefused and InvalidArgument.
         """
-        chosen = {**self._options, **request_options(self.name, dict(options))}
+        chosen = {**self._options, **call_options(self.name, dict(options))}
         return Task(self.app, self.function, self.signature, chosen)
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -16,7 +17,7 @@ from fairlane.errors import InvalidArgument
 from fairlane.web.problem import Refusal, type_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from starlette.requests import Request as Call
 
@@ -151,6 +152,14 @@ def decoded(raw: bytes, kind: type[T]) -> T:
         raise Refusal(400, detail) from None
 
 
+def _kinds(kind: Any) -> Iterator[Any]:
+    """Yields a type without its parameters, and those that it is a union or an annotation of."""
+    yield get_origin(kind) or kind
+    if get_origin(kind) in {Annotated, Union, UnionType}:
+        for part in get_args(kind):
+            yield from _kinds(part)
+
+
 def query(request: Call, kind: type[T]) -> T:
     """Returns the query as this type; only a list may be given several times. Raises Refusal."""
     given: dict[str, str | list[str]] = {}
@@ -160,11 +169,12 @@ def query(request: Call, kind: type[T]) -> T:
         if name not in fields:
             known = ", ".join(fields) or "none"
             raise Refusal(422, f"parameter {name} is not known: the parameters are {known}")
-        is_list = any(kind in str(fields[name]) for kind in ("list", "tuple"))
+        kinds = set(_kinds(fields[name]))
+        is_list = bool(kinds & {list, tuple})
         if len(values) > 1 and not is_list:
             times = "twice" if len(values) == 2 else f"{len(values):,} times"  # noqa: PLR2004
             raise Refusal(422, f"parameter {name} is given {times}: give it once")
-        given[name] = values if is_list else values[0]
+        given[name] = values if list in kinds or len(values) > 1 else values[0]
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

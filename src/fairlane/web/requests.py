@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
 from starlette.responses import Response
 
 from fairlane.common.chunking import chunks_async
@@ -214,11 +213,7 @@ async def change(site: Site, call: Call) -> Response:
     A request that has ended, or whose end is near, refuses.
     """
     given = await document(call, Changes)
-    wanted = {
-        name: value
-        for name in Changes.__struct_fields__
-        if (value := getattr(given, name)) is not UNSET
-    }
+    wanted = given.given()
     await trail_of(call).note(given=" ".join(f"{name}={value}" for name, value in wanted.items()))
     changing = Change.set(**wanted)
     request, _ = await own_request(site, call)

@@ -9,11 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from fairlane import settings
+from fairlane import options_table, settings
+from fairlane.options_table import (
+    BY_NAME,
+    CHOICE,
+    DURATION,
+    FLAG,
+    KEY,
+    NAMES,
+    PAUSE,
+    WHOLE,
+    Option,
+    options_of,
+)
 from fairlane.web.problem import Refusal
 from fairlane.web.reading import MOST_ITEMS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlane.aio.taken import AsyncTaken
     from fairlane.model import Completion, DeadSubRequest, Progress, Result
 
@@ -48,27 +62,19 @@ def from_bytes(raw: bytes) -> Bytes:
 Few = Annotated[list[str], msgspec.Meta(max_length=1_000)]
 
 
-class RecurringOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Options of requests, as those of submit_request; times are in seconds."""
+# Types by kind, for JSON and for the parameters of a URL; the others are text.
+_TYPES: dict[str, Any] = {
+    WHOLE: int,
+    DURATION: float | str,
+    PAUSE: tuple[float | str, float | str] | float | str,
+    NAMES: str | Few,
+    FLAG: bool,
+    KEY: bool,
+}
 
-    priority: int | UnsetType = UNSET
-    limit: int | UnsetType = UNSET
-    attempts: int | UnsetType = UNSET
-    backoff_s: tuple[float, float] | UnsetType = UNSET
-    lease_s: float | UnsetType = UNSET
-    retain_s: float | UnsetType = UNSET
-    deadline_s: float | UnsetType = UNSET
-    time_limit_s: float | UnsetType = UNSET
-    durable: int | UnsetType = UNSET
-    delay: float | str | UnsetType = UNSET
-    rate: str | UnsetType = UNSET
-    burst: int | UnsetType = UNSET
-    rate_key: str | UnsetType = UNSET
-    weight: int | UnsetType = UNSET
-    tags: str | Few | UnsetType = UNSET
-    tenant: str | UnsetType = UNSET
-    share: int | UnsetType = UNSET
-    ageing_s: float | UnsetType = UNSET
+
+class OptionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Options of requests, as those of submit_request; each may be left out."""
 
     def given(self) -> dict[str, Any]:
         """Returns the options that the caller named."""
@@ -77,18 +83,45 @@ class RecurringOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return {name: value for name, value in found.items() if value is not UNSET}
 
 
-class Options(RecurringOptions, kw_only=True, forbid_unknown_fields=True):
-    """The options of a request, as those of submit_request; times are in seconds."""
-
-    id: str | UnsetType = UNSET
-    run_at: str | UnsetType = UNSET
-    after: str | Few | UnsetType = UNSET
-    after_any_end: bool | UnsetType = UNSET
-    on_duplicate: str | UnsetType = UNSET
-    window_s: float | UnsetType = UNSET
-    distinct: bool | UnsetType = UNSET
+def _struct(name: str, says: str, options: Iterable[Option]) -> type[OptionFields]:
+    """Returns a struct of these options."""
+    fields = [(option.name, _type(option) | UnsetType, UNSET) for option in options]
+    text = f"{says} Durations are seconds, or text such as 10m."
+    return msgspec.defstruct(
+        name, fields, bases=(OptionFields,), namespace={"__doc__": text}, module=__name__,
+        kw_only=True, forbid_unknown_fields=True,
+    )  # type: ignore[return-value]  # fmt: skip
 
 
+def _type(option: Option) -> Any:
+    """Returns the type of an option; its range is checked later, with a sentence of its own."""
+    extra: dict[str, Any] = {}
+    if option.kind == WHOLE:
+        extra = {"minimum": option.least, "maximum": option.most}
+    if option.kind == CHOICE:
+        extra = {"enum": [*option.most]}
+    meta = msgspec.Meta(description=option.sentence, extra_json_schema=extra or None)
+    return Annotated[_TYPES.get(option.kind, str), meta]
+
+
+if TYPE_CHECKING:
+
+    class RecurringOptions(OptionFields):
+        """The options of the requests of a schedule."""
+
+    class Options(OptionFields):
+        """The options of a request."""
+
+    class Changes(OptionFields):
+        """What to change of a request."""
+else:
+    RecurringOptions = _struct(
+        "RecurringOptions", "The options of the requests of a schedule.", options_of("schedule")
+    )
+    Options = _struct(
+        "Options", "The options of a request.", (*options_table.OPTIONS, BY_NAME["id"])
+    )
+    Changes = _struct("Changes", "What to change of a request.", options_of("set"))
 OPTIONS = frozenset(Options.__struct_fields__)
 
 
@@ -228,21 +261,6 @@ class Filters(RequestFields, kw_only=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     after: str = ""
     sort: str = ""
-
-
-class Changes(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to change of a request; `deadline_s` counts from now, 0 = none. `rate` is as 100/s.
-
-    Each sub-request counts `weight` times at the rate. `share` is that of the request's tenant.
-    """
-
-    limit: int | UnsetType = UNSET
-    priority: int | UnsetType = UNSET
-    deadline_s: float | UnsetType = UNSET
-    rate: str | UnsetType = UNSET
-    burst: int | UnsetType = UNSET
-    weight: int | UnsetType = UNSET
-    share: int | UnsetType = UNSET
 
 
 class Delete(msgspec.Struct, forbid_unknown_fields=True):

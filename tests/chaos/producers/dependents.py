@@ -18,7 +18,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairlane.options import RequestOptions
+    from fairlane.option_types import StepOptions
     from tests.support.servers.server_process import Server
 
 STEPS = 5  # two in a line, two children and their join
@@ -32,7 +32,7 @@ def flows(scale: Scale, server: Server | None = None) -> Report:
     """Runs flows of two steps, two children and a join: each step has each of its results once."""
     with stage("flows", scale, server=server, listens=False) as scene:
         count = max(1, scale.sub_requests // (EACH * STEPS))
-        given: RequestOptions = {"limit": 4, "attempts": 100, "lease_s": 2.0}
+        given: StepOptions = {"limit": 4, "attempts": 100, "lease": 2.0}
         flow = Flow("f").step("first", **given).step("second", **given)
         flow = flow.children("one", "two", **given).step("join", **given)
         bodies = [b"%d" % index for index in range(EACH)]

@@ -70,7 +70,7 @@ def of_all_kinds(rng: random.Random) -> Plan:
             {"tenant": rng.choice("abc"), "delay": rng.choice((0.01, 0.3))},
             {"rate": "400/s", "burst": 40, "rate_key": "chaos"},
             {"rate": "300/s", "delay": 0.2, "tenant": "a"},
-            {"ageing_s": 1.0, "tags": ["aged"]},
+            {"ageing": 1.0, "tags": ["aged"]},
             {"delay": rng.choice((0.05, 1.0)), "on_duplicate": "keep"},
             {"open": True, "tenant": "b"},  # its first producer dies
             {"after": (), "after_any_end": rng.random() < 0.5},  # Load names one that is there
@@ -262,9 +262,9 @@ class Load:
             "priority": plan.priority,
             "limit": plan.limit,
             "attempts": ATTEMPTS,
-            "backoff_s": (BACKOFF_MS[0] / 1000, BACKOFF_MS[1] / 1000),
-            "lease_s": self.lease_ms / 1000,
-            "retain_s": 3600,
+            "backoff": (BACKOFF_MS[0] / 1000, BACKOFF_MS[1] / 1000),
+            "lease": self.lease_ms / 1000,
+            "retain": 3600,
             "durable": self.durable,
         } | dict(plan.options)
         if not given.pop("open", False):

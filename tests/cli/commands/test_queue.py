@@ -72,7 +72,7 @@ def test_a_setting_out_of_its_range_is_refused(words: str, said: str, program: P
 def test_a_refusal_reports_how_long_there_was_no_room(program: Program):
     program("queue", "set", "--max-waiting", 1)
     program("submit", program.file(b"a\n"))
-    ended = program("submit", program.file(b"b\n"), "--wait-for-room", "100ms")
+    ended = program("submit", program.file(b"b\n"), "--max-wait", "100ms")
     ended.refused(5, "no room after 0.1 s: queue req has 1 waiting")
 
 
@@ -88,7 +88,7 @@ def test_a_refused_file_leaves_nothing(program: Program, redis_client: redis.Red
 def test_a_file_waits_for_room(program: Program, redis_url: str):
     program("queue", "set", "--max-waiting", 10)
     program("submit", program.file(b"a\n" * 8))
-    waits = ("--wait-for-room", "50s", "--id", "mine")
+    waits = ("--max-wait", "50s", "--id", "mine")
     process = program.start("submit", program.file(b"b\n" * 9), *waits)
     settle(redis_url, lambda _, body: body)
     assert finish(process).out == b"mine\n"
@@ -96,7 +96,7 @@ def test_a_file_waits_for_room(program: Program, redis_url: str):
 
 @pytest.mark.parametrize("time", ["2h", "x", "-1s"])
 def test_a_wait_that_is_too_long_or_no_time_is_a_usage_error(program: Program, time: str):
-    ended = program("submit", program.file(b"a\n"), f"--wait-for-room={time}")
+    ended = program("submit", program.file(b"a\n"), f"--max-wait={time}")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 

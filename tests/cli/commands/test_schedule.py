@@ -35,7 +35,7 @@ def test_a_schedule_is_added_listed_paused_resumed_and_removed(program: Program)
     assert b" 07:00:00 +0" in added.out
     (one,) = listed(program)
     assert (one["schedule"], one["state"], one["sub_requests"]) == ("daily", "active", 2)
-    assert one["options"] == {"priority": 1, "retain_s": 3600.0}
+    assert one["options"] == {"priority": 1, "retain": 3600.0}
     assert len(one["next"]) == 5
     table = program("schedule", "list").out.decode().splitlines()
     assert table[0].split() == ["SCHEDULE", "STATE", "CRON", "TZ", "MISSED", "NEXT"]

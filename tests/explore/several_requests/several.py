@@ -122,7 +122,7 @@ async def _schedule(role: Role, _: tuple[Any, ...]) -> Any:
     for word in role.option("changes"):
         if word == "put":
             line = LINES[role.option("ticks")]
-            given: dict[str, Any] = {"limit": 1, "attempts": 2, "backoff_s": (1.0, 1.0)}
+            given: dict[str, Any] = {"limit": 1, "attempts": 2, "backoff": (1.0, 1.0)}
             definition = define(cron=line, bodies=[b"0"], missed="all", **given)
             await schedules.put_schedule(QUEUE, SCHEDULE, definition)
         else:
@@ -205,7 +205,7 @@ def flow_producer() -> Role:
 
 @kind("flow producer")
 def _produce_flow(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
-    given: dict[str, Any] = {"limit": 1, "attempts": 2, "backoff_s": (1.0, 1.0)}
+    given: dict[str, Any] = {"limit": 1, "attempts": 2, "backoff": (1.0, 1.0)}
     flow = Flow("two").step("one", **given).step("two", **given)
     return submit_flow(flow.plan(QUEUE, RUN, {}))
 

@@ -193,7 +193,7 @@ class Operations(Base):
     def put_schedule(self, n: int, missed: Any, most: int, line: str, steps: int) -> None:
         """Adds a schedule, or gives it another line or policy for missed ticks."""
         definition = define(
-            cron=line, bodies=[b"t"], missed=missed, most=most, priority=3 + n % 3, retain_s=3_600
+            cron=line, bodies=[b"t"], missed=missed, most=most, priority=3 + n % 3, retain=3_600
         )
         self.act(schedules.put_schedule(QUEUE, pick(SCHEDULES, n), definition), steps)
 

@@ -285,10 +285,10 @@ def test_a_reader_sees_the_last_outcome_only(queue: Queue):
 @both_faces
 def test_after_the_end_a_new_request_runs_them(queue: Queue):
     options: dict[str, Any] = {
-        "priority": 7, "limit": 9, "attempts": 2, "backoff_s": (0.005, 0.006), "lease_s": 7,
-        "retain_s": 7_200, "time_limit_s": 0.9,
+        "priority": 7, "limit": 9, "attempts": 2, "backoff": (0.005, 0.006), "lease": 7,
+        "retain": 7_200, "time_limit": 0.9,
     }  # fmt: skip
-    request = queue.submit_request(numbered(4), id="r1", deadline_s=60, **options)
+    request = queue.submit_request(numbered(4), id="r1", deadline=60, **options)
     work_badly(queue.driver, lambda body: body in {b"b1", b"b3"})
     again = request.requeue_dead()
     assert again.id != "r1"

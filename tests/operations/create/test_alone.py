@@ -123,11 +123,11 @@ GRACE_MS = settings.INTENT_GRACE_MS
     "options, grace_ms",
     [
         ({}, GRACE_MS),
-        ({"deadline_s": 0.01}, GRACE_MS // 5),
-        ({"deadline_s": GRACE_MS / 2000}, GRACE_MS // 2),
-        ({"deadline_s": GRACE_MS * 9 / 1000}, GRACE_MS),
-        ({"ageing_s": GRACE_MS / 2000}, GRACE_MS // 2),
-        ({"ageing_s": 2, "deadline_s": 60}, 2_000),
+        ({"deadline": 0.01}, GRACE_MS // 5),
+        ({"deadline": GRACE_MS / 2000}, GRACE_MS // 2),
+        ({"deadline": GRACE_MS * 9 / 1000}, GRACE_MS),
+        ({"ageing": GRACE_MS / 2000}, GRACE_MS // 2),
+        ({"ageing": 2, "deadline": 60}, 2_000),
         ({"after": ["other"]}, GRACE_MS // 5),
     ],
 )

@@ -479,7 +479,7 @@ def test_results_above_the_memory_are_warned_of(
     servers = len(lane.client.get_primaries()) if is_cluster else 1
     lane.client.config_set("maxmemory", memory // servers)
     try:
-        for request in Queue(lane.driver).submit_many([[b"x"]] * 100, retain_s=retain_ms / 1000):
+        for request in Queue(lane.driver).submit_many([[b"x"]] * 100, retain=retain_ms / 1000):
             request.cancel()
         check = examined(lane).get("retention")
     finally:

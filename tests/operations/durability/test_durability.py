@@ -264,7 +264,7 @@ def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
     def go_on(queue: Queue) -> None:
         with contextlib.suppress(FairlaneError):
             for i in range(100_000):
-                request = queue.submit_request(numbered(20), id=f"r{i}", durable=1, lease_s=1)
+                request = queue.submit_request(numbered(20), id=f"r{i}", durable=1, lease=1)
                 submitted.append(request.id)
                 if i % 3 == 0:
                     work_off(queue.driver)

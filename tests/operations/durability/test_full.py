@@ -181,7 +181,7 @@ def test_many_retries_on_a_full_redis_wait_for_no_auditor(
     queue: Queue, client: Any, tmp_path: Path
 ):
     """Tokens whose retries must run alone go back into their lane, and are not lost."""
-    retried = queue.submit_many([[b"x"]] * RETRIED, limit=1, backoff_s=(0.001, 0.001))
+    retried = queue.submit_many([[b"x"]] * RETRIED, limit=1, backoff=(0.001, 0.001))
     overfill(client)
     with workers_of(queue, client, tmp_path) as workers:
         workers.start("fail_first", audit_s=3600)
@@ -195,7 +195,7 @@ def test_a_real_worker_drains_a_full_redis(queue: Queue, client: Any, tmp_path: 
 
     def produce() -> None:
         with Queue.from_url(queue.driver.url) as own:
-            late.append(own.submit_request(numbered(3), id="late", max_wait_s=60))
+            late.append(own.submit_request(numbered(3), id="late", max_wait=60))
 
     producer = threading.Thread(target=produce)
     producer.start()

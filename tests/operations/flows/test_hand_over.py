@@ -279,7 +279,7 @@ DAY_MS = 86_400_000
 
 
 def test_results_that_another_step_reads_are_kept_for_four_days(plain: Any):
-    flow = Flow("f").step("pay", on_dead="undo").step("keep", retain_s=7200).step("last")
+    flow = Flow("f").step("pay", on_dead="undo").step("keep", retain=7200).step("last")
     kept = [one.policy.retain_ms for one in flow.compensate("undo").plan("req", "r", {})]
     assert kept == [4 * DAY_MS, 7_200_000, DAY_MS, DAY_MS]
     alone = Flow("f").step("pay", on_dead="undo").compensate("undo").plan("req", "r", {})

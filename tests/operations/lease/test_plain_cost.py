@@ -107,7 +107,7 @@ def test_what_other_queues_and_requests_use_costs_a_plain_one_nothing(
     every: dict[str, dict[str, Any]] = {
         "rate": {"rate": "5/h"},
         "tenant": {"tenant": "t"},
-        "ageing": {"ageing_s": 60.0},
+        "ageing": {"ageing": 60.0},
         "delay": {"delay": 60.0},
     }
     queue.submit_request([b"y"] * 9, priority=90, **every[other])

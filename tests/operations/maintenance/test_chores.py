@@ -412,7 +412,7 @@ def test_a_paused_request_that_waits_for_others_stays_paused(lane: Lane):
 
 
 def test_the_leader_hastens_what_it_looks_at(lane: Lane, queue: Queue):
-    queue.submit_request(["a"] * 9, id="r1", priority=90, ageing_s=1)
+    queue.submit_request(["a"] * 9, id="r1", priority=90, ageing=1)
     lane.client.hset(keys.request_hash("r1"), "aged", "0")
     policy = lane.client.hget(keys.request_hash("r1"), "policy").decode().split(":")
     policy[10] = str(int(policy[10]) - 5_000)  # it began five seconds ago

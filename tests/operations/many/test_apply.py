@@ -55,14 +55,14 @@ def states(queue: Queue, ids: list[str]) -> set[str]:
     [
         ({"share": 2}, "names no tenant"),
         ({"weight": 2}, "has no rate"),
-        ({"deadline_s": HOUR}, "is being cancelled or past its deadline: it cannot be changed"),
+        ({"deadline": HOUR}, "is being cancelled or past its deadline: it cannot be changed"),
     ],
 )
 def test_of_several_values_all_are_set_or_none(
     refused: dict[str, Any], sentence: str, queue: Queue
 ):
     request = queue.submit_request([b"x"] * 2, id="r1", limit=3, priority=5)
-    if "deadline_s" in refused:
+    if "deadline" in refused:
         assert next_slice(queue.driver, count=1) is not None
         request.cancel("enough")
     wanted = Change.set(limit=7, priority=1, **refused)
@@ -90,7 +90,7 @@ def test_many_are_paused_resumed_set_and_cancelled(queue: Queue, monkeypatch: py
     assert states(queue, ids) == {"paused"}
     assert work_off(queue.driver) == []
     assert change(queue, Change.resume()).changed == 10
-    assert change(queue, Change.set(limit=7, priority=1, deadline_s=HOUR)).changed == 10
+    assert change(queue, Change.set(limit=7, priority=1, deadline=HOUR)).changed == 10
     found = [queue.request(name).progress() for name in ids]
     assert {(one.limit, one.priority) for one in found} == {(7, 1)}
     assert all(one.deadline_ms > one.submitted_ms for one in found)
@@ -108,7 +108,7 @@ def test_resumed_requests_run_to_their_end(queue: Queue):
 
 
 def test_what_ended_meanwhile_is_counted_apart(queue: Queue):
-    for wanted in (Change.pause(), Change.cancel(), Change.set(limit=1, deadline_s=5)):
+    for wanted in (Change.pause(), Change.cancel(), Change.set(limit=1, deadline=5)):
         queue.submit_request([b"x"], id="over")
         selected = queue.select(wanted, ["over"])
         work_off(queue.driver)
@@ -156,7 +156,7 @@ def test_a_report_shows_how_far_an_interrupted_change_came(
     [
         Change.cancel(),
         Change.pause(),
-        Change.set(limit=1, priority=0, deadline_s=HOUR),
+        Change.set(limit=1, priority=0, deadline=HOUR),
         Change.delete(cancel=True),
     ],
 )
@@ -310,7 +310,7 @@ def test_a_nearer_deadline_is_looked_at_in_time(queue: Queue, redis_client: redi
 
 
 def test_without_a_retention_the_counts_stay_and_results_are_gone(queue: Queue):
-    request = queue.submit_request([b"a", b"b"], id="r1", retain_s=0)
+    request = queue.submit_request([b"a", b"b"], id="r1", retain=0)
     work_off(queue.driver)
     assert request.wait(5) == "done"
     assert request.progress().done == 2

@@ -164,7 +164,7 @@ def test_a_wrong_choice_is_refused(queue: Queue, given: dict[str, Any], problem:
         queue.select(Change.set(limit=1), **given)
 
 
-@for_each("values", [{}, {"limit": 0}, {"priority": 100}, {"deadline_s": -1}, {"deadline_s": "1h"}])
+@for_each("values", [{}, {"limit": 0}, {"priority": 100}, {"deadline": -1}, {"deadline": "soon"}])
 def test_a_wrong_value_is_refused(values: dict[str, Any]):
     with pytest.raises(InvalidArgument):
         Change.set(**values)

@@ -78,7 +78,7 @@ def test_done_twice_keeps_the_first_result(queue: Queue, total: int):
 
 
 def test_done_twice_without_a_retention_is_done_once(queue: Queue):
-    request, taken = taken_of(queue, 1, retain_s=0)
+    request, taken = taken_of(queue, 1, retain=0)
     taken.done()
     taken.done()
     assert request.progress().done == 1

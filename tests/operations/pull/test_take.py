@@ -161,7 +161,7 @@ def test_a_paused_request_and_a_cancelled_one_give_nothing(queue: Queue):
 
 
 def test_nothing_is_taken_after_the_deadline(queue: Queue, redis_client: Any):
-    request = queue.post("a", deadline_s=HOUR)
+    request = queue.post("a", deadline=HOUR)
     request.set_deadline(0.001)
     while redis_client.exists(keys.leases(request.id)) or not request.progress().ended:
         assert queue.take() == []
@@ -239,7 +239,7 @@ def test_a_short_time_passes_for_real(queue: Queue):
 
 
 def test_a_sub_request_that_is_never_settled_is_dead_in_the_end(queue: Queue, redis_client: Any):
-    request = queue.post("a", attempts=2, backoff_s=(0, 0))
+    request = queue.post("a", attempts=2, backoff=(0, 0))
     take_again(queue, redis_client, take_one(queue))
     let_expire(redis_client, request.id)
     assert queue.take() == []
@@ -248,7 +248,7 @@ def test_a_sub_request_that_is_never_settled_is_dead_in_the_end(queue: Queue, re
 
 
 def test_a_time_that_is_longer_than_the_requests_lease_counts(queue: Queue, redis_client: Any):
-    request = queue.post("a", lease_s=1)
+    request = queue.post("a", lease=1)
     taken = take_one(queue, visible_for=HOUR)
     redis_client.zadd(keys.active("req"), {request.id: 1.5})
     assert queue.take() == []  # it checks the request, and finds nothing that has expired

@@ -38,7 +38,7 @@ def add(queue: Queue, name: str = "daily", **given: Any) -> Any:
 
 @both_faces
 def test_a_schedule_is_added_listed_and_removed(tidy: Queue):
-    made = add(tidy, tz="Europe/Berlin", missed="all", most=7, priority=2, backoff_s=(1.0, 2.0))
+    made = add(tidy, tz="Europe/Berlin", missed="all", most=7, priority=2, backoff=(1.0, 2.0))
     assert made.state == "active"
     assert [moment.hour for moment in made.next(5)] == [7] * 5
     assert made.next(2) == sorted(made.next(2))
@@ -47,7 +47,7 @@ def test_a_schedule_is_added_listed_and_removed(tidy: Queue):
         *("daily", "req", "0 7 * * *", "Europe/Berlin"),
     )
     assert (listed.bodies, listed.missed, listed.most) == ((b"x",), "all", 7)
-    assert listed.options == {"priority": 2, "backoff_s": [1.0, 2.0]}
+    assert listed.options == {"priority": 2, "backoff": [1.0, 2.0]}
     tidy.schedules.remove("daily")
     assert tidy.schedules.list() == []
 
@@ -128,7 +128,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"most": True}, "most True is not valid"),
     ({"priority": 100}, "priority 100 is not valid"),
     ({"distinct": True}, "distinct has no meaning in a schedule"),
-    ({"retain_s": -1}, "retain -1 s is not valid"),
+    ({"retain": -1}, "retain -1 s is not valid"),
     ({"name": "a b"}, "schedule 'a b' is not valid"),
     ({"name": "a:b"}, "schedule 'a:b' is not valid"),
     ({"name": "x" * 108}, "have room for 107"),

@@ -49,7 +49,7 @@ def test_a_bodys_end_is_part_of_the_id(one: list[bytes], other: list[bytes]):
 
 
 @for_each(
-    "changed", [{"queue": "q"}, {"priority": 6}, {"limit": 4}, {"retain_s": 3_600}, {"durable": 1}]
+    "changed", [{"queue": "q"}, {"priority": 6}, {"limit": 4}, {"retain": 3_600}, {"durable": 1}]
 )
 def test_options_are_part_of_the_id(changed: dict):
     """Options at their default are left out, so that options may be added."""

@@ -31,16 +31,16 @@ def test_keep_submits_anew_after_the_end(queue: Queue):
 
 
 def test_what_began_within_the_window_is_kept_after_its_end(queue: Queue):
-    queue.submit_request([], id="report", on_duplicate="keep", window_s=60)
+    queue.submit_request([], id="report", on_duplicate="keep", window=60)
     assert queue.request("report").state() == "done"
-    again = queue.submit_request(["c"], id="report", on_duplicate="keep", window_s=60)
+    again = queue.submit_request(["c"], id="report", on_duplicate="keep", window=60)
     assert again.total == 0
     assert queue.submit_request(["c"], id="report", on_duplicate="keep").total == 1
 
 
 def test_replace_cancels_what_runs(queue: Queue):
-    queue.submit_request(["a", "b"], id="report", on_duplicate="replace", window_s=60)
-    queue.submit_request(["c"], id="report", on_duplicate="replace", window_s=60)
+    queue.submit_request(["a", "b"], id="report", on_duplicate="replace", window=60)
+    queue.submit_request(["c"], id="report", on_duplicate="replace", window=60)
     assert queue.request("report").progress().total == 1
     assert queue.request("report").state() == "active"
 
@@ -100,9 +100,9 @@ def test_other_content_is_still_refused_without_the_option(queue: Queue):
     "wrong, sentence",
     [
         ({"on_duplicate": "drop"}, "on_duplicate 'drop' is not valid: write keep, repl"),
-        ({"window_s": 5}, "window needs on_duplicate"),
-        ({"on_duplicate": "keep", "window_s": 7_200, "retain_s": 3_600}, "longer than the ret"),
-        ({"on_duplicate": "keep", "window_s": -1}, "window -1 s is not valid"),
+        ({"window": 5}, "window needs on_duplicate"),
+        ({"on_duplicate": "keep", "window": 7_200, "retain": 3_600}, "longer than the ret"),
+        ({"on_duplicate": "keep", "window": -1}, "window -1 s is not valid"),
         ({"on_duplicate": "debounce"}, "debounce needs a delay"),
     ],
 )

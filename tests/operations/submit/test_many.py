@@ -77,8 +77,8 @@ def test_requests_come_back_in_their_order(queue: Queue, redis_client: Any):
 
 def test_it_is_what_one_by_one_would_have_been(queue: Queue, redis_client: Any):
     options: dict[str, Any] = {
-        "priority": 9, "limit": 4, "attempts": 2, "backoff_s": (0.005, 0.007), "lease_s": 2,
-        "retain_s": 7_200, "deadline_s": 60, "time_limit_s": 0.9,
+        "priority": 9, "limit": 4, "attempts": 2, "backoff": (0.005, 0.007), "lease": 2,
+        "retain": 7_200, "deadline": 60, "time_limit": 0.9,
     }  # fmt: skip
     queue.submit_many([["x", b"y"], []], ids=["r0", "r1"], **options)
     lane = Lane(queue.driver, redis_client, request_id="r0")
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_refused_before_its_group_is_written(
     assert redis_client.dbsize() == 0
 
 
-@for_each("options", [{"priority": 100}, {"limit": 0}, {"max_wait_s": -1}])
+@for_each("options", [{"priority": 100}, {"limit": 0}, {"max_wait": -1}])
 def test_bad_options_are_refused(queue: Queue, redis_client: Any, options: dict):
     with pytest.raises(InvalidArgument):
         queue.submit_many([[b"a"]], **options)

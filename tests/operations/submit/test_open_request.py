@@ -206,7 +206,7 @@ def test_bad_bodies_are_refused_and_nothing_is_added(queue: Queue, bodies: Any):
 
 @both_faces
 def test_bad_options_are_refused_before_anything_is_written(queue: Queue):
-    for options in ({"limit": 0}, {"priority": 100}, {"id": "a b"}, {"max_wait_s": -1}):
+    for options in ({"limit": 0}, {"priority": 100}, {"id": "a b"}, {"max_wait": -1}):
         with pytest.raises(InvalidArgument):
             queue.open(**options)
     assert queue.status()["requests"] == []

@@ -125,8 +125,8 @@ def test_submitting_twice_is_submitting_once(queue: Queue, lane: Lane):
         {"priority": 6},
         {"limit": 4},
         {"attempts": 4},
-        {"lease_s": 29},
-        {"backoff_s": (0.001, 0.002)},
+        {"lease": 29},
+        {"backoff": (0.001, 0.002)},
     ],
 )
 def test_other_content_or_options_under_one_id_are_refused(queue: Queue, lane: Lane, other: dict):
@@ -171,11 +171,11 @@ def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodi
         ({"limit": True}, "limit"),
         ({"id": "a{b}"}, "id"),
         ({"id": ""}, "id"),
-        ({"lease_s": 0.001}, "lease 0.001 s is not valid: 1 to 86,400 s is expected"),
-        ({"lease_s": "30s"}, "lease_s '30s' is not valid: a number of seconds is expected"),
-        ({"deadline_s": float("nan")}, "deadline_s nan is not valid"),
-        ({"retain_s": -0.001}, "retain -0.001 s is not valid"),
-        ({"backoff_s": (9, 1)}, "backoff 1 s is not valid: 9 to 86,400 s"),
+        ({"lease": 0.001}, "lease 0.001 s is not valid: a time from 1s to 24h is expected"),
+        ({"lease": None}, "lease None is not valid: give seconds, text such as 10m, or a time"),
+        ({"deadline": float("nan")}, "deadline nan is not valid"),
+        ({"retain": -0.001}, "retain -0.001 s is not valid"),
+        ({"backoff": (9, 1)}, "backoff 9 s..1 s ends before it begins"),
         ({"tags": [f"t{n}" for n in range(21)]}, "21 tags are too many: name at most 20"),
         (
             {"after": [f"r{n}" for n in range(101)]},
@@ -198,7 +198,7 @@ def test_bad_options_are_refused_before_anything_is_written(
 def test_a_log_marker_outlives_the_tombstone_by_its_retention_within_an_hour_and_a_day(
     queue: Queue, lane: Lane, retain_ms: int, later_ms: int
 ):
-    queue.submit_request([], id="r1", retain_s=retain_ms / 1000)
+    queue.submit_request([], id="r1", retain=retain_ms / 1000)
     ((_, until),) = lane.client.zrange("{req}:logged", 0, -1, withscores=True)
     assert 0 <= until - lane.number("ended") - retain_ms - later_ms < MINUTE
 

@@ -321,7 +321,7 @@ def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
 ):
     """Its handler waits for a gate that stays closed."""
     with Queue.from_url(redis_url) as queue:
-        request = queue.submit_request([b"0"], lease_s=1)
+        request = queue.submit_request([b"0"], lease=1)
 
         def interrupt() -> None:
             wait_until(lambda: request.progress().held, END_S, why="it is held")

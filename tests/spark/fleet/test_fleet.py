@@ -132,7 +132,7 @@ def test_another_thread_cancels_a_fleet_immediately(
     spark: Any, queue: Queue, redis_client: redis.Redis
 ):
     """Its leases are not lost; a fleet of another name continues."""
-    request = queue.submit_request([b"a"], lease_s=1)
+    request = queue.submit_request([b"a"], lease=1)
     options: dict[str, Any] = {"redis": queue.driver.url, "workers": 1, "max_idle_s": None}
     fleet = InThread(spark, handlers.never, name="nightly", **options)
     wait_until(lambda: request.progress().held, END_S, why="its handler has it")
@@ -182,7 +182,7 @@ def test_a_killed_python_process_loses_nothing(
     spark: Any, queue: Queue, redis_client: redis.Redis, tmp_path: Path
 ):
     """Spark tries its task again; the processes of the killed worker have ended with it."""
-    request = queue.submit_request((b"%d" % i for i in range(5000)), limit=2, lease_s=2)
+    request = queue.submit_request((b"%d" % i for i in range(5000)), limit=2, lease=2)
     url = queue.driver.url
     fleet = InThread(spark, handlers.Gated(tmp_path), redis=url, workers=2, until_idle=True)
     held = wait_until(lambda: list(tmp_path.glob("in-*")), END_S, why="a handler is at the gate")
@@ -204,7 +204,7 @@ def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
     url = queue.driver.url
     fleet = InThread(spark, handlers.Killing(tmp_path, 3), redis=url, workers=2, until_idle=True)
     wait_until(lambda: [*tmp_path.glob("in-*")], END_S, why="one worker is at the gate")
-    killing = queue.submit_request([b"kill"], limit=1, attempts=100, lease_s=1)
+    killing = queue.submit_request([b"kill"], limit=1, attempts=100, lease=1)
     wait_until(lambda: "goes on without a worker" in caplog.text, END_S, why="the other is lost")
     (tmp_path / "open").touch()
     fleet.join(END_S)
@@ -217,7 +217,7 @@ def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
 def test_a_fleet_whose_workers_are_all_lost_raises_one_sentence(
     spark: Any, queue: Queue, tmp_path: Path
 ):
-    request = queue.submit_request([b"kill"], limit=1, attempts=100, lease_s=1)
+    request = queue.submit_request([b"kill"], limit=1, attempts=100, lease=1)
     url, handler = queue.driver.url, handlers.Killing(tmp_path, 3)
     lost = r"all workers of the fleet f were lost \(1\)"
     with pytest.raises(FairlaneError, match=lost) as caught:

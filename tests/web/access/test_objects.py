@@ -15,7 +15,7 @@ from fairlane.errors import RequestExists
 from fairlane.operations.audit_trail import AuditEntry
 from fairlane.operations.schedules import request_id
 from fairlane.operations.webhooks import add_webhook
-from fairlane.options import ON_DUPLICATE
+from fairlane.options_table import BY_NAME
 from fairlane.web import trail
 from fairlane.web.app import DESCRIBED
 from fairlane.web.tokens import SCOPES, all_scopes
@@ -123,8 +123,8 @@ def test_no_right_reaches_an_object_of_another_queue(
         for name in ("foreign", "ended"):
             for scope in ("submit", "admin"):
                 ways: tuple[dict[str, Any], ...] = (
-                    *({"on_duplicate": how, "delay": "1s"} for how in ON_DUPLICATE),
-                    {"on_duplicate": "keep", "window_s": 0},
+                    *({"on_duplicate": how, "delay": "1s"} for how in BY_NAME["on_duplicate"].most),
+                    {"on_duplicate": "keep", "window": 0},
                     {},
                 )
                 for options in ways:
@@ -146,13 +146,13 @@ def test_the_library_replaces_no_request_of_another_queue(
     redis_url: str, redis_client: redis.Redis
 ):
     with Queue.from_url(redis_url, name="other") as other, Queue.from_url(redis_url) as queue:
-        other.submit_request(["a"], id="foreign", retain_s=3_600)
+        other.submit_request(["a"], id="foreign", retain=3_600)
         for is_over in (False, True):
             if is_over:
                 (taken,) = other.take(1)
                 taken.done("its result")
             before = kept(redis_client, "foreign", "other")
-            for how in ON_DUPLICATE:
+            for how in BY_NAME["on_duplicate"].most:
                 with pytest.raises(RequestExists, match="is in queue other"):
                     queue.submit_request(["b"], id="foreign", on_duplicate=how, delay=5)
             with pytest.raises(RequestExists, match="is in queue other"):
@@ -178,7 +178,7 @@ def test_only_operate_replaces_what_another_token_submitted(
         names = ("running", "ended", "of-a-program")
         before = kept(redis_client, *names)
         for name in names:
-            for how in ON_DUPLICATE:
+            for how in BY_NAME["on_duplicate"].most:
                 if how == "keep" and name != "ended":
                     continue
                 new = {"bodies": ["b"], "id": name, "on_duplicate": how, "delay": "9m"}

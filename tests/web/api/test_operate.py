@@ -59,7 +59,7 @@ def test_it_reports_why_a_request_waits_and_how_much_could_start(serving: Servin
 
 
 def test_a_request_is_shown_in_full(serving: Serving):
-    name = submit(serving, bodies=["a"], rate="10/s", burst=3, retain_s=3600, tags=["x"])
+    name = submit(serving, bodies=["a"], rate="10/s", burst=3, retain=3600, tags=["x"])
     found = serving.curl(f"/v1/requests/{name}").json
     assert (found["queue"], found["rates"], found["tags"]) == ("req", ["10/s"], ["x"])
     assert found["opens_ms"] is None

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fairlane.options import RequestOptions
+from fairlane.option_types import RequestOptions
 from fairlane.protocol.request_hash import read
 from fairlane.queue import Queue
 from fairlane.web.schemas import Options
@@ -173,17 +173,17 @@ def test_lines_are_the_same_on_every_way_in(serving: Serving, program: Program, 
 def test_every_option_of_a_request_is_one_over_http(serving: Serving, redis_url: str):
     assert {*Options.__struct_fields__} == {*RequestOptions.__optional_keys__, "id"}
     lines = {"Content-Type": "application/x-ndjson"}
-    path = "/v1/requests?id=b&backoff_s=0.5&backoff_s=60&delay=10m&limit=1"
+    path = "/v1/requests?id=b&backoff=0.5&backoff=60&delay=10m&limit=1"
     assert serving.call("POST", path, b"x", **lines).status == 201
-    submit(serving, bodies=["x"], id="a", backoff_s=[0.5, 60], delay=600, limit=1)
+    submit(serving, bodies=["x"], id="a", backoff=[0.5, 60], delay=600, limit=1)
     with Queue.from_url(redis_url) as queue:
         for name in "ab":
             backoff = queue.driver.run(read(name, "backoff_min", "backoff_max"))
             assert backoff == ["500", "60000"]
             queue.request(name).cancel()
-    for wrong in ([1], [1, 2, 3], 5, ["a", "b"]):
-        answer = serving.call("POST", "/v1/requests", {"bodies": ["x"], "backoff_s": wrong})
-        assert is_problem(answer, 422, "backoff_s")
+    for wrong in ([1], [1, 2, 3], True, -5, ["a", "b"]):
+        answer = serving.call("POST", "/v1/requests", {"bodies": ["x"], "backoff": wrong})
+        assert is_problem(answer, 422, "backoff")
     answer = serving.call("POST", "/v1/requests", b"x", **{"Content-Type": "text/plain"})
     words = "send application/json, application/x-ndjson or multipart/form-data"
     assert is_problem(answer, 415, words)

@@ -87,7 +87,7 @@ def test_a_poison_body_among_many_quick_ones_is_charged_alone(
             os.kill(os.getpid(), signal.SIGKILL)
         return body
 
-    requests = many(queue, 300, attempts=attempts, backoff_s=(0.01, 0.02))
+    requests = many(queue, 300, attempts=attempts, backoff=(0.01, 0.02))
     worker = Worker(queue, handler)
     worker.run(until_idle=True)
     (dead,) = requests.pop(150).results()
@@ -108,7 +108,7 @@ def test_processes_that_are_killed_at_any_time_lose_nothing(queue: Queue, own_fo
             os.kill(os.getpid(), signal.SIGKILL)
         return body
 
-    requests = many(queue, 400, backoff_s=(0, 0))
+    requests = many(queue, 400, backoff=(0, 0))
     Worker(queue, handler).run(until_idle=True)
     check_each(requests, {1, 2})
     assert sum(one.attempt for request in requests for one in request.results()) == 404

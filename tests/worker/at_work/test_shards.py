@@ -75,8 +75,7 @@ def test_a_retry_in_a_shard_is_promoted(queue: Queue, workers: Workers, folder: 
     """The leader reads the delayed tokens of every shard."""
     queue.set_shards(3)
     requests = [
-        queue.submit_request([b"x"], limit=1, backoff_s=(0.001, 0.001), id=f"r{i}")
-        for i in range(6)
+        queue.submit_request([b"x"], limit=1, backoff=(0.001, 0.001), id=f"r{i}") for i in range(6)
     ]
     workers.start("fail_first")
     assert [request.wait(timeout=PATIENCE_S) for request in requests] == ["done"] * 6

@@ -123,7 +123,7 @@ def test_a_worker_that_was_stopped_for_too_long_is_refused(
     queue: Queue, workers: Workers, folder: Folder
 ):
     """Its lease expired, another worker took over, and its late result is not counted."""
-    request = queue.submit_request([b"gate1", b"gate2"], limit=1, lease_s=1)
+    request = queue.submit_request([b"gate1", b"gate2"], limit=1, lease=1)
     first = workers.start("until_cancelled")
     late = folder.wait_noted("began")[0][1]
     assert first.health()["held"] == 1
@@ -156,7 +156,7 @@ def test_a_deaf_handler_keeps_its_lease(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
     """It holds the interpreter lock for 2.5 leases, and is not taken for dead."""
-    request = queue.submit_request([b"2500"], lease_s=1)
+    request = queue.submit_request([b"2500"], lease=1)
     workers.start("deaf")
     workers.start("deaf")
     folder.wait_noted("began")
@@ -176,7 +176,7 @@ def test_a_deaf_handler_keeps_its_lease(
 @ON_SINGLE
 def test_a_cancelled_requests_handler_sees_it(queue: Queue, workers: Workers, folder: Folder):
     """It sees this at the next extension of its lease; its result is not counted."""
-    request = queue.submit_request([b"never"] * 5, limit=1, lease_s=1)
+    request = queue.submit_request([b"never"] * 5, limit=1, lease=1)
     workers.start("until_cancelled")
     folder.wait_noted("began")
     assert not request.cancel()
@@ -192,12 +192,12 @@ def test_a_stop_is_not_taken_for_one_of_the_next_request(
     queue: Queue, workers: Workers, folder: Folder
 ):
     """The fences of two requests are the same numbers: the second handler is not stopped."""
-    first = queue.submit_request([b"never"], limit=1, lease_s=1)
+    first = queue.submit_request([b"never"], limit=1, lease=1)
     workers.start("until_cancelled")
     folder.wait_noted("began")
     first.cancel()
     folder.wait_noted("cancelled")
-    second = queue.submit_request([b"gate"], limit=1, lease_s=1)
+    second = queue.submit_request([b"gate"], limit=1, lease=1)
     folder.wait_noted("began", 2)
     before = time.monotonic()
     wait_until(lambda: folder.noted("passed") or time.monotonic() > before + 0.2, why="a while")

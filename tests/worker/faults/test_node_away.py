@@ -121,7 +121,7 @@ def test_a_permit_whose_node_hung_is_free_before_its_lease_expires(
     noted = len(workers.folder.notes())
     (busy,) = submit_at(queue, cluster, alive, 1)
     wait_until(lambda: len(workers.folder.notes()) > noted, SOON_S, why="the unit is busy")
-    (third,) = submit_at(queue, cluster, hung, 1, lease_s=600)
+    (third,) = submit_at(queue, cluster, hung, 1, lease=600)
     cluster.stop(hung)
     workers.folder.open_gate()
     wait_until(lambda: "put off a token" in running.said(), SOON_S, why="an acquire is given up")

@@ -157,7 +157,7 @@ def test_a_worker_reads_none_of_its_files_once_it_works(
         assert "reap.lua" in loaded
         shutil.rmtree(other / "fairlane")
         bodies = [b"fail", b"die", b"hang", b"extend"]
-        request = queue.submit_request(bodies, lease_s=1.5, backoff_s=(0.01, 0.02))
+        request = queue.submit_request(bodies, lease=1.5, backoff=(0.01, 0.02))
         assert request.wait(timeout=PATIENCE_S) == "done"
         assert [result.body for result in request.results()] == bodies
         assert process.poll() is None

@@ -52,7 +52,7 @@ def submit(queue: Queue, limit: int = 1, **options: Any) -> Request:
     """Submits a request, one body of which is bad."""
     bodies = [b"bad" if i == BAD else b"%d" % i for i in range(40)]
     return queue.submit_request(
-        bodies, limit=limit, attempts=ATTEMPTS, backoff_s=(0.01, 0.02), **options
+        bodies, limit=limit, attempts=ATTEMPTS, backoff=(0.01, 0.02), **options
     )
 
 
@@ -374,7 +374,7 @@ def test_a_handler_that_ignores_every_signal_is_killed_all_the_same(
     queue: Queue, redis_client: redis.Redis
 ):
     """It can't report its stack."""
-    request = submit(queue, time_limit_s=0.5)
+    request = submit(queue, time_limit=0.5)
     Worker(queue, handler_of(ignore_signals)).run(until_idle=True)
     error = check_only_bad_is_dead(request, redis_client, b"timeout")
     assert error == "the handler took longer than its time limit of 0.5 s"
@@ -411,7 +411,7 @@ def test_a_body_that_kills_whole_workers_kills_no_more_than_its_attempts(
     queue: Queue, workers: Workers
 ):
     """One more may die, because the first death may be that of a slice."""
-    request = queue.submit_request([b"poison"], attempts=2, backoff_s=(0.01, 0.01))
+    request = queue.submit_request([b"poison"], attempts=2, backoff=(0.01, 0.01))
     killed = []
     for _ in range(2):
         worker = workers.start("kill_parent")

@@ -20,7 +20,7 @@ def test_what_fails_always_is_dead_with_its_traceback(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
     """It has `attempts`, each no sooner than its backoff allows; the request ends nevertheless."""
-    request = queue.submit_request([b"the body"], attempts=3, backoff_s=(0.1, 10))
+    request = queue.submit_request([b"the body"], attempts=3, backoff=(0.1, 10))
     workers.run("fail")
     failed = [(attempt, int(at) / 1e6) for attempt, at in folder.noted("failed")]
     assert [attempt for attempt, _ in failed] == ["1", "2", "3"]
@@ -46,7 +46,7 @@ def test_a_retry_waits_among_the_delayed_and_is_promoted(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
 ):
     """No unit waits with it: its token is in `delayed` until it is due."""
-    request = queue.submit_request([b"x"], backoff_s=(0.4, 0.4))
+    request = queue.submit_request([b"x"], backoff=(0.4, 0.4))
     worker = workers.start("fail_first", until_idle=True)
     found: Any = wait_until(
         lambda: redis_client.zrange(keys.delayed("req"), 0, -1, withscores=True), why="it sleeps"
@@ -63,7 +63,7 @@ def test_a_retry_waits_among_the_delayed_and_is_promoted(
 
 def test_others_go_on_while_a_retry_waits(queue: Queue, workers: Workers, folder: Folder):
     """Even with one permit, a failed sub-request delays no other."""
-    request = queue.submit_request([b"bad", *[b"good"] * 20], limit=1, backoff_s=(1, 1))
+    request = queue.submit_request([b"bad", *[b"good"] * 20], limit=1, backoff=(1, 1))
     workers.run("fail_bad_first")
     ran = folder.noted("ran")
     assert [index for index, _ in ran[:1] + ran[-1:]] == ["0", "0"]

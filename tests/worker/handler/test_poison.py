@@ -113,7 +113,7 @@ def test_one_poison_body_is_charged_alone(made: Any, attempts: int, queue: Queue
     bodies = [b"%d" % i for i in range(UNITS)]
     bodies[3] = b"poison"
     request = queue.submit_request(
-        bodies, limit=UNITS, attempts=attempts, backoff_s=(0.01, 0.02), lease_s=30
+        bodies, limit=UNITS, attempts=attempts, backoff=(0.01, 0.02), lease=30
     )
     Worker(queue, made(folder), concurrency=UNITS).run(until_idle=True)
     results = list(request.results())
@@ -139,7 +139,7 @@ def test_a_poison_body_in_a_slice_of_a_thousand_ends_alone(queue: Queue, folder:
 
     sizes = [1, 16, 256, 1000]  # as a slice grows
     bodies = [b"poison" if i == 700 else b"%d" % i for i in range(sum(sizes))]
-    request = queue.submit_request(bodies, limit=1, attempts=2, backoff_s=(0.01, 0.02))
+    request = queue.submit_request(bodies, limit=1, attempts=2, backoff=(0.01, 0.02))
     Worker(queue, handler, slice_s=10).run(until_idle=True)
     results = list(request.results())
     assert [result.index for result in results if result.status == "dead"] == [700]

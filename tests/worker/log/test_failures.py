@@ -288,7 +288,7 @@ def test_a_worker_logs_why_its_handler_fails(
         return fail(body)
 
     caplog.set_level(logging.INFO)
-    request = queue.submit_request([b"a"] * 6, limit=6, attempts=2, backoff_s=(0.001, 0.002))
+    request = queue.submit_request([b"a"] * 6, limit=6, attempts=2, backoff=(0.001, 0.002))
     Worker(queue, fail_later if is_async else fail, processes=2).run(until_idle=True)
     said = [message for message in caplog.messages if "ValueError: bad port b'a'" in message]
     assert request.progress().dead == 6

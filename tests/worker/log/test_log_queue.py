@@ -284,10 +284,10 @@ def noisy(queue: Queue, tmp_path: Path) -> Iterator[Noisy]:
 
 def fill(noisy: Noisy, queue: Queue, folder: Folder, client: Any) -> Any:
     """Submits a request whose handler fills the pipe, while the supervisor logs three deaths."""
-    filling = queue.submit_request([b"fill"], lease_s=1)
+    filling = queue.submit_request([b"fill"], lease=1)
     folder.wait_noted("fill")
     wait_until(noisy.is_full, 60, why="the pipe is full")
-    dying = queue.submit_request([b"die"], attempts=4, backoff_s=(0.01, 0.02))
+    dying = queue.submit_request([b"die"], attempts=4, backoff=(0.01, 0.02))
     folder.open_gate("full")
     assert dying.wait(timeout=PATIENCE_S) == "done"
     leases = keys.leases(filling.id)

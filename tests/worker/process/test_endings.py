@@ -224,7 +224,7 @@ def test_until_idle_ends_when_nothing_is_left(queue: Queue, workers: Workers):
 
 def test_until_idle_waits_for_retries(queue: Queue, workers: Workers, folder: Folder):
     """A sub-request that failed once and is due later is not left behind."""
-    request = queue.submit_request(numbers(2), limit=1, backoff_s=(0.05, 0.05))
+    request = queue.submit_request(numbers(2), limit=1, backoff=(0.05, 0.05))
     workers.run("fail_first")
     assert [(result.status, result.attempt) for result in request.results()] == [("done", 2)] * 2
     assert len(folder.noted("ran")) == 4

@@ -58,7 +58,7 @@ def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
 ):
     """The leader stops the request at its next check, which is due at the deadline."""
     workers.start("until_cancelled")
-    request = queue.submit_request([b"never"], limit=1, deadline_s=3)
+    request = queue.submit_request([b"never"], limit=1, deadline=3)
     ends_at = time.monotonic() + 3
     folder.wait_noted("began")
     folder.wait_noted("cancelled")

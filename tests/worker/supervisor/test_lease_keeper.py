@@ -220,7 +220,7 @@ def test_the_leases_of_many_requests_are_extended_on_every_kind_of_server(
     """In a cluster, too, where they are in many slots."""
     board, made = LeaseBoard(20), Queue(driver)
     for i, record in enumerate(board.records):
-        made.submit_request([b"x"], id=f"r{i}", lease_s=3600)
+        made.submit_request([b"x"], id=f"r{i}", lease=3600)
         taken = take_slice(driver)
         assert taken is not None
         record.hold(taken.request_id, taken.k, int(taken.fence), taken.op, 100.0, 30.0)

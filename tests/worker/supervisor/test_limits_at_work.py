@@ -113,7 +113,7 @@ def test_a_sync_handler_is_killed_when_its_time_is_over(
     """Its sub-request is charged with its stack; the request's others are done."""
     caplog.set_level(logging.INFO)
     request = queue.submit_request(
-        bodies(), limit=1, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
+        bodies(), limit=1, attempts=2, backoff=(0.01, 0.02), time_limit=LIMIT_S
     )
     Worker(queue, handler).run(until_idle=True)
     error = check_only_stuck_is_dead(request, 2, redis_client)
@@ -141,7 +141,7 @@ def test_of_several_threads_only_the_one_that_overstays_is_charged(
         spend(0.05)
         return body
 
-    request = queue.submit_request(bodies(40), limit=3, attempts=1, time_limit_s=LIMIT_S)
+    request = queue.submit_request(bodies(40), limit=3, attempts=1, time_limit=LIMIT_S)
     Worker(queue, handler, concurrency=3).run(until_idle=True)
     check_only_stuck_is_dead(request, 1, redis_client)
     began = [index for (index,) in folder.noted("began")]
@@ -162,8 +162,8 @@ def test_a_batch_of_several_is_not_charged_and_its_stuck_body_alone_is(
         return found
 
     request = queue.submit_request(
-        bodies(17), limit=1, attempts=attempts, backoff_s=(0.01, 0.02),
-        time_limit_s=LIMIT_S,
+        bodies(17), limit=1, attempts=attempts, backoff=(0.01, 0.02),
+        time_limit=LIMIT_S,
     )  # fmt: skip
     Worker(queue, handler, slice_s=5).run(until_idle=True)
     check_only_stuck_is_dead(request, attempts, redis_client)
@@ -182,7 +182,7 @@ def test_the_smallest_of_all_limits_applies(given: dict[str, Any], queue: Queue)
     def handler(body: bytes) -> bytes:
         return wait_for_ever(body)
 
-    request = queue.submit_request([b"stuck"], attempts=1, time_limit_s=50)
+    request = queue.submit_request([b"stuck"], attempts=1, time_limit=50)
     Worker(queue, handler, **given).run(until_idle=True)
     (result,) = request.results()
     assert (result.error or "").startswith("the handler took longer than its time limit of 0.2 s")
@@ -190,7 +190,7 @@ def test_the_smallest_of_all_limits_applies(given: dict[str, Any], queue: Queue)
 
 def test_a_handler_that_ends_in_time_is_left_alone(queue: Queue):
     """The limit is for one call, however often it is called."""
-    request = queue.submit_request([b"x"] * 20, limit=1, attempts=1, time_limit_s=0.6)
+    request = queue.submit_request([b"x"] * 20, limit=1, attempts=1, time_limit=0.6)
 
     def handler(body: bytes) -> bytes:
         spend(0.05)
@@ -218,7 +218,7 @@ def test_a_program_that_a_handler_started_ends_with_its_process(
     how: str, queue: Queue, folder: Folder
 ):
     """It was killed, or died of another cause."""
-    request = queue.submit_request([b"x"], attempts=1, time_limit_s=0.3)
+    request = queue.submit_request([b"x"], attempts=1, time_limit=0.3)
     Worker(queue, start_and_hang(folder, how)).run(until_idle=True)
     ((pid,),) = folder.noted("program")
     wait_until(lambda: not is_alive(int(pid)), why="the program is gone")
@@ -247,7 +247,7 @@ def test_a_worker_that_drains_waits_for_a_stuck_handler_no_longer_than_its_limit
     queue: Queue, workers: Workers
 ):
     """The stuck sub-request is charged and waits for its next attempt."""
-    request = queue.submit_request([b"0", b"1"], limit=1, backoff_s=(60, 60))
+    request = queue.submit_request([b"0", b"1"], limit=1, backoff=(60, 60))
     worker = workers.start("hold", time_limit_s=1.0)
     workers.folder.wait_noted("began")
     began = time.monotonic()
@@ -273,7 +273,7 @@ def test_a_killed_process_is_counted_as_a_timeout_and_not_as_a_crash(
     queue: Queue, workers: Workers
 ):
     """The health port counts it; the process is restarted immediately."""
-    request = queue.submit_request([b"0"], attempts=2, backoff_s=(0.01, 0.01), time_limit_s=0.2)
+    request = queue.submit_request([b"0"], attempts=2, backoff=(0.01, 0.01), time_limit=0.2)
     worker = workers.start("hold")
     assert request.wait(timeout=PATIENCE_S) == "done"
     report = worker.wait_health(restarts=2, processes=1)
@@ -316,7 +316,7 @@ async def block(body: bytes) -> bytes:
 def test_an_async_handler_is_cancelled(concurrency: int, queue: Queue, redis_client: redis.Redis):
     """No process is killed for it, and the other tasks of its loop continue."""
     request = queue.submit_request(
-        bodies(40), limit=4, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
+        bodies(40), limit=4, attempts=2, backoff=(0.01, 0.02), time_limit=LIMIT_S
     )
     worker = Worker(queue, await_for_ever, concurrency=concurrency)
     worker.run(until_idle=True)
@@ -331,7 +331,7 @@ def test_an_async_handler_that_cannot_be_cancelled_is_killed(
 ):
     """It happens a moment after its time: the loop may be blocked, the supervisor is not."""
     request = queue.submit_request(
-        bodies(), limit=1, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
+        bodies(), limit=1, attempts=2, backoff=(0.01, 0.02), time_limit=LIMIT_S
     )
     worker = Worker(queue, handler)
     worker.run(until_idle=True)
@@ -354,7 +354,7 @@ def test_of_several_tasks_in_a_loop_that_stands_still_none_is_charged_at_first(
         await spend_async(0.05)
         return body
 
-    request = queue.submit_request(bodies(40), limit=4, attempts=1, time_limit_s=1.5)
+    request = queue.submit_request(bodies(40), limit=4, attempts=1, time_limit=1.5)
     Worker(queue, handler, concurrency=4).run(until_idle=True)
     check_settled_once(request)
     results = list(request.results())
@@ -373,7 +373,7 @@ def test_a_call_left_in_a_thread_does_not_keep_a_worker_from_ending(queue: Queue
             await asyncio.to_thread(threading.Event().wait)
         return body
 
-    request = queue.submit_request(bodies(5), attempts=1, time_limit_s=0.2)
+    request = queue.submit_request(bodies(5), attempts=1, time_limit=0.2)
     Worker(queue, handler).run(until_idle=True)
     assert [result.index for result in request.results() if result.status == "dead"] == [STUCK]
 

@@ -108,7 +108,7 @@ def test_the_lease_of_an_unanswered_acquire_of_a_dead_process_is_released(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
 ):
     """The lease returns uncharged, if it was granted; the token, if no acquire used it."""
-    request = queue.submit_request([b"x"], limit=1, lease_s=30)
+    request = queue.submit_request([b"x"], limit=1, lease=30)
     board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), lease.new_op()
     board.records[0].begin_acquire(token, op)
@@ -202,7 +202,7 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     queue: Queue, redis_client: redis.Redis, executed: str
 ):
     """The hung node continues: its permits must not be idle until the lease expires."""
-    request = queue.submit_request([b"x"], limit=1, lease_s=30)
+    request = queue.submit_request([b"x"], limit=1, lease=30)
     board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), lease.new_op()
     record = board.records[0]
@@ -295,7 +295,7 @@ def test_leases_that_are_not_on_the_board_yet_go_back_immediately(
 ):
     """All units have been granted theirs when the process dies; and none is charged."""
     monkeypatch.setattr(LeaseRecord, "hold", dying(folder, "hold"))
-    request = queue.submit_request([b"%d" % i for i in range(UNITS)], limit=UNITS, lease_s=20)
+    request = queue.submit_request([b"%d" % i for i in range(UNITS)], limit=UNITS, lease=20)
     worker = Worker(queue, echo, concurrency=UNITS)
     worker.run(until_idle=True)
     assert worker._children.crashes == 1

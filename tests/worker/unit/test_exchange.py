@@ -346,7 +346,7 @@ def test_a_process_that_dies_in_it_strands_nothing(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
 ):
     """All leases are released, uncharged; a late call of the dead process takes nothing."""
-    request = queue.submit_request([b"x"] * 6, limit=2, lease_s=30)
+    request = queue.submit_request([b"x"] * 6, limit=2, lease=30)
     board = LeaseBoard(1)
     keeper, record = LeaseKeeper(queue.driver, "req", "w:1", "7", board), board.records[0]
     token = pop_token(queue.driver)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from fairlane.cli.options import open_request, time_ms
+from fairlane.cli.options import open_request
 from fairlane.cli.output import note, write_json, write_line
+from fairlane.cli.request_options import OF_CHANGE, read_options, request_options
 from fairlane.cli.selection import CODES, Wish, change_many, control_options
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from fairlane import Change
+    from fairlane.option_types import ChangeOptions
 
 
 # ------------------------------------------------------------------ pause and resume
@@ -76,43 +78,19 @@ resume = switch("resume", "active", "Let paused requests go on.", "Let the pause
     f"lower limit. Exit code 1: the request has ended. {CODES}",
 )
 @control_options("--at-priority")
-@click.option(
-    "--limit", type=int, metavar="N", help="At most N workers at the same time, 1 to 10000."
-)
-@click.option("--priority", type=int, metavar="P", help="Lane 0 (first) to 99.")
-@click.option(
-    "--deadline", metavar="TIME",
-    help="Nothing starts later than so long from now; 0s = no deadline any more.",
-)  # fmt: skip
-@click.option("--rate", metavar="N/s", help="At most so many start: 100/s, 30/m or 5/h.")
-@click.option("--burst", type=int, metavar="N", help="So many may start together; with --rate.")
-@click.option(
-    "--weight", type=int, metavar="N", help="Each sub-request counts N times at the rate."
-)
-@click.option("--share", type=int, metavar="N", help="Its tenant gets N times the time, 1 to 999.")
-def set_(
-    limit: int | None, priority: int | None, deadline: str | None, rate: str | None,
-    burst: int | None, weight: int | None, share: int | None, **given: Any,
-) -> int:  # fmt: skip
+@request_options(OF_CHANGE, defaults=False)
+def set_(**given: Any) -> int:
     """Change one request or many."""
     from fairlane import Change
 
+    wanted = {option.name: given.pop(option.name) for option in OF_CHANGE}
     wish = Wish.of(**given)
-    if {limit, priority, deadline, rate, burst, weight, share} == {None}:
+    if set(wanted.values()) == {None}:
         raise InvalidArgument(
             "there is nothing to set: give --limit N, --priority P, --deadline TIME, --rate N/s, "
             "--weight N or --share N"
         )
-    seconds = None if deadline is None else time_ms("--deadline", deadline, "0s", "366d") / 1000
-    change = Change.set(
-        limit=limit,
-        priority=priority,
-        deadline_s=seconds,
-        rate=rate,
-        burst=burst,
-        weight=weight,
-        share=share,
-    )
+    change = Change.set(**cast("ChangeOptions", read_options(wanted)))
     return _set(wish, wish.only, change) if wish.only else change_many(change, wish)
 
 

@@ -14,26 +14,21 @@ from fairlane.cli.options import (
     json_option,
     open_queue,
     queue_option,
-    range_ms,
     redis_option,
-    time_limit_ms,
-    time_ms,
 )
 from fairlane.cli.output import note, write_json, write_line, write_styled
 from fairlane.cli.registry import Group
+from fairlane.cli.request_options import OF_SCHEDULE, read_options, request_options
 from fairlane.cli.tables import State, note_unknown, table
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fairlane.operations.schedules import Schedule
 
 SHOWN = 5  # ticks of a schedule
 MISSED = ("skip", "one", "all")
 _WHEN = "%a %Y-%m-%d %H:%M:%S %z"
 _HEAD = ("SCHEDULE", "STATE", "CRON", "TZ", "MISSED", "NEXT")
-_NAMES = {"attempts": int, "limit": int, "priority": int}
 
 
 @click.group("schedule", cls=Group, short_help="Add, list, pause or remove recurring work.")
@@ -43,29 +38,6 @@ def command() -> None:
     The workers of the queue submit it. The id of the request is QUEUE:NAME:TICK, with the tick in
     UTC, as in req:daily:20261224T060000Z. Exit code 3: there is no such schedule.
     """
-
-
-def _request_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of each request; those that are left out have the defaults of `submit`."""
-    options = (
-        click.option("--priority", type=int, metavar="N", help="Lane 0 (first) to 99.  "
-                     f"[default: {settings.DEFAULT_PRIORITY}]"),
-        click.option("--limit", type=int, metavar="N", help="At most so many workers at the same "
-                     f"time.  [default: {settings.DEFAULT_LIMIT}]"),
-        click.option("--attempts", type=int, metavar="N", help="Deliveries of a sub-request until "
-                     f"it is dead.  [default: {settings.DEFAULT_ATTEMPTS}]"),
-        click.option("--backoff", metavar="TIME", help="Pause before another attempt, "
-                     "shortest..longest.  [default: 1s..300s]"),
-        click.option("--retain", metavar="TIME", help="How long results stay after the end.  "
-                     "[default: 24h]"),
-        click.option("--deadline", metavar="TIME", help="A sub-request that has not started so "
-                     "long after its tick was submitted is dead."),
-        click.option("--time-limit", metavar="TIME", help="A handler that takes longer is "
-                     "stopped."),
-    )  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 @command.command("add", short_help="Add a schedule, or change the one of this name.")
@@ -83,14 +55,14 @@ def _request_options(function: Callable[..., Any]) -> Callable[..., Any]:
               help="What is submitted of ticks that were missed; one: the latest.")  # fmt: skip
 @click.option("--most", type=int, default=settings.MISSED_MOST, show_default=True, metavar="N",
               help="The most missed ticks that are submitted by --missed all.")  # fmt: skip
-@_request_options
+@request_options(OF_SCHEDULE)
 @queue_option
 @json_option
 @redis_option
 def add(
     name: str, cron: str, file: str | None, bodies: tuple[str, ...], task: str | None,
     arguments: str | None, tz: str, missed: Any, most: int,
-    queue: str, as_json: bool, redis: str | None, **given: str | int | None,
+    queue: str, as_json: bool, redis: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Add the schedule NAME, or change the one of this name, and print its next tick.
 
@@ -102,7 +74,7 @@ def add(
     from fairlane.operations.schedules import check_schedule_name, define
 
     check_schedule_name(queue, name)
-    options = _options_of(given)
+    options = read_options(given)
     found = _bodies(file, bodies, task, arguments)
     wanted = define(cron=cron, bodies=found, tz=tz, missed=missed, most=most, **options)
     wanted.policy(queue)
@@ -176,21 +148,6 @@ def remove(schedule: str, queue: str, redis: str | None) -> int:
         opened.driver.run(schedules.drop_schedule(queue, schedule))
     write_line("removed")
     return 0
-
-
-def _options_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of submit_request that a person gave. Raises InvalidArgument."""
-    options = {name: given[name] for name in _NAMES if given[name] is not None}
-    if (backoff := given["backoff"]) is not None:
-        low, high = range_ms("--backoff", backoff, "0s", "24h")
-        options["backoff_s"] = (low / 1000, high / 1000)
-    if (retain := given["retain"]) is not None:
-        options["retain_s"] = time_ms("--retain", retain, "10m", "366d") / 1000
-    if (deadline := given["deadline"]) is not None:
-        options["deadline_s"] = time_ms("--deadline", deadline, "1ms", "366d") / 1000
-    if (limit := given["time_limit"]) is not None:
-        options["time_limit_s"] = time_limit_ms(limit) / 1000
-    return options
 
 
 def _bodies(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
@@ -14,12 +14,16 @@ from fairlane.cli.options import (
     json_option,
     open_queue,
     redis_option,
-    time_ms,
     timeout_option,
     timeout_s,
 )
 from fairlane.cli.output import note, write_line
-from fairlane.cli.request_options import read_options, request_options
+from fairlane.cli.request_options import (
+    OF_REQUEST,
+    click_option,
+    read_options,
+    request_options,
+)
 from fairlane.cli.submission import (
     SubmitOptions,
     announce,
@@ -31,20 +35,20 @@ from fairlane.cli.submission import (
 )
 from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, RedisError
+from fairlane.options_table import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlane.cli.input_lines import Look, Source
+    from fairlane.option_types import RequestOptions
     from fairlane.queue import Queue
     from fairlane.request import Request
-
-_WHY = ", as a request without its last lines is given up after an hour"
 
 
 @click.command("submit", short_help="Submit the lines of FILE as one request and print its id.")
 @click.argument("file", metavar="FILE", type=FILE)
-@request_options
+@request_options(OF_REQUEST)
 @click.option(
     "--queue",
     "queues",
@@ -82,12 +86,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
     help="Wait, and write the results to RESULTS in input order; JSON if it ends in .ndjson.",
 )
 @json_option
-@click.option(
-    "--wait-for-room",
-    "room",
-    metavar="TIME",
-    help="How long to wait while Redis or the queue is full, as 10m.  [default: 0s]",
-)
+@click_option(BY_NAME["max_wait"])
 @click.option(
     "--format",
     "form",
@@ -109,7 +108,7 @@ def command(
     up to 1,000 lines and 1 MiB.
     """
     queue = _checked(queues, form, limit, once=once)
-    wish = _read_wish(queue, settings.DEFAULT_LIMIT if limit is None else limit, **given)
+    wish = _read_wish(queue, limit=limit, **given)
     if form == "requests" and wish.out is not None:
         raise InvalidArgument(
             "--out needs --format lines: ask for each request's results with fairlane results ID"
@@ -177,13 +176,13 @@ def _placed(wish: SubmitOptions, queues: tuple[str, ...], first: Queue) -> Itera
 
 
 def _read_wish(
-    queue: str, limit: int, *, room: str | None, xid: str | None, wait: bool, watch: bool,
+    queue: str, *, max_wait: str | None, xid: str | None, wait: bool, watch: bool,
     timeout: str | None, out: str | None, as_json: bool, **given: Any,
 ) -> SubmitOptions:  # fmt: skip
-    from fairlane.options import policy_of
+    from fairlane.options import policy_of, read_option
     from fairlane.protocol.keys import check_name
 
-    options = read_options(limit=limit, **given)
+    options = cast("RequestOptions", read_options(given))
     policy = policy_of(queue, **options)
     if xid is not None:
         check_name("request id", xid)
@@ -192,7 +191,7 @@ def _read_wish(
         raise InvalidArgument("--timeout needs --wait, --watch or --out")
     if out == "-":
         raise InvalidArgument("--out - is not possible: standard output carries the request's id")
-    max_wait_s = 0.0 if room is None else time_ms("--wait-for-room", room, "0s", "40m", _WHY) / 1000
+    max_wait_s = 0.0 if max_wait is None else read_option("max_wait", max_wait, "--max-wait") / 1000
     stop_s = timeout_s(timeout)
     return SubmitOptions(policy, xid, as_json, watch, waits, stop_s, out, max_wait_s, options)
 

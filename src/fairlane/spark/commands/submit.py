@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane import settings
 from fairlane.cli.options import FILE, json_option, queue_option, redis_option
 from fairlane.cli.output import note, write_json, write_line
+from fairlane.cli.request_options import read_options, request_options
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.options_table import BY_NAME
 from fairlane.spark.commands.session import (
     FORMATS,
     StageProgress,
@@ -25,6 +26,7 @@ from fairlane.spark.commands.session import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_OF_ROWS = (BY_NAME["priority"], BY_NAME["limit"])
 _MODES = ("staged", "dedupe", "pipelined")
 
 
@@ -41,14 +43,7 @@ _MODES = ("staged", "dedupe", "pipelined")
 @click.option(
     "--id", "xid", metavar="XID", help="The request's id.  [default: that of --txn, or a new one]"
 )
-@click.option(
-    "--priority", type=int, default=settings.DEFAULT_PRIORITY, show_default=True,
-    help="Lane 0 (first) to 99.",
-)  # fmt: skip
-@click.option(
-    "--limit", type=int, default=settings.DEFAULT_LIMIT, show_default=True,
-    help="At most so many workers at a time.",
-)  # fmt: skip
+@request_options(_OF_ROWS)
 @click.option(
     "--mode", type=click.Choice(_MODES), default="staged", show_default=True,
     help="staged: all or nothing; dedupe: by --id-column; pipelined: workers start immediately.",
@@ -77,13 +72,12 @@ def command(
     Text has a row a line; csv has its columns' names in the first line. Prints the request's id,
     with --key those of all. Exit code 2: nothing was submitted; 5: Redis cannot be used.
     """
-    from fairlane.options import check_limit, check_priority
     from fairlane.protocol.keys import check_name, new_id
 
     if key is not None and xid is not None:
         raise InvalidArgument("--key takes the ids from its column: leave out --id or --key")
-    check_priority(chosen["priority"])
-    check_limit(chosen["limit"])
+    chosen |= {option.name: option.default for option in _OF_ROWS if chosen[option.name] is None}
+    read_options({option.name: chosen[option.name] for option in _OF_ROWS})
     check_name("queue", chosen["queue"])
     if chosen["txn"] is not None:
         check_name("txn", chosen["txn"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument
-from fairlane.options import check_priority
+from fairlane.options import check_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +94,7 @@ def targets_of(text: str) -> Targets:
         key: int | None = None
         if colon:
             try:
-                key = check_priority(int(priority))
+                key = check_option("priority", int(priority))
             except ValueError:
                 raise InvalidArgument(
                     f"{priority!r} is not valid: a priority from 0 to 99 is expected"

@@ -26,7 +26,8 @@ from pyspark.sql.types import (
 from fairlane import settings
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.options import Policy, check_limit, check_priority
+from fairlane.options import Policy, check_option, read_option
+from fairlane.options_table import WHOLE, field_of, options_of
 from fairlane.protocol import keys
 from fairlane.spark.commit import Txn
 from fairlane.spark.options import NO_CATALOG
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType
 
+    from fairlane.options_table import Option
     from fairlane.spark.options import Options
 
 MODES = ("staged", "dedupe", "pipelined")
@@ -228,18 +230,23 @@ def _check_map(kind: MapType, column: str, body_format: str) -> None:
 
 
 def _policy(options: Options) -> Policy:
-    policy: dict[str, Any] = {
-        "priority": options.number("priority", settings.DEFAULT_PRIORITY, 0, keys.LANES - 1),
-        "limit": options.number("limit", settings.DEFAULT_LIMIT, 1, 10_000),
-        "attempts": options.number("attempts", settings.DEFAULT_ATTEMPTS, 1, 100),
-        "lease_ms": _duration(options, "lease", settings.DEFAULT_LEASE_MS),
-        "retain_ms": _duration(options, "retain", settings.DEFAULT_RETAIN_MS),
-        "deadline_ms": _duration(options, "deadline", 0),
-        "time_limit_ms": _duration(options, "timeLimit", 0),
-    }
-    if "backoff" in options:
-        policy["backoff_ms"] = settings.duration_range_ms(options.text("backoff"))
+    policy: dict[str, Any] = {}
+    for option in options_of("sink"):
+        name = spark_name(option)
+        if option.kind == WHOLE:
+            given = options.number(name, option.default, option.least, option.most)
+            policy[option.name] = given
+        elif name in options:
+            policy[field_of(option)] = read_option(
+                option.name, options.text(name), f'option "{name}"'
+            )
     return Policy(queue=options.queue, **policy)
+
+
+def spark_name(option: Option) -> str:
+    """Returns the name of an option among those of Spark: `timeLimit`."""
+    first, *others = option.name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def _duration(options: Options, name: str, default: int) -> int:
@@ -304,9 +311,9 @@ def check_terms(request_id: str, priority: int | None, limit: int | None) -> Non
     """Raises InvalidArgument for a priority or limit out of a column that is out of range."""
     try:
         if priority is not None:
-            check_priority(priority)
+            check_option("priority", priority)
         if limit is not None:
-            check_limit(limit)
+            check_option("limit", limit)
     except InvalidArgument as error:
         raise InvalidArgument(f"request {request_id}: {error}") from None
 

@@ -41,7 +41,7 @@ export const CHANGES = {
     title: "Set the deadline", action: "Set the deadline", done: "The deadline is set",
     field: () => ({ name: "deadline", label: "From now on", placeholder: "2h", hint: "As 90s, 30m, 2h or 1d. Empty: no deadline." }),
     effect: "What has not ended by then becomes dead. Without a deadline it may take as long as it needs.",
-    body: ({ deadline }) => ({ deadline_s: seconds(deadline) }),
+    body: ({ deadline }) => ({ deadline: seconds(deadline) }),
   },
 };
 
