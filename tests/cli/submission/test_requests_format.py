@@ -98,7 +98,9 @@ def test_all_is_checked_before_anything_is_sent(
 ):
     content = SAMPLE + b"\n" + line + b"\n"
     name = program.file(content) if way == "file" else "-"
-    program("submit", name, *WORDS, stdin=content).refused(2, "line 9 of", why)
+    program("submit", name, *WORDS, stdin=b"" if way == "file" else content).refused(
+        2, "line 9 of", why
+    )
     assert redis_client.dbsize() == 0
 
 
