@@ -5,7 +5,6 @@ The tests that docs/seeds.md names must exist, too.
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ WITH_TESTS = ("## Promises", "## What goes wrong")  # whose tables end in a colu
 LEAST_ROWS = 45  # the present number: a row may be added, and none may get lost
 # [test_x.py::test_that_it_is_so](../tests/folder/test_x.py)
 TEST = re.compile(r"\[([^\]\[]+\.py)::(\w+)\]\(([^)]+)\)")
+FUNCTION = re.compile(r"^ *(?:async )?def (\w+)\(", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 
 
@@ -65,13 +65,8 @@ def rows() -> list[Row]:
 
 @cache
 def functions_of(path: Path) -> set[str]:
-    """Returns the tests that a file defines."""
-    tree = ast.parse(path.read_text())
-    return {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    """Returns the tests that a file defines; to parse it takes a hundred times as long."""
+    return set(FUNCTION.findall(path.read_text()))
 
 
 @for_each("named", NAMED)

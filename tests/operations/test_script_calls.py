@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from functools import cache
+import re
 from pathlib import Path
 
 import fairlane
@@ -12,12 +12,16 @@ SRC = Path(fairlane.__file__).parent
 CREATING = {"enqueue", "submit"}  # scripts
 
 
-@cache
+MAY_CALL = re.compile(rf"\bscripts\s*\.\s*(?:{'|'.join(sorted(CREATING))})\b|\bsigned\b")
+
+
 def trees() -> list[tuple[str, ast.Module]]:
-    """Returns each module of the package, by its path, with its nodes."""
+    """Returns each module of the package that may call one, by its path, with its nodes."""
+    texts = {path: path.read_text() for path in sorted(SRC.rglob("*.py"))}
     return [
-        (path.relative_to(SRC).as_posix(), ast.parse(path.read_text()))
-        for path in sorted(SRC.rglob("*.py"))
+        (path.relative_to(SRC).as_posix(), ast.parse(text))
+        for path, text in texts.items()
+        if MAY_CALL.search(text)
     ]
 
 
