@@ -33,7 +33,7 @@ from tests.support.scripts.requests import dump, insert, numbered, once
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.protocol.steps import Operation
@@ -163,12 +163,21 @@ class Twice(Forgetful):
     def _stored(self) -> dict[bytes, Any]:
         """Returns all that is stored, without the notes of repeats."""
         found: dict[bytes, Any] = dict(dump(self.client))
-        for key in found:
-            if self.client.type(key) == b"hash":
-                fields = self.client.hgetall(key)
-                fields.pop(b"repeated", None)
-                found[key] = fields, found[key][1]
+        for key, fields in self._hashes(list(found)):
+            fields.pop(b"repeated", None)
+            found[key] = fields, found[key][1]
         return found
+
+    def _hashes(self, names: list[bytes]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        with self.client.pipeline(transaction=False) as pipeline:
+            for key in names:
+                pipeline.type(key)
+            hashes = [
+                key for key, kind in zip(names, pipeline.execute(), strict=True) if kind == b"hash"
+            ]
+            for key in hashes:
+                pipeline.hgetall(key)
+            yield from zip(hashes, pipeline.execute(), strict=True)
 
     def _note(self, name: str, before: dict[bytes, Any]) -> None:
         after = self._stored()
@@ -298,7 +307,7 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "topic": topic_of(client, driver),
         "kept": sorted(
             part_and_id(key)
-            for key in dump(client)
+            for key in set(client.scan_iter(count=1000))
             # buckets expire by themselves
             if not key.startswith((b"{req}:", b"rate:", b"{lists}:", b"topic:"))
         ),
