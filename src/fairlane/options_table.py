@@ -1,6 +1,6 @@
 """The options of a request: one record for each, as data. Decision 0055 lists what follows from it.
 
-A new option is a record here, a line of lua/v1/lib/create/extras.lua, and what it does.
+A new option is a record here, a line of lua/v1/lib/create.lua, and what it does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Option(NamedTuple):
     `where` names the places, besides single requests in the library, on the command line and over
     HTTP, that have the option: `many` requests of one call; a `task`, and with it each call; only a
     `call` of a task; a `schedule`; a `step` of a flow; `set`, which changes a request; a `sink` of
-    Spark. `stored` is "policy", or the option's line among the extras (lib/create/extras.lua).
+    Spark. `stored` is "policy", or the option's line among the extras (lib/create.lua).
     """
 
     name: str

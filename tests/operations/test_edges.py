@@ -20,8 +20,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a reason that is none": (lambda queue: queue.request("r").cancel(None), "words"),
     "a place in the log": (lambda queue: next(queue.completions("zzz")), "log_id"),
     "a timeout in words": (lambda queue: queue.request("r").wait("3"), "seconds"),
-    "one number of backoff": (lambda queue: queue.submit_request(["a"], backoff=5), "two"),
-    "half a backoff": (lambda queue: queue.submit_request(["a"], backoff=(1,)), "two"),
+    "half a backoff": (
+        lambda queue: queue.submit_request(["a"], backoff=(1,)),
+        "give the shortest and the longest time",
+    ),
     "half a character": (lambda queue: queue.submit_request(["\ud800"]), "not text"),
     "a slice in words": (lambda queue: MADE(queue, bytes.upper, slice_s="3"), "slice"),
     "a queue's name for a queue": (lambda _: MADE("req", bytes.upper), "fairlane.Queue"),

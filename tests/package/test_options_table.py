@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import click
 
-CREATE = lua_folder() / "v1" / "lib" / "create"
+CREATE = lua_folder() / "v1" / "lib" / "create.lua"
 # Lines of the extras that are no options: the product sets them.
 INNER = {"parent", "flow", "feed", "by", "trace"}
 # A value of each option, and what else an option needs.
@@ -158,8 +158,10 @@ def test_the_longest_wait_for_room_is_that_of_a_sink():
 
 
 def test_the_scripts_have_the_numbers_and_the_lines_of_the_table():
-    text = (CREATE / "extras.lua").read_text()
-    patterns = dict(re.findall(r'(\w+) = "(\^[^"]+)"', text))
+    text = CREATE.read_text()
+    table = re.search(r"local patterns = \{(.*?)\}\n", text, re.DOTALL)
+    assert table
+    patterns = dict(re.findall(r'(\w+) = "(\^[^"]+)"', table[1]))
     lines = {option.stored for option in OPTIONS} - {"", "policy"}
     assert patterns.keys() - INNER == lines
     described = set(re.findall(r"^--   (\w+) +\S", text, re.MULTILINE)) | {"start", "share"}
@@ -177,9 +179,8 @@ def test_the_scripts_have_the_numbers_and_the_lines_of_the_table():
     policy = {option.name for option in OPTIONS if option.stored == "policy"}
     numbers = [name.removesuffix("_ms") for name in PACKED["policy"]]
     assert policy == {name.partition("_m")[0] for name in numbers} - {"born", "shards"}
-    checks = (CREATE / "policy.lua").read_text()
     for name in ("priority", "limit"):
-        assert f"is_whole({name}, {BY_NAME[name].least}, {BY_NAME[name].most})" in checks
+        assert f"is_whole({name}, {BY_NAME[name].least}, {BY_NAME[name].most})" in text
 
 
 def test_equal_options_have_the_texts_that_they_always_had(monkeypatch: pytest.MonkeyPatch):

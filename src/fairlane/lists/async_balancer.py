@@ -143,9 +143,7 @@ class AsyncQueueBalancer(AsyncConnected):
         found = await self._driver.run(place(self.names, request_id))
         queue = Queue(self._driver, found.queue)
         try:
-            return await queue.submit_request(
-                bodies, id=request_id, max_wait=max_wait, **options
-            )
+            return await queue.submit_request(bodies, id=request_id, max_wait=max_wait, **options)
         except BaseException:
             with contextlib.suppress(RedisError):  # then it counts until its grace is over
                 await self._driver.run(withdraw(found, request_id))

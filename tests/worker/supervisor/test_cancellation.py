@@ -57,7 +57,7 @@ def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
     queue: Queue, workers: Workers, folder: Folder
 ):
     """The leader stops the request at its next check, which is due at the deadline."""
-    workers.start("until_cancelled")
+    assert workers.start("until_cancelled").id  # it is there before the deadline begins
     request = queue.submit_request([b"never"], limit=1, deadline=3)
     ends_at = time.monotonic() + 3
     folder.wait_noted("began")
