@@ -90,22 +90,30 @@ def redis_server(request: pytest.FixtureRequest, server_of_kind: Callable[[str],
         pytest.skip(str(missing))
 
 
-@pytest.fixture
-def redis_url(request: pytest.FixtureRequest, redis_server: backends.Backend) -> Iterator[str]:
-    """The URL of a clean server, whose keys are checked when the test has ended."""
-    may_all = request.node.get_closest_marker("any_command") is not None
-    with contextlib.closing(redis_server.client()) as client:
-        client.flushall()
-        backends.make_ready(redis_server, client)
-        yield backends.admin_url(redis_server) if may_all else redis_server.url
-        check_world(client)
-
-
-@pytest.fixture
-def redis_client(redis_server: backends.Backend, redis_url: str) -> Iterator[redis.Redis]:
-    """A raw client of the server behind `redis_url`: bytes in, bytes out, no retries."""
+@pytest.fixture(scope="session")
+def raw_client(redis_server: backends.Backend) -> Iterator[Any]:
+    """A raw client for all tests of a server: a connection takes as much CPU as many a test."""
     with contextlib.closing(redis_server.client()) as client:
         yield client
+
+
+@pytest.fixture
+def redis_url(
+    request: pytest.FixtureRequest, redis_server: backends.Backend, raw_client: Any
+) -> Iterator[str]:
+    """The URL of a clean server, whose keys are checked when the test has ended."""
+    may_all = request.node.get_closest_marker("any_command") is not None
+    raw_client.flushall()
+    backends.make_ready(redis_server, raw_client)
+    yield backends.admin_url(redis_server) if may_all else redis_server.url
+    check_world(raw_client)
+
+
+@pytest.fixture
+def redis_client(raw_client: Any, redis_url: str) -> Iterator[Any]:
+    """A raw client of the server behind `redis_url`: bytes in, bytes out, no retries."""
+    yield raw_client
+    backends.leave_one_connection(raw_client)
 
 
 @pytest.fixture

@@ -219,6 +219,12 @@ def every() -> list[Any]:
     ]
 
 
+def leave_one_connection(client: Any) -> None:
+    """Closes what concurrent calls of a test opened: the next test may count connections."""
+    if isinstance(client, redis.Redis) and len(client.connection_pool._available_connections) > 1:
+        client.connection_pool.disconnect()
+
+
 def is_named() -> bool:
     """Returns True if the kinds were chosen by the environment."""
     return bool(os.environ.get(VARIABLE))
