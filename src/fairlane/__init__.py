@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         WorkerRefused,
     )
     from fairlane.flows import FlowRun
-    from fairlane.model import Completion, Progress, Result
     from fairlane.operations.change import Change
     from fairlane.operations.flows import Child, Flow
     from fairlane.operations.new_request import content_id
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from fairlane.operations.schedules import Schedule
     from fairlane.options import RequestOptions, SharedOptions
     from fairlane.queue import Queue, submit_request
+    from fairlane.records import Completion, Progress, Result
     from fairlane.request import OpenRequest, Request
     from fairlane.tasks.app import App, TaskCall
     from fairlane.tasks.chain import chain, group
@@ -66,7 +66,7 @@ _HOMES = {
     "ArgumentsRefused": ".errors",
     "Change": ".operations.change",
     "Child": ".operations.flows",
-    "Completion": ".model",
+    "Completion": ".records",
     "Context": ".worker",
     "DataLost": ".errors",
     "DeadNotFound": ".errors",
@@ -77,7 +77,7 @@ _HOMES = {
     "HandlerNotFound": ".errors",
     "InvalidArgument": ".errors",
     "NotDurable": ".errors",
-    "Progress": ".model",
+    "Progress": ".records",
     "Queue": ".queue",
     "QueueFull": ".errors",
     "ReceiptExpired": ".errors",
@@ -95,7 +95,7 @@ _HOMES = {
     "RequestNotEnded": ".errors",
     "RequestNotFound": ".errors",
     "RequestOptions": ".options",
-    "Result": ".model",
+    "Result": ".records",
     "Retry": ".worker",
     "Schedule": ".operations.schedules",
     "ScheduleNotFound": ".errors",

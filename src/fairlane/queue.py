@@ -21,17 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from fairlane.flows import FlowRun, Flows
-    from fairlane.found import (
-        ChangeReport,
-        Demand,
-        QueueErrors,
-        RequestChoice,
-        RequestFilters,
-        RequestPage,
-        WhyWaiting,
-        WorkerPage,
-    )
-    from fairlane.model import Completion
+    from fairlane.model import RequestChoice, RequestFilters
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
@@ -41,6 +31,15 @@ if TYPE_CHECKING:
     from fairlane.operations.shards import ShardLayout
     from fairlane.operations.take import Taker
     from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.records import (
+        ChangeReport,
+        Completion,
+        Demand,
+        QueueErrors,
+        RequestPage,
+        WhyWaiting,
+        WorkerPage,
+    )
     from fairlane.schedules import Schedules
     from fairlane.taken import Taken
 
@@ -295,7 +294,7 @@ class Queue:
         return self.driver.run(queues.queue_status(self.name))
 
     def list_requests(
-        self, *, limit: int = 100, after: str = "", sort: str = "",
+        self, *, limit: int = 100, after: str | None = None, sort: str = "",
         **wanted: Unpack[RequestFilters],
     ) -> RequestPage:  # fmt: skip
         """Returns a page: unfinished requests, most urgent first, then ended ones, newest first.

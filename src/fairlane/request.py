@@ -10,16 +10,23 @@ from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks
 from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
-from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.model import DeadChoice
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.open_request import Submission
     from fairlane.queue import Queue
+    from fairlane.records import (
+        DeadSubRequest,
+        Progress,
+        RecentLeases,
+        RequestErrors,
+        Result,
+        WhyWaiting,
+    )
 
 
 class Request:

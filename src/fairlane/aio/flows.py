@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fairlane.aio.queue import Queue
-    from fairlane.found import FlowProgress
-    from fairlane.model import Result
+    from fairlane.records import FlowProgress, Result
 
 
 class AsyncFlowRun:

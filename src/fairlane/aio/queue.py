@@ -23,17 +23,7 @@ if TYPE_CHECKING:
     from fairlane.aio.flows import AsyncFlowRun, AsyncFlows
     from fairlane.aio.schedules import AsyncSchedules
     from fairlane.aio.taken import AsyncTaken
-    from fairlane.found import (
-        ChangeReport,
-        Demand,
-        QueueErrors,
-        RequestChoice,
-        RequestFilters,
-        RequestPage,
-        WhyWaiting,
-        WorkerPage,
-    )
-    from fairlane.model import Completion
+    from fairlane.model import RequestChoice, RequestFilters
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
@@ -43,6 +33,15 @@ if TYPE_CHECKING:
     from fairlane.operations.shards import ShardLayout
     from fairlane.operations.take import Taker
     from fairlane.options import RequestOptions, SharedOptions
+    from fairlane.records import (
+        ChangeReport,
+        Completion,
+        Demand,
+        QueueErrors,
+        RequestPage,
+        WhyWaiting,
+        WorkerPage,
+    )
 
 
 class Queue:
@@ -263,7 +262,7 @@ class Queue:
         return await self.driver.run(queues.queue_status(self.name))
 
     async def list_requests(
-        self, *, limit: int = 100, after: str = "", sort: str = "",
+        self, *, limit: int = 100, after: str | None = None, sort: str = "",
         **wanted: Unpack[RequestFilters],
     ) -> RequestPage:  # fmt: skip
         """Returns a page of requests; see fairlane.queue.Queue.list_requests."""

@@ -9,7 +9,7 @@ from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.common.clock import ms_of
 from fairlane.errors import FairlaneError
-from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.model import DeadChoice
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
-    from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.open_request import Submission
     from fairlane.protocol.steps import Operation
+    from fairlane.records import (
+        DeadSubRequest,
+        Progress,
+        RecentLeases,
+        RequestErrors,
+        Result,
+        WhyWaiting,
+    )
     from fairlane.tracing import ClientSpan
 
 

@@ -11,15 +11,15 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.found import ENDED, QueuePage, QueueSummary
+from fairlane.model import ENDED
 from fairlane.operations import backlog
 from fairlane.operations.batching import run_each
 from fairlane.operations.find import (
     invalid_cursor,
     is_number,
     most_urgent,
+    read_counts,
     read_cursor,
-    read_progress,
     write_cursor,
 )
 from fairlane.operations.pause import QueuePause, read_until
@@ -31,6 +31,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
+from fairlane.records import QueuePage, QueueSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +151,7 @@ async def _dead(name: str, newest: list[Any], active: list[bytes]) -> int | None
     """Counts the dead sub-requests of these endings and of these entries of `active`."""
     ids = [one.decode("utf-8", "replace") for one in active]
     rows = await run_each([hmget(one, *_DEAD) for one in ids])
-    count = sum(completion(*entry).dead for entry in newest)
+    count = sum(completion(name, *entry).dead for entry in newest)
     for row in rows:
         if isinstance(row, FairlaneError):
             return None
@@ -251,7 +252,7 @@ async def queue_status(queue: str, most: int = 1000) -> dict[str, Any]:
     )
     beats = beat_ages(replies[0], time_ms(replies[1]))
     active, names, logged, bound = replies[2:]
-    requests = await read_progress((await most_urgent(queue, tokens, names))[:most])
+    requests = await read_counts((await most_urgent(queue, tokens, names))[:most])
     stale = await backlog.count_stale(queue, tokens)
     lanes, delayed = backlog.without_stale(tokens.counts, stale)
     return {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fairlane.model import Progress
+    from fairlane.records import Progress
 
 ATTEMPTS = 3
 BACKOFF_S = (0.1, 1.0)

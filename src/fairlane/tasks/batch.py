@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 
     from fairlane import aio
-    from fairlane.model import DeadSubRequest, Progress, Result
+    from fairlane.records import DeadSubRequest, Progress, Result
     from fairlane.request import Request
     from fairlane.tasks.codec import Codec
     from fairlane.tasks.signature import TaskSignature

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.found import QueueSummary, WorkerState
+    from fairlane.records import QueueSummary, WorkerState
     from fairlane.web.site import Site
 
 

@@ -114,8 +114,10 @@ def test_a_change_cut_off_anywhere_is_repeated(queue: Queue, lane: Lane, name: s
 
 def test_progress_reports_what_was_asked_for(queue: Queue, lane: Lane):
     plain = queue.submit_request(["a"], id="r0").progress()
-    assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (0, 0, 0, 0)
-    assert plain.parent == ""
+    assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (
+        *(None, None, None, 0),
+    )
+    assert plain.parent is None
     given = {"deadline_ms": 60_000, "time_limit_ms": 2_000, "extras": "parent=r0"}
     (token,) = lane.start(1, **given)
     held = lane.take(token)

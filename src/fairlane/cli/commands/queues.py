@@ -12,7 +12,7 @@ from fairlane.cli.output import note, write_json, write_styled
 from fairlane.cli.tables import table
 
 if TYPE_CHECKING:
-    from fairlane.found import QueueSummary
+    from fairlane.records import QueueSummary
 
 _HEAD = ("QUEUE", "WAITING", "REQUESTS", "WORKERS", "ENDED", "DEAD")
 
