@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Completion,
         Demand,
         QueueErrors,
+        QueueStatus,
         RequestPage,
         WhyWaiting,
         WorkerPage,
@@ -287,7 +288,7 @@ class Queue:
             if not endings and not follow:
                 return
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> QueueStatus:
         """Returns tokens by lane, beats of workers, and the 1,000 most urgent requests."""
         from fairlane.operations import queues
 

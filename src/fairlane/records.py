@@ -271,7 +271,7 @@ class QueueSummary:
 
     `waiting` is how many more leases workers could take now; tokens due later are not counted.
     `dead` are the dead sub-requests of up to 100 unfinished requests and of the last 100 endings.
-    A number is None if this user of Redis may not read it. `paused_until` is in ms by the Redis of
+    A number is None if this user of Redis may not read it. `paused_until_ms` is by the Redis of
     the queue; None: the queue is not paused, or until it is resumed.
     """
 
@@ -281,9 +281,39 @@ class QueueSummary:
     workers: int | None = None
     ended: int | None = None
     shards: tuple[int, ...] = ()
-    paused: bool = False
-    paused_until: int | None = None
+    is_paused: bool = False
+    paused_until_ms: int | None = None
     dead: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """A queue now: tokens by lane, workers, and its most urgent unfinished requests.
+
+    `requests` are the 1,000 most urgent ones among those of the first tokens and the first entries
+    of `active`, and `states` counts them; `more` is how many others are unfinished. `lanes` and
+    `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
+    those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
+    `ended` is the length of the completion log. `waiting` is counted only in a queue with a bound,
+    `max_waiting`. `paused_until_ms` None: the queue is not paused, or until it is resumed.
+    """
+
+    queue: str
+    lanes: dict[int, int]
+    delayed: int
+    stale: int
+    shards: tuple[int, ...]
+    workers: tuple[str, ...]
+    beats: dict[str, int]
+    states: dict[str, int]
+    requests: tuple[RequestCounts, ...]
+    more: int
+    ended: int
+    max_waiting: int | None
+    waiting: int | None
+    is_paused: bool
+    paused_until_ms: int | None
+    rate: str | None
 
 
 class QueuePage(NamedTuple):

@@ -217,7 +217,7 @@ def test_the_log_cancel_and_status(run: Callable):
         assert rest == ["r2"]
         assert [c async for c in queue.completions(follow=False)] == []
         status = await queue.status()
-        assert (status["lanes"], status["stale"], status["logged"]) == ({5: 1}, 2, 2)
+        assert (status.lanes, status.stale, status.ended) == ({5: 1}, 2, 2)
         assert await queue.request("r3").state() == "active"
 
     run(body)

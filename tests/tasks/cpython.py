@@ -139,7 +139,7 @@ class OnWorkers(Executor):
 
 def _progress() -> list[Progress]:
     queue = app.queue
-    return [queue.request(one.id).progress() for one in queue.status()["requests"]]
+    return [queue.request(one.id).progress() for one in queue.status().requests]
 
 
 def _task_of(function: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane import settings
 from fairlane.aio.request import Opening, Request
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Completion,
         Demand,
         QueueErrors,
+        QueueStatus,
         RequestPage,
         WhyWaiting,
         WorkerPage,
@@ -255,7 +256,7 @@ class Queue:
             if not endings and not follow:
                 return
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> QueueStatus:
         """Returns counts, workers and unfinished requests; see fairlane.queue.Queue.status."""
         from fairlane.operations import queues
 

@@ -40,15 +40,15 @@ async def flow_progress(run: str) -> FlowProgress:
     place = await place_of(run)
     ids = [request_of(run, number) for number in range(1, place.steps + 1)]
     replies = await run_all(asks_of_progress(ids))
-    found: dict[str, _Read] = {}
+    found: dict[str, _StepRead] = {}
     for one, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
         if detail := detail_of(fields):
-            found[one] = _Read(progress_in(one, detail, held), detail)
+            found[one] = _StepRead(progress_in(one, detail, held), detail)
     steps = [_step(now, found) for now in found.values()]
     return FlowProgress(run, place.flow, steps)
 
 
-class _Read(NamedTuple):
+class _StepRead(NamedTuple):
     progress: Progress
     detail: dict[str, str]
 
@@ -59,7 +59,7 @@ class _Read(NamedTuple):
         return place.step if place else self.progress.id
 
 
-def _step(now: _Read, all_steps: Mapping[str, _Read]) -> StepProgress:
+def _step(now: _StepRead, all_steps: Mapping[str, _StepRead]) -> StepProgress:
     feed = Feed.parse(now.detail.get("feed", ""))
     found = [all_steps[one] for one in feed.sources if one in all_steps] if feed else []
     sources = tuple(one.name for one in found)

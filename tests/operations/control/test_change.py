@@ -34,7 +34,7 @@ def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(queue: Queue, l
     request = queue.submit_request(["a", "b", "c"], id="r1")
     assert request.pause() == "paused"
     assert (request.state(), request.progress().state) == ("paused", "paused")
-    assert [one.state for one in queue.status()["requests"]] == ["paused"]
+    assert [one.state for one in queue.status().requests] == ["paused"]
     assert not request.progress().ended
     assert work_off(lane.driver) == []
     assert request.resume() == "active"

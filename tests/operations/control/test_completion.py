@@ -318,9 +318,9 @@ def test_status_counts_tokens_requests_and_endings(queue: Queue):
     end_three(queue)
     queue.submit_request(numbered(5), id="r4", priority=2)
     status = queue.status()
-    assert status["lanes"] == {2: 3}
-    assert (status["delayed"], status["workers"], status["logged"]) == (0, [], 3)
-    assert [now.id for now in status["requests"]] == ["r4"]
+    assert status.lanes == {2: 3}
+    assert (status.delayed, status.workers, status.ended) == (0, (), 3)
+    assert [now.id for now in status.requests] == ["r4"]
 
 
 @for_each("name", ["", "a b", "a{b}", "x" * 129, "ü", 7, None])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from fairlane.queue import Queue
-    from fairlane.records import Holder, Progress, RequestCounts
+    from fairlane.records import Holder, Progress, QueueStatus, RequestCounts
     from fairlane.request import Request
 
 ROWS = 20  # requests of the table, and workers; --json has up to 1,000
@@ -40,9 +40,9 @@ SHOWN = (
     "stale",
     "delayed",
     "beats",
-    "logged",
+    "ended",
     "max_waiting",
-    "paused",
+    "is_paused",
     "rate",
 )
 
@@ -86,59 +86,57 @@ def _show(look: Callable[[], Frame], *, watch: bool, as_json: bool) -> None:
 
 def _queue_frame(queue: Queue, *, as_json: bool) -> Frame:
     found = queue.status()
-    requests: list[RequestCounts] = found["requests"]
-    is_empty = not any(found[name] for name in SHOWN)
+    is_empty = not any(getattr(found, name) for name in SHOWN)
     words = _in_short(found)
     if as_json:
-        states = Counter(request.state for request in requests)
-        return Frame([], to_json({**found, "states": states}), words)
-    lines = [_nothing(found["queue"])] if is_empty else [*_queue_lines(found)]
+        return Frame([], to_json(found), words)
+    lines = [_nothing(found.queue)] if is_empty else [*_queue_lines(found)]
     return Frame(lines, words, words)
 
 
-def _in_short(found: dict[str, Any]) -> str:
+def _in_short(found: QueueStatus) -> str:
     """Returns a queue on one line."""
     from fairlane.cli.commands.queue import until_words
     from fairlane.common.text import plural
 
-    tokens = _tokens(sum(found["lanes"].values()))
-    workers = plural(len(found["workers"]), "worker")
+    tokens = _tokens(sum(found.lanes.values()))
+    workers = plural(len(found.workers), "worker")
     return (
-        f"queue {found['queue']}: {_states(found)}; {tokens} in lanes, "
-        f"{_tokens(found['delayed'])} delayed; {workers}; {found['logged']:,} ended"
-        + ("; paused " + until_words(found) if found["paused"] else "")
+        f"queue {found.queue}: {_states(found)}; {tokens} in lanes, "
+        f"{_tokens(found.delayed)} delayed; {workers}; {found.ended:,} ended"
+        + ("; paused " + until_words(found.queue, found.paused_until_ms) if found.is_paused else "")
     )
 
 
-def _states(found: dict[str, Any]) -> str:
+def _states(found: QueueStatus) -> str:
     """Returns the requests of a queue by state, and how many others there are."""
-    shown = Counter(map(shown_state, found["requests"]))
+    shown = Counter(map(shown_state, found.requests))
     counts = ", ".join(f"{count:,} {printable(state)}" for state, count in sorted(shown.items()))
-    return (counts or "none") + (f", and {found['more']:,} more" if found["more"] else "")
+    return (counts or "none") + (f", and {found.more:,} more" if found.more else "")
 
 
-def _queue_lines(found: dict[str, Any]) -> Iterator[str]:
+def _queue_lines(found: QueueStatus) -> Iterator[str]:
     from fairlane.cli.commands.queue import as_words, until_words
 
-    lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found["lanes"].items())
-    stale = f"{_tokens(found['stale'])} are left over: workers discard them"
+    lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found.lanes.items())
+    stale = f"{_tokens(found.stale)} are left over: workers discard them"
     rows = [
-        ("queue", found["queue"]),
+        ("queue", found.queue),
         ("requests", _states(found)),
         ("lanes", lanes or "empty"),
-        *([("stale", stale)] if found["stale"] else []),
-        ("delayed", _tokens(found["delayed"])),
+        *([("stale", stale)] if found.stale else []),
+        ("delayed", _tokens(found.delayed)),
         *zip(chain(["workers"], repeat("")), _workers(found), strict=False),
-        ("ended", f"{found['logged']:,} in the log"),
-        *([("waiting", as_words(found))] if found["max_waiting"] else []),
-        *([("paused", until_words(found))] if found["paused"] else []),
-        *([("rate", found["rate"])] if found["rate"] else []),
+        ("ended", f"{found.ended:,} in the log"),
+        *([("waiting", as_words(found.max_waiting, found.waiting))] if found.max_waiting else []),
+        *([("paused", until_words(found.queue, found.paused_until_ms))] if found.is_paused else []),
+        *([("rate", found.rate)] if found.rate else []),
     ]
     for name, value in rows:
         yield row_line(name, value)
-    if found["requests"]:
+    if found.requests:
         yield ""
-        yield from _request_table(found["requests"])
+        yield from _request_table(found.requests)
 
 
 def _nothing(queue: str) -> str:
@@ -151,9 +149,9 @@ def _nothing(queue: str) -> str:
     )
 
 
-def _workers(found: dict[str, Any]) -> list[str]:
+def _workers(found: QueueStatus) -> list[str]:
     """Describes each worker by its last beat, those with a late beat last."""
-    fresh, beats = found["workers"], found["beats"]
+    fresh, beats = found.workers, found.beats
     late = beats.keys() - set(fresh)
     lines = [f"{name}, beat {ago(beats[name])} ago" for name in fresh]
     lines += [f"{name}, no beat for {ago(beats[name])}: stopped or dead" for name in sorted(late)]
