@@ -108,7 +108,7 @@ def held_back(queue: Queue) -> Iterator[Any]:
 def await_workers(queue: Queue, count: int = WORKERS) -> None:
     """Waits until these workers are registered, and a second more for their processes."""
     until = time.monotonic() + 120
-    while len(queue.status()["workers"]) < count:
+    while len(queue.status().workers) < count:
         if time.monotonic() > until:
             raise SystemExit("the workers do not register")
         time.sleep(0.05)

@@ -36,7 +36,7 @@ def cancelled_unless_ended(queue: Queue) -> Iterator[None]:
 
 
 def _cancel_all(queue: Queue) -> None:
-    for unfinished in queue.status()["requests"]:
+    for unfinished in queue.status().requests:
         with contextlib.suppress(FairlaneError):  # it has just ended
             queue.request(unfinished.id).cancel("left by the demo")
 

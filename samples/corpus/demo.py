@@ -148,7 +148,7 @@ def close(requests: tuple[DemoRequest, ...], out: Path) -> None:
 
 
 def ended_ms(request: DemoRequest) -> int:
-    return request.progress.ended_ms if request.progress else 0
+    return (request.progress.ended_ms or 0) if request.progress else 0
 
 
 def write(request: DemoRequest, target: Path) -> None:

@@ -12,7 +12,7 @@ from table import Row
 
 if TYPE_CHECKING:
     from fairlane import Progress, Queue, Request
-    from fairlane.model import Result
+    from fairlane.records import Result
 
 SOME = ("email", "http", "logging", "multiprocessing", "unittest", "urllib", "xml")
 

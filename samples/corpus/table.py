@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fairlane.model import Result
+    from fairlane.records import Result
 
 Interval = tuple[float, float]
 Finding = dict[str, Any]

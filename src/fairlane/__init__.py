@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         WorkerRefused,
     )
     from fairlane.flows import FlowRun
-    from fairlane.model import Completion, Progress, Result
     from fairlane.operations.change import Change
     from fairlane.operations.flows import Child, Flow
     from fairlane.operations.new_request import content_id
@@ -67,7 +66,7 @@ _HOMES = {
     "ArgumentsRefused": ".errors",
     "Change": ".operations.change",
     "Child": ".operations.flows",
-    "Completion": ".model",
+    "Completion": ".records",
     "Context": ".worker",
     "DataLost": ".errors",
     "DeadNotFound": ".errors",
@@ -78,7 +77,7 @@ _HOMES = {
     "HandlerNotFound": ".errors",
     "InvalidArgument": ".errors",
     "NotDurable": ".errors",
-    "Progress": ".model",
+    "Progress": ".records",
     "Queue": ".queue",
     "QueueFull": ".errors",
     "ReceiptExpired": ".errors",

@@ -261,3 +261,10 @@ def type_of(value: object) -> str:
     """Returns the type of a value with its article, as an error names it: `an int`, `a list`."""
     name = type(value).__name__
     return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
+
+
+def not_found(request_id: str) -> RequestNotFound:
+    """Returns the error for an id whose request does not exist, or is no longer kept."""
+    return RequestNotFound(
+        f"there is no request {request_id} (an ended one is kept only for its retention)"
+    )

@@ -15,7 +15,7 @@ from fairlane.common.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.found import FlowProgress, StepProgress
+    from fairlane.records import FlowProgress, StepProgress
 
 
 _WIDTH, _HEIGHT, _GAP, _LEVEL, _MARGIN = 224, 92, 24, 148, 24

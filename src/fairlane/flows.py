@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.found import FlowProgress
-    from fairlane.model import Result
     from fairlane.queue import Queue
+    from fairlane.records import FlowProgress, Result
 
 __all__ = [
     "AsyncSharedState",

@@ -18,9 +18,9 @@ from fairlane.operations.lease import all_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from fairlane.found import Demand
     from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
+    from fairlane.records import Demand
 
 
 # ------------------------------------------------------------------ demand
@@ -145,7 +145,7 @@ class Share:
 
     id: str
     priority: int
-    tenant: str
+    tenant: str | None
     held: int
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane import settings
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
@@ -22,17 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from fairlane.flows import FlowRun, Flows
-    from fairlane.found import (
-        ChangeReport,
-        Demand,
-        QueueErrors,
-        RequestChoice,
-        RequestFilters,
-        RequestPage,
-        WhyWaiting,
-        WorkerPage,
-    )
-    from fairlane.model import Completion
+    from fairlane.model import RequestChoice, RequestFilters
     from fairlane.operations.admission import Bounds
     from fairlane.operations.change import Change, Selection
     from fairlane.operations.flows import Flow
@@ -42,6 +32,16 @@ if TYPE_CHECKING:
     from fairlane.operations.shards import ShardLayout
     from fairlane.operations.take import Taker
     from fairlane.option_types import Duration, RequestOptions, SharedOptions
+    from fairlane.records import (
+        ChangeReport,
+        Completion,
+        Demand,
+        QueueErrors,
+        QueueStatus,
+        RequestPage,
+        WhyWaiting,
+        WorkerPage,
+    )
     from fairlane.schedules import Schedules
     from fairlane.taken import Taken
 
@@ -320,20 +320,20 @@ class Queue:
             if not endings and not follow:
                 return
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> QueueStatus:
         """Returns tokens by lane, beats of workers, and the 1,000 most urgent requests."""
         from fairlane.operations import queues
 
         return self.driver.run(queues.queue_status(self.name))
 
     def list_requests(
-        self, *, limit: int = 100, after: str = "", sort: str = "",
+        self, *, limit: int = 100, after: str | None = None, sort: str = "",
         **wanted: Unpack[RequestFilters],
     ) -> RequestPage:  # fmt: skip
         """Returns a page: unfinished requests, most urgent first, then ended ones, newest first.
 
         `limit` is 1 to 1,000, `after` that of the page before. A page reads a bounded part of the
-        queue: it may be empty though its `after` is not "". `wanted` are those of RequestFilters.
+        queue: it may be empty though its `after` is not None. `wanted` are those of RequestFilters.
         `sort` is priority, submitted, waiting or state, with - in front if it falls.
         Raises InvalidArgument, and TypeError for a wrong filter.
         """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks
 from fairlane.errors import FairlaneError
-from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.model import DeadChoice
 from fairlane.options import read_option
 from fairlane.protocol import keys
 
@@ -18,10 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.open_request import Submission
     from fairlane.option_types import Duration
     from fairlane.queue import Queue
+    from fairlane.records import (
+        DeadSubRequest,
+        Progress,
+        RecentLeases,
+        RequestErrors,
+        Result,
+        WhyWaiting,
+    )
 
 
 class Request:

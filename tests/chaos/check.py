@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.model import Result
     from fairlane.queue import Queue
+    from fairlane.records import Result
     from tests.chaos.evidence.journal import Execution, Journal
     from tests.chaos.faults.fleet import Fleet
     from tests.chaos.producers.load import Load, Submitted

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.errors import RedisUnreachable
-from fairlane.found import Demand
 from fairlane.live import ASKED_S, OLDEST_S, DemandNow, SharedDemand
+from fairlane.records import Demand
 from tests.support.scripts.snapshots import snapshot_of
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
-from fairlane.model import Result
 from fairlane.operations import lease, tokens
 from fairlane.operations import results as results_module
 from fairlane.operations.completion import parse_results, read_entries
 from fairlane.operations.results import InputOrder, flow
 from fairlane.protocol import keys
+from fairlane.records import Result
 from tests.support.both_faces import both_faces
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import (

@@ -21,8 +21,8 @@ from fairlane.errors import (
     RequestNotFound,
     WaitTimeout,
 )
-from fairlane.model import Progress
 from fairlane.queue import Queue
+from fairlane.records import Progress
 from fairlane.spark import ours, queue_udf, udf
 from tests.spark.fleet.fleet_handlers import CROWD
 from tests.support.wait import wait_until
@@ -102,6 +102,7 @@ def test_a_row_that_always_fails_holds_a_query_for_seconds_only(spark: Any, redi
     assert found == [(1, "done", 1), (2, "dead", 3)]
     with Queue.from_url(redis_url) as queue:
         counts = queue.request("r1").progress()
+    assert counts.ended_ms is not None
     assert counts.ended_ms - counts.submitted_ms < 6000
 
 
@@ -167,7 +168,7 @@ def test_cancelled_rows_have_the_status_cancelled(spark: Any, redis_url: str):
 
 
 def test_a_row_without_a_result_is_an_error_when_none_was_cancelled(spark: Any, redis_url: str):
-    counts = Progress("r1", "done", 2, 2, 0, 0, 0, 1, 5, "req")
+    counts = Progress(id="r1", queue="req", state="done", priority=5, total=2, done=2, limit=1)
     rows = spark.createDataFrame([("done",), (None,)], "status string")
     with pytest.raises(Exception, match="request r1 has no result for a row"):
         rows.select(udf._status(counts)).collect()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future as AnyFuture
 
-    from fairlane.model import Progress
+    from fairlane.records import Progress
 
 _MODULE = "tests.tasks.cpython"
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ class OnWorkers(Executor):
 
 def _progress() -> list[Progress]:
     queue = app.queue
-    return [queue.request(one.id).progress() for one in queue.status()["requests"]]
+    return [queue.request(one.id).progress() for one in queue.status().requests]
 
 
 def _task_of(function: Any) -> Any:

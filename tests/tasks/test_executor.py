@@ -94,7 +94,7 @@ def worker(app: App, program: Program) -> Iterator[Callable[[], None]]:
     """A worker of CODE; calling it opens the gate of `slow`."""
     program.file(CODE, "thecode.py")
     running = program.run("worker", "--app", "thecode:app", "--concurrency", "4")
-    wait_until(lambda: app.queue.status()["workers"], 60)
+    wait_until(lambda: app.queue.status().workers, 60)
     yield (program.folder / "go").touch
     (program.folder / "go").touch()
     running.process.send_signal(signal.SIGTERM)
@@ -144,7 +144,7 @@ def test_no_more_workers_than_the_limit_run_its_calls(
     with Executor(app, limit=2) as executor:
         futures = [executor.submit(tasks["slow"], n) for n in range(3)]
         wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2, 20)
-        (request,) = app.queue.status()["requests"]
+        (request,) = app.queue.status().requests
         progress = app.queue.request(request.id).progress()
         assert (progress.held, progress.limit, progress.total) == (2, 2, 3)
         worker()
@@ -180,7 +180,7 @@ def test_a_shutdown_takes_back_the_calls_that_are_sent(app: App, tasks: dict[str
     executor = Executor(app, limit=2)
     if way == "map":
         executor.map(tasks["double"], range(9))
-        wait_until(lambda: app.queue.status()["requests"])
+        wait_until(lambda: app.queue.status().requests)
     else:
         futures = [executor.submit(tasks["double"], n) for n in range(9)]
         wait_until(futures[3].running)
@@ -200,7 +200,7 @@ def test_a_shutdown_lets_the_calls_end_that_a_worker_has_begun(
     futures = [executor.submit(tasks["slow"], n) for n in range(3)]
     wait_until((program.folder / "running-0").exists, 60)
     executor.shutdown(wait=False, cancel_futures=True)
-    wait_until(lambda: app.queue.status()["requests"][0].state == "paused", 60)
+    wait_until(lambda: app.queue.status().requests[0].state == "paused", 60)
     worker()
     executor.shutdown()
     assert [future.cancelled() for future in futures] == [False, True, True]
@@ -216,7 +216,7 @@ def test_a_request_is_sealed_when_nothing_is_left_to_do(
         future = executor.submit(tasks["double"], number)
         run_until_done(app, future)
         assert future.result(20) == 2 * number
-        wait_until(lambda: app.queue.status()["requests"] == [])
+        wait_until(lambda: app.queue.status().requests == ())
     assert len(list(app.queue.completions("0", follow=False))) == 2
     wait_until(lambda: threads() == [])
 
@@ -252,7 +252,7 @@ def test_a_submit_and_a_map_share_the_limit(
         values = executor.map(tasks["slow"], [0, 1])
         futures = [executor.submit(tasks["slow"], n) for n in (2, 3)]
         wait_until(lambda: len(list(program.folder.glob("running-*"))) == 2, 20)
-        (request,) = app.queue.status()["requests"]
+        (request,) = app.queue.status().requests
         progress = app.queue.request(request.id).progress()
         assert (progress.held, progress.limit, progress.total) == (2, 2, 4)
         worker()
@@ -275,8 +275,8 @@ def test_a_request_with_very_many_calls_is_followed_by_another(
 def test_a_cancelled_request_ends_its_futures(app: App, tasks: dict[str, Any]):
     executor = Executor(app)
     future = executor.submit(tasks["double"], 1)
-    wait_until(lambda: app.queue.status()["requests"])
-    (request,) = app.queue.status()["requests"]
+    wait_until(lambda: app.queue.status().requests)
+    (request,) = app.queue.status().requests
     app.queue.request(request.id).cancel("by a test")
     with pytest.raises(TaskCancelled):
         future.result(20)
@@ -291,7 +291,7 @@ def test_calls_without_room_are_refused_and_later_ones_run(app: App, tasks: dict
     executor = Executor(app, limit=9)
     futures = [executor.submit(tasks["double"], n) for n in range(2)]
     wait_until(futures[1].running)
-    wait_until(lambda: app.queue.status()["requests"])
+    wait_until(lambda: app.queue.status().requests)
     full = executor.submit(tasks["double"], 3)
     with pytest.raises(QueueFull):
         full.result(20)
@@ -309,8 +309,8 @@ def test_a_request_stays_open_while_long_calls_run(
     monkeypatch.setattr(settings, "OPEN_MS", 200)
     executor = Executor(app, limit=1)
     future = executor.submit(tasks["double"], 1)
-    wait_until(lambda: app.queue.status()["requests"])
-    (request,) = app.queue.status()["requests"]
+    wait_until(lambda: app.queue.status().requests)
+    (request,) = app.queue.status().requests
     key = keys.request_hash(request.id)
 
     def chunks() -> int:
@@ -429,13 +429,13 @@ def test_a_map_that_cannot_be_called_sends_nothing(app: App, tasks: dict[str, An
     with pytest.raises(ArgumentsRefused, match="argument n of call 2 cannot be"):
         executor.map(tasks["double"], [1, 2, object()])
     executor.shutdown()
-    assert app.queue.status()["requests"] == []
+    assert app.queue.status().requests == ()
 
 
 def test_a_map_has_a_timeout_and_cancels_what_is_not_sent(app: App, tasks: dict[str, Any]):
     executor = Executor(app, limit=2)
     values = executor.map(tasks["double"], range(9), timeout=0)
-    wait_until(lambda: app.queue.status()["requests"])
+    wait_until(lambda: app.queue.status().requests)
     with pytest.raises(TimeoutError):
         next(values)
     executor.shutdown(wait=False)
@@ -465,7 +465,7 @@ def test_only_tasks_of_the_app_can_be_called(app: App, tasks: dict[str, Any], wa
         executor.map(tasks["double"], [1], chunksize=0)
     with pytest.raises(InvalidArgument, match="timeout 'x'"):
         executor.map(tasks["double"], [1], timeout="x")  # type: ignore[arg-type]
-    assert app.queue.status()["requests"] == []
+    assert app.queue.status().requests == ()
 
 
 def test_wrong_options_are_refused(app: App):

@@ -64,7 +64,7 @@ def test_a_map_is_one_request_and_yields_in_input_order(
 ):
     batch = resize.map((f"{n:05}" for n in range(2_500)), width=7)
     assert batch.request.total == 2_500
-    assert len(app.queue.status()["requests"]) == 1
+    assert len(app.queue.status().requests) == 1
     work()
     assert list(batch) == [Size(7, 5)] * 2_500
     assert batch.progress().done == 2_500
@@ -126,7 +126,7 @@ def test_a_bad_argument_writes_nothing(resize: Resize, redis_client: redis.Redis
 def test_an_argument_of_a_late_element_cancels_the_request(app: App, resize: Resize):
     with pytest.raises(ArgumentsRefused, match="argument path of sub-request 1500 cannot"):
         resize.map(object() if n == 1_500 else "a" for n in range(2_000))
-    assert app.queue.status()["requests"] == []
+    assert app.queue.status().requests == ()
 
 
 def test_a_result_of_another_type_is_named(app: App, work: Callable[[], int]):

@@ -120,7 +120,7 @@ def test_a_worker_that_fails_ends_those_of_the_other_queues(program: Program, ap
 
 def wait_registered(apps: dict[str, App]) -> None:
     def are_there() -> bool:
-        return all(app.queue.status()["workers"] for app in apps.values())
+        return all(app.queue.status().workers for app in apps.values())
 
     wait_until(are_there, 60, why="the workers register")
 

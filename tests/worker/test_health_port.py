@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from fairlane.errors import InvalidArgument, WorkerRefused
-from fairlane.found import Demand
+from fairlane.records import Demand
 from fairlane.worker import health_port
 from fairlane.worker.health_port import HealthPort, split_id
 from tests.support.run.for_each import for_each

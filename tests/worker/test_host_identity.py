@@ -142,7 +142,7 @@ def test_a_late_beat_from_another_network_is_no_death(tmp_path: Path):
         request = queue.submit_request([b"x"], attempts=1)
         stopped = start(*before)
         folder.wait_noted("began")
-        (name,) = queue.status()["workers"]
+        (name,) = queue.status().workers
         stopped.send_signal(signal.SIGSTOP)
         start()
         beats = keys.workers(queue.name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.model import Token
-from fairlane.operations.request_state import CallProgress
+from fairlane.records import CallProgress
 from fairlane.worker.board import (
     COUNTS,
     SHARDS_MOST,
@@ -332,7 +332,7 @@ def test_the_progress_of_a_call_is_read_until_its_lease_ends():
     assert board.reported() == []
     board.records[1].report(4, 30, 100)
     board.records[1].report(4, 31, 100)
-    assert board.reported() == [CallProgress("r1", "3", 4, 31, 100)]
+    assert board.reported() == [CallProgress("r1", 3, 4, 31, 100)]
     board.records[1].hold("r1", "3", 8, OP, 100.0, 30.0)
     assert board.reported() == []
 

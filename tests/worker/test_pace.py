@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.operations.request_state import (
-    CallProgress,
     WorkerPace,
     holds_text,
     read_holds,
     read_pace,
     read_release,
 )
+from fairlane.records import CallProgress
 from fairlane.worker.measures import Pace
 from tests.support.run.for_each import for_each
 from tests.support.wait import wait_until
@@ -79,7 +79,7 @@ def test_looks_in_quick_succession_are_one_sample():
 
 
 def test_a_record_has_the_pace_between_the_leases_and_the_calls():
-    calls = [CallProgress("r1", "0", 4, 30, 100)]
+    calls = [CallProgress("r1", 0, 4, 30, 100)]
     text = holds_text(3, WorkerPace(4, 12.5), "0.1.0", calls)
     assert text == "3 leases; 4 units 12.500/s; fairlane 0.1.0; r1#0 4 30/100"
     assert read_pace(text) == WorkerPace(4, 12.5)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.queue import Queue
     from fairlane.drivers.aio import AsyncDriver
-    from fairlane.found import FlowProgress
-    from fairlane.model import Result
+    from fairlane.records import FlowProgress, Result
 
 __all__ = [
     "AsyncFlowRun",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
 from fairlane.errors import FairlaneError
-from fairlane.model import DeadChoice, DeadSubRequest, Progress, Result
+from fairlane.model import DeadChoice
 from fairlane.options import read_option
 from fairlane.protocol import keys
 
@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
-    from fairlane.found import RecentLeases, RequestErrors, WhyWaiting
     from fairlane.operations.open_request import Submission
     from fairlane.option_types import Duration
+    from fairlane.records import (
+        DeadSubRequest,
+        Progress,
+        RecentLeases,
+        RequestErrors,
+        Result,
+        WhyWaiting,
+    )
 
 
 class Request:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane.cli.output import note
 from fairlane.errors import RedisUnreachable, RequestLost, RequestNotFound
@@ -11,12 +11,11 @@ from fairlane.errors import RedisUnreachable, RequestLost, RequestNotFound
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.model import Progress
     from fairlane.queue import Queue
+    from fairlane.records import Progress
     from fairlane.request import Request
 
 DEAD_LIST = "fairlane dead list {}"  # the command that lists the dead sub-requests of a request
-REQUEUED = "requeued:"  # ... and a hash: a field of `req:{id}` (lua/v1/request/claim_dead.lua)
 CHILDREN = 3  # ids of new requests that a sentence names
 
 
@@ -67,16 +66,10 @@ def gone_words(progress: Progress, kept: int) -> str:
     gone = progress.dead - kept
     if gone <= 0:
         return ""
-    ids = children_of(progress)
+    ids = progress.requeued_as
     more = ", ..." if len(ids) > CHILDREN else ""
     how = f"requeued as {', '.join(ids[:CHILDREN])}{more} or dropped" if ids else "dropped"
     return f"{f'{gone:,}' if kept > 0 else 'all'} {how} since"
-
-
-def children_of(progress: Progress) -> list[str]:
-    """Returns the ids of the requests that took over dead sub-requests of an ended one."""
-    found = progress.detail.items()
-    return sorted({value for name, value in found if name.startswith(REQUEUED)})
 
 
 @contextmanager
@@ -124,25 +117,3 @@ def naming_what_goes_on(
     except RedisUnreachable as error:
         next_step = f"when Redis answers, {resume or again}"
         raise RedisUnreachable(f"{error}; {what}: {next_step}") from None
-
-
-def summary(progress: Progress) -> dict[str, Any]:
-    """Returns a request's counts for JSON."""
-    return {
-        "id": progress.id,
-        "state": progress.state,
-        "queue": progress.queue,
-        "priority": progress.priority,
-        "limit": progress.limit,
-        "held": progress.held,
-        "sub_requests": progress.total,
-        "left_out": progress.left_out,
-        "done": progress.done,
-        "dead": progress.dead,
-        "cancelled": progress.cancelled,
-        "left": progress.left,
-        "open": progress.is_open,
-        "reason": progress.reason or None,
-        "submitted_ms": progress.submitted_ms,
-        "ended_ms": progress.ended_ms or None,
-    }

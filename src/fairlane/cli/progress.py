@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fairlane.cli.input_lines import Source
     from fairlane.errors import RedisUnreachable
-    from fairlane.model import Progress
+    from fairlane.records import Progress
     from fairlane.request import Request
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.cli.stall_notice import StallNotice
-    from fairlane.model import Progress, Result
+    from fairlane.records import Progress, Result
     from fairlane.request import Request
 
 

@@ -13,13 +13,13 @@ from fairlane.cli.options import any_or_home_option, json_option, open_queue, re
 from fairlane.cli.output import note, write_json, write_line
 from fairlane.cli.tables import note_unknown
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.found import ENDED, RUNNING, STATE_GROUPS, RequestFilters
+from fairlane.model import ENDED, RUNNING, STATE_GROUPS, RequestFilters
 
 if TYPE_CHECKING:
     from fairlane import Change
-    from fairlane.found import ChangeReport
     from fairlane.operations.change import Selection
     from fairlane.queue import Queue
+    from fairlane.records import ChangeReport
 
 
 # ------------------------------------------------------------------ filters
@@ -200,7 +200,7 @@ def _select(queue: Queue, change: Change, wish: Wish) -> Selection:
 
 def _change(queue: Queue, selected: Selection) -> ChangeReport:
     """Changes the requests; after Ctrl-C or an error it reports how far that came."""
-    from fairlane.found import ChangeReport
+    from fairlane.records import ChangeReport
 
     report = ChangeReport()
     try:

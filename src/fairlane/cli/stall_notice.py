@@ -11,8 +11,8 @@ from fairlane.common import clock
 from fairlane.common.text import exact
 
 if TYPE_CHECKING:
-    from fairlane.model import Progress
     from fairlane.protocol.steps import Operation, Step, T
+    from fairlane.records import Progress
 
 QUIET_S = 5.0  # after so long without progress
 AGAIN_S = 1.5  # a worker is missing if two looks find none: after an outage a heartbeat may be late

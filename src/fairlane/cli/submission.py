@@ -194,7 +194,7 @@ def announce(
     if not wish.as_json:
         write_line(request.id)
         return
-    row = {"id": request.id, "sub_requests": total, "left_out": left_out}
+    row = {"id": request.id, "total": total, "left_out": left_out}
     write_json({**row, "priority": wish.policy.priority, "limit": limit})
 
 

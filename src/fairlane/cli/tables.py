@@ -11,14 +11,12 @@ import click
 from fairlane.cli.durations import ago
 from fairlane.cli.output import note
 from fairlane.common.text import printable
-from fairlane.model import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fairlane.found import FailureGroup
-    from fairlane.model import DeadGroup, Progress
     from fairlane.queue import Queue
+    from fairlane.records import DeadGroup, FailureGroup, RequestCounts
 
 
 # ------------------------------------------------------------------ colours
@@ -200,9 +198,9 @@ def row_line(name: str, value: object, state: str = "") -> str:
     return f"{printable(name):<9} {coloured(state)}{printable(str(value))}"
 
 
-def request_cells(request: Progress | Completion) -> tuple[Cell, ...]:
+def request_cells(request: RequestCounts) -> tuple[Cell, ...]:
     """Returns the cells below REQUESTS; an ended request holds nothing."""
-    permits = "" if isinstance(request, Completion) else f"{request.held}/{request.limit}"
+    permits = "" if request.limit is None else f"{request.held}/{request.limit}"
     dead = f"{request.dead:,}"
     return (
         request.id,
@@ -213,7 +211,7 @@ def request_cells(request: Progress | Completion) -> tuple[Cell, ...]:
     )
 
 
-def age_cells(request: Progress | Completion, now_ms: int) -> tuple[Cell, ...]:
+def age_cells(request: RequestCounts, now_ms: int) -> tuple[Cell, ...]:
     """Returns the cells below AGES."""
     return tuple(
         f"{ago(max(0, now_ms - ms))} ago" if ms else ""
@@ -221,8 +219,6 @@ def age_cells(request: Progress | Completion, now_ms: int) -> tuple[Cell, ...]:
     )
 
 
-def shown_state(request: Progress | Completion) -> str:
+def shown_state(request: RequestCounts) -> str:
     """Returns the state for people: `submitting` while an active request is not complete."""
-    if isinstance(request, Completion) or not request.is_open or request.state != "active":
-        return request.state
-    return "submitting"
+    return "submitting" if request.is_open and request.state == "active" else request.state

@@ -142,7 +142,7 @@ REQUESTS = (
     _falling("WAITING", lambda one: one.waiting, lambda one: count(one.waiting)),
     _falling("DONE", lambda one: one.done, lambda one: count(one.done)),
     _falling("DEAD", lambda one: one.dead, lambda one: count(one.dead)),
-    Column("TENANT", lambda one: one.tenant, lambda one: clipped(one.tenant, 12)),
+    Column("TENANT", lambda one: one.tenant or "", lambda one: clipped(one.tenant or "", 12)),
 )
 WORKERS = (
     Column("WORKER", lambda one: one.id, lambda one: one.id),

@@ -125,7 +125,15 @@ def printable(text: str) -> str:
 
 def as_json(value: Any) -> str:
     """Returns JSON on one line, which means the same and could not command a terminal either."""
-    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=_fields)
     if text.isascii() and "\x7f" not in text:  # JSON has an escape for each C0
         return text
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """Returns the fields of a record (records.py) by name. Raises TypeError for other objects."""
+    try:
+        return {name: getattr(record, name) for name in record.__dataclass_fields__}
+    except AttributeError:
+        raise TypeError(f"{type(record).__name__} is no record") from None

@@ -14,15 +14,15 @@ from fairlane.errors import (
     RequestExists,
     RequestNotEnded,
     RequestNotFound,
+    not_found,
 )
-from fairlane.found import ENDED, RUNNING, ChangeReport
-from fairlane.model import DeadChoice
+from fairlane.model import ENDED, RUNNING, DeadChoice
 from fairlane.operations.batching import call_each, run_all, run_each_or_error
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.find import RequestFilter, filter_of, unfinished
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
-from fairlane.operations.request_state import completion, not_found
+from fairlane.operations.request_state import completion
 from fairlane.operations.requeue import drop_dead, requeue_dead
 from fairlane.operations.tokens import count_stop, reschedule_active, retire_all
 from fairlane.operations.workers import glances
@@ -32,13 +32,13 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Call, Command
+from fairlane.records import ChangeReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
-    from fairlane.found import RequestChoice
-    from fairlane.model import Completion
+    from fairlane.model import RequestChoice
     from fairlane.option_types import ChangeOptions
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.scripts import (
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ResumeReply,
     )
     from fairlane.protocol.steps import Arg, Operation
+    from fairlane.records import Completion
 
 AnyReply = TypeVar("AnyReply", bound="Reply")
 
@@ -316,7 +317,7 @@ async def _ended(queue: str, wanted: RequestFilter, now_ms: int, found: dict[str
     while True:
         log = keys.completed(queue)
         entries = await Command(b"XREVRANGE", log, newest, "-", b"COUNT", _PART)
-        ended = [completion(*entry) for entry in entries]
+        ended = [completion(queue, *entry) for entry in entries]
         asked = [
             one
             for one in ended

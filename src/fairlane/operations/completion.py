@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.text import exact
-from fairlane.errors import DataLost, FairlaneError, InvalidArgument, RequestLost, WaitTimeout
-from fairlane.model import ENDED_STATES, Result
+from fairlane.errors import (
+    DataLost,
+    FairlaneError,
+    InvalidArgument,
+    RequestLost,
+    WaitTimeout,
+    not_found,
+)
+from fairlane.model import ENDED_STATES
 from fairlane.operations.dead_letters import ERROR_DROPPED, error_texts
 from fairlane.operations.durability import confirm_end
-from fairlane.operations.request_state import completion, not_found
+from fairlane.operations.request_state import completion
 from fairlane.operations.workers import unserved
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, read
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Message, Subscribe
+from fairlane.records import Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairlane.model import Completion
+    from fairlane.records import Completion
 
 
 # ------------------------------------------------------------------ completion log
@@ -78,7 +86,7 @@ async def read_completions(queue: str, after: str, block_ms: int) -> list[Comple
             f"endings after {after} may be missing from the completion log of queue {queue}: {why}"
             '; read on from an earlier log_id, or from "0": some endings then come again'
         )
-    return [completion(log_id, fields) for log_id, fields in (reply[0][1] if reply else [])]
+    return [completion(queue, log_id, fields) for log_id, fields in (reply[0][1] if reply else [])]
 
 
 async def last_completion(queue: str) -> str:

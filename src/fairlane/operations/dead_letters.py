@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.text import join_names
-from fairlane.errors import DeadNotFound
-from fairlane.found import FailureGroup, QueueErrors, RequestErrors
-from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
+from fairlane.errors import DeadNotFound, not_found
+from fairlane.model import DeadChoice
 from fairlane.operations.batching import run_all
-from fairlane.operations.request_state import moment, not_found, progress, waiting_retries
+from fairlane.operations.request_state import moment, progress, waiting_retries
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, read
 from fairlane.protocol.steps import Batch, Command
+from fairlane.records import DeadGroup, DeadSubRequest, FailureGroup, QueueErrors, RequestErrors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.histogram import bounds_of, bucket_of
+from fairlane.common.rate import parse_rates
 from fairlane.common.text import format_duration
-from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.found import Demand, Estimate, HeldLease, LanePlace, RecentLeases, SettledLease
+from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
 from fairlane.operations.backlog import DELAYED, MOST_READ, are_queued, read_waiting
 from fairlane.operations.batching import run_all, run_each, run_each_or_error
@@ -17,7 +17,7 @@ from fairlane.operations.completion import is_place, parse_results
 from fairlane.operations.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import opens, parse_queue_rate
-from fairlane.operations.request_state import not_found, number, progress_of
+from fairlane.operations.request_state import detail_of, number, progress_in
 from fairlane.operations.shards import read_shards
 from fairlane.operations.tokens import parse
 from fairlane.operations.workers import LATEST_MS
@@ -25,15 +25,23 @@ from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
+from fairlane.records import (
+    Demand,
+    Estimate,
+    HeldLease,
+    LanePlace,
+    RecentLeases,
+    SettledLease,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.common.rate import Rate
-    from fairlane.found import Cause, WorkerState
-    from fairlane.model import Progress, Token
+    from fairlane.model import Token
     from fairlane.operations.backlog import Waiting
     from fairlane.protocol.request_hash import HeldPermit
+    from fairlane.records import Cause, Progress, WorkerState
 
 
 # ------------------------------------------------------------------ facts
@@ -80,12 +88,14 @@ class RequestFacts(NamedTuple):
     others: list[Other]
     more_others: int
     rates_open_ms: int = 0  # when its rates allow the next start, if they hold it up
+    rates: tuple[Rate, ...] = ()
+    feed: str = ""  # what feeds it, as its hash has it
     circle: tuple[str, ...] = ()  # requests that wait for each other, one of which holds it up
 
     @property
     def is_gate_open(self) -> bool:
         """Returns True if neither a delay, a rate nor other requests keep it from starting."""
-        return self.progress.opens_ms <= self.now_ms
+        return (self.progress.opens_ms or 0) <= self.now_ms
 
     @property
     def ready(self) -> int:
@@ -137,39 +147,42 @@ async def read_request(request_id: str) -> RequestFacts | None:
             Command(b"TIME"),
         ]
     )
-    progress = progress_of(request_id, fields, held)
-    if progress is None:
+    detail = detail_of(fields)
+    if not detail:
         return None
+    progress = progress_in(request_id, detail, held)
     now_ms = time_ms(time)
     next_due_ms = int(float(first[1])) if first else 0
     due = 0
     if first and next_due_ms <= now_ms:
         due = await Command(b"ZCOUNT", retries, b"-inf", now_ms)
-    mode, lives = read_lives(progress.detail.get("after", ""))
+    rates = parse_rates(detail.get("rates", ""))
+    mode, lives = read_lives(detail.get("after", ""))
     is_held_back = bool(mode) and progress.opens_ms == NEVER_MS
     left = [life for life in lives if not life.is_over] if is_held_back else []
-    detail = progress.detail
-    waits = waiting_lives(progress.state, str(progress.opens_ms), detail.get("after", ""))
+    waits = waiting_lives(progress.state, str(progress.opens_ms or 0), detail.get("after", ""))
     return RequestFacts(
         progress=progress,
         now_ms=now_ms,
-        fresh=number(progress.detail, "fresh"),
+        rates=rates,
+        feed=detail.get("feed", ""),
+        fresh=progress.waiting,
         retries=waiting,
         due=due,
         next_due_ms=next_due_ms,
-        last_chunk_ms=number(progress.detail, "last_ms"),
+        last_chunk_ms=number(detail, "last_ms"),
         holders=await read_holders(request_id, permits),
         after=mode if is_held_back else "",
         others=await _others(left[:_MOST_OTHERS]),
         more_others=max(0, len(left) - _MOST_OTHERS),
-        rates_open_ms=await _rates_open(progress, now_ms),
+        rates_open_ms=await _rates_open(progress, rates, now_ms),
         circle=await _circle({request_id: waits}) if waits else (),
     )
 
 
-async def _rates_open(progress: Progress, now_ms: int) -> int:
+async def _rates_open(progress: Progress, rates: Sequence[Rate], now_ms: int) -> int:
     latest = 0
-    for rate in progress.rates if progress.is_rate_limited else ():
+    for rate in rates if progress.is_rate_limited else ():
         latest = max(latest, await opens(rate, now_ms, progress.id))
     return latest
 
@@ -502,7 +515,7 @@ def estimate(
     queue_rate: Rate | None = None,
 ) -> Estimate:
     """Returns when the request starts and ends; see Estimate for what is None."""
-    rates = [*facts.progress.rates, *([queue_rate] if queue_rate is not None else [])]
+    rates = [*facts.rates, *([queue_rate] if queue_rate is not None else [])]
     for cause in causes:
         if cause.kind in _OPEN_ENDED or (cause.kind == "queue" and not cause.until_ms):
             what = _OPEN_ENDED.get(cause.kind, "a queue that is paused until it is resumed")
@@ -516,7 +529,7 @@ def estimate(
         shown = format_duration(round(oldest_s * 1000))
         why_not = f"a worker has held a part of it for {shown}, longer than calls took so far"
         return Estimate(0, None, capacity.per_s, capacity.units, why_not)
-    opens_s = max([0, *(cause.until_ms - facts.now_ms for cause in causes)]) / 1000
+    opens_s = max([0, *((cause.until_ms or 0) - facts.now_ms for cause in causes)]) / 1000
     wait_s = 0.0 if near is None else _wait_s(near, capacity, rivals)
     starts_s = max(opens_s, wait_s)
     is_started = facts.progress.held > 0

@@ -14,22 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane.common.clock import ms_of
 from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument
-from fairlane.found import (
-    ENDED,
-    RUNNING,
-    STATE_GROUPS,
-    RequestFilters,
-    RequestPage,
-    WorkerPage,
-    WorkerState,
-)
-from fairlane.model import ENDED_STATES, Completion
+from fairlane.model import ENDED, ENDED_STATES, RUNNING, STATE_GROUPS, RequestFilters
 from fairlane.operations import backlog
 from fairlane.operations.batching import run_all
 from fairlane.operations.completion import has_entries_before
 from fairlane.operations.request_state import (
     completion,
-    progress_of,
+    counts_of,
     read_holds,
     read_pace,
     read_release,
@@ -42,12 +33,18 @@ from fairlane.protocol.keys import check_name
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
+from fairlane.records import (
+    Completion,
+    RequestCounts,
+    RequestPage,
+    WorkerPage,
+    WorkerState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from fairlane.model import Progress
     from fairlane.operations.backlog import Waiting
 
 
@@ -244,7 +241,7 @@ class _Place(NamedTuple):
 class _Part(NamedTuple):
     """What one part of the list gave, where the next one begins, and how much it cost."""
 
-    found: list[Progress | Completion]
+    found: list[RequestCounts]
     next: _Place | None
     read: int
 
@@ -275,9 +272,9 @@ class _Search(NamedTuple):
 
 
 async def list_requests(
-    queue: str, wanted: RequestFilter, limit: int = 100, after: str = "", sort: str = ""
+    queue: str, wanted: RequestFilter, limit: int = 100, after: str | None = None, sort: str = ""
 ) -> RequestPage:
-    """Returns the page behind `after` ("" = the first), at most `limit` (1 to 1,000) requests.
+    """Returns the page behind `after` (None = the first), at most `limit` (1 to 1,000) requests.
 
     Raises InvalidArgument for a limit, an order or a cursor that is not valid.
     """
@@ -296,7 +293,7 @@ async def list_requests(
     if place is None:
         running = _URGENT if is_small or not sort else _WALK
         place = _Place(running if wanted.wants_any(RUNNING) else _ENDED)
-    found: list[Progress | Completion] = []
+    found: list[RequestCounts] = []
     left = backlog.MOST_READ
     while place is not None and left > 0 and len(found) < limit:
         part = await _SECTIONS[place.section](search, place, limit - len(found))
@@ -306,18 +303,14 @@ async def list_requests(
         not sort or logged <= _PART or not wanted.wants_any(ENDED)
     )
     rows = _without_earlier(found)
-    rest = _write_place(place, queue, sort) if place else ""
+    rest = _write_place(place, queue, sort) if place else None
     return RequestPage(rows, rest, search.now_ms, is_sorted)
 
 
-def _without_earlier(found: list[Progress | Completion]) -> list[Progress | Completion]:
+def _without_earlier(found: list[RequestCounts]) -> list[RequestCounts]:
     """Leaves out the running row of a request that ended while the page was read."""
-    over = {(one.id, one.submitted_ms) for one in found if isinstance(one, Completion)}
-    return [
-        one
-        for one in found
-        if isinstance(one, Completion) or (one.id, one.submitted_ms) not in over
-    ]
+    over = {(one.id, one.submitted_ms) for one in found if one.log_id}
+    return [one for one in found if one.log_id or (one.id, one.submitted_ms) not in over]
 
 
 def check_page(limit: object) -> None:
@@ -363,13 +356,13 @@ async def _chosen(
     if len(listed) > room:
         listed = listed[:room]
         behind = place._replace(behind=key(listed[-1]))
-    return _Part([*await read_progress(listed)], behind, max(1, len(rows)))
+    return _Part([*await read_counts(listed)], behind, max(1, len(rows)))
 
 
 async def _ended(search: _Search, place: _Place, room: int) -> _Part:
     """Lists the requests of one part of the completion log, the newest first or in the order."""
     entries = await _log_part(search, place)
-    ended = [completion(*entry) for entry in entries]
+    ended = [completion(search.queue, *entry) for entry in entries]
     end = None if len(entries) < _PART else _Place(_ENDED, log_id=ended[-1].log_id)
     rows, key = ended, search.order.key
     if search.order.sort:
@@ -392,7 +385,7 @@ async def _ended(search: _Search, place: _Place, room: int) -> _Part:
             found.append(one)
     if labels is None:
         labels = await _labels(found)
-    listed: list[Progress | Completion] = [_with(one, *labels.get(one.log_id, ())) for one in found]
+    listed: list[RequestCounts] = [_row(one, *labels.get(one.log_id, ())) for one in found]
     return _Part(listed, end, max(1, len(entries)))
 
 
@@ -417,8 +410,9 @@ async def _labels(ended: list[Completion]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _with(one: Completion, tags: str = "", tenant: str = "") -> Completion:
-    return replace(one, tags=tuple(filter(None, tags.split(","))), tenant=tenant)
+def _row(one: Completion, tags: str = "", tenant: str = "") -> Completion:
+    """Returns an ended request as a list shows it, with the labels that it had."""
+    return replace(one, tags=tuple(filter(None, tags.split(","))), tenant=tenant or None)
 
 
 _SECTIONS = {_URGENT: _urgent, _WALK: _walk, _ENDED: _ended}
@@ -532,11 +526,11 @@ async def unfinished(queue: str, ids: Sequence[str], unretired: frozenset[str]) 
     return sorted(found)
 
 
-async def read_progress(rows: Iterable[Unfinished]) -> list[Progress]:
+async def read_counts(rows: Iterable[Unfinished]) -> list[RequestCounts]:
     """Returns the counts of these requests in their order, without those that are gone."""
     ids = [row.id for row in rows]
     hashes = await run_all([Command(b"HGETALL", keys.request_hash(name)) for name in ids])
-    counts = (progress_of(name, fields, 0) for name, fields in zip(ids, hashes, strict=True))
+    counts = (counts_of(name, reply, 0) for name, reply in zip(ids, hashes, strict=True))
     found = [one for one in counts if one is not None]
     # While all that is left waits for its first delivery, no lease has any.
     busy = [one.id for one in found if one.state != "active" or one.left > one.waiting]

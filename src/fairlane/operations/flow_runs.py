@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.found import FlowProgress, StepProgress
 from fairlane.operations.batching import run_all
 from fairlane.operations.completion import state, wait
 from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
 from fairlane.operations.flows import FLOW_TAG, property_tags
 from fairlane.operations.hand_over import DEAD, Feed, Place, cancel_flow, request_of, run_of
-from fairlane.operations.request_state import asks_of_progress, progress_of
+from fairlane.operations.request_state import asks_of_progress, detail_of, progress_in
 from fairlane.options import check_whole
 from fairlane.protocol.request_hash import hmget, parse_fields, read
+from fairlane.records import FlowProgress, StepProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fairlane.model import Progress
+    from fairlane.records import Progress
 
 
 _PAGES = 20  # of requests that one search reads
@@ -40,24 +40,30 @@ async def flow_progress(run: str) -> FlowProgress:
     place = await place_of(run)
     ids = [request_of(run, number) for number in range(1, place.steps + 1)]
     replies = await run_all(asks_of_progress(ids))
-    found: dict[str, Progress] = {}
+    found: dict[str, _StepRead] = {}
     for one, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
-        now = progress_of(one, fields, held)
-        if now is not None:
-            found[one] = now
+        if detail := detail_of(fields):
+            found[one] = _StepRead(progress_in(one, detail, held), detail)
     steps = [_step(now, found) for now in found.values()]
     return FlowProgress(run, place.flow, steps)
 
 
-def _step(now: Progress, all_steps: Mapping[str, Progress]) -> StepProgress:
+class _StepRead(NamedTuple):
+    progress: Progress
+    detail: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """Returns the name of the step."""
+        place = Place.parse(self.detail.get("flow", ""))
+        return place.step if place else self.progress.id
+
+
+def _step(now: _StepRead, all_steps: Mapping[str, _StepRead]) -> StepProgress:
     feed = Feed.parse(now.detail.get("feed", ""))
     found = [all_steps[one] for one in feed.sources if one in all_steps] if feed else []
-    return StepProgress(_name(now), tuple(map(_name, found)), bool(feed and feed.kind == DEAD), now)
-
-
-def _name(now: Progress) -> str:
-    place = Place.parse(now.detail.get("flow", ""))
-    return place.step if place else now.id
+    sources = tuple(one.name for one in found)
+    return StepProgress(now.name, sources, bool(feed and feed.kind == DEAD), now.progress)
 
 
 async def flow_state(run: str) -> str:
@@ -117,7 +123,8 @@ async def find_flows(
     in a queue of many thousand requests some may be missing. Raises InvalidArgument.
     """
     check_whole("most", limit, 1, MOST_LISTED)
-    found, after = dict[str, str](), ""
+    found: dict[str, str] = {}
+    after: str | None = None
     for _ in range(_PAGES):
         page = await flow_page(queue, properties, flow, limit - len(found), after)
         found |= page.runs
@@ -128,14 +135,14 @@ async def find_flows(
 
 
 class FlowPage(NamedTuple):
-    """Runs with the states of their first steps; `after` continues behind them, "" at the end."""
+    """Runs with the states of their first steps; `after` continues behind them, None at the end."""
 
     runs: dict[str, str]
-    after: str
+    after: str | None
 
 
 async def flow_page(
-    queue: str, properties: Mapping[str, object], flow: str, limit: int, after: str
+    queue: str, properties: Mapping[str, object], flow: str, limit: int, after: str | None
 ) -> FlowPage:
     """Returns the runs with all these properties in one page of the queue's requests.
 

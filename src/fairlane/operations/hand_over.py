@@ -35,9 +35,9 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fairlane.model import Result
     from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call
+    from fairlane.records import Result
 
 AnyReply = TypeVar("AnyReply", bound="Reply")
 

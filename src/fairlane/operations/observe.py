@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError
-from fairlane.found import Demand
 from fairlane.model import ENDED_STATES
 from fairlane.operations.backlog import count_stale, read_waiting, without_stale
 from fairlane.operations.batching import run_all
@@ -26,47 +25,20 @@ from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import read_info, release, time_ms
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
+from fairlane.records import Demand, RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.common.rate import Rate
-    from fairlane.found import WorkerPage, WorkerState
     from fairlane.operations.backlog import Waiting
     from fairlane.operations.estimate import OpenFields
     from fairlane.operations.lease import Measured
+    from fairlane.records import WorkerPage, WorkerState
 
 
 # ------------------------------------------------------------------ model
 # The parts of a snapshot of a queue. All times are in ms by the Redis of the queue.
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSample:
-    """The counts of one unfinished request.
-
-    `waiting` sub-requests wait for their first delivery, `left` are neither done nor dead.
-    `held` is how many of its `limit` permits are held. It starts nothing before `opens_ms`.
-    """
-
-    id: str
-    priority: int
-    state: str
-    submitted_ms: int
-    total: int
-    done: int
-    dead: int
-    left: int
-    waiting: int
-    held: int
-    limit: int
-    opens_ms: int
-    tenant: str
-    tags: tuple[str, ...]
-
-    def is_waiting(self, now_ms: int) -> bool:
-        """Returns True if sub-requests wait that may start now."""
-        return self.state == "active" and self.waiting > 0 and self.opens_ms <= now_ms
 
 
 @dataclass(slots=True)
@@ -74,7 +46,7 @@ class LaneSample:
     """One priority: its tokens, and the sums of the requests that were read.
 
     `tokens` is how many more leases workers could take. All requests are read if the snapshot is
-    exact. `waiting`, `held` and `dead` are as in RequestSample.
+    exact. `waiting`, `held` and `dead` are as in RequestCounts.
     """
 
     priority: int
@@ -84,7 +56,7 @@ class LaneSample:
     held: int = 0
     dead: int = 0
 
-    def add(self, one: RequestSample) -> None:
+    def add(self, one: RequestCounts) -> None:
         """Adds the counts of a request."""
         self.requests += 1
         self.waiting += one.waiting
@@ -170,8 +142,8 @@ class Snapshot:
     lanes: list[LaneSample]
     delayed: int
     stale: int
-    requests: list[RequestSample]
-    oldest: RequestSample | None
+    requests: list[RequestCounts]
+    oldest: RequestCounts | None
     demand: Demand
     rate: str | None
     max_waiting: int | None
@@ -188,7 +160,8 @@ class Snapshot:
         found: dict[str, int] = {}
         for one in self.requests:
             if one.held:
-                found[one.tenant] = found.get(one.tenant, 0) + one.held
+                tenant = one.tenant or ""
+                found[tenant] = found.get(tenant, 0) + one.held
         return found
 
 
@@ -210,7 +183,7 @@ _FIELDS = (*FIELDS, "priority", "born", "cancelled", "tenant", "tags")
 class Sample(NamedTuple):
     """The requests that were read, and the same as the demand is computed from."""
 
-    requests: list[RequestSample]
+    requests: list[RequestCounts]
     fields: list[OpenFields]
 
 
@@ -253,28 +226,30 @@ async def _read(queue: str, ids: Sequence[str]) -> Sample:
     return Sample(requests, both)
 
 
-def _request(row: OpenFields) -> RequestSample:
+def _request(row: OpenFields) -> RequestCounts:
     name, fields, held = row
 
     def number(field: str) -> int:
         return int(fields[field] or 0)
 
     settled = number("done") + number("dead") + number("cancelled")
-    return RequestSample(
+    return RequestCounts(
         id=name,
-        priority=number("priority"),
+        queue=fields["queue"],
         state=fields["state"],
-        submitted_ms=number("born"),
+        priority=number("priority"),
         total=number("total"),
         done=number("done"),
         dead=number("dead"),
+        cancelled=number("cancelled"),
         left=max(0, number("total") - settled),
         waiting=number("fresh"),
         held=held,
         limit=number("limit"),
-        opens_ms=number("opens"),
-        tenant=fields["tenant"],
+        submitted_ms=number("born"),
+        opens_ms=number("opens") or None,
         tags=tuple(filter(None, fields["tags"].split(","))),
+        tenant=fields["tenant"] or None,
     )
 
 
@@ -415,16 +390,16 @@ async def _demand(counted: Demand, sample: Sample, now_ms: int, rate: Rate | Non
     return found._replace(demand=0 if found.is_paused else bounded(found.demand, rate))
 
 
-def _lanes(tokens: Mapping[int, int], requests: Iterable[RequestSample]) -> list[LaneSample]:
+def _lanes(tokens: Mapping[int, int], requests: Iterable[RequestCounts]) -> list[LaneSample]:
     found = {lane: LaneSample(lane, count) for lane, count in tokens.items()}
     for one in requests:
         found.setdefault(one.priority, LaneSample(one.priority)).add(one)
     return [found[lane] for lane in sorted(found)]
 
 
-def _oldest(requests: Iterable[RequestSample], now_ms: int) -> RequestSample | None:
+def _oldest(requests: Iterable[RequestCounts], now_ms: int) -> RequestCounts | None:
     """Returns the request that was submitted first among those with something to start now."""
-    waiting = (one for one in requests if one.is_waiting(now_ms))
+    waiting = (one for one in requests if one.may_start(now_ms))
     return min(waiting, key=lambda one: one.submitted_ms, default=None)
 
 

@@ -7,19 +7,20 @@ costs up to 101 short commands for each of its shards, and up to 106 more, 100 i
 
 from __future__ import annotations
 
+from collections import Counter
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.found import ENDED, QueuePage, QueueSummary
+from fairlane.model import ENDED
 from fairlane.operations import backlog
 from fairlane.operations.batching import run_each
 from fairlane.operations.find import (
     invalid_cursor,
     is_number,
     most_urgent,
+    read_counts,
     read_cursor,
-    read_progress,
     write_cursor,
 )
 from fairlane.operations.pause import QueuePause, read_until
@@ -31,10 +32,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+from fairlane.records import QueuePage, QueueStatus, QueueSummary
 
 MOST_KEYS = 1_000_000  # keys that one page looks at, in all
 MOST_NAMED = 100_000  # keys that are looked at for names like a mistyped one
@@ -150,7 +148,7 @@ async def _dead(name: str, newest: list[Any], active: list[bytes]) -> int | None
     """Counts the dead sub-requests of these endings and of these entries of `active`."""
     ids = [one.decode("utf-8", "replace") for one in active]
     rows = await run_each([hmget(one, *_DEAD) for one in ids])
-    count = sum(completion(*entry).dead for entry in newest)
+    count = sum(completion(name, *entry).dead for entry in newest)
     for row in rows:
         if isinstance(row, FairlaneError):
             return None
@@ -227,16 +225,8 @@ async def similar_queues(queue: str) -> tuple[list[str], list[str]]:
 _CONF = (b"max_waiting", b"waiting", b"paused_until", b"rate")
 
 
-async def queue_status(queue: str, most: int = 1000) -> dict[str, Any]:
-    """Returns counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
-
-    `requests` are the `most` most urgent ones among those of the first MOST_READ tokens and the
-    first MOST_READ entries of `active`; `more` is how many others are unfinished. `lanes` and
-    `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
-    those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
-    `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None. `rate` is
-    the queue's. `paused_until` is in ms by its Redis; None: not paused, or until it is resumed.
-    """
+async def queue_status(queue: str, max_requests: int = 1000) -> QueueStatus:
+    """Returns a queue now. Raises RedisError."""
     spread = await read_shards(queue)
     tokens = await backlog.read_waiting(queue, spread.served)
     replies = await Batch(
@@ -251,33 +241,27 @@ async def queue_status(queue: str, most: int = 1000) -> dict[str, Any]:
     )
     beats = beat_ages(replies[0], time_ms(replies[1]))
     active, names, logged, bound = replies[2:]
-    requests = await read_progress((await most_urgent(queue, tokens, names))[:most])
+    requests = await read_counts((await most_urgent(queue, tokens, names))[:max_requests])
     stale = await backlog.count_stale(queue, tokens)
     lanes, delayed = backlog.without_stale(tokens.counts, stale)
-    return {
-        "queue": queue,
-        "lanes": lanes,
-        "delayed": delayed,
-        "stale": stale.total(),
-        "shards": list(spread.present.numbers),
-        "workers": [name for name, age_ms in beats.items() if not is_late(age_ms)],
-        "beats": beats,
-        "requests": requests,
-        "more": max(0, active - most),
-        "logged": logged,
-        **_settings(queue, bound, time_ms(replies[1])),
-    }
-
-
-def _settings(queue: str, conf: Sequence[bytes | None], now_ms: int) -> dict[str, Any]:
-    """Returns the bound, the count of what waits, the pause and the rate."""
-    most, waits, until, text = conf
+    max_waiting, waits, until, text = bound
     rate = parse_queue_rate(queue, text)
-    pause = QueuePause(read_until(until), now_ms)
-    return {
-        "max_waiting": int(most) if most else None,
-        "waiting": int(waits or 0) if most else None,
-        "paused": pause.is_paused,
-        "paused_until": pause.until_ms,
-        "rate": rate.words if rate is not None else None,
-    }
+    pause = QueuePause(read_until(until), time_ms(replies[1]))
+    return QueueStatus(
+        queue=queue,
+        lanes=lanes,
+        delayed=delayed,
+        stale=stale.total(),
+        shards=spread.present.numbers,
+        workers=tuple(name for name, age_ms in beats.items() if not is_late(age_ms)),
+        beats=beats,
+        states=dict(Counter(one.state for one in requests)),
+        requests=tuple(requests),
+        more=max(0, active - max_requests),
+        ended=logged,
+        max_waiting=int(max_waiting) if max_waiting else None,
+        waiting=int(waits or 0) if max_waiting else None,
+        is_paused=pause.is_paused,
+        paused_until_ms=pause.until_ms,
+        rate=rate.words if rate is not None else None,
+    )

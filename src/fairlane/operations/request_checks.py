@@ -34,9 +34,9 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fairlane.found import Cause
     from fairlane.operations.lists import ForwardState
     from fairlane.operations.topics import Subscriber, TopicState
+    from fairlane.records import Cause
 
 
 # ------------------------------------------------------------------ dispatch checks

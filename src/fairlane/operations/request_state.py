@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.rate import parse_rates
-from fairlane.errors import RequestNotFound
-from fairlane.model import Completion, FailedAttempt, Progress
+from fairlane.errors import not_found
 from fairlane.operations.batching import run_each
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
+from fairlane.records import (
+    CallProgress,
+    Completion,
+    FailedAttempt,
+    Holder,
+    Progress,
+    RequestCounts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from fairlane.protocol.request_hash import HeldPermit
+
+
+_REQUEUED = "requeued:"  # ... and a hash: a field of `req:{id}` (lua/v1/request/claim_dead.lua)
 
 
 def number(fields: dict[str, str], name: str) -> int:
     """Returns a number of a request's hash, 0 if it is missing or no number."""
     return int(fields.get(name) or 0)
-
-
-def not_found(request_id: str) -> RequestNotFound:
-    """Returns the error for an id whose request does not exist, or is no longer kept."""
-    return RequestNotFound(
-        f"there is no request {request_id} (an ended one is kept only for its retention)"
-    )
 
 
 async def progress(request_id: str) -> Progress:
@@ -47,41 +52,86 @@ async def progress(request_id: str) -> Progress:
 
 def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
     """Returns the counts in a request's hash; None if there is no such request."""
+    detail = detail_of(fields)
+    return progress_in(request_id, detail, held) if detail else None
+
+
+def detail_of(fields: Any) -> dict[str, str]:
+    """Returns a request's hash as text; empty if there is no such request."""
     detail = unpacked(as_text(fields)) if fields else {}
-    if not detail or detail.get("state") == "abandoned":
-        return None
-    get = detail.get  # a list has a thousand of them
+    return {} if detail.get("state") == "abandoned" else detail
+
+
+def progress_in(request_id: str, detail: dict[str, str], held: int) -> Progress:
+    """Returns the counts in what `detail_of` read."""
+    get = detail.get
+    backoff = get("backoff_min"), get("backoff_max")
     return Progress(
-        id=request_id,
-        state=detail["state"],
-        total=int(get("total") or 0),
-        done=int(get("done") or 0),
-        dead=int(get("dead") or 0),
-        cancelled=int(get("cancelled") or 0),
-        held=held,
+        **_counts_in(request_id, detail, held),
         limit=int(get("limit") or 0),
-        priority=int(get("priority") or 0),
-        queue=detail["queue"],
-        reason=get("reason", ""),
-        submitted_ms=int(get("born") or 0),
-        ended_ms=int(get("ended") or 0),
-        is_open=get("open") == "1",
-        timeouts=int(get("timeouts") or 0),
-        deadline_ms=int(get("deadline") or 0),
-        time_limit_ms=int(get("time_limit_ms") or 0),
-        durable=int(get("durable") or 0),
-        parent=get("parent", ""),
+        left_out=int(get("left_out") or 0),
         failures=int(get("failures") or 0),
+        timeouts=int(get("timeouts") or 0),
         last_failure=_noted(get("failure", ""), "x"),
         given_back=_noted(get("failure", ""), "g"),
-        opens_ms=int(get("opens") or 0),
-        rates=parse_rates(get("rates", "")),
-        tags=tuple(filter(None, get("tags", "").split(","))),
-        tenant=get("tenant", ""),
-        share=int(get("share") or 0) or (1 if get("tenant") else 0),
-        left_out=int(get("left_out") or 0),
-        detail=detail,
+        attempts=_known(get("attempts")),
+        backoff_ms=(int(backoff[0]), int(backoff[1])) if backoff[0] and backoff[1] else None,
+        lease_ms=_known(get("lease_ms")),
+        retain_ms=_known(get("retain_ms")),
+        deadline_ms=_positive(get("deadline")),
+        time_limit_ms=_positive(get("time_limit_ms")),
+        durable=_positive(get("durable")),
+        rates=tuple(one.words for one in parse_rates(get("rates", ""))),
+        is_rate_limited=get("limited") == "1",
+        share=_positive(get("share")) or (1 if get("tenant") else None),
+        parent=get("parent") or None,
+        requeued_as=tuple(sorted({detail[name] for name in detail if name.startswith(_REQUEUED)})),
+        by=get("by") or None,
     )
+
+
+def counts_of(request_id: str, fields: Any, held: int) -> RequestCounts | None:
+    """Returns the counts of a request for a list; None if there is no such request."""
+    detail = detail_of(fields)
+    if not detail:
+        return None
+    limit = int(detail.get("limit") or 0)
+    return RequestCounts(**_counts_in(request_id, detail, held), limit=limit)
+
+
+def _counts_in(request_id: str, detail: dict[str, str], held: int) -> dict[str, Any]:
+    get = detail.get  # a list has a thousand of them
+    total, done = int(get("total") or 0), int(get("done") or 0)
+    dead, cancelled = int(get("dead") or 0), int(get("cancelled") or 0)
+    return {
+        "id": request_id,
+        "queue": detail["queue"],
+        "state": detail["state"],
+        "priority": int(get("priority") or 0),
+        "total": total,
+        "done": done,
+        "dead": dead,
+        "cancelled": cancelled,
+        "left": total - done - dead - cancelled,
+        "waiting": int(get("fresh") or 0),
+        "held": held,
+        "is_open": get("open") == "1",
+        "submitted_ms": int(get("born") or 0),
+        "opens_ms": _positive(get("opens")),
+        "ended_ms": _positive(get("ended")),
+        "reason": get("reason") or None,
+        "tags": tuple(filter(None, get("tags", "").split(","))),
+        "tenant": get("tenant") or None,
+    }
+
+
+def _known(text: str | None) -> int | None:
+    return int(text) if text else None
+
+
+def _positive(text: str | None) -> int | None:
+    """Reads a number whose 0 means that there is none."""
+    return int(text or 0) or None
 
 
 def _noted(text: str, wanted: str) -> FailedAttempt | None:
@@ -112,32 +162,61 @@ async def moment(request_id: str) -> int:
     return time_ms(time)
 
 
-async def holders(request_id: str) -> list[dict[str, str]]:
-    """Returns the holders of this request's permits: worker, permit, fence, owed, each as text."""
+async def read_holders(request_id: str) -> list[HeldPermit]:
+    """Returns the permits of a request that workers hold, by their numbers."""
     fields = await Command(b"HGETALL", keys.permits(request_id))
+    return sorted(request_hash.held(as_text(fields)), key=lambda one: int(one.k))
+
+
+async def full_progress(request_id: str) -> tuple[Progress, int]:
+    """Returns a request with its holders and its retries, and the time by its Redis in ms.
+
+    Raises RequestNotFound.
+    """
+    found = await progress(request_id)
+    held = await read_holders(request_id)
+    waiting, due_ms = await waiting_retries(request_id)
+    workers = [*dict.fromkeys(one.worker for one in held)]
+    calls = await read_calls(found.queue, request_id, workers)
     rows = [
-        {"permit": one.k, "fence": one.fence, "owed": one.owed, "worker": one.worker}
-        for one in request_hash.held(as_text(fields))
+        Holder(
+            permit=int(one.k),
+            worker=one.worker,
+            owed=int(one.owed),
+            fence=one.fence,
+            calls=tuple(call for call in calls if call.permit == int(one.k)),
+        )
+        for one in held
     ]
-    return sorted(rows, key=lambda row: int(row["permit"]))
+    more = replace(
+        found,
+        holders=tuple(rows),
+        retries_waiting=waiting,
+        next_retry_ms=due_ms if waiting else None,
+    )
+    return more, await moment(request_id)
 
 
-def completion(log_id: bytes, fields: Any) -> Completion:
+def completion(queue: str, log_id: bytes, fields: Any) -> Completion:
     """Reads one entry of the completion log; in a damaged one a missing number is 0."""
     text = as_text(fields)
     numbers = {name: int(value) for name, value in text.items() if value.isdecimal()}
+    total, done = numbers.get("total", 0), numbers.get("done", 0)
+    dead, cancelled = numbers.get("dead", 0), numbers.get("cancelled", 0)
     return Completion(
-        log_id=log_id.decode(),
         id=text.get("id", ""),
+        queue=queue,
         state=text.get("state", ""),
         priority=numbers.get("priority", 0),
-        total=numbers.get("total", 0),
-        done=numbers.get("done", 0),
-        dead=numbers.get("dead", 0),
-        cancelled=numbers.get("cancelled", 0),
+        total=total,
+        done=done,
+        dead=dead,
+        cancelled=cancelled,
+        left=total - done - dead - cancelled,
         submitted_ms=numbers.get("born", 0),
         ended_ms=numbers.get("ended", 0),
-        reason=text.get("reason", ""),
+        reason=text.get("reason") or None,
+        log_id=log_id.decode(),
     )
 
 
@@ -183,25 +262,9 @@ class WorkerPace(NamedTuple):
         return f"{self.units} units {self.per_s:.3f}/s"
 
 
-@dataclass(frozen=True, slots=True)
-class CallProgress:
-    """One call under the permit `k`: `done` of `total` parts of the sub-request `index`."""
-
-    request_id: str
-    k: str
-    index: int
-    done: int
-    total: int
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Returns the numbers by name."""
-        return {"index": self.index, "done": self.done, "total": self.total}
-
-
 def holds_text(leases: int, pace: WorkerPace, release: str, calls: Iterable[CallProgress]) -> str:
     """Returns what a heartbeat reports of a worker of this release, with bounded length."""
-    parts = [f"{one.request_id}#{one.k} {one.index} {one.done}/{one.total}" for one in calls]
+    parts = [f"{one.id}#{one.permit} {one.index} {one.done}/{one.total}" for one in calls]
     return "; ".join([f"{leases} leases", pace.text, f"fairlane {release}", *parts[:_MOST]])
 
 
@@ -210,14 +273,16 @@ async def read_calls(queue: str, request_id: str, workers: Sequence[str]) -> lis
     asked = [Command(b"HGET", keys.worker(queue, worker), b"holds") for worker in workers[:_MOST]]
     texts = [reply.decode() for reply in await run_each(asked) if isinstance(reply, bytes)]
     calls = [call for text in texts for call in read_holds(text)]
-    return [call for call in calls if call.request_id == request_id]
+    return [call for call in calls if call.id == request_id]
 
 
 def read_holds(text: str) -> list[CallProgress]:
     """Returns the calls in what a heartbeat reported of a worker; see `holds_text`."""
     parts = [_PART.fullmatch(part) for part in text.split("; ")]
     return [
-        CallProgress(one["id"], one["k"], int(one["index"]), int(one["done"]), int(one["total"]))
+        CallProgress(
+            one["id"], int(one["k"]), int(one["index"]), int(one["done"]), int(one["total"])
+        )
         for one in parts
         if one is not None
     ]

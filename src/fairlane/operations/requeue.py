@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common.chunking import Chunker
 from fairlane.common.rate import parse_rates
-from fairlane.errors import RequestEnded, RequestExists
+from fairlane.errors import RequestEnded, RequestExists, not_found
 from fairlane.model import ENDED_STATES
 from fairlane.operations import dead_letters
 from fairlane.operations.completion import read_results
@@ -15,7 +15,7 @@ from fairlane.operations.dead_letters import ALL, Chosen, choose, none_with, pag
 from fairlane.operations.durability import confirm_submission
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.lease import new_op
-from fairlane.operations.request_state import not_found, number
+from fairlane.operations.request_state import number
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.options_table import DURATION, NAMES, OPTIONS, WHOLE, field_of

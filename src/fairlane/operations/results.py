@@ -13,7 +13,6 @@ from typing import Any
 
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
-from fairlane.model import Result
 from fairlane.operations.completion import (
     ResultPage,
     read_entries,
@@ -23,6 +22,7 @@ from fairlane.operations.completion import (
 )
 from fairlane.operations.request_state import progress
 from fairlane.protocol.steps import Operation
+from fairlane.records import Result
 from fairlane.settings import BLOCK_MS
 
 WINDOW_RESULTS = 20_000

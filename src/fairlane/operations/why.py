@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.fingerprint import read_failure
 from fairlane.common.text import join_names, plural, when
-from fairlane.errors import InvalidArgument
-from fairlane.found import Cause, Estimate, WhyWaiting
+from fairlane.errors import InvalidArgument, not_found
 from fairlane.operations.estimate import (
     Capacity,
     Neighbours,
@@ -32,17 +31,17 @@ from fairlane.operations.hand_over import Feed
 from fairlane.operations.lives import DONE, circle_text
 from fairlane.operations.pause import remedy
 from fairlane.operations.rates import until_more
-from fairlane.operations.request_state import not_found
 from fairlane.operations.take import TAKER
 from fairlane.operations.workers import no_worker
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
+from fairlane.records import Cause, Estimate, WhyWaiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from fairlane.found import LanePlace
     from fairlane.operations.estimate import QueueFacts, RequestFacts
+    from fairlane.records import LanePlace
 
 
 # ------------------------------------------------------------------ blockers
@@ -81,7 +80,7 @@ async def waiting(queue: str, most: int = _MOST) -> tuple[list[Waits], int]:
         causes = causes_of(facts, home) if facts is not None else []
         if causes:
             first = causes[0]
-            found.append(Waits(request_id, first.kind, first.text, first.until_ms))
+            found.append(Waits(request_id, first.kind, first.text, first.until_ms or 0))
     return found, max(0, count - len(names))
 
 
@@ -135,7 +134,7 @@ def _state(facts: RequestFacts) -> Cause | None:
 
 def _deadline(facts: RequestFacts) -> Cause | None:
     progress = facts.progress
-    if not 0 < progress.deadline_ms <= facts.now_ms:
+    if progress.deadline_ms is None or progress.deadline_ms > facts.now_ms:
         return None
     passed = when(progress.deadline_ms, facts.now_ms)
     return Cause("expiring", f"its deadline passed at {passed}: nothing of it starts any more")
@@ -169,11 +168,11 @@ def _gate(facts: RequestFacts) -> Cause | None:
     if facts.is_gate_open or not (facts.fresh or facts.retries):
         return None
     if progress.is_rate_limited:
-        rates = [rate.words for rate in progress.rates]
-        until_ms = max(progress.opens_ms, facts.rates_open_ms)
+        rates = list(progress.rates)
+        until_ms = max(progress.opens_ms or 0, facts.rates_open_ms)
         text = f"its rate {' and '.join(rates)} allows more at {when(until_ms, facts.now_ms)}"
         return Cause("rate", text, until_ms, {"rates": rates})
-    opens = when(progress.opens_ms, facts.now_ms)
+    opens = when(progress.opens_ms or 0, facts.now_ms)
     if facts.fresh < progress.total:  # a delay is over before anything is delivered
         text = f"a handler asked for a pause of the whole request: it goes on at {opens}"
         return Cause("handler", text, progress.opens_ms)
@@ -198,9 +197,9 @@ def _retry(facts: RequestFacts) -> Cause | None:
     if progress.given_back is not None:
         count = plural(facts.retries, "sub-request")
         text = f"workers gave back {count} until {due}: {error}"
-        return Cause("task", text, facts.next_due_ms, {**figures, "reason": error})
+        return Cause("task", text, facts.next_due_ms or None, {**figures, "reason": error})
     text = f"{are} to be tried again at {due}" + (f", after {error}" if error else "")
-    return Cause("retry", text, facts.next_due_ms, {**figures, "error": error or None})
+    return Cause("retry", text, facts.next_due_ms or None, {**figures, "error": error or None})
 
 
 def _held(facts: RequestFacts) -> Cause | None:
@@ -215,7 +214,7 @@ def _open(facts: RequestFacts) -> Cause | None:
     last_ms = max(facts.last_chunk_ms, facts.progress.submitted_ms)
     text = "open: its producer is still sending, or gone"
     with suppress(InvalidArgument):  # a damaged feed, which doctor reports
-        if (feed := Feed.parse(facts.progress.detail.get("feed", ""))) is not None:
+        if (feed := Feed.parse(facts.feed)) is not None:
             requests = "request" if len(feed.sources) == 1 else "requests"
             text = f"open: it is fed by {requests} {join_names(list(feed.sources))}"
     return Cause("open", text, figures={"last_ms": last_ms})
@@ -268,7 +267,7 @@ def late_holders(facts: RequestFacts, alive: Collection[str]) -> list[Cause]:
 
 def _of_queue(queue: QueueFacts) -> Iterable[Cause]:
     if queue.pause.is_paused:
-        yield Cause("queue", remedy(queue.name, queue.pause), queue.pause.until_ms or 0)
+        yield Cause("queue", remedy(queue.name, queue.pause), queue.pause.until_ms)
     if queue.rate is not None and queue.opens_ms:
         text = until_more(queue.name, queue.rate, queue.opens_ms, queue.pause.now_ms)
         yield Cause("queue_rate", text, queue.opens_ms, {"rate": queue.rate.words})

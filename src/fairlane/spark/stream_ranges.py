@@ -9,12 +9,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlane.errors import FairlaneError
+from fairlane.errors import FairlaneError, not_found
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.completion import BEGIN, Entries, Span, ends, place, span, span_of
 from fairlane.operations.dead_letters import page_size, sub_requests, sub_requests_of_many
-from fairlane.operations.request_state import asks_of_progress, completion, not_found, progress_of
+from fairlane.operations.request_state import asks_of_progress, completion, progress_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
 from fairlane.protocol.steps import Batch, Command
@@ -22,7 +22,7 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fairlane.model import Completion, DeadSubRequest, Progress
+    from fairlane.records import Completion, DeadSubRequest, Progress
 
 
 PAGE = 1_000  # small entries of one read
@@ -139,7 +139,7 @@ async def log_entries(queue: str, piece: StreamRange) -> tuple[Entries, StreamRa
 async def endings(queue: str, piece: StreamRange) -> tuple[list[Completion], StreamRange | None]:
     """Returns a page of the completion log and the unread rest of the piece, or None."""
     entries, unread = await log_entries(queue, piece)
-    return [completion(log_id, fields) for log_id, fields in entries], unread
+    return [completion(queue, log_id, fields) for log_id, fields in entries], unread
 
 
 async def first_from(stream: bytes, moment_ms: str) -> str | None:

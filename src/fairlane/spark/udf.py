@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fairlane.model import Progress
     from fairlane.option_types import Duration
+    from fairlane.records import Progress
 
 ATTEMPTS = 3
 BACKOFF = (0.1, 1.0)

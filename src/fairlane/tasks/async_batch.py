@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.request import Request
     from fairlane.errors import TaskError
-    from fairlane.model import Progress
+    from fairlane.records import Progress
 
 __all__ = [
     "AsyncBatch",

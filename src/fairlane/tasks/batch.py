@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.errors import TaskError
-    from fairlane.model import Progress
+    from fairlane.records import Progress
     from fairlane.request import Request
 
 __all__ = [

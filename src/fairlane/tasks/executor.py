@@ -40,11 +40,11 @@ from fairlane.tracing import creating, sending_created
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from fairlane.model import Result
     from fairlane.operations.open_request import Submission
     from fairlane.option_types import TaskOptions
     from fairlane.options import Policy
     from fairlane.queue import Queue
+    from fairlane.records import Result
     from fairlane.tasks.signature import TaskSignature
     from fairlane.tracing import ClientSpan
 

@@ -12,7 +12,7 @@ from fairlane.errors import TaskCancelled, TaskError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.model import Result
+    from fairlane.records import Result
     from fairlane.tasks.codec import Codec
     from fairlane.tasks.signature import TaskSignature
 

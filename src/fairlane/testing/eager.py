@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fairlane.common import clock
 from fairlane.common.chunking import chunks, chunks_async
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.model import DeadSubRequest, Entry, Progress, Result, Slice
+from fairlane.model import Entry, Slice
 from fairlane.options import policy_of
 from fairlane.protocol import keys
+from fairlane.records import DeadSubRequest, Progress, Result
 from fairlane.tasks.app import StandIn, check_apps
 from fairlane.tasks.serve import Calls
 from fairlane.testing.run import WatchedHandler
@@ -189,8 +190,8 @@ class EagerRequest:
         dead, policy = len(self._dead), self._submitted()
         done = len(self._results) - dead
         return Progress(
-            self.id, "done", self.total, done, dead, 0, 0, policy.limit, policy.priority,
-            policy.queue,
+            id=self.id, queue=policy.queue, state="done", priority=policy.priority,
+            total=self.total, done=done, dead=dead, limit=policy.limit,
         )  # fmt: skip
 
     def results(self, order: str = "input", *, timeout: float | None = None) -> Iterator[Result]:  # noqa: ARG002

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.found import FailureGroup, QueueErrors, RequestErrors
-    from fairlane.model import DeadGroup, FailedAttempt
+    from fairlane.records import DeadGroup, FailedAttempt, FailureGroup, QueueErrors, RequestErrors
     from fairlane.web.site import Site
 
 

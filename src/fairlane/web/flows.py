@@ -10,10 +10,11 @@ import msgspec
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.flow_runs import flow_page, place_of
 from fairlane.operations.hand_over import request_of
+from fairlane.records import Progress  # noqa: TC001  msgspec reads it
 from fairlane.web.problem import Refusal
 from fairlane.web.reading import Paging, document, query
 from fairlane.web.route import Endpoint, answer
-from fairlane.web.schemas import Cancel, RequestState, state_of
+from fairlane.web.schemas import Cancel, shown
 from fairlane.web.trail import trail_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.aio.flows import AsyncFlowRun
-    from fairlane.found import FlowProgress
+    from fairlane.records import FlowProgress
     from fairlane.web.site import Site
 
 
@@ -42,7 +43,7 @@ class StepRow(msgspec.Struct):
     queue: str
     sources: list[str]
     compensates: bool
-    request: RequestState
+    request: Progress
 
 
 class FlowState(msgspec.Struct):
@@ -55,10 +56,10 @@ class FlowState(msgspec.Struct):
 
 
 class FlowList(msgspec.Struct):
-    """Runs, unfinished ones first; `after` continues behind them, "" at the end."""
+    """Runs, unfinished ones first; `after` continues behind them, null at the end."""
 
     flows: list[FlowState]
-    after: str
+    after: str | None
 
 
 async def find(site: Site, call: Call) -> Response:
@@ -126,7 +127,7 @@ def _flow(found: FlowProgress) -> FlowState:
     steps = [
         StepRow(
             one.step, one.progress.queue, list(one.sources), one.is_compensating,
-            state_of(one.progress),
+            shown(one.progress, shows_by=False),
         )
         for one in found.steps
     ]  # fmt: skip

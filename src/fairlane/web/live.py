@@ -13,15 +13,16 @@ from fairlane.live import (
     Poller,
 )
 from fairlane.operations.doctor import examine_queue, examine_servers
-from fairlane.operations.observe import LaneSample, RequestSample, ServerStates, WorkerTotals  # noqa: TC001
+from fairlane.operations.observe import LaneSample, ServerStates, WorkerTotals  # noqa: TC001
+from fairlane.records import RequestCounts  # noqa: TC001  msgspec reads it
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from fairlane.aio.queue import Queue
-    from fairlane.found import WorkerState
     from fairlane.operations.finding import Finding
     from fairlane.operations.observe import Snapshot
+    from fairlane.records import WorkerState
 
 
 # ------------------------------------------------------------------ broadcast
@@ -146,8 +147,8 @@ class Now(msgspec.Struct, frozen=True):
     demand: int
     held: int
     lanes: list[LaneSample]
-    oldest: RequestSample | None
-    requests: list[RequestSample]
+    oldest: RequestCounts | None
+    requests: list[RequestCounts]
     more_requests: int
     worker_totals: WorkerTotals
     workers: list[LiveWorker]

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from starlette.requests import Request as Call
 
-    from fairlane.found import Demand
     from fairlane.metrics import Metric as Defined
     from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
+    from fairlane.records import Demand
     from fairlane.web.site import Site
 
 
@@ -83,7 +83,7 @@ def _by_band(found: Snapshot) -> Iterator[Metric]:
         ready[band] += lane.tokens
         dead[band] += lane.dead
     for one in found.requests:
-        if one.is_waiting(found.now_ms):
+        if one.may_start(found.now_ms):
             band = defined.band_of(one.priority)
             oldest[band] = max(oldest[band], (found.now_ms - one.submitted_ms) / 1000)
     for metric, values in (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.found import QueueSummary, WorkerState
+    from fairlane.records import QueueSummary, WorkerState
     from fairlane.web.site import Site
 
 
@@ -27,7 +27,7 @@ class QueueState(msgspec.Struct):
     """A queue now. `requests` have not ended, `workers` are alive, `lanes` is priority -> tokens.
 
     `delayed` tokens are due later; `ended` is how many endings the completion log keeps. The bound
-    `max_waiting` and the count `waiting` are null without a bound. `paused_until` is in ms; null:
+    `max_waiting` and the count `waiting` are null without a bound. `paused_until_ms` null:
     it is not paused, or until it is resumed. Of more than 1,000 workers, those with the newest
     beats are counted. The answer may be a second old; a change by this server is always in it.
     """
@@ -42,16 +42,16 @@ class QueueState(msgspec.Struct):
     waiting: int | None
     rate: str | None
     shards: list[int]
-    paused: bool
-    paused_until: int | None
+    is_paused: bool
+    paused_until_ms: int | None
 
 
 class QueuePaused(msgspec.Struct):
     """Whether a queue is paused; `was_paused` is true if it was before the call."""
 
     queue: str
-    paused: bool
-    paused_until: int | None = None
+    is_paused: bool
+    paused_until_ms: int | None = None
     was_paused: bool | None = None
 
 
@@ -71,8 +71,8 @@ class QueueRow(msgspec.Struct):
     ended: int | None
     dead: int | None
     shards: tuple[int, ...]
-    paused: bool
-    paused_until: int | None
+    is_paused: bool
+    paused_until_ms: int | None
 
 
 class QueueList(msgspec.Struct):
@@ -123,7 +123,7 @@ async def show(site: Site, _: Call) -> Response:
             lanes={one.priority: one.tokens for one in found.lanes if one.tokens},
             delayed=found.delayed, ended=found.ended, max_waiting=found.max_waiting,
             waiting=found.waiting, rate=found.rate, shards=list(found.shards),
-            paused=found.is_paused, paused_until=found.paused_until_ms,
+            is_paused=found.is_paused, paused_until_ms=found.paused_until_ms,
         )
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ async def resume(site: Site, call: Call) -> Response:
     await trail_of(call).note(object_id=site.queue.name)
     was_paused = await site.queue.resume()
     site.snapshots.forget()
-    return answer(QueuePaused(site.queue.name, paused=False, was_paused=was_paused))
+    return answer(QueuePaused(site.queue.name, is_paused=False, was_paused=was_paused))
 
 
 async def queues(site: Site, call: Call) -> Response:

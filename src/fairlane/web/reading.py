@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
     from fairlane.aio.request import Request
-    from fairlane.model import Progress
+    from fairlane.records import Progress
     from fairlane.web.site import Site
 
 

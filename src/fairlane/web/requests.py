@@ -19,6 +19,7 @@ from fairlane.operations.submit import submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
+from fairlane.records import Progress, RequestPage
 from fairlane.tracing import sending
 from fairlane.web.problem import Refusal, refusal_of
 from fairlane.web.reading import (
@@ -41,12 +42,8 @@ from fairlane.web.schemas import (
     Filters,
     NewRequest,
     Options,
-    RequestDetail,
-    RequestList,
-    RequestState,
     Submitted,
-    detail_of,
-    state_of,
+    shown,
     to_bytes,
 )
 from fairlane.web.stream import EVENTS, event_stream
@@ -60,7 +57,6 @@ if TYPE_CHECKING:
 
     from fairlane.aio.request import Request
     from fairlane.common.chunking import Bodies
-    from fairlane.model import Progress
     from fairlane.operations.new_request import Other
     from fairlane.web.site import Site, Watched
 
@@ -174,14 +170,13 @@ async def list_requests(site: Site, call: Call) -> Response:
     page = await site.queue.list_requests(
         limit=wanted.limit, after=wanted.after, sort=wanted.sort, **wanted.given()
     )
-    rows = [state_of(one) for one in page.requests]
-    return answer(RequestList(rows, page.after, page.now_ms, page.is_sorted))
+    return answer(page)
 
 
 async def show(site: Site, call: Call) -> Response:
     """Returns the counts and the settings of a request now."""
     _, progress = await own_request(site, call)
-    return answer(detail_of(progress, shows_by="operate" in caller_of(call).scopes))
+    return answer(shown(progress, shows_by="operate" in caller_of(call).scopes))
 
 
 async def cancel(site: Site, call: Call) -> Response:
@@ -190,21 +185,21 @@ async def cancel(site: Site, call: Call) -> Response:
     await trail_of(call).note(given=given.reason)
     request, _ = await own_request(site, call)
     await request.cancel(given.reason)
-    return answer(state_of(await request.progress()))
+    return answer(await request.progress())
 
 
 async def pause(site: Site, call: Call) -> Response:
     """Pauses a request until it is resumed."""
     request, _ = await own_request(site, call)
     await request.pause()
-    return answer(state_of(await request.progress()))
+    return answer(await request.progress())
 
 
 async def resume(site: Site, call: Call) -> Response:
     """Resumes a paused request."""
     request, _ = await own_request(site, call)
     await request.resume()
-    return answer(state_of(await request.progress()))
+    return answer(await request.progress())
 
 
 async def change(site: Site, call: Call) -> Response:
@@ -218,7 +213,7 @@ async def change(site: Site, call: Call) -> Response:
     changing = Change.set(**wanted)
     request, _ = await own_request(site, call)
     await site.queue.driver.run(set_one(request.id, changing))
-    return answer(state_of(await request.progress()))
+    return answer(await request.progress())
 
 
 async def delete(site: Site, call: Call) -> Response:
@@ -243,16 +238,16 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET", path="/v1/requests", handle=list_requests, group=_GROUP, scopes=("view",),
-        summary="List requests", query=Filters, gives=RequestList, refuses=(422,),
+        summary="List requests", query=Filters, gives=RequestPage, refuses=(422,),
     ),
     Endpoint(
         method="GET", path=_ONE, handle=show, group=_GROUP, scopes=READ,
-        summary="Show a request", gives=RequestDetail, refuses=(404,),
+        summary="Show a request", gives=Progress, refuses=(404,),
     ),
     Endpoint(
         method="PATCH", path=_ONE, handle=change, group=_GROUP, scopes=("operate",),
         summary="Change the settings of a request", takes=Changes,
-        gives=RequestState, refuses=(404, 409, 413, 415, 422), changes=True,
+        gives=Progress, refuses=(404, 409, 413, 415, 422), changes=True,
     ),
     Endpoint(
         method="DELETE", path=_ONE, handle=delete, group=_GROUP, scopes=("operate",),
@@ -261,16 +256,16 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/cancel", handle=cancel, group=_GROUP, scopes=("operate",),
-        summary="Cancel a request", takes=Cancel, gives=RequestState, refuses=(404, 413, 415, 422),
+        summary="Cancel a request", takes=Cancel, gives=Progress, refuses=(404, 413, 415, 422),
         changes=True,
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/pause", handle=pause, group=_GROUP, scopes=("operate",),
-        summary="Pause a request", gives=RequestState, refuses=(404, 409), changes=True,
+        summary="Pause a request", gives=Progress, refuses=(404, 409), changes=True,
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/resume", handle=resume, group=_GROUP, scopes=("operate",),
-        summary="Resume a request", gives=RequestState, refuses=(404, 409), changes=True,
+        summary="Resume a request", gives=Progress, refuses=(404, 409), changes=True,
     ),
 )  # fmt: skip
 
@@ -361,7 +356,7 @@ ENDED_S = 15.0  # the same of one that has ended: only its dead sub-requests may
 class RequestLive(msgspec.Struct):
     """A request that has changed, and what holds it up; `why` is null once it has ended."""
 
-    request: RequestDetail
+    request: Progress
     why: Why | None
     now_ms: int
 
@@ -387,14 +382,14 @@ async def _changes(
             found, now_ms = await _why_of(watched, progress)
             if before != (progress, now_ms):
                 before = progress, now_ms
-                yield RequestLive(detail_of(progress, shows_by=shows_by), found, now_ms)
+                yield RequestLive(shown(progress, shows_by=shows_by), found, now_ms)
             await asyncio.sleep(ENDED_S if progress.ended else LOOK_S)
 
 
 async def _why_of(watched: Watched, progress: Progress) -> tuple[Why | None, int]:
     """Returns what holds up the request, and when that was read, in ms."""
     if progress.ended:
-        return None, progress.ended_ms
+        return None, progress.ended_ms or 0
     watched.note(progress)
     found = await watched.why.get()
     return why_of(found), found.now_ms

@@ -8,11 +8,12 @@ import re
 from typing import TYPE_CHECKING
 
 from fairlane.operations.completion import LogReader, last_completion
+from fairlane.records import Completion
 from fairlane.web.problem import Refusal
 from fairlane.web.reading import NDJSON, own_request, query
 from fairlane.web.requests import READ
 from fairlane.web.route import Endpoint
-from fairlane.web.schemas import Ending, ResultLine, ResultOrder, Since, ending_of, result_of
+from fairlane.web.schemas import ResultLine, ResultOrder, Since, result_of
 from fairlane.web.stream import EVENTS, event_stream, line_stream, wants_events
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.model import Completion, Result
+    from fairlane.records import Result
     from fairlane.web.site import Site
 
 
@@ -103,11 +104,11 @@ async def completions(site: Site, call: Call) -> Response:
 
 async def _endings(
     site: Site, reader: LogReader, page: list[Completion], seen: int
-) -> AsyncGenerator[Ending, None]:
+) -> AsyncGenerator[Completion, None]:
     async with site.follower.following(site.queue):
         while True:
             for one in page:
-                yield ending_of(one)
+                yield one
             if page:
                 reader.after = page[-1].log_id
             else:
@@ -119,7 +120,7 @@ async def _endings(
 COMPLETION_ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/completions", handle=completions, group="Results", scopes=READ,
-        summary="Follow the endings of requests", query=Since, gives=Ending, streams=(EVENTS,),
+        summary="Follow the endings of requests", query=Since, gives=Completion, streams=(EVENTS,),
         refuses=(410, 422),
     ),
 )  # fmt: skip

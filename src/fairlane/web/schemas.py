@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlane.aio.taken import AsyncTaken
-    from fairlane.model import Completion, DeadSubRequest, Progress, Result
+    from fairlane.records import DeadSubRequest, Progress, Result
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):
@@ -141,90 +142,9 @@ class Submitted(msgspec.Struct):
     total: int
 
 
-class RequestState(msgspec.Struct, kw_only=True):
-    """The counts of a request now. `held`, `limit` and `open` are 0 and false after its end.
-
-    `waiting` of the sub-requests that are `left` wait for their first delivery.
-    """
-
-    id: str
-    state: str
-    priority: int
-    total: int
-    done: int
-    dead: int
-    cancelled: int
-    left: int
-    waiting: int = 0
-    held: int = 0
-    limit: int = 0
-    open: bool = False
-    submitted_ms: int
-    ended_ms: int | None = None
-    reason: str = ""
-    tags: tuple[str, ...] = ()
-    tenant: str = ""
-
-
-def state_of(found: Progress | Completion) -> RequestState:
-    """Returns the state of a request, or of one in the completion log."""
-    more = {name: getattr(found, name, default) for name, default in _MORE.items()}
-    return RequestState(
-        id=found.id, state=found.state, priority=found.priority, total=found.total,
-        done=found.done, dead=found.dead, cancelled=found.cancelled,
-        left=found.total - found.done - found.dead - found.cancelled,
-        open=getattr(found, "is_open", False), submitted_ms=found.submitted_ms,
-        ended_ms=found.ended_ms or None, reason=found.reason, **more,
-    )  # fmt: skip
-
-
-class RequestDetail(RequestState, kw_only=True):
-    """A request in full. Times are in ms, null = none; `rates` are in words.
-
-    Nothing starts before `opens_ms`. `failures` counts failed attempts, `timeouts` late calls, and
-    `left_out` bodies that were repeats. `by` is the id of the token that submitted it, "" = none;
-    null for callers without the scope operate, and in live events.
-    """
-
-    queue: str
-    opens_ms: int | None
-    deadline_ms: int | None
-    time_limit_ms: int | None
-    durable: int
-    parent: str
-    rates: list[str]
-    share: int
-    failures: int
-    timeouts: int
-    left_out: int
-    by: str | None = None
-
-
-def detail_of(found: Progress, *, shows_by: bool = False) -> RequestDetail:
-    """Returns a request in full; `by` only if the caller may see it."""
-    return RequestDetail(
-        **msgspec.structs.asdict(state_of(found)), queue=found.queue,
-        opens_ms=found.opens_ms or None, deadline_ms=found.deadline_ms or None,
-        time_limit_ms=found.time_limit_ms or None, durable=found.durable, parent=found.parent,
-        rates=[one.words for one in found.rates], share=found.share, failures=found.failures,
-        timeouts=found.timeouts, left_out=found.left_out,
-        by=found.detail.get("by", "") if shows_by else None,
-    )  # fmt: skip
-
-
-_MORE: dict[str, Any] = {"waiting": 0, "held": 0, "limit": 0, "tags": (), "tenant": ""}
-
-
-class RequestList(msgspec.Struct):
-    """A page of requests; `after` continues behind it, "" at the end.
-
-    `is_sorted` is false if only each part of 1,000 requests is sorted, because there are more.
-    """
-
-    requests: list[RequestState]
-    after: str
-    now_ms: int
-    is_sorted: bool
+def shown(found: Progress, *, shows_by: bool) -> Progress:
+    """Returns a request as a caller may see it: `by` is for those with the scope operate."""
+    return found if shows_by else replace(found, by=None)
 
 
 class RequestFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -393,17 +313,6 @@ class Since(msgspec.Struct, forbid_unknown_fields=True):
     """Where to begin: an id of an event, "0" for all that is kept, ms since 1970; "" = now."""
 
     since: str = ""
-
-
-class Ending(RequestState, kw_only=True):
-    """A request that has ended; `log_id` is the id of the event."""
-
-    log_id: str
-
-
-def ending_of(found: Completion) -> Ending:
-    """Returns an entry of the completion log as JSON has it."""
-    return Ending(**msgspec.structs.asdict(state_of(found)), log_id=found.log_id)
 
 
 class Health(msgspec.Struct):

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
     from fairlane.aio.queue import Queue
     from fairlane.aio.request import Request
-    from fairlane.found import QueueErrors
-    from fairlane.model import Progress
     from fairlane.operations.observe import Snapshot
     from fairlane.protocol.steps import Operation
+    from fairlane.records import Progress, QueueErrors
     from fairlane.web.access import CallRates
     from fairlane.web.tokens import TokenFile
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from fairlane.aio.queue import Queue
-    from fairlane.model import Result
+    from fairlane.records import Result
 
 
 # ------------------------------------------------------------------ follower

@@ -13,6 +13,7 @@ import logging
 import random
 import secrets
 import socket
+from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -29,9 +30,9 @@ from fairlane.operations import webhooks
 from fairlane.operations.completion import place, read_completions
 from fairlane.operations.webhooks import begin_round, check_url, end_rounds, key_of, save
 from fairlane.protocol.request_hash import read
+from fairlane.records import Completion
 from fairlane.web.reading import document
 from fairlane.web.route import Endpoint, answer
-from fairlane.web.schemas import Ending, ending_of
 from fairlane.web.trail import trail_of
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
     from fairlane.aio.queue import Queue
-    from fairlane.model import Completion
     from fairlane.operations.webhooks import Deliveries, Hook, Round, Webhook
+    from fairlane.records import Completion
     from fairlane.web.site import Site
 
 
@@ -188,7 +189,7 @@ class Event(msgspec.Struct):
     type: str
     timestamp: str
     queue: str
-    data: Ending
+    data: Completion
     tags_known: bool = True
 
 
@@ -301,14 +302,14 @@ class Deliverer:
         if wanted.states and one.state not in wanted.states:
             return None
         ended = dt.datetime.fromtimestamp(one.ended_ms / 1000, dt.UTC).isoformat()
-        event = Event("request.ended", ended, self._queue.name, ending_of(one))
+        event = Event("request.ended", ended, self._queue.name, one)
         if not wanted.tags:
             return event
         tags = await self._queue.driver.run(_tags_of(one))
         if tags is None:
             event.tags_known = False
         elif {*wanted.tags} <= {*tags}:
-            event.data.tags = tags
+            event.data = replace(one, tags=tags)
         else:
             return None
         return event

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlane.records import Progress  # noqa: TC001  msgspec reads it
 from fairlane.web.reading import own_request
 from fairlane.web.route import Endpoint, answer
-from fairlane.web.schemas import RequestState, state_of
+from fairlane.web.schemas import shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.found import WhyWaiting
+    from fairlane.records import WhyWaiting
     from fairlane.web.site import Site
 
 
@@ -62,7 +63,7 @@ class Why(msgspec.Struct):
     take. `workers` is worker -> permits that it holds.
     """
 
-    request: RequestState
+    request: Progress
     causes: list[CauseRow]
     workers: dict[str, int]
     place: int | None
@@ -89,7 +90,7 @@ def why_of(found: WhyWaiting) -> Why:
     place = found.lane_place
     is_known = place is not None and not place.is_lost
     return Why(
-        state_of(found.progress),
+        shown(found.progress, shows_by=False),
         [CauseRow(one.kind, one.text, one.until_ms or None, one.figures) for one in found.causes],
         found.workers,
         place.place if place is not None and is_known else None,

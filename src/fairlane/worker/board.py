@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
-from fairlane.operations.request_state import CallProgress
+from fairlane.records import CallProgress
 from fairlane.worker.journal import Journal
 
 if TYPE_CHECKING:
@@ -463,7 +463,7 @@ class LeaseRecord:
         parts = fields.report_index, fields.report_done, fields.report_total
         if number & 1 or fields.report_number != number or version != held.version:
             return None
-        return CallProgress(held.request_id, held.k, *parts)
+        return CallProgress(held.request_id, int(held.k), *parts)
 
     def pending_acquire(self) -> tuple[bytes, bytes] | None:
         """Returns the token and op of an acquire without a reply; only of a dead process."""

@@ -21,7 +21,7 @@ from fairlane.protocol.keys import check_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.found import Demand
+    from fairlane.records import Demand
 
 _CLIENT_S = 1.0  # a connection's time, from its first moment to the end of its answer
 _CLIENTS_MOST = 64  # connections that are open, and as many that wait to be accepted

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from fairlane.common.rate import Rate
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.found import Demand
     from fairlane.protocol.scripts import HeartbeatReply, RegisterWorkerReply
     from fairlane.protocol.steps import Operation
+    from fairlane.records import Demand
     from fairlane.worker.board import LeaseBoard
 
 

@@ -27,8 +27,8 @@ from fairlane.worker.log import Outage, Repeats
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fairlane.found import Demand
     from fairlane.operations.workers import Late
+    from fairlane.records import Demand
 
 
 # ------------------------------------------------------------------ duty

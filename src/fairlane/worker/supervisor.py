@@ -37,7 +37,7 @@ from fairlane.worker.termination import Signals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.found import Demand
+    from fairlane.records import Demand
 
 
 # ------------------------------------------------------------------ idle report

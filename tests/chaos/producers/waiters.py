@@ -20,7 +20,7 @@ from tests.chaos.producers.handlers import name_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairlane.model import Result
+    from fairlane.records import Result
     from tests.chaos.producers.load import Load
 
 ANSWER_S = 120.0  # a waiter without an answer by then was forgotten

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from fairlane.cli.commands.dead import _ended
-from fairlane.model import DeadSubRequest
 from fairlane.queue import Queue
+from fairlane.records import DeadSubRequest
 from fairlane.worker import Reject, Worker
 from tests.cli.program import NO_SERVER, Dead, settle
 from tests.support.run.for_each import for_each

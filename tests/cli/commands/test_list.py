@@ -45,10 +45,13 @@ def test_a_table_of_running_and_ended_requests(program: Program, redis_url: str)
 def test_json_is_one_page_with_its_cursor(program: Program, redis_url: str):
     fill(program, redis_url)
     first = json.loads(program("list", "--limit", 2, "--json").out)
-    assert (first["queue"], [one["id"] for one in first["requests"]]) == ("req", ["held", "off"])
+    assert (first["requests"][0]["queue"], [one["id"] for one in first["requests"]]) == (
+        "req",
+        ["held", "off"],
+    )
     held, off = first["requests"]
     assert (held["held"], held["limit"], held["ended_ms"]) == (1, 3, None)
-    assert (off["held"], off["limit"], off["reason"]) == (None, None, "enough")
+    assert (off["held"], off["limit"], off["reason"]) == (0, None, "enough")
     rest = json.loads(program("list", "--after", first["after"], "--json").out)
     assert ([one["id"] for one in rest["requests"]], rest["after"]) == (["ill"], None)
 

@@ -20,8 +20,8 @@ TWO = b"queue     req\nwaiting   2 of at most 1,000,000 sub-requests\n" + ONE_SL
 UNSPREAD: dict[str, object] = {
     "shards": [],
     "moving_from": [],
-    "paused": False,
-    "paused_until": None,
+    "is_paused": False,
+    "paused_until_ms": None,
     "rate": None,
 }
 OUT_OF_RANGE = ("-1", 10**16, 10**20)
@@ -148,7 +148,7 @@ def test_a_queue_is_paused_shown_and_resumed(program: Program):
     assert shown in program("queue", "show").out
     assert shown in program("status").out
     found = json.loads(program("status", "--json").out)
-    assert (found["paused"], found["paused_until"]) == (True, None)
+    assert (found["is_paused"], found["paused_until_ms"]) == (True, None)
     assert program("queues").out.splitlines()[1].endswith(b"yes")
     assert b"the queue is paused until it is resumed" in program("doctor").out
     assert program("queue", "resume").out == b"queue req is resumed\n"
@@ -161,16 +161,16 @@ def test_a_pause_for_a_time_names_its_end(program: Program):
     assert ended.out.startswith(b"queue slow is paused until 20")
     assert ended.out.endswith(b" UTC (in 10 min)\n")
     found = json.loads(program("queue", "show", "--queue", "slow", "--json").out)
-    assert found["paused"]
-    until = found["paused_until"]
-    assert json.loads(program("queues", "--json").out)["queues"][0]["paused_until"] == until
+    assert found["is_paused"]
+    until = found["paused_until_ms"]
+    assert json.loads(program("queues", "--json").out)["queues"][0]["paused_until_ms"] == until
 
 
 def test_a_resume_of_a_queue_that_is_not_paused_is_fine_and_reports_it(program: Program):
     ended = program("queue", "resume")
     assert (ended.code, ended.err) == (0, "fairlane: queue req was not paused\n")
     ended = program("queue", "resume", "--json")
-    assert json.loads(ended.out) == {"queue": "req", "paused": False, "was_paused": False}
+    assert json.loads(ended.out) == {"queue": "req", "is_paused": False, "was_paused": False}
 
 
 @for_each("time", ["-5m", "x", "0s", "366d", "nan", "1e400"])
@@ -178,7 +178,7 @@ def test_a_pause_that_is_no_time_or_longer_than_a_year_is_refused(program: Progr
     ended = program("queue", "pause", f"--for={time}")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "--for" in ended.err
-    assert not json.loads(program("queue", "show", "--json").out)["paused"]
+    assert not json.loads(program("queue", "show", "--json").out)["is_paused"]
 
 
 def test_a_wait_reports_that_the_queue_is_paused(program: Program):

@@ -96,7 +96,7 @@ def test_a_request_whose_producer_still_submits_is_listed_as_submitting(
     assert said.splitlines()[-1].split()[:2] == ["mine", "submitting"]
     assert "state     submitting\n" in program("status", "mine").out.decode()
     found = json.loads(program("status", "--json").out)
-    assert (found["states"], found["requests"][0]["open"]) == ({"active": 1}, True)
+    assert (found["states"], found["requests"][0]["is_open"]) == ({"active": 1}, True)
     program("pause", "mine")
     assert "requests  1 paused\n" in program("status").out.decode()
     assert "state     paused (still being submitted)\n" in program("status", "mine").out.decode()
@@ -177,8 +177,7 @@ def test_one_request_in_detail(program: Program, redis_url: str):
     found = json.loads(program("status", "mine", "--json").out)
     assert [found[name] for name in ("state", "done", "left", "held")] == ["active", 1, 2, 1]
     assert [row["worker"] for row in found["holders"]] == ["host:1"]
-    assert found["policy"]["lease_ms"] == 30_000
-    assert 0 <= found["age_ms"] < 60_000
+    assert found["lease_ms"] == 30_000
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_id_is_the_only_data_and_json_reports_what_was_submitted(program: Pr
     ended = program("submit", program.file(b"a\nb\n"))
     assert re.fullmatch(rb"[0-9a-f]{20}\n", ended.out)
     words = ("--json", "--id", "mine", "--priority", 7, "--limit", 2)
-    expected = {"id": "mine", "sub_requests": 2, "left_out": 0, "priority": 7, "limit": 2}
+    expected = {"id": "mine", "total": 2, "left_out": 0, "priority": 7, "limit": 2}
     for way in (program.file(b"a\nb\n"), "-"):  # of a pipe it comes when its lines are counted
         assert json.loads(program("submit", way, *words, stdin=b"a\nb\n").out) == expected
 
@@ -271,9 +271,8 @@ def test_json_has_how_many_were_left_out(name: str, program: Program):
     source = "-" if name == "-" else program.file(REPEATS)
     ended = program("submit", source, "--distinct", "--json", stdin=REPEATS)
     found = json.loads(ended.out)
-    assert (found["sub_requests"], found["left_out"]) == (3, 3)
-    (row,) = json.loads(program("status", "--json").out)["requests"]
-    assert row["left_out"] == 3
+    assert (found["total"], found["left_out"]) == (3, 3)
+    assert json.loads(program("status", found["id"], "--json").out)["left_out"] == 3
     lines = program.file(b"2:a:a:b\n1:a\n")
     ended = program("submit", lines, "--format", "requests", "--distinct", "--json")
     assert [json.loads(line)["left_out"] for line in ended.out.splitlines()] == [1, 0]

@@ -56,7 +56,7 @@ def test_json_has_all_figures(program: Program, redis_url: str):
     program("submit", "-", "--id", "mine", "--limit", 4, stdin=b"a\n" * 20)
     served(redis_url)  # last, because a beat is late after four seconds
     found = json.loads(program("why", "mine", "--json").out)
-    assert (found["id"], found["state"], found["sub_requests"]) == ("mine", "active", 20)
+    assert [found["request"][name] for name in ("id", "state", "total")] == ["mine", "active", 20]
     (cause,) = found["causes"]
     assert (cause["kind"], cause["until_ms"]) == ("lanes", None)
     assert (cause["figures"]["lanes"], cause["figures"]["requests"]) == ({"0": 4}, 1)

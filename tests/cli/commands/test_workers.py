@@ -29,9 +29,7 @@ def test_workers_alive_and_dead(program: Program, redis_url: str, redis_client: 
     assert dead.split()[:2] == ["a:1", "dead"]
     rows = [json.loads(line) for line in program("workers", "--json").out.splitlines()]
     assert [(row["id"], row["state"]) for row in rows] == [("b:1", "alive"), ("a:1", "dead")]
-    assert rows[0]["calls"] == [
-        {"request_id": "mine", "k": "0", "index": 4, "done": 30, "total": 100}
-    ]
+    assert rows[0]["calls"] == [{"id": "mine", "permit": 0, "index": 4, "done": 30, "total": 100}]
 
 
 def test_a_limit_names_how_many_are_left_out(program: Program, redis_url: str):

@@ -21,9 +21,9 @@ from fairlane.cli.input_lines import open_source
 from fairlane.cli.progress import Lines, Meter, Pace, Reading, describe, watch
 from fairlane.cli.submission import SubmitOptions, await_end
 from fairlane.errors import RedisUnreachable, RequestLost
-from fairlane.model import Progress
 from fairlane.options import Policy
 from fairlane.queue import Queue
+from fairlane.records import Progress
 from tests.cli.program import (
     Dead,
     Program,
@@ -69,7 +69,7 @@ def test_wait_prints_the_final_state_and_counts_what_went_wrong(program: Program
         "the dead: fairlane dead list mine\n"
     )
     found = json.loads(ended.out)
-    assert [found[name] for name in ("state", "sub_requests", "done", "dead")] == ["done", 2, 1, 1]
+    assert [found[name] for name in ("state", "total", "done", "dead")] == ["done", 2, 1, 1]
 
 
 def test_a_timeout_names_a_missing_worker_and_only_a_missing_one(
@@ -371,9 +371,10 @@ def test_an_outage_that_lasts_too_long_ends_the_watch(monkeypatch: pytest.Monkey
 
 
 def progress(done: int = 0, dead: int = 0, left_out: int = 0) -> Progress:
+    left = 1_000 - done - dead
     return Progress(
-        id="mine", state="active", total=1_000, done=done, dead=dead, cancelled=0, held=2, limit=3,
-        priority=5, queue="req", left_out=left_out,
+        id="mine", queue="req", state="active", priority=5, total=1_000, done=done, dead=dead,
+        left=left, held=2, limit=3, left_out=left_out,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def test_every_line_is_a_request(way: str, program: Program, redis_client: redis
     ended = program("submit", name, *WORDS, "--json", "--priority", 1, stdin=SAMPLE)
     assert (ended.code, ended.err) == (0, "")
     rows = [json.loads(line) for line in ended.out.splitlines()]
-    assert [(row["sub_requests"], row["limit"], row["priority"]) for row in rows] == [
+    assert [(row["total"], row["limit"], row["priority"]) for row in rows] == [
         (3, 1, 1), (2, 3, 1), (1, 2, 1),
     ]  # fmt: skip
     assert bodies_of(redis_client, rows[1]["id"]) == [b"request 2-1", b"request 2-2"]
@@ -75,7 +75,7 @@ def test_a_sub_request_may_be_empty(program: Program, redis_client: redis.Redis)
 def test_one_line_may_be_longer_than_one_body(program: Program):
     line = b"9:" + b":".join([b"x" * 1000] * 3000)
     ended = program("submit", program.file(line), *WORDS, "--json")
-    assert json.loads(ended.out)["sub_requests"] == 3000
+    assert json.loads(ended.out)["total"] == 3000
 
 
 @for_each("way", ["file", "pipe"])

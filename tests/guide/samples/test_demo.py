@@ -97,7 +97,7 @@ def test_the_urgent_request_overtakes(demo: Demo):
     assert "urgent is submitted" in talk
     with Queue.from_url(demo.url, name=QUEUE) as queue:
         ended = [ending.id for ending in queue.completions("0", follow=False)]
-        assert queue.status()["requests"] == []
+        assert queue.status().requests == ()
     assert [name.partition("-")[0] for name in ended].index("urgent") < ended.index(
         table["bulk"][0]
     )
@@ -126,7 +126,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(demo: Demo, number: signal.Si
     assert "Traceback" not in talk
     assert demo.processes() == []
     with Queue.from_url(demo.url, name=QUEUE) as queue:
-        assert queue.status()["requests"] == []
+        assert queue.status().requests == ()
 
 
 @pytest.mark.rest
@@ -153,7 +153,7 @@ def bulk_done(demo: Demo) -> bool:
     """Returns True if the running demo's bulk request has results."""
     with Queue.from_url(demo.url, name=QUEUE) as queue:
         try:
-            return any(request.done for request in queue.status()["requests"])
+            return any(request.done for request in queue.status().requests)
         except FairlaneError:
             return False
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.found import Demand
 from fairlane.operations import change, estimate
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
+from fairlane.records import Demand
 from tests.support.operations.stepping import drive
 from tests.support.operations.upkeep import server_ms
 from tests.support.scripts.requests import next_slice, take_slice

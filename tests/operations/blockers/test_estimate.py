@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.common.rate import rate_of
-from fairlane.found import Cause, LanePlace, WorkerState
-from fairlane.model import FailedAttempt, Progress, Token
+from fairlane.common.rate import Rate, rate_of
+from fairlane.model import Token
 from fairlane.operations.estimate import (
     Capacity,
     InLane,
@@ -19,6 +18,7 @@ from fairlane.operations.estimate import (
     estimate,
 )
 from fairlane.protocol.request_hash import HeldPermit
+from fairlane.records import Cause, FailedAttempt, LanePlace, Progress, WorkerState
 from tests.support.run.for_each import for_each
 
 NOW = 1_000_000
@@ -26,13 +26,15 @@ FOUR = Capacity(units=4, per_s=20.0)  # five a second each
 BUSY = FOUR._replace(leases=4)
 
 
-def facts(left: int = 20, limit: int = 4, held: int = 0, **given: Any) -> RequestFacts:
+def facts(
+    left: int = 20, limit: int = 4, held: int = 0, rates: tuple[Rate, ...] = (), **given: Any
+) -> RequestFacts:
     """Returns the facts of a request of priority 5 of which nothing has started."""
-    counts: dict[str, Any] = {"total": left, "done": 0, "dead": 0, "cancelled": 0}
+    counts: dict[str, Any] = {"total": left, "left": left}
     progress = Progress(
-        "r1", "active", **counts, held=held, limit=limit, priority=5, queue="req", **given
-    )
-    return RequestFacts(progress, NOW, left, 0, 0, 0, 0, [], "", [], 0)
+        id="r1", queue="req", state="active", priority=5, **counts, held=held, limit=limit, **given
+    )  # fmt: skip
+    return RequestFacts(progress, NOW, left, 0, 0, 0, 0, [], "", [], 0, rates=rates)
 
 
 def near(*ahead: tuple[int, str], behind: tuple[str, ...] = (), **given: Any) -> Neighbours:

@@ -10,12 +10,12 @@ import pytest
 from fairlane import Flow
 from fairlane.common.rate import rate_of_queue
 from fairlane.errors import RequestNotFound
-from fairlane.found import Cause, LanePlace
 from fairlane.operations import backlog, estimate, rates
 from fairlane.operations.shards import Shards, set_shards
 from fairlane.operations.why import why
 from fairlane.operations.workers import no_worker
 from fairlane.protocol import keys
+from fairlane.records import Cause, LanePlace
 from tests.support.operations.upkeep import server_ms
 from tests.support.processes.beats import beat
 from tests.support.scripts.requests import next_slice, once, settle
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.found import WhyWaiting
     from fairlane.protocol.steps import Batch, Command
     from fairlane.queue import Queue
+    from fairlane.records import WhyWaiting
     from tests.support.scripts.requests import Lane
 
 IN_A_MINUTE = r"[0-9:]{8} UTC \(in (59|60) s\)"
@@ -97,7 +97,7 @@ def test_a_request_whose_rest_is_held_waits_for_nothing_else(holder: Queue, driv
 
 def test_a_delayed_request_names_its_time(served: Queue):
     cause = only(served.submit_request([b"x"], delay=60).why())
-    assert (cause.kind, cause.until_ms > 0) == ("delay", True)
+    assert (cause.kind, (cause.until_ms or 0) > 0) == ("delay", True)
     assert re.fullmatch(rf"starts at {IN_A_MINUTE}", cause.text)
 
 
@@ -239,7 +239,7 @@ def test_every_cause_is_named_that_of_the_request_first(queue: Queue):
     queue.pause(for_s=60)
     paused, queue_paused, workers = queue.why(request.id).causes
     assert (paused.kind, paused.text) == ("paused", f"paused: fairlane resume {request.id}")
-    assert (queue_paused.kind, queue_paused.until_ms > 0) == ("queue", True)
+    assert (queue_paused.kind, (queue_paused.until_ms or 0) > 0) == ("queue", True)
     assert queue_paused.text.startswith("queue req is paused until ")
     assert (workers.kind, workers.text) == ("workers", no_worker("req"))
     queue.resume()

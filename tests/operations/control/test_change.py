@@ -34,7 +34,7 @@ def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(queue: Queue, l
     request = queue.submit_request(["a", "b", "c"], id="r1")
     assert request.pause() == "paused"
     assert (request.state(), request.progress().state) == ("paused", "paused")
-    assert [one.state for one in queue.status()["requests"]] == ["paused"]
+    assert [one.state for one in queue.status().requests] == ["paused"]
     assert not request.progress().ended
     assert work_off(lane.driver) == []
     assert request.resume() == "active"
@@ -116,8 +116,10 @@ def test_a_change_cut_off_anywhere_is_repeated(queue: Queue, lane: Lane, name: s
 
 def test_progress_reports_what_was_asked_for(queue: Queue, lane: Lane):
     plain = queue.submit_request(["a"], id="r0").progress()
-    assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (0, 0, 0, 0)
-    assert plain.parent == ""
+    assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (
+        *(None, None, None, 0),
+    )
+    assert plain.parent is None
     given = {"deadline_ms": 60_000, "time_limit_ms": 2_000, "extras": "parent=r0"}
     (token,) = lane.start(1, **given)
     held = lane.take(token)

@@ -174,8 +174,8 @@ def test_completions_report_how_requests_ended(queue: Queue):
     found = list(queue.completions("0", follow=False))
     assert [(c.id, c.state, c.total, c.done, c.cancelled, c.reason) for c in found] == [
         ("r2", "cancelled", 1, 0, 1, "not wanted"),
-        ("r1", "done", 1, 1, 0, ""),
-        ("r3", "done", 1, 1, 0, ""),
+        ("r1", "done", 1, 1, 0, None),
+        ("r3", "done", 1, 1, 0, None),
     ]
     assert all(c.submitted_ms <= c.ended_ms < c.submitted_ms + MINUTE for c in found)
 
@@ -315,8 +315,8 @@ def test_progress_counts_what_is_held_done_and_left(queue: Queue):
 def test_holders_returns_the_workers_of_a_request(queue: Queue):
     queue.submit_request(numbered(5), id="r1", limit=2)
     held = next_slice(queue.driver, count=2)
-    (row,) = queue.driver.run(request_state.holders("r1"))
-    assert row == {"permit": held.k, "fence": held.fence.decode(), "owed": "2", "worker": "w:1"}
+    (row,) = queue.driver.run(request_state.read_holders("r1"))
+    assert (row.k, row.fence, row.owed, row.worker) == (held.k, held.fence.decode(), "2", "w:1")
 
 
 @both_faces
@@ -324,9 +324,9 @@ def test_status_counts_tokens_requests_and_endings(queue: Queue):
     end_three(queue)
     queue.submit_request(numbered(5), id="r4", priority=2)
     status = queue.status()
-    assert status["lanes"] == {2: 3}
-    assert (status["delayed"], status["workers"], status["logged"]) == (0, [], 3)
-    assert [now.id for now in status["requests"]] == ["r4"]
+    assert status.lanes == {2: 3}
+    assert (status.delayed, status.workers, status.ended) == (0, (), 3)
+    assert [now.id for now in status.requests] == ["r4"]
 
 
 @for_each("name", ["", "a b", "a{b}", "x" * 129, "ü", 7, None])

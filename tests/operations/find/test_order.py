@@ -49,8 +49,8 @@ def test_what_a_worker_holds_does_not_wait(queue: Queue):
     queue.submit_request([b"x"] * 3, id="free", priority=9)
     assert take_slice(queue.driver, count=1) is not None
     page = queue.list_requests(sort="-waiting")
-    assert [(one.id, one.waiting) for one in page.requests] == [("free", 3), ("held", 2)]  # type: ignore[union-attr]
-    assert [one.held for one in page.requests] == [0, 1]  # type: ignore[union-attr]
+    assert [(one.id, one.waiting) for one in page.requests] == [("free", 3), ("held", 2)]
+    assert [one.held for one in page.requests] == [0, 1]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])

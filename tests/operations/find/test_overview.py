@@ -28,9 +28,9 @@ def test_a_worker_in_time_is_listed_with_its_beats_age(queue: Queue, redis_clien
         keys.workers("req"), {name: int(seconds) * 1000 - age for name, age in ages.items()}
     )
     status = queue.status()
-    assert status["workers"] == ["w:1"]
-    assert sorted(status["beats"]) == ["w:1", "w:2"]
-    for name, age_ms in status["beats"].items():
+    assert status.workers == ("w:1",)
+    assert sorted(status.beats) == ["w:1", "w:2"]
+    for name, age_ms in status.beats.items():
         assert ages[name] <= age_ms < ages[name] + 2_000
 
 
@@ -39,15 +39,15 @@ def test_tokens_of_a_request_that_is_over_are_stale(queue: Queue):
     queue.submit_request([b"x"] * 12, limit=12)
     queue.submit_request([b"x"] * 12, limit=12, priority=7).cancel("enough")
     status = queue.status()
-    assert (status["lanes"], status["stale"]) == ({5: 12}, 12)
+    assert (status.lanes, status.stale) == ({5: 12}, 12)
 
 
 def test_tokens_of_a_paused_request_are_stale_until_it_goes_on(queue: Queue):
     request = queue.submit_request([b"x"] * 4, limit=4)
     request.pause()
-    assert queue.status()["lanes"] == {}
+    assert queue.status().lanes == {}
     request.resume()
-    assert (queue.status()["lanes"], queue.status()["stale"]) == ({5: 4}, 4)
+    assert (queue.status().lanes, queue.status().stale) == ({5: 4}, 4)
 
 
 def test_tokens_in_a_lane_that_was_left_are_stale(queue: Queue):
@@ -55,21 +55,21 @@ def test_tokens_in_a_lane_that_was_left_are_stale(queue: Queue):
     request = queue.submit_request([b"x"] * 4, limit=4)
     request.set_priority(1)
     status = queue.status()
-    assert (status["lanes"], status["stale"]) == ({1: 4}, 4)
+    assert (status.lanes, status.stale) == ({1: 4}, 4)
 
 
 def test_foreign_words_in_a_lane_are_stale(queue: Queue, redis_client: redis.Redis):
     lane = keys.lane("req", 3)
     redis_client.rpush(lane, b"\xff", b"no token", b"#1.2", b"gone#1.2")
     status = queue.status()
-    assert (status["lanes"], status["stale"]) == ({}, 4)
+    assert (status.lanes, status.stale) == ({}, 4)
     redis_client.delete(lane)
 
 
 def test_stale_tokens_that_are_due_later_are_not_counted(queue: Queue, redis_client: redis.Redis):
     redis_client.zadd(keys.delayed("req"), {"5|gone#0.1": 9e12})
     status = queue.status()
-    assert (status["delayed"], status["stale"]) == (0, 1)
+    assert (status.delayed, status.stale) == (0, 1)
     redis_client.delete(keys.delayed("req"))
 
 
@@ -85,7 +85,7 @@ def test_a_token_that_is_popped_while_it_is_looked_at_is_not_stale(queue: Queue)
 
     status = drive(queue.driver, queues.queue_status("req"), take_one_before_permits_are_read)
     assert len(taken) == 1
-    assert (taken != [None], status["stale"]) == (True, 0)
+    assert (taken != [None], status.stale) == (True, 0)
 
 
 @pytest.mark.parametrize("read", [1_000, 20])
@@ -96,11 +96,11 @@ def test_urgent_requests_come_first_however_many_others_there_are(
     monkeypatch.setattr(backlog, "MOST_READ", read)
     queue.submit_many([[b"x"]] * 60, priority=7, limit=1)
     urgent = queue.submit_many([[b"x"]] * 5, priority=0, limit=1)
-    status = queue.driver.run(queues.queue_status("req", most=10))
-    found = status["requests"]
+    status = queue.driver.run(queues.queue_status("req", max_requests=10))
+    found = status.requests
     assert {one.id for one in found[:5]} == {one.id for one in urgent}
     assert [one.priority for one in found] == [0] * 5 + [7] * 5
-    assert status["more"] == 55
+    assert status.more == 55
 
 
 def test_an_urgent_request_without_a_token_comes_first(queue: Queue):
@@ -108,10 +108,10 @@ def test_an_urgent_request_without_a_token_comes_first(queue: Queue):
     queue.submit_request([b"x"], id="held", priority=0)
     assert take_slice(queue.driver, count=1) is not None
     queue.submit_request([b"x"], id="paused", priority=1).pause()
-    status = queue.driver.run(queues.queue_status("req", most=3))
-    assert [one.id for one in status["requests"]][:2] == ["held", "paused"]
+    status = queue.driver.run(queues.queue_status("req", max_requests=3))
+    assert [one.id for one in status.requests][:2] == ["held", "paused"]
 
 
 def test_a_request_that_has_ended_leaves_the_list_with_its_tokens_in_the_lane(queue: Queue):
     queue.submit_request([b"x"], id="over", priority=0).cancel("enough")
-    assert queue.status()["requests"] == []
+    assert queue.status().requests == ()

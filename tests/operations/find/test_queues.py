@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.found import QueueSummary
 from fairlane.operations import queues
 from fairlane.operations.find import write_cursor
 from fairlane.operations.queues import is_known, list_queues, similar_queues
 from fairlane.protocol import keys
 from fairlane.queue import Queue
+from fairlane.records import QueueSummary
 from tests.support.operations.lost_replies import Forgetful, settle
 from tests.support.processes.beats import beat, make_older
 from tests.support.scripts.requests import next_slice, work_off

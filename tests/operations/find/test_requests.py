@@ -29,7 +29,7 @@ HOUR_MS = 3_600_000
 
 def pages(queue: Queue, limit: int, **wanted: Any) -> Iterator[list[str]]:
     """Returns the ids of each page, until the end of the list."""
-    after = ""
+    after: str | None = None
     while True:
         page = queue.list_requests(limit=limit, after=after, **wanted)
         yield [one.id for one in page.requests]
@@ -66,7 +66,7 @@ def test_running_requests_are_urgent_first_and_ended_ones_newest_first(queue: Qu
         ("second", "done"),
         ("first", "done"),
     ]
-    assert page.after == ""
+    assert page.after is None
 
 
 @for_each(
@@ -200,7 +200,7 @@ def test_unfinished_requests_and_endings_share_the_bound_of_a_page(
 @pytest.mark.parametrize("states", [[], ["running"], ["ended"]], ids=str)
 def test_an_empty_queue_has_an_empty_page(states: list[str], queue: Queue):
     page = queue.list_requests(states=states)
-    assert (page.requests, page.after) == ([], "")
+    assert (page.requests, page.after) == ([], None)
 
 
 def test_foreign_entries_of_the_log_are_shown_as_far_as_they_can_be_read(

@@ -9,8 +9,8 @@ import pytest
 from fairlane import settings
 from fairlane.errors import InvalidArgument
 from fairlane.operations import workers
-from fairlane.operations.request_state import CallProgress
 from fairlane.protocol import keys
+from fairlane.records import CallProgress
 from tests.support.both_faces import both_faces
 from tests.support.processes.beats import STARTED, beat, make_older
 
@@ -27,7 +27,7 @@ def test_a_worker_that_beats_is_alive_with_all_that_it_reported(queue: Queue):
     (found,) = page.workers
     assert (found.id, found.host, found.pid) == ("w:1", "machine", 17)
     assert (found.started_ms, found.is_alive, found.leases) == (1_700_000_000_000, True, 3)
-    assert found.calls == (CallProgress("mine", "0", 4, 30, 100),)
+    assert found.calls == (CallProgress("mine", 0, 4, 30, 100),)
     assert 0 <= found.beat_age_ms < 2_000
     assert page.more == 0
 

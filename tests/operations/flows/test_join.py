@@ -215,7 +215,7 @@ def test_children_that_a_failover_set_back_are_joined_once(
     lose_what_was_not_sent(plain)
     work_off(plain)
     assert counts(plain)[-1] == ("end", "done", 3, 3, 0)
-    assert queue.request(FOURTH).progress().reason == ""
+    assert queue.request(FOURTH).progress().reason is None
 
 
 def test_two_leaders_join_what_is_there_once(plain: Any):

@@ -52,7 +52,7 @@ def test_a_request_without_room_waits_and_its_token_is_not_lost(lane: Lane, queu
     assert next_slice(lane)[0] == "ok"
     assert next_slice(lane)[0] == "limited"
     progress = queue.request("r2").progress()
-    assert (progress.held, progress.opens_ms > progress.submitted_ms) == (0, True)
+    assert (progress.held, (progress.opens_ms or 0) > progress.submitted_ms) == (0, True)
     assert lane.client.zcard(keys.delayed("req")) == 1
 
 
@@ -79,7 +79,7 @@ def test_a_hold_closes_the_shared_bucket_too(lane: Lane, queue: Queue):
     lane.run(rates.hold("req", "r1", 60_000))
     assert next_slice(lane)[0] == "stale"
     assert next_slice(lane)[0] == "limited"
-    assert queue.request("r1").progress().opens_ms > 0
+    assert queue.request("r1").progress().opens_ms is not None
 
 
 @for_each(

@@ -123,7 +123,7 @@ def test_a_status_counts_the_tokens_of_all_shards(queue: Queue, redis_client: re
     spread_over(queue, 3, 4)
     queue.submit_request([b"x"] * 4, limit=4, priority=7)
     status = queue.status()
-    assert (status["lanes"], status["shards"]) == ({7: 6}, [3, 4])
+    assert (status.lanes, status.shards) == ({7: 6}, (3, 4))
     finish(queue, redis_client)
 
 

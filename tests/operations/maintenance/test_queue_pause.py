@@ -23,7 +23,7 @@ def test_a_queue_is_paused_and_resumed(queue: Queue):
     assert (pause.is_paused, pause.until_ms) == (True, pause.now_ms + 600_000)
     assert queue.driver.run(read_pause("req")).paused_until == pause.paused_until
     assert queue.pause().until_ms is None
-    assert (queue.status()["paused"], queue.status()["paused_until"]) == (True, None)
+    assert (queue.status().is_paused, queue.status().paused_until_ms) == (True, None)
     assert [queue.resume(), queue.resume()] == [True, False]
     assert not queue.driver.run(read_pause("req")).is_paused
 
@@ -32,7 +32,7 @@ def test_a_queue_is_paused_and_resumed(queue: Queue):
 def test_a_period_that_is_not_valid_is_refused_before_anything_is_written(queue: Queue, for_s: Any):
     with pytest.raises(InvalidArgument, match=r"for_s .* is not valid: more than 0 seconds"):
         queue.pause(for_s=for_s)
-    assert not queue.status()["paused"]
+    assert not queue.status().is_paused
 
 
 @for_each(

@@ -25,12 +25,12 @@ BUCKET = keys.bucket("queue/req")
 def test_a_queue_has_a_rate_another_one_and_none(queue: Queue):
     queue.set_rate("100/s", 10)
     assert queue.driver.run(read_queue_rate("req")) == Rate("queue/req", 10_000, 5, 1)
-    assert queue.status()["rate"] == "100/s"
+    assert queue.status().rate == "100/s"
     queue.set_rate("30/m")
-    assert queue.status()["rate"] == "30/m"
+    assert queue.status().rate == "30/m"
     queue.set_rate(None)
     assert queue.driver.run(read_queue_rate("req")) is None
-    assert queue.status()["rate"] is None
+    assert queue.status().rate is None
 
 
 @for_each(

@@ -14,12 +14,12 @@ from fairlane.errors import (
     RequestNotEnded,
     RequestNotFound,
 )
-from fairlane.found import ChangeReport
 from fairlane.operations import change as selection
 from fairlane.operations.change import apply, select, set_one
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.find import RequestFilter
 from fairlane.protocol import keys, scripts
+from fairlane.records import ChangeReport
 from tests.support.both_faces import both_faces
 from tests.support.operations.lost_replies import Forgetful, heal, put, take
 from tests.support.operations.lost_replies import settle as settle_as
@@ -71,7 +71,7 @@ def test_of_several_values_all_are_set_or_none(
     report = change(queue, wanted, ids=["r1"])
     assert (report.changed, report.ended + len(report.failed)) == (0, 1)
     found = request.progress()
-    assert (found.limit, found.priority, found.deadline_ms) == (3, 5, 0)
+    assert (found.limit, found.priority, found.deadline_ms) == (3, 5, None)
 
 
 def test_an_ended_or_unknown_request_is_not_set(queue: Queue):
@@ -93,7 +93,7 @@ def test_many_are_paused_resumed_set_and_cancelled(queue: Queue, monkeypatch: py
     assert change(queue, Change.set(limit=7, priority=1, deadline=HOUR)).changed == 10
     found = [queue.request(name).progress() for name in ids]
     assert {(one.limit, one.priority) for one in found} == {(7, 1)}
-    assert all(one.deadline_ms > one.submitted_ms for one in found)
+    assert all((one.deadline_ms or 0) > one.submitted_ms for one in found)
     report = change(queue, Change.cancel("enough"))
     assert report == ChangeReport(changed=10)
     assert {queue.request(name).progress().reason for name in ids} == {"enough"}
@@ -306,7 +306,7 @@ def test_a_nearer_deadline_is_looked_at_in_time(queue: Queue, redis_client: redi
     near = float(redis_client.zscore(active, "r1") or 0)
     assert far - HOUR * 1000 < near < far - HOUR * 900
     request.set_deadline(0)
-    assert request.progress().deadline_ms == 0
+    assert request.progress().deadline_ms is None
 
 
 def test_without_a_retention_the_counts_stay_and_results_are_gone(queue: Queue):

@@ -21,7 +21,7 @@ from tests.support.servers.replicas import run_pair
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.model import Result
+    from fairlane.records import Result
     from fairlane.request import Request
     from fairlane.taken import Taken
 

@@ -52,7 +52,7 @@ def test_a_debounced_request_begins_its_delay_anew_with_the_last_content(queue: 
     queue.submit_request(["c"], **given)
     found = queue.request("report").progress()
     assert (found.total, found.state) == (1, "active")
-    assert found.opens_ms >= first.opens_ms
+    assert (found.opens_ms or 0) >= (first.opens_ms or 0) > 0
 
 
 def test_a_request_of_which_an_attempt_failed_is_not_put_off(lane: Lane, queue: Queue):

@@ -209,7 +209,7 @@ def test_bad_options_are_refused_before_anything_is_written(queue: Queue):
     for options in ({"limit": 0}, {"priority": 100}, {"id": "a b"}, {"max_wait": -1}):
         with pytest.raises(InvalidArgument):
             queue.open(**options)
-    assert queue.status()["requests"] == []
+    assert queue.status().requests == ()
 
 
 def test_an_opening_of_asyncio_is_entered_or_awaited(queue: Queue):

@@ -132,7 +132,7 @@ def test_drop_logs_a_request_that_was_seen_to_exist_as_lost(lane: Lane, mark: st
     logged = lane.client.xrange(LOG[2])
     assert len(logged) == int(mark == ".5" and gone == "1")
     for log_id, fields in logged:
-        entry = completion(log_id, dict(fields))
+        entry = completion("req", log_id, dict(fields))
         assert (entry.id, entry.state, entry.total, entry.ended_ms) == ("r1", "lost", 0, lane.now)
 
 

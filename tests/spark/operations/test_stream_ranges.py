@@ -155,7 +155,7 @@ def test_endings_as_columns_are_what_they_are_as_rows(
             redis_client.xadd("{req}:completed", more)  # type: ignore[arg-type]
         read, _ = driver.run(stream_ranges.log_entries("req", piece))
         schema = arrow_of(struct_of("completions"))
-        rows = [completion_row(completion(log_id, fields)) for log_id, fields in read]
+        rows = [completion_row(completion("req", log_id, fields)) for log_id, fields in read]
         expected = batch_of(columns_of("completions", rows), schema)
         assert batch_of(ending_columns(read), schema).equals(expected)
         if more:

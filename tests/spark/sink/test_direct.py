@@ -124,7 +124,7 @@ def test_of_a_pipelined_write_that_failed_every_request_is_cancelled(
     for name in names:
         request = Queue(driver).request(name)
         assert request.state() == "cancelled"
-        assert "failed" in request.progress().reason
+        assert "failed" in (request.progress().reason or "")
 
 
 def test_a_write_waits_for_the_workers(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.found import Demand, WorkerState
 from fairlane.operations.lease import Measured
 from fairlane.operations.observe import (
     LaneSample,
-    RequestSample,
     ServerState,
     ServerStates,
     Snapshot,
     WorkerTotals,
 )
+from fairlane.records import Demand, RequestCounts, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,14 +30,15 @@ def measured(done: int, waited_ms: int = 10, ran_us: int = 500, failed: int = 0)
     return found
 
 
-def request(name: str, **given: Any) -> RequestSample:
+def request(name: str, **given: Any) -> RequestCounts:
     """Returns a request, by default one of priority 5 that waits."""
     usual: dict[str, Any] = {
-        "priority": 5, "state": "active", "submitted_ms": NOW_MS - 4_000, "total": 10, "done": 2,
-        "dead": 0, "left": 8, "waiting": 7, "held": 0, "limit": 3, "opens_ms": 0, "tenant": "",
+        "queue": "req", "priority": 5, "state": "active", "submitted_ms": NOW_MS - 4_000,
+        "total": 10, "done": 2,
+        "dead": 0, "left": 8, "waiting": 7, "held": 0, "limit": 3, "opens_ms": None, "tenant": None,
         "tags": (),
     }  # fmt: skip
-    return RequestSample(id=name, **(usual | given))
+    return RequestCounts(id=name, **(usual | given))
 
 
 def worker(name: str, **given: Any) -> WorkerState:
@@ -52,7 +52,7 @@ def worker(name: str, **given: Any) -> WorkerState:
 
 
 def snapshot_of(
-    *requests: RequestSample,
+    *requests: RequestCounts,
     workers: tuple[WorkerState, ...] = (),
     after_s: float = 0,
     stats: Mapping[int, Measured] | None = None,
@@ -63,7 +63,7 @@ def snapshot_of(
     for one in requests:
         lane = lanes.setdefault(one.priority, LaneSample(one.priority))
         lane.add(one)
-        lane.tokens += max(0, min(one.limit - one.held, one.waiting))
+        lane.tokens += max(0, min((one.limit or 0) - one.held, one.waiting))
     held = sum(one.held for one in requests)
     tokens = sum(lane.tokens for lane in lanes.values())
     usual: dict[str, Any] = {

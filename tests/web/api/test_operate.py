@@ -209,8 +209,8 @@ def test_the_queue_is_shown_paused_and_resumed(serving: Serving):
     found = serving.curl("/v1/queue").json
     assert (found["requests"], found["lanes"], found["max_waiting"]) == (1, {"7": 2}, None)
     paused = post(serving, "/v1/queue/pause", for_s=600)
-    assert paused["paused"] is True
-    assert serving.curl("/v1/queue").json["paused_until"] == paused["paused_until"]
+    assert paused["is_paused"] is True
+    assert serving.curl("/v1/queue").json["paused_until_ms"] == paused["paused_until_ms"]
     assert take(serving) == []
     assert post(serving, "/v1/queue/resume")["was_paused"] is True
     assert post(serving, "/v1/queue/resume")["was_paused"] is False
@@ -221,7 +221,7 @@ def test_the_queue_is_shown_paused_and_resumed(serving: Serving):
 def test_queues_and_workers_are_listed(serving: Serving):
     submit(serving, bodies=["a"])
     (row,) = serving.curl("/v1/queues").json["queues"]
-    assert (row["name"], row["waiting"], row["requests"], row["paused"]) == ("req", 1, 1, False)
+    assert (row["name"], row["waiting"], row["requests"], row["is_paused"]) == ("req", 1, 1, False)
     assert is_problem(serving.curl("/v1/queues?after=x"), 422, "cursor")
     assert serving.curl("/v1/workers").json == {"workers": [], "more": 0}
 
@@ -258,9 +258,12 @@ def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
         steps = [(one["step"], one["sources"], one["request"]["total"]) for one in found["steps"]]
         assert steps == [("fetch", [], 2), ("store", ["fetch"], 0)]
         assert serving.curl("/v1/flows/run1").json == found
-        assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": [], "after": ""}
+        assert serving.curl("/v1/flows?property=city%3DKiel").json == {"flows": [], "after": None}
         for name in ("most", "self", "flow"):  # also words of the library
-            assert serving.curl(f"/v1/flows?property={name}%3D5").json == {"flows": [], "after": ""}
+            assert serving.curl(f"/v1/flows?property={name}%3D5").json == {
+                "flows": [],
+                "after": None,
+            }
         assert is_problem(serving.curl("/v1/flows?property=city"), 422, "NAME=VALUE")
         twice = "/v1/flows?property=city%3Da&property=city%3Db"
         assert is_problem(serving.curl(twice), 422, "a property is given twice")

@@ -225,7 +225,7 @@ def test_a_supervisor_that_fails_leaves_no_child_and_no_lease(
     assert not any(map(is_alive, pids))
     assert (request.progress().held, request.progress().left) == (0, 2)
     assert broken(queue, request.id) == []
-    assert queue.status()["workers"] == []
+    assert queue.status().workers == ()
     folder.open_gate()
     assert worker.run(until_idle=True) == 0
     assert [result.attempt for result in request.results()] == [1, 1]

@@ -51,7 +51,7 @@ def test_requests_share_the_rate_of_a_key(queue: Queue, workers: Workers, folder
 def test_a_delayed_request_starts_on_time(queue: Queue, workers: Workers, folder: Folder):
     folder.open_gate("busy")
     request = queue.submit_request([b"x"], delay=0.7)
-    opens_s = request.progress().opens_ms / 1000
+    opens_s = (request.progress().opens_ms or 0) / 1000
     workers.run("busy_once")
     assert request.wait(SOON_S) == "done"
     (called,) = starts(folder)

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from fairlane.found import Demand
+from fairlane.records import Demand
 from fairlane.worker.leader import EVERY_S, NEVER, Beat, DemandGauge, Maintenance
 from tests.support.wait import wait_until
 from tests.worker.maintenance.test_leader import NOWHERE

@@ -111,7 +111,7 @@ def test_an_idle_worker_leaves_before_its_pops_time_out(queue: Queue, workers: W
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     assert time.monotonic() - before < settings.BLOCK_MS / 1000
-    assert queue.status()["workers"] == []
+    assert queue.status().workers == ()
 
 
 # ------------------------------------------------------------------ its record
@@ -126,7 +126,7 @@ def test_a_worker_whose_record_is_deleted_drains(
     redis_client.delete(keys.worker("req", worker.id))
     assert worker.wait() == 0
     assert f"worker {worker.id} drains: its record was deleted" in worker.said()
-    assert queue.status()["workers"] == []
+    assert queue.status().workers == ()
 
 
 @ON_SINGLE
@@ -150,7 +150,7 @@ def test_a_worker_whose_registry_is_gone_registers_anew(
     """A lost slot is no order to end."""
     worker = workers.start("echo")
     redis_client.delete(keys.worker("req", worker.id), keys.workers("req"))
-    wait_until(lambda: queue.status()["workers"] == [worker.id], why="it is there again")
+    wait_until(lambda: queue.status().workers == (worker.id,), why="it is there again")
     request = queue.submit_request(numbers(3))
     assert request.wait(timeout=PATIENCE_S) == "done"
 
@@ -184,7 +184,7 @@ def test_a_port_that_is_taken_is_refused(queue: Queue):
         name = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(WorkerRefused, match=r"is taken: give this worker another --id"):
             Worker(queue, echo, id=name).run()
-    assert queue.status()["workers"] == []
+    assert queue.status().workers == ()
 
 
 @for_each(

@@ -40,13 +40,12 @@ def switch(name: str, wanted: str, short: str, does: str) -> click.Command:
 
 
 def _switch(wish: Wish, request_id: str, wanted: str) -> int:
-    from fairlane.cli.exit_status import summary
 
     with open_request(wish.redis, wish.queue, request_id) as request:
         state = request.pause() if wanted == "paused" else request.resume()
         progress = request.progress()
     if wish.as_json:
-        write_json(summary(progress))
+        write_json(progress)
     else:
         write_line(progress.state)
     if state == wanted:
@@ -95,7 +94,6 @@ def set_(**given: Any) -> int:
 
 
 def _set(wish: Wish, request_id: str, change: Change) -> int:
-    from fairlane.cli.exit_status import summary
     from fairlane.common.text import format_duration
     from fairlane.operations.change import set_one
 
@@ -103,7 +101,7 @@ def _set(wish: Wish, request_id: str, change: Change) -> int:
         request.queue.driver.run(set_one(request.id, change))
         progress = request.progress()
     if wish.as_json:
-        write_json(summary(progress))
+        write_json(progress)
         return 0
     line = f"limit {progress.limit}, priority {progress.priority}"
     if change.deadline_ms:
@@ -113,7 +111,7 @@ def _set(wish: Wish, request_id: str, change: Change) -> int:
     if change.share is not None:
         line += f", share {progress.share} of tenant {progress.tenant}"
     if change.rate is not None or change.weight is not None:
-        line += f", rate {', '.join(rate.words for rate in progress.rates)}"
+        line += f", rate {', '.join(progress.rates)}"
     write_line(line)
     return 0
 
@@ -143,7 +141,6 @@ def cancel(reason: str, **given: Any) -> int:
 
 
 def _cancel(wish: Wish, request_id: str, reason: str) -> int:
-    from fairlane.cli.exit_status import summary
 
     with open_request(wish.redis, wish.queue, request_id) as request:
         before = request.progress()
@@ -152,7 +149,7 @@ def _cancel(wish: Wish, request_id: str, reason: str) -> int:
     if before.ended:
         note(f"request {request_id} had ended before: it is {progress.state}")
     if wish.as_json:
-        write_json(summary(progress))
+        write_json(progress)
     else:
         write_line(progress.state)
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -21,9 +20,8 @@ from fairlane.errors import InvalidArgument, RedisUnreachable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.found import RequestPage
-    from fairlane.model import Completion
     from fairlane.queue import Queue
+    from fairlane.records import Completion, RequestPage
 
 _PLACE = re.compile(r"0|[0-9]{1,15}-[0-9]{1,19}")
 _MOMENT_MS = re.compile(r"[0-9]{12,15}")
@@ -116,7 +114,7 @@ class _Log:
     def _print(self, ending: Completion) -> None:
         self.last_id = ending.log_id
         if self._as_json:
-            write_json(asdict(ending))
+            write_json(ending)
         else:
             write_styled(_line(ending))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.exit_status import children_of, dead_of, gone_words
+from fairlane.cli.exit_status import dead_of, gone_words
 from fairlane.cli.options import (
     any_or_home_option,
     json_option,
@@ -24,8 +24,9 @@ from fairlane.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.model import DeadChoice, DeadSubRequest
+    from fairlane.model import DeadChoice
     from fairlane.queue import Queue
+    from fairlane.records import DeadSubRequest
 
 PREVIEW = 60  # characters of a body
 NAMED = 20  # indexes in a sentence
@@ -118,7 +119,7 @@ def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
     from fairlane.operations.requeue import requeue_dead
 
     with open_request(wish.redis, wish.queue, request_id) as request:
-        earlier = children_of(request.progress())
+        earlier = request.progress().requeued_as
         listed = request.queue.driver.run(_indexes(request_id, choice))
         run_by, count = request.queue.driver.run(requeue_dead(request_id, choice))
         is_repeat = bool(count) and run_by in earlier

@@ -27,9 +27,8 @@ from fairlane.cli.tables import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.found import RequestErrors
-    from fairlane.model import FailedAttempt
     from fairlane.queue import Queue
+    from fairlane.records import FailedAttempt, RequestErrors
 
 DIES_OF = "attempts"  # the reason of a sub-request whose last attempt failed
 

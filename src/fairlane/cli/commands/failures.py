@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane.cli.durations import ago
 from fairlane.common.text import printable
@@ -11,18 +10,14 @@ from fairlane.common.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.model import Progress
+    from fairlane.records import Progress
 
 _HEADLINE = 200  # characters of an error
 
 
-def failure_rows(
-    progress: Progress, waiting: int, due_ms: int, now_ms: int
-) -> Iterator[tuple[str, str]]:
-    """Yields the rows about failed attempts; none if there was none.
-
-    `waiting` sub-requests have another attempt before them, the first at `due_ms`.
-    """
+def failure_rows(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Yields the rows about failed attempts; none if there was none."""
+    waiting, due_ms = progress.retries_waiting or 0, progress.next_retry_ms or 0
     yield from _given_back_rows(progress, waiting, due_ms - now_ms)
     if not progress.failures:
         return
@@ -63,15 +58,3 @@ def _next(progress: Progress, waiting: int, left_ms: int) -> str:
     if progress.state == "paused":
         when = f"after `fairlane resume {progress.id}`"
     return f"; {waiting:,} {verb} for another, {when}"
-
-
-def failure_fields(progress: Progress, waiting: int, due_ms: int) -> dict[str, Any]:
-    """Returns the same as JSON has it."""
-    last, given_back = progress.last_failure, progress.given_back
-    return {
-        "failures": progress.failures,
-        "last_failure": None if last is None else asdict(last),
-        "given_back": None if given_back is None else asdict(given_back),
-        "retries_waiting": waiting,
-        "next_retry_ms": due_ms if waiting else None,
-    }

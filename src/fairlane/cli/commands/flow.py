@@ -22,7 +22,7 @@ from fairlane.operations.shared import read_shared
 
 if TYPE_CHECKING:
     from fairlane.cli.tables import Cell
-    from fairlane.found import FlowProgress, StepProgress
+    from fairlane.records import FlowProgress, StepProgress
 
 _HEAD = ("RUN", "FLOW", "STATE", "STEPS", "DONE", "DEAD")
 
@@ -185,7 +185,7 @@ def _fields(found: FlowProgress) -> dict[str, Any]:
                 "state": one.progress.state,
                 "sources": list(one.sources),
                 "compensates": one.is_compensating,
-                "sub_requests": one.progress.total,
+                "total": one.progress.total,
                 "done": one.progress.done,
                 "dead": one.progress.dead,
                 "cancelled": one.progress.cancelled,

@@ -17,11 +17,10 @@ from fairlane.cli.options import (
 from fairlane.cli.output import note, write_json, write_styled
 from fairlane.cli.selection import filter_options, filters_of
 from fairlane.cli.tables import AGES, REQUESTS, age_cells, note_unknown, request_cells, table
-from fairlane.model import Completion, Progress
 
 if TYPE_CHECKING:
-    from fairlane.found import RequestPage
     from fairlane.queue import Queue
+    from fairlane.records import RequestPage
 
 
 @click.command("list", short_help="List the requests of a queue, running and ended.")
@@ -52,9 +51,7 @@ def command(
     with open_queue(redis, queue) as opened:
         page = opened.list_requests(limit=limit, after=after, sort=sort, **filters)
         if as_json:
-            rows = [_fields(request) for request in page.requests]
-            found = {"queue": queue, "requests": rows, "after": page.after or None}
-            write_json(found | {"is_sorted": page.is_sorted})
+            write_json(page)
         elif page.requests:
             _write_table(page)
         if not page.requests:
@@ -78,26 +75,3 @@ def _note_nothing(queue: Queue, page: RequestPage, *, as_json: bool) -> None:
         among = " among those that this page read" if page.after else ""
         note(f"no request of queue {queue.name} is listed{among}")
     note_unknown(queue)
-
-
-def _fields(request: Progress | Completion) -> dict[str, Any]:
-    """Returns one request as JSON has it; an ended one has no permits."""
-    permits = (None, None) if isinstance(request, Completion) else (request.held, request.limit)
-    return {
-        "id": request.id,
-        "state": request.state,
-        "priority": request.priority,
-        "sub_requests": request.total,
-        "done": request.done,
-        "dead": request.dead,
-        "cancelled": request.cancelled,
-        "waiting": request.waiting if isinstance(request, Progress) else 0,
-        "held": permits[0],
-        "limit": permits[1],
-        "open": isinstance(request, Progress) and request.is_open,
-        "reason": request.reason or None,
-        "tags": list(request.tags),
-        "tenant": request.tenant or None,
-        "submitted_ms": request.submitted_ms,
-        "ended_ms": request.ended_ms or None,
-    }

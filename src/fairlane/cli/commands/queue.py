@@ -133,7 +133,7 @@ def pause(redis: str | None, queue: str, for_: str | None, as_json: bool) -> int
         note_unknown(opened)
         found = opened.pause(for_s=for_s)
     if as_json:
-        write_json({"queue": queue, "paused": True, "paused_until": found.until_ms})
+        write_json({"queue": queue, "is_paused": True, "paused_until_ms": found.until_ms})
     else:
         write_line(f"queue {queue} is {found.text}")
     return 0
@@ -150,7 +150,7 @@ def resume(redis: str | None, queue: str, as_json: bool) -> int:
         if not was_paused:
             note_unknown(opened)
     if as_json:
-        write_json({"queue": queue, "paused": False, "was_paused": was_paused})
+        write_json({"queue": queue, "is_paused": False, "was_paused": was_paused})
     elif was_paused:
         write_line(f"queue {queue} is resumed")
     else:
@@ -169,24 +169,24 @@ def _show(opened: Queue, *, as_json: bool) -> None:
     pause = opened.driver.run(read_pause(opened.name))
     rate = opened.driver.run(read_queue_rate(opened.name))
     has_bound = bounds.max_waiting > 0
-    found = {
+    found: dict[str, Any] = {
         "queue": opened.name,
         "max_waiting": bounds.max_waiting if has_bound else None,
         "waiting": bounds.waiting if has_bound else None,
         "shards": list(spread.present.numbers),
         "moving_from": list(spread.left.numbers),
-        "paused": pause.is_paused,
-        "paused_until": pause.until_ms,
+        "is_paused": pause.is_paused,
+        "paused_until_ms": pause.until_ms,
         "rate": rate.words if rate else None,
     }
     if as_json:
         write_json(found)
         return
     write_line(f"{'queue':<9} {opened.name}")
-    write_line(f"{'waiting':<9} {as_words(found)}")
+    write_line(f"{'waiting':<9} {as_words(found['max_waiting'], found['waiting'])}")
     write_line(f"{'shards':<9} {_shards_as_words(found)}")
     if pause.is_paused:
-        write_line(f"{'paused':<9} {until_words(found)}")
+        write_line(f"{'paused':<9} {until_words(opened.name, pause.until_ms)}")
     if rate:
         write_line(f"{'rate':<9} {rate.words}")
 
@@ -197,18 +197,18 @@ def _shards_as_words(found: dict[str, Any]) -> str:
     return f"{shown}; requests are being moved there" if left else shown
 
 
-def as_words(found: dict[str, Any]) -> str:
+def as_words(max_waiting: int | None, waiting: int | None) -> str:
     """Returns the bound and the last count, in words."""
-    if not found["max_waiting"]:
+    if not max_waiting:
         return "any number of sub-requests"
-    return f"{found['waiting']:,} of at most {found['max_waiting']:,} sub-requests"
+    return f"{waiting or 0:,} of at most {max_waiting:,} sub-requests"
 
 
-def until_words(found: dict[str, Any]) -> str:
+def until_words(queue: str, paused_until_ms: int | None) -> str:
     """Returns until when a queue is paused, in words."""
     from fairlane.common.text import of_queue
     from fairlane.operations.pause import time_text
 
-    if found["paused_until"] is None:
-        return f"until fairlane queue resume{of_queue(found['queue'])}"
-    return f"until {time_text(found['paused_until'])}"
+    if paused_until_ms is None:
+        return f"until fairlane queue resume{of_queue(queue)}"
+    return f"until {time_text(paused_until_ms)}"

@@ -12,7 +12,7 @@ from fairlane.cli.output import note, write_json, write_styled
 from fairlane.cli.tables import table
 
 if TYPE_CHECKING:
-    from fairlane.found import QueueSummary
+    from fairlane.records import QueueSummary
 
 _HEAD = ("QUEUE", "WAITING", "REQUESTS", "WORKERS", "ENDED", "DEAD")
 
@@ -39,7 +39,7 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
         write_json({"queues": rows, "after": page.after or None})
         return 0
     if page.queues:
-        is_any_paused = any(queue.paused for queue in page.queues)
+        is_any_paused = any(queue.is_paused for queue in page.queues)
         head = (*_HEAD, "PAUSED") if is_any_paused else _HEAD
         for line in table(head, (_row(queue)[: len(head)] for queue in page.queues)):
             write_styled(line)
@@ -58,8 +58,8 @@ def _row(queue: QueueSummary) -> tuple[str, ...]:
 
 def _paused(queue: QueueSummary) -> str:
     """Returns until when a queue is paused; "" if it is not."""
-    if not queue.paused:
+    if not queue.is_paused:
         return ""
     from fairlane.operations.pause import time_text
 
-    return "yes" if queue.paused_until is None else f"until {time_text(queue.paused_until)}"
+    return "yes" if queue.paused_until_ms is None else f"until {time_text(queue.paused_until_ms)}"

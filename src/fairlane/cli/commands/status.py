@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from fairlane.cli.commands.failures import failure_fields, failure_rows
+from fairlane.cli.commands.failures import failure_rows
 from fairlane.cli.durations import ago
 from fairlane.cli.options import (
     any_or_home_option,
@@ -27,21 +27,11 @@ from fairlane.common.text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fairlane.model import Progress
     from fairlane.queue import Queue
+    from fairlane.records import Holder, Progress, QueueStatus, RequestCounts
     from fairlane.request import Request
 
 ROWS = 20  # requests of the table, and workers; --json has up to 1,000
-TERMS = (
-    "timeouts",
-    "deadline_ms",
-    "time_limit_ms",
-    "durable",
-    "parent",
-    "opens_ms",
-    "tags",
-    "tenant",
-)
 # A queue in which all of these are empty has no rows.
 SHOWN = (
     "requests",
@@ -50,12 +40,11 @@ SHOWN = (
     "stale",
     "delayed",
     "beats",
-    "logged",
+    "ended",
     "max_waiting",
-    "paused",
+    "is_paused",
     "rate",
 )
-POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
 
 @click.command("status", short_help="Show a queue, or one request and its workers.")
@@ -96,63 +85,58 @@ def _show(look: Callable[[], Frame], *, watch: bool, as_json: bool) -> None:
 
 
 def _queue_frame(queue: Queue, *, as_json: bool) -> Frame:
-    from fairlane.cli.exit_status import summary
-
     found = queue.status()
-    requests: list[Progress] = found["requests"]
-    is_empty = not any(found[name] for name in SHOWN)
+    is_empty = not any(getattr(found, name) for name in SHOWN)
     words = _in_short(found)
     if as_json:
-        states = Counter(request.state for request in requests)
-        listed = [summary(request) for request in requests]
-        return Frame([], to_json({**found, "states": states, "requests": listed}), words)
-    lines = [_nothing(found["queue"])] if is_empty else [*_queue_lines(found)]
+        return Frame([], to_json(found), words)
+    lines = [_nothing(found.queue)] if is_empty else [*_queue_lines(found)]
     return Frame(lines, words, words)
 
 
-def _in_short(found: dict[str, Any]) -> str:
+def _in_short(found: QueueStatus) -> str:
     """Returns a queue on one line."""
     from fairlane.cli.commands.queue import until_words
     from fairlane.common.text import plural
 
-    tokens = _tokens(sum(found["lanes"].values()))
-    workers = plural(len(found["workers"]), "worker")
+    tokens = _tokens(sum(found.lanes.values()))
+    workers = plural(len(found.workers), "worker")
     return (
-        f"queue {found['queue']}: {_states(found)}; {tokens} in lanes, "
-        f"{_tokens(found['delayed'])} delayed; {workers}; {found['logged']:,} ended"
-        + ("; paused " + until_words(found) if found["paused"] else "")
+        f"queue {found.queue}: {_states(found)}; {tokens} in lanes, "
+        f"{_tokens(found.delayed)} delayed; {workers}; {found.ended:,} ended"
+        + ("; paused " + until_words(found.queue, found.paused_until_ms) if found.is_paused else "")
     )
 
 
-def _states(found: dict[str, Any]) -> str:
+def _states(found: QueueStatus) -> str:
     """Returns the requests of a queue by state, and how many others there are."""
-    shown = Counter(map(shown_state, found["requests"]))
+    shown = Counter(map(shown_state, found.requests))
     counts = ", ".join(f"{count:,} {printable(state)}" for state, count in sorted(shown.items()))
-    return (counts or "none") + (f", and {found['more']:,} more" if found["more"] else "")
+    return (counts or "none") + (f", and {found.more:,} more" if found.more else "")
 
 
-def _queue_lines(found: dict[str, Any]) -> Iterator[str]:
+def _queue_lines(found: QueueStatus) -> Iterator[str]:
     from fairlane.cli.commands.queue import as_words, until_words
 
-    lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found["lanes"].items())
-    stale = f"{_tokens(found['stale'])} are left over: workers discard them"
+    lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found.lanes.items())
+    stale = f"{_tokens(found.stale)} are left over: workers discard them"
     rows = [
-        ("queue", found["queue"]),
+        ("queue", found.queue),
         ("requests", _states(found)),
         ("lanes", lanes or "empty"),
-        *([("stale", stale)] if found["stale"] else []),
-        ("delayed", _tokens(found["delayed"])),
+        *([("stale", stale)] if found.stale else []),
+        ("delayed", _tokens(found.delayed)),
         *zip(chain(["workers"], repeat("")), _workers(found), strict=False),
-        ("ended", f"{found['logged']:,} in the log"),
-        *([("waiting", as_words(found))] if found["max_waiting"] else []),
-        *([("paused", until_words(found))] if found["paused"] else []),
-        *([("rate", found["rate"])] if found["rate"] else []),
+        ("ended", f"{found.ended:,} in the log"),
+        *([("waiting", as_words(found.max_waiting, found.waiting))] if found.max_waiting else []),
+        *([("paused", until_words(found.queue, found.paused_until_ms))] if found.is_paused else []),
+        *([("rate", found.rate)] if found.rate else []),
     ]
     for name, value in rows:
         yield row_line(name, value)
-    if found["requests"]:
+    if found.requests:
         yield ""
-        yield from _request_table(found["requests"])
+        yield from _request_table(found.requests)
 
 
 def _nothing(queue: str) -> str:
@@ -165,9 +149,9 @@ def _nothing(queue: str) -> str:
     )
 
 
-def _workers(found: dict[str, Any]) -> list[str]:
+def _workers(found: QueueStatus) -> list[str]:
     """Describes each worker by its last beat, those with a late beat last."""
-    fresh, beats = found["workers"], found["beats"]
+    fresh, beats = found.workers, found.beats
     late = beats.keys() - set(fresh)
     lines = [f"{name}, beat {ago(beats[name])} ago" for name in fresh]
     lines += [f"{name}, no beat for {ago(beats[name])}: stopped or dead" for name in sorted(late)]
@@ -175,7 +159,7 @@ def _workers(found: dict[str, Any]) -> list[str]:
     return [*lines[:ROWS], *more] or ["none"]
 
 
-def _request_table(requests: Sequence[Progress]) -> Iterator[str]:
+def _request_table(requests: Sequence[RequestCounts]) -> Iterator[str]:
     yield from table(REQUESTS, map(request_cells, requests[:ROWS]))
     if len(requests) > ROWS:
         yield f"... and {len(requests) - ROWS:,} more (--json shows them)"
@@ -185,36 +169,31 @@ def _request_table(requests: Sequence[Progress]) -> Iterator[str]:
 
 
 def _request_frame(request: Request, *, as_json: bool) -> Frame:
-    from fairlane.cli.exit_status import summary
     from fairlane.cli.progress import describe
+    from fairlane.operations.request_state import full_progress
 
-    progress, holders, retries, now_ms = request.queue.driver.run(_look(request.id))
-    policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
-    age_ms = max(0, now_ms - progress.submitted_ms)
-    ended_ms = max(0, now_ms - progress.ended_ms) if progress.ended else None
+    progress, now_ms = request.queue.driver.run(full_progress(request.id))
     words = printable(describe(progress, None))
     if as_json:
-        ages = {"age_ms": age_ms, "ended_ago_ms": ended_ms}
-        terms = {name: getattr(progress, name) for name in TERMS}
-        failed = failure_fields(progress, *retries)
-        more = {**ages, **terms, **failed, "policy": policy, "holders": holders}
-        return Frame([], to_json({**summary(progress), **more}), words, progress.ended)
-    ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
+        return Frame([], to_json(progress), words, progress.ended)
+    age = f"submitted {ago(max(0, now_ms - progress.submitted_ms))} ago"
+    if progress.ended_ms is not None:
+        age += f", ended {ago(max(0, now_ms - progress.ended_ms))} ago"
     state = shown_state(progress)
     missing = _missing(request, progress)
-    gated = "waits" if progress.opens_ms > now_ms else "workers"
+    gated = "waits" if (progress.opens_ms or 0) > now_ms else "workers"
     label = "paused" if progress.state == "paused" else gated
     rows = [
         ("request", progress.id),
         ("state", _behind_state(request, progress, state)),
         ("queue", f"{progress.queue}, priority {progress.priority}"),
         ("counts", _counts(progress)),
-        *failure_rows(progress, *retries, now_ms),
+        *failure_rows(progress, now_ms),
         ("permits", f"{progress.held} held of {progress.limit}"),
-        *(("", _holder(row)) for row in holders),
+        *(("", _holder(row)) for row in progress.holders or ()),
         *([(label, missing)] if missing else []),
-        ("age", f"submitted {ago(age_ms)} ago{ended}"),
-        ("policy", _policy(policy)),
+        ("age", age),
+        ("policy", _policy(progress)),
         *_terms(progress, now_ms),
     ]
     lines = [row_line(name, value, state if name == "state" else "") for name, value in rows]
@@ -238,39 +217,14 @@ def _missing(request: Request, progress: Progress) -> str:
     return request.queue.driver.run(what_is_missing(progress))
 
 
-async def _look(
-    request_id: str,
-) -> tuple[Progress, list[dict[str, Any]], tuple[int, int], int]:
-    """Returns a request, the holders of its permits, its retries, and the time in Redis.
-
-    Each holder has its calls of this request that have reported their progress.
-    """
-    from fairlane.operations.request_state import (
-        holders,
-        moment,
-        progress,
-        read_calls,
-        waiting_retries,
-    )
-
-    counts = await progress(request_id)
-    held = await holders(request_id)
-    retries = await waiting_retries(request_id)
-    workers = [*dict.fromkeys(row["worker"] for row in held)]
-    calls = await read_calls(counts.queue, request_id, workers)
-    rows: list[dict[str, Any]] = [
-        {**row, "calls": [one.parts for one in calls if one.k == row["permit"]]} for row in held
-    ]
-    return counts, rows, retries, await moment(request_id)
-
-
-def _holder(row: dict[str, Any]) -> str:
+def _holder(row: Holder) -> str:
     from fairlane.common.text import plural
 
-    owed = plural(int(row["owed"]), "sub-request")
-    shown = "; sub-request {index} is at {done:,} of {total:,}"
-    at = "".join(shown.format(**one) for one in row["calls"])
-    return f"{row['worker']} holds permit {row['permit']}, {owed} not settled{at}"
+    owed = plural(row.owed, "sub-request")
+    at = "".join(
+        f"; sub-request {one.index} is at {one.done:,} of {one.total:,}" for one in row.calls
+    )
+    return f"{row.worker} holds permit {row.permit}, {owed} not settled{at}"
 
 
 def _counts(progress: Progress) -> str:
@@ -281,16 +235,17 @@ def _counts(progress: Progress) -> str:
     return f"{counts} of {progress.total:,}{so_far(progress)}"
 
 
-def _policy(policy: dict[str, int]) -> str:
-    if len(policy) < len(POLICY):
-        return "not known"
+def _policy(progress: Progress) -> str:
     from fairlane.common.text import plural
 
-    attempts, *durations = (policy[name] for name in POLICY)
-    low, high, lease, retain = (ago(ms) for ms in durations)
+    attempts, backoff, lease_ms = progress.attempts, progress.backoff_ms, progress.lease_ms
+    retain_ms = progress.retain_ms
+    if attempts is None or backoff is None or lease_ms is None or retain_ms is None:
+        return "not known"
+    low, high = map(ago, backoff)
+    kept = f"results kept {ago(retain_ms)}" if retain_ms else "results not kept"
     tries = plural(attempts, "attempt")
-    kept = f"results kept {retain}" if policy["retain_ms"] else "results not kept"
-    return f"{tries}, backoff {low}..{high}, lease {lease}, {kept}"
+    return f"{tries}, backoff {low}..{high}, lease {ago(lease_ms)}, {kept}"
 
 
 def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -306,11 +261,11 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
     if progress.parent:
         yield "parent", progress.parent
     for rate in progress.rates:
-        yield "rate", rate.words
+        yield "rate", rate
     if progress.tags:
         yield "tags", ", ".join(progress.tags)
     if progress.tenant:
-        shown = f" (share {progress.share})" if progress.share > 1 else ""
+        shown = f" (share {progress.share})" if (progress.share or 0) > 1 else ""
         yield "tenant", progress.tenant + shown
     if progress.left_out:
         sent = progress.total + progress.left_out

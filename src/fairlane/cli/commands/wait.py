@@ -30,7 +30,6 @@ def command(
         dead_of,
         judge,
         naming_what_goes_on,
-        summary,
         wait_for,
     )
 
@@ -40,7 +39,7 @@ def command(
         progress = counts_of(request)
         dead = dead_of(request.queue, progress)
     if as_json:
-        write_json(summary(progress))
+        write_json(progress)
     else:
         write_line(progress.state)
     return judge(progress, dead)

@@ -15,7 +15,7 @@ from fairlane.cli.tables import row_line, shown_state
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.found import Estimate, WhyWaiting
+    from fairlane.records import Estimate, WhyWaiting
 
 _NAMED = {"limit", "held", "cancelling", "expiring"}  # their sentences name the workers
 
@@ -91,12 +91,10 @@ def _estimate(found: Estimate, now_ms: int) -> Iterator[tuple[str, str]]:
 
 def _fields(found: WhyWaiting) -> dict[str, Any]:
     """Returns the explanation as JSON has it."""
-    from fairlane.cli.exit_status import summary
-
     place = found.lane_place
     is_known = place is not None and not place.is_lost
     return {
-        **summary(found.progress),
+        "request": found.progress,
         "causes": [{**asdict(cause), "until_ms": cause.until_ms or None} for cause in found.causes],
         "workers": found.workers,
         "place": place.place if place is not None and is_known else None,

@@ -15,7 +15,7 @@ from fairlane.common.text import of_queue, plural
 
 if TYPE_CHECKING:
     from fairlane.cli.tables import Cell
-    from fairlane.found import WorkerState
+    from fairlane.records import WorkerState
 
 _HEAD = ("WORKER", "STATE", "HOST", "PID", "SINCE", "LAST BEAT", "HOLDS")
 _CALLS = 3  # calls that are named
@@ -68,7 +68,7 @@ def _row(worker: WorkerState) -> tuple[Cell, ...]:
 def _holds(worker: WorkerState) -> str:
     """Returns the leases of the last beat, and the calls that reported how far they are."""
     shown = [
-        f"{one.request_id} sub-request {one.index} at {one.done:,} of {one.total:,}"
+        f"{one.id} sub-request {one.index} at {one.done:,} of {one.total:,}"
         for one in worker.calls[:_CALLS]
     ]
     more = [f"{len(worker.calls) - _CALLS} more calls"] if len(worker.calls) > _CALLS else []

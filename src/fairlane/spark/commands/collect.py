@@ -22,7 +22,7 @@ from fairlane.spark.commands.session import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fairlane.model import Progress as Counts
+    from fairlane.records import Progress as Counts
 
 _COLUMNS = ("index", "status", "result", "attempt", "worker", "waited_ms", "ran_ms")
 

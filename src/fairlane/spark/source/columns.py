@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import DataType
 
-    from fairlane.model import Completion, DeadSubRequest, Progress
     from fairlane.operations.completion import Entries
+    from fairlane.records import Completion, DeadSubRequest, Progress
     from fairlane.spark.stream_ranges import Ended
 
 
@@ -265,7 +265,7 @@ def ending_columns(entries: Entries) -> dict[str, Any]:
             return _usual_endings(entries)
         except pa.ArrowInvalid:
             pass  # a text that is no UTF-8, or no number
-    rows = (completion_row(completion(log_id, fields)) for log_id, fields in entries)
+    rows = (completion_row(completion("", log_id, fields)) for log_id, fields in entries)
     return columns_of("completions", rows)
 
 
@@ -282,7 +282,8 @@ def _usual_endings(entries: Entries) -> dict[str, Any]:
     found = {name: texts[name].cast(pa.int64()) for name in numbers}
     logged = pc.list_element(pc.split_pattern(ids, "-"), 0).cast(pa.int64())
     return {
-        **{name: texts[name] for name in ("id", "state", "reason")},
+        **{name: texts[name] for name in ("id", "state")},
+        "reason": pc.if_else(pc.equal(texts["reason"], ""), None, texts["reason"]),
         **{name: found[name] for name in numbers[:5]},
         "log_id": ids,
         "submitted": _moments(found["born"]),

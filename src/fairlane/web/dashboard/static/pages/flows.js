@@ -76,7 +76,7 @@ function step(one) {
   return el("a", { class: one.compensates ? "step undo" : "step", href: requestHref(request.id) },
     el("span", { class: "row spread" }, el("b", {}, one.compensates && [icon("again"), " "], one.step), badge(stateOf(request))),
     meter(request),
-    el("span", { class: "small muted" }, `${compact(request.done)} of ${compact(request.total)}${request.open ? " so far" : ""}`, request.dead > 0 && [" · ", el("span", { class: "bad" }, `${compact(request.dead)} dead`)]),
+    el("span", { class: "small muted" }, `${compact(request.done)} of ${compact(request.total)}${request.is_open ? " so far" : ""}`, request.dead > 0 && [" · ", el("span", { class: "bad" }, `${compact(request.dead)} dead`)]),
     role && el("span", { class: "small muted" }, role));
 }
 

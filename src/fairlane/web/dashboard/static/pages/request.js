@@ -152,7 +152,7 @@ function progressPanel() {
       const ended = one.done + one.dead + one.cancelled;
       const perSecond = one.ended_ms ? null : rate(ended);
       const [name, value, note] = expectation(one, perSecond);
-      show(share, one.open
+      show(share, one.is_open
         ? [el("b", {}, number(ended)), el("span", { class: "muted" }, ` of ${number(one.total)} so far: more may come`)]
         : [el("b", {}, endedShare(one)), el("span", { class: "muted" }, ` ${number(ended)} of ${number(one.total)}`)]);
       show(bar, meter(one, { large: true }));

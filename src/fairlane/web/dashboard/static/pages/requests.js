@@ -124,7 +124,7 @@ const COLUMNS = [
   { label: "Priority", kind: "right", phone: "off", sort: "priority", cell: (row) => String(row.priority) },
   {
     label: "Progress", phone: "bare", kind: "progress",
-    cell: (row) => el("div", { class: "progress-cell" }, meter(row), el("span", { class: "number" }, endedShare(row)), el("span", { class: "muted small number" }, `of ${compact(row.total)}${row.open ? " so far" : ""}`)),
+    cell: (row) => el("div", { class: "progress-cell" }, meter(row), el("span", { class: "number" }, endedShare(row)), el("span", { class: "muted small number" }, `of ${compact(row.total)}${row.is_open ? " so far" : ""}`)),
   },
   { label: "Waiting", kind: "right", phone: "off", sort: "waiting", falls: true, cell: (row) => (row.waiting ? compact(row.waiting) : el("span", { class: "muted" }, "0")) },
   { label: "Workers", kind: "right", phone: "off", cell: (row) => (row.ended_ms ? el("span", { class: "muted" }, "–") : [String(row.held), el("span", { class: "muted" }, ` / ${row.limit}`)]) },

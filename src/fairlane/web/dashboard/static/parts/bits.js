@@ -31,18 +31,18 @@ export function badge(state, text = state) {
 export const stateOf = (one) => (one.state === "active" ? (one.held ? "working" : "waiting") : one.state);
 
 /** Returns a bar of what is done, held, dead and cancelled of a total. While more may come, it is not full. */
-export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0, open = false }, { large = false } = {}) {
-  const share = (count) => (total ? `${((open ? OPEN_FILLS : 100) * count) / total}%` : "0");
+export function meter({ total, done = 0, held = 0, dead = 0, cancelled = 0, is_open = false }, { large = false } = {}) {
+  const share = (count) => (total ? `${((is_open ? OPEN_FILLS : 100) * count) / total}%` : "0");
   const parts = { done, dead, cancelled, held: Math.min(held, Math.max(0, total - done - dead - cancelled)) };
   const words = Object.entries(parts).filter(([, count]) => count).map(([name, count]) => `${number(count)} ${name}`);
-  return el("div", { class: large ? "meter large" : "meter", role: "img", "aria-label": `${words.join(", ") || "0 done"} of ${number(total)}${open ? " so far" : ""}` },
+  return el("div", { class: large ? "meter large" : "meter", role: "img", "aria-label": `${words.join(", ") || "0 done"} of ${number(total)}${is_open ? " so far" : ""}` },
     Object.entries(parts).map(([name, count]) => count > 0 && el("i", { class: name, style: { width: share(count) } })));
 }
 
 /** Returns the share of a request's sub-requests that have ended; their number while more may come, as there is no total yet. */
 export const endedShare = (one) => {
   const ended = one.done + one.dead + one.cancelled;
-  return one.open ? compact(ended) : percent(one.total ? ended / one.total : one.ended_ms ? 1 : 0);
+  return one.is_open ? compact(ended) : percent(one.total ? ended / one.total : one.ended_ms ? 1 : 0);
 };
 
 /** Returns what is shown where there is nothing. */

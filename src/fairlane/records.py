@@ -1,57 +1,234 @@
-"""What is looked for, found or changed: requests, workers, queues, failures, a change's report."""
+"""The records: one for each fact, as the library returns it, and as JSON has it everywhere.
+
+`--json`, HTTP, the dashboard, `top` and Spark show the fields of these classes by their names. A
+name that ends in `_ms` is a moment in ms since 1970 by the Redis of the request or the queue, or a
+length of time in ms; `_s` is in seconds, `per_s` a number in a second, `is_` a yes or no. What is
+absent is None, and `null` in JSON. See docs/decisions/0054-one-record-for-each-fact.md.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane.model import ENDED_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from fairlane.errors import FairlaneError
-    from fairlane.model import Completion, DeadGroup, FailedAttempt, Progress
-    from fairlane.operations.request_state import CallProgress
 
 
-RUNNING = ("active", "paused", "cancelling", "expiring")
-ENDED = ("done", "cancelled", "lost")
-STATE_GROUPS = {"running": RUNNING, "ended": ENDED}  # words for several states
+# ------------------------------------------------------------------ a request
 
 
-class RequestFilters(TypedDict, total=False):
-    """What a list of requests shows; each keyword may be left out, and then excludes nothing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCounts:
+    """Counts of one request at one moment, as a list shows them.
 
-    `states` are active, paused, cancelling, expiring, done, cancelled and lost, or the words
-    running and ended for several of them. `priorities` are 0 to 99. `id_prefix` is how the id
-    begins. `older_s` and `newer_s` are seconds since the submission: at least, and less than.
-    A request is listed if it has all of `tags`, and one of `tenants`. A single state, priority, tag
-    or tenant needs no list.
+    `state` is active, paused, cancelling, expiring (past its deadline), done, cancelled or lost.
+    `left` sub-requests are neither done, dead nor cancelled; `waiting` of them wait for their first
+    delivery. Workers hold `held` of its `limit` permits, which is None if only the log has it.
+    Nothing starts before `opens_ms`: it is delayed, a handler asked for a pause, or it waits for
+    a rate. `is_open`: more sub-requests may come. `tags` and `tenant` are those of its options.
+
+    A live view does not read `is_open` and `reason`. `log_id` is the place of an ended request in
+    the completion log, if the row is from there.
     """
 
-    states: str | Iterable[str]
-    priorities: int | Iterable[int]
-    id_prefix: str
-    older_s: float
-    newer_s: float
-    tags: str | Iterable[str]
-    tenants: str | Iterable[str]
+    id: str
+    queue: str
+    state: str
+    priority: int
+    total: int
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    left: int = 0
+    waiting: int = 0
+    held: int = 0
+    limit: int | None = None
+    is_open: bool = False
+    submitted_ms: int = 0
+    opens_ms: int | None = None
+    ended_ms: int | None = None
+    reason: str | None = None
+    tags: tuple[str, ...] = ()
+    tenant: str | None = None
+    log_id: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Returns True once no sub-request of the request will run any more."""
+        return self.state in ENDED_STATES
+
+    def may_start(self, now_ms: int) -> bool:
+        """Returns True if sub-requests wait that may start now."""
+        return self.state == "active" and self.waiting > 0 and (self.opens_ms or 0) <= now_ms
 
 
-class RequestChoice(RequestFilters, total=False):
-    """Which requests a change is for: those that the filters accept, or `everything`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(RequestCounts):
+    """One request in full: its counts, its settings and its failures at one moment.
 
-    everything: bool
+    `failures` counts failed attempts, also those of sub-requests that are done by now;
+    `last_failure` is the last failed attempt. If a worker gave a sub-request back later,
+    `given_back` stands in its place, with the reason. `timeouts` counts the handler calls that took
+    longer than `time_limit_ms`. `left_out` counts the bodies that are no sub-requests, because the
+    request is `distinct` and had their keys already. `durable` is a number of replicas, and `rates`
+    are in words. `is_rate_limited`: a rate set `opens_ms`, not a delay or a handler.
+
+    `parent` is the request whose dead sub-requests these were, `requeued_as` the requests that took
+    over dead ones of this request. `by` is the token of the HTTP API that submitted it; a caller
+    without the scope operate does not see it. `holders` and the two fields of retries are read only
+    for `fairlane status`; elsewhere they are None.
+    """
+
+    limit: int
+    left_out: int = 0
+    failures: int = 0
+    timeouts: int = 0
+    last_failure: FailedAttempt | None = None
+    given_back: FailedAttempt | None = None
+    attempts: int | None = None
+    backoff_ms: tuple[int, int] | None = None
+    lease_ms: int | None = None
+    retain_ms: int | None = None
+    deadline_ms: int | None = None
+    time_limit_ms: int | None = None
+    durable: int | None = None
+    rates: tuple[str, ...] = ()
+    is_rate_limited: bool = False
+    share: int | None = None
+    parent: str | None = None
+    requeued_as: tuple[str, ...] = ()
+    by: str | None = None
+    holders: tuple[Holder, ...] | None = None
+    retries_waiting: int | None = None
+    next_retry_ms: int | None = None
 
 
-class RequestPage(NamedTuple):
-    """A page of requests: Progress of unfinished ones, Completion of ended ones.
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A worker that holds a permit of a request; `owed` of its sub-requests are not settled.
 
-    `after` continues behind this page; "" at the end. `now_ms` is the time of the queue's Redis.
+    `calls` are those that reported how far they are.
+    """
+
+    permit: int
+    worker: str
+    owed: int
+    fence: str
+    calls: tuple[CallProgress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallProgress:
+    """One call of the request `id` under a permit: `done` of `total` parts of a sub-request."""
+
+    id: str
+    permit: int
+    index: int
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion(RequestCounts):
+    """One entry of the completion log; `log_id` is where to resume after it."""
+
+    ended_ms: int
+    log_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """One failed attempt: its sub-request, its time by the request's Redis, and its error.
+
+    `error` is a traceback or a sentence; the middle of a long one is left out.
+    """
+
+    index: int
+    attempt: int
+    at_ms: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of one sub-request, as it is read back.
+
+    `status` is "done" or "dead". `body` is None if the handler returned None, or if the sub-request
+    is dead; then `error` gives the reason. `waited_ms` is the time from the submission to the call
+    of the handler, `ran_ms` the time in the handler.
+    """
+
+    index: int
+    status: str
+    attempt: int
+    body: bytes | None
+    error: str | None
+    worker: str
+    waited_ms: int
+    ran_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSubRequest:
+    """A sub-request that was given up, with its body.
+
+    `attempt` is the number of its last delivery (0: there was none). `reason` is attempts, timeout,
+    rejected, died or deadline; `error` a traceback or a sentence. `dead_id` is its id in `dead`.
+    """
+
+    index: int
+    attempt: int
+    reason: str
+    error: str
+    worker: str
+    body: bytes
+    dead_id: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Returns the hash that equal failures share."""
+        from fairlane.common.fingerprint import fingerprint_of
+
+        return fingerprint_of(self.reason, self.error)
+
+    @property
+    def died_ms(self) -> int:
+        """Returns when the sub-request was given up, by the clock of the request's Redis."""
+        return int(self.dead_id.partition("-")[0])
+
+
+@dataclass(slots=True)
+class DeadGroup:
+    """Dead sub-requests of one request with equal failures; `where` is `file:line function` or "".
+
+    `indexes` are the first few of them. `first_ms` and `last_ms` are when the first and last died.
+    """
+
+    fingerprint: str
+    reason: str
+    headline: str
+    where: str
+    first_ms: int
+    last_ms: int
+    count: int = 0
+    indexes: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPage:
+    """A page of requests: unfinished ones, then ended ones.
+
+    `after` continues behind this page, None at the end. `now_ms` is the time of the queue's Redis.
     `is_sorted` is False if there are more requests than one part reads: then each part is sorted.
     """
 
-    requests: list[Progress | Completion]
-    after: str
+    requests: list[RequestCounts]
+    after: str | None
     now_ms: int
     is_sorted: bool = True
 
@@ -94,7 +271,7 @@ class QueueSummary:
 
     `waiting` is how many more leases workers could take now; tokens due later are not counted.
     `dead` are the dead sub-requests of up to 100 unfinished requests and of the last 100 endings.
-    A number is None if this user of Redis may not read it. `paused_until` is in ms by the Redis of
+    A number is None if this user of Redis may not read it. `paused_until_ms` is by the Redis of
     the queue; None: the queue is not paused, or until it is resumed.
     """
 
@@ -104,9 +281,39 @@ class QueueSummary:
     workers: int | None = None
     ended: int | None = None
     shards: tuple[int, ...] = ()
-    paused: bool = False
-    paused_until: int | None = None
+    is_paused: bool = False
+    paused_until_ms: int | None = None
     dead: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """A queue now: tokens by lane, workers, and its most urgent unfinished requests.
+
+    `requests` are the 1,000 most urgent ones among those of the first tokens and the first entries
+    of `active`, and `states` counts them; `more` is how many others are unfinished. `lanes` and
+    `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
+    those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
+    `ended` is the length of the completion log. `waiting` is counted only in a queue with a bound,
+    `max_waiting`. `paused_until_ms` None: the queue is not paused, or until it is resumed.
+    """
+
+    queue: str
+    lanes: dict[int, int]
+    delayed: int
+    stale: int
+    shards: tuple[int, ...]
+    workers: tuple[str, ...]
+    beats: dict[str, int]
+    states: dict[str, int]
+    requests: tuple[RequestCounts, ...]
+    more: int
+    ended: int
+    max_waiting: int | None
+    waiting: int | None
+    is_paused: bool
+    paused_until_ms: int | None
+    rate: str | None
 
 
 class QueuePage(NamedTuple):
@@ -199,13 +406,13 @@ class Cause:
 
     `kind` is paused, cancelling, expiring, after, delay, handler (one asked for a pause), rate,
     limit, held, task, retry, open, late (workers), queue (paused), queue_rate, workers (none),
-    lanes (tokens are ahead) or token. `until_ms` is when it ends, in ms by the request's Redis; 0 =
+    lanes (tokens are ahead) or token. `until_ms` is when it ends, by the request's Redis; None =
     that is not known. `figures` are the numbers and names of the sentence.
     """
 
     kind: str
     text: str
-    until_ms: int = 0
+    until_ms: int | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
 
