@@ -511,6 +511,15 @@ def test_every_file_that_architecture_names_is_there():
     assert {name for name in named if not any(file.endswith(f"/{name}") for file in files)} == set()
 
 
+def test_the_code_that_architecture_shows_is_that_of_its_files():
+    """Each block stands in the file that the line before it names, line by line."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    shown = re.findall(r"^`(\S+\.py)`\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(shown) >= 7
+    for name, block in shown:
+        assert block in (SRC / name).read_text(), f"{name} has other lines:\n{block}"
+
+
 def test_no_text_installs_fairlane_from_an_index():
     """It is on none: `pip install '.[extra]'` in a clone is what works as pasted."""
     from_index = re.compile(r"pip install[^\n`]*['\" ]fairlane(\[|['\"`\s]|$)")
