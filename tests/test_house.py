@@ -177,15 +177,13 @@ TWO_FACES = {
     "OpenRequest": "the blocking face and that of asyncio",
     "Queue": "the blocking face and that of asyncio",
     "Request": "the blocking face and that of asyncio",
+    "_Named": "the blocking balancers and those of asyncio",
     "ServerConnections": "the blocking driver and that of asyncio",
     "Servers": "the blocking driver and that of asyncio",
 }
-# Names that still have two meanings. Remove one when you rename a class; none may come.
+# A name that has two meanings.
 TWO_MEANINGS = {
-    *("Batch", "Calls", "Child", "Chosen", "Column", "Counts", "DeadChoice", "Frame", "Group"),
-    *("Held", "Kinds", "Message", "NewRequest", "Options", "Other", "Pace", "Page", "Place"),
-    *("Posted", "RequestOptions", "ResultsReader", "Round", "Settled", "Share", "Source"),
-    *("Submitted", "Waits", "_Plan", "_Rows"),
+    "Batch",  # steps of one round trip; calls of a task. CONTRIBUTING has both
 }
 
 

@@ -52,7 +52,7 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import library
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
-from fairlane.spark.commit import Area, Share, Txn, commit, pack, seal, stage, stage_all, unstage
+from fairlane.spark.commit import Area, Txn, TxnShare, commit, pack, seal, stage, stage_all, unstage
 from fairlane.spark.direct_append import add, append_partition, append_unique, begin_live
 from tests.support.operations.list_scenarios import balances, fans_out, forwards, places, publishes
 from tests.support.operations.lost_replies import (
@@ -470,7 +470,7 @@ def rolls(driver: Any) -> None:
         for area in ("0:1", "1:2", "1:3"):
             calls = [stage(name, "t", area, at, pack(numbered(3)), 60_000) for at in (1, 2)]
             driver.run(stage_all(calls))
-        shares.append(Share(name, Policy(limit=2), [Area("0:1", 2, 6), Area("1:2", 2, 6)]))
+        shares.append(TxnShare(name, Policy(limit=2), [Area("0:1", 2, 6), Area("1:2", 2, 6)]))
         driver.run(unstage(name, "t", ["1:3"]))
     assert sum(one.pinned for one in driver.run(commit(shares, txn))) == 24
 

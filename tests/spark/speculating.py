@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from fairlane.spark.data_source import FairlaneSource
-from fairlane.spark.options import Options
+from fairlane.spark.options import SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, plan_of
 from fairlane.spark.sink.writers import StagedWriter
 from tests.spark.sink.sinks import numbers, write
@@ -48,7 +48,7 @@ class Stalling(FairlaneSource):
         return "stalling"
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        return StallingWriter(plan_of(Options(self.options, OPTIONS), schema, is_stream=False))
+        return StallingWriter(plan_of(SparkOptions(self.options, OPTIONS), schema, is_stream=False))
 
 
 class StallingWriter(StagedWriter):

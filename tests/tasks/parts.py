@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 
 from fairlane import Context
-from fairlane.tasks.serve import Calls
+from fairlane.tasks.serve import TaskCalls
 from fairlane.worker.handlers import shape_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def body_of(app: App, task: str, **arguments: Any) -> bytes:
 
 def call(apps: App | list[App], body: bytes, context: Context | None = None) -> bytes | None:
     """Runs one call as a worker does."""
-    calls = Calls(apps if isinstance(apps, list) else [apps])
+    calls = TaskCalls(apps if isinstance(apps, list) else [apps])
     shape = shape_of(calls.handler())
     done = shape.call(body, context or context_of()) if shape.wants_context else shape.call(body)
     if not shape.is_async:

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import App, ArgumentsRefused, Executor, InvalidArgument
 from fairlane.tasks.app import merged_tasks
-from fairlane.tasks.serve import Calls
+from fairlane.tasks.serve import TaskCalls
 from fairlane.testing import eager, run_tasks
 from fairlane.topics import AsyncTopic, Topic
 from tests.support.run.for_each import for_each
@@ -114,10 +114,10 @@ def test_one_name_in_two_apps_of_one_queue_is_refused():
     with pytest.raises(InvalidArgument, match="two apps of queue images have a task some"):
         merged_tasks([one, two])
     with pytest.raises(InvalidArgument, match="app mail has no task: register one"):
-        Calls([one, mail])
+        TaskCalls([one, mail])
     mail.task(some)
     with pytest.raises(InvalidArgument, match="apps of 2 queues cannot share a handler"):
-        Calls([one, mail])
+        TaskCalls([one, mail])
 
 
 def test_a_hook_that_cannot_be_called_is_refused():

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane import App, Context, InvalidArgument, Reject, Retry, TaskCall
 from fairlane.common import clock
-from fairlane.tasks.serve import Calls
+from fairlane.tasks.serve import TaskCalls
 from fairlane.worker import calls
 from fairlane.worker.calls import Runner
 from fairlane.worker.errors import GiveBack, GivenBack
@@ -85,7 +85,7 @@ def test_calls_of_several_tasks_and_encodings_may_alternate():
     app, packed = App("images"), App("images", encoding="msgpack")
     app.task(name="one")(lambda n: n)
     app.task(name="two")(lambda n=0, *more: [n, *more])
-    handler, context = Calls([app]).handler(), context_of()
+    handler, context = TaskCalls([app]).handler(), context_of()
     for _ in range(2):
         assert handler(body_of(app, "one", n=1), context) == b"1"
         assert handler(body_of(app, "two", n=1), context) == b"[1]"
@@ -156,7 +156,7 @@ def test_a_body_that_is_no_call_in_any_format_is_dead(app: App, body: bytes):
 
 
 def test_a_call_that_does_not_fit_is_logged_once(app: App, caplog: pytest.LogCaptureFixture):
-    shape = shape_of(Calls([app]).handler(is_async=False))
+    shape = shape_of(TaskCalls([app]).handler(is_async=False))
     body, context = body_of(app, "run", n=1, width=2), [context_of()] if shape.wants_context else []
     for _ in range(3):
         with pytest.raises(GiveBack, match=r"unknown argument `width`.*it waits for a worker"):
@@ -264,7 +264,7 @@ def test_a_process_starts_and_ends_each_app_once_in_opposite_orders(app: App):
         await asyncio.sleep(0)
         seen.append("close")
 
-    shape = shape_of(Calls([app]).handler())
+    shape = shape_of(TaskCalls([app]).handler())
     assert shape.lifespan is not None
     if shape.is_async:
         asyncio.run(both(shape.lifespan))
@@ -285,9 +285,9 @@ def test_only_async_tasks_make_an_async_handler():
     @app.task
     async def wait() -> None: ...
 
-    assert shape_of(Calls([app]).handler()).is_async
+    assert shape_of(TaskCalls([app]).handler()).is_async
     app.task(some)
-    assert not shape_of(Calls([app]).handler()).is_async
+    assert not shape_of(TaskCalls([app]).handler()).is_async
 
 
 def test_a_call_of_an_async_task_beside_sync_ones_is_cancelled_when_it_is_unwanted():
@@ -305,7 +305,7 @@ def test_a_call_of_an_async_task_beside_sync_ones_is_cancelled_when_it_is_unwant
 
 def test_a_call_that_is_given_back_is_released_with_a_pause_and_a_reason(app: App):
     taken = slice_of(body_of(app, "run", n=1), body_of(app, "walk"))
-    runner = Runner(shape_of(Calls([app]).handler()), record_of_its_own())
+    runner = Runner(shape_of(TaskCalls([app]).handler()), record_of_its_own())
     if runner.shape.is_async:
         outcome = asyncio.run(runner.run_slice_async(taken, 0))
     else:

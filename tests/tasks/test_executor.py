@@ -37,7 +37,7 @@ from fairlane import (
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from fairlane.tasks import executor as call_stream
-from fairlane.tasks.executor import Pace
+from fairlane.tasks.executor import EndedPace
 from fairlane.testing import run_tasks
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import once
@@ -491,7 +491,7 @@ def test_wrong_options_are_refused(app: App):
 
 
 def test_a_pace_counts_what_ended_within_a_second():
-    pace = Pace()
+    pace = EndedPace()
     for now in (0.1, 0.2, 0.9, 1.1):
         pace.add(now)
     assert (pace.count(1.1), pace.count(1.5), pace.count(2.5)) == (1 + 2, 1 + 1, 0)

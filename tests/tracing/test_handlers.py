@@ -10,7 +10,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fairlane import App
-from fairlane.tasks.serve import Calls
+from fairlane.tasks.serve import TaskCalls
 from fairlane.worker import Reject, Retry, batch_handler
 from fairlane.worker.calls import Runner, traced
 from fairlane.worker.errors import GiveBack
@@ -200,7 +200,7 @@ def test_the_span_of_a_task_names_it(spans: Callable[[], list[Any]]):
         return n if trace.get_current_span().get_span_context().is_valid else -1
 
     bodies = [body_of(app, "resize", n=1), body_of(app, "crop", n=2)]
-    runner = Runner(shape_of(Calls([app]).handler()), record_of_its_own(), queue="images")
+    runner = Runner(shape_of(TaskCalls([app]).handler()), record_of_its_own(), queue="images")
     outcome = runner.run_slice(slice_of(*bodies), 0)
     assert outcome.results[1::2] == [b"1", b"2"]  # an async task has the context, too
     assert [span.attributes["fairlane.task"] for span in spans()] == ["resize", "crop"]

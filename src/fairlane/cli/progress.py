@@ -44,7 +44,7 @@ _CLEAR, _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[2J", "\x1b[H", "\x1b[K", "
 _CUT_LINES, _WRAP_LINES = "\x1b[?7l", "\x1b[?7h"
 
 
-class Frame(NamedTuple):
+class ProgressFrame(NamedTuple):
     """One read: the lines of the view, one line with the same facts, and a mark that changes.
 
     After the last one nothing changes any more.
@@ -56,7 +56,7 @@ class Frame(NamedTuple):
     is_last: bool = False
 
 
-def refresh(look: Callable[[], Frame], *, in_place: bool) -> None:
+def refresh(look: Callable[[], ProgressFrame], *, in_place: bool) -> None:
     """Shows the view again and again until its last frame; Ctrl-C raises KeyboardInterrupt.
 
     With `in_place` it is drawn, if stdout is a terminal.
@@ -71,10 +71,10 @@ def refresh(look: Callable[[], Frame], *, in_place: bool) -> None:
         clock.sleep(max(EVERY_S, _REST * (clock.mono_s() - began)))
 
 
-def _print_changes() -> Callable[[Frame], None]:
+def _print_changes() -> Callable[[ProgressFrame], None]:
     printed: list[str] = []
 
-    def show(frame: Frame) -> None:
+    def show(frame: ProgressFrame) -> None:
         if printed != [frame.mark]:
             printed[:] = [frame.mark]
             write_styled(frame.line)
@@ -82,11 +82,11 @@ def _print_changes() -> Callable[[Frame], None]:
     return show
 
 
-def _draw() -> Callable[[Frame], None]:
+def _draw() -> Callable[[ProgressFrame], None]:
     """Draws from the first line of the terminal on; a view that is too high is cut off."""
     first = [_CLEAR]
 
-    def show(frame: Frame) -> None:
+    def show(frame: ProgressFrame) -> None:
         height = shutil.get_terminal_size().lines
         lines = [*frame.lines[: height - 2], *([] if frame.is_last else [_footer()])]
         drawn = "".join(f"{line}{_REST_OF_LINE}\n" for line in lines)
@@ -227,7 +227,7 @@ class Meter(AbstractContextManager["Meter"]):
         self._source, self._title, self._doing = source, title, doing
         self._view: View | None = None
         self._opened = ExitStack()
-        self._pace = Pace()
+        self._pace = CountPace()
         now = time.monotonic()
         self._pace.add(now, 0)
         self._due = now + FIRST_S if source.is_file else now
@@ -266,7 +266,7 @@ class _Watching:
         self._id, self._view, self._timeout, self._place = request_id, view, timeout, place
         self._notice = StallNotice(request_id)
         self._end = inf if timeout is None else time.monotonic() + timeout
-        self._pace = Pace()
+        self._pace = CountPace()
         self._away_since: float | None = None
         self._born = 0  # distinguishes the request from a later one with the same id
 
@@ -328,7 +328,7 @@ class _Watching:
         return self._end - time.monotonic()
 
 
-class Pace:
+class CountPace:
     """Measures how fast a count has grown lately."""
 
     def __init__(self) -> None:

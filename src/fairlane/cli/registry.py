@@ -93,7 +93,7 @@ def _plain(commands: list[str]) -> list[str]:
     return plain or commands
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Suggests commands for a mistyped one: of that sense, of that name in a group, or like it."""
 
     def resolve_command(
@@ -136,7 +136,7 @@ class Group(click.Group):
         ]
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """Loads the command `name` from its file in `package`.
 
     `names`: all commands, in the order of --help.

@@ -36,7 +36,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
 _SHORT = 10_000
 
 
-class Column(NamedTuple):
+class SortColumn(NamedTuple):
     """One column of a table: its heading, the value of a row by which it sorts, and its text.
 
     `falls`: the largest value comes first. `is_number`: it stands at the right of its column.
@@ -129,29 +129,29 @@ def _health(one: Any) -> str:
     return "working" if one.leases else "idle"
 
 
-def _falling(head: str, key: Callable[[Any], Any], shown: Callable[[Any], str]) -> Column:
+def _falling(head: str, key: Callable[[Any], Any], shown: Callable[[Any], str]) -> SortColumn:
     """Returns a column of numbers; sorted by it, the largest comes first."""
-    return Column(head, key, shown, falls=True, is_number=True)
+    return SortColumn(head, key, shown, falls=True, is_number=True)
 
 
 REQUESTS = (
-    Column("REQUEST", lambda one: one.id, lambda one: one.id),
-    Column("PRIO", lambda one: one.priority, lambda one: str(one.priority), is_number=True),
-    Column("STATE", _state, _state),
+    SortColumn("REQUEST", lambda one: one.id, lambda one: one.id),
+    SortColumn("PRIO", lambda one: one.priority, lambda one: str(one.priority), is_number=True),
+    SortColumn("STATE", _state, _state),
     _falling("HELD", lambda one: one.held, lambda one: f"{one.held}/{one.limit}"),
     _falling("WAITING", lambda one: one.waiting, lambda one: count(one.waiting)),
     _falling("DONE", lambda one: one.done, lambda one: count(one.done)),
     _falling("DEAD", lambda one: one.dead, lambda one: count(one.dead)),
-    Column("TENANT", lambda one: one.tenant or "", lambda one: clipped(one.tenant or "", 12)),
+    SortColumn("TENANT", lambda one: one.tenant or "", lambda one: clipped(one.tenant or "", 12)),
 )
 WORKERS = (
-    Column("WORKER", lambda one: one.id, lambda one: one.id),
-    Column("HEALTH", lambda one: not one.is_alive, _health, falls=True),
+    SortColumn("WORKER", lambda one: one.id, lambda one: one.id),
+    SortColumn("HEALTH", lambda one: not one.is_alive, _health, falls=True),
     _falling("BEAT", lambda one: one.beat_age_ms, lambda one: span(one.beat_age_ms)),
     _falling("HELD", lambda one: one.leases, lambda one: f"{one.leases}/{one.units}"),
     _falling("PACE", lambda one: one.per_s, lambda one: rate(one.per_s or None)),
-    Column("VERSION", lambda one: one.release, lambda one: clipped(one.release or "-", 10)),
-    Column("HOST", lambda one: one.host, lambda one: clipped(one.host or "-", 14)),
+    SortColumn("VERSION", lambda one: one.release, lambda one: clipped(one.release or "-", 10)),
+    SortColumn("HOST", lambda one: one.host, lambda one: clipped(one.host or "-", 14)),
 )
 
 
@@ -163,7 +163,7 @@ KEYS = [
 ]
 
 
-def details(columns: Sequence[Column], one: Any, queue: str) -> list[str]:
+def details(columns: Sequence[SortColumn], one: Any, queue: str) -> list[str]:
     """Returns the lines about a request or a worker: each column in full, and what to ask next."""
     lines = [f"{column.name.lower():<9} {_whole(column, one)}" for column in columns]
     if columns is REQUESTS:
@@ -172,13 +172,13 @@ def details(columns: Sequence[Column], one: Any, queue: str) -> list[str]:
     return lines
 
 
-def _whole(column: Column, one: Any) -> str:
+def _whole(column: SortColumn, one: Any) -> str:
     value = column.value(one)
     return value if isinstance(value, str) else column.text(one)
 
 
 def cells_of(
-    columns: Sequence[Column], rows: Iterable[Any], wanted: str, sort: int, most: int
+    columns: Sequence[SortColumn], rows: Iterable[Any], wanted: str, sort: int, most: int
 ) -> tuple[list[tuple[str, ...]], int]:
     """Returns the cells of the rows that contain `wanted`, and how many others there are.
 
@@ -202,7 +202,7 @@ def _more(one: Any) -> tuple[str, ...]:
 
 
 def fitting(
-    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+    columns: Sequence[SortColumn], cells: Sequence[Sequence[str]], width: int
 ) -> tuple[int, int]:
     """Returns how many of the columns fit into a terminal, and how long their names may be.
 
@@ -435,5 +435,5 @@ def _lines(lines: list[str]) -> Text:
     return Text("\n".join(map(printable, lines)))
 
 
-def _cell(text: str, column: Column) -> Text:
+def _cell(text: str, column: SortColumn) -> Text:
     return Text(text, justify="right" if column.is_number else "left")

@@ -100,7 +100,7 @@ def given_up(error: Exception, place: str, away_s: float) -> FairlaneError:
 L = TypeVar("L", bound=ServerHealth)  # a driver's Lines: its connections to one server
 
 
-class Kinds(NamedTuple):
+class IoKinds(NamedTuple):
     """The classes of one kind of I/O, blocking or asyncio."""
 
     pool: Any
@@ -110,9 +110,9 @@ class Kinds(NamedTuple):
     lines: Any
 
 
-def kinds_of(connection: Any, sentinel: Any, lines: Any) -> Kinds:
+def kinds_of(connection: Any, sentinel: Any, lines: Any) -> IoKinds:
     """Returns the classes of two modules of redis-py, and the class of connections."""
-    return Kinds(
+    return IoKinds(
         connection.ConnectionPool,
         connection.SSLConnection,
         sentinel.Sentinel,
@@ -124,7 +124,7 @@ def kinds_of(connection: Any, sentinel: Any, lines: Any) -> Kinds:
 class Topology(Generic[L]):
     """The servers behind a URL, as far as they are found."""
 
-    KINDS: Kinds
+    KINDS: IoKinds
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.place = urls.hide_secret(url)

@@ -24,7 +24,7 @@ _SETTLE_S = 1.0  # between two looks at tracked messages
 
 
 @dataclass
-class Counts:
+class FanoutCounts:
     """What a fan-out has done so far."""
 
     messages: int = 0
@@ -60,7 +60,7 @@ class Fanout:
 
     def __init__(self, url: str, options: FanoutOptions) -> None:
         self.options = options
-        self.counts = Counts()
+        self.counts = FanoutCounts()
         self._loop = Loop()
         self._driver = self._loop.driver(url)
         self._route = options.route
@@ -75,7 +75,7 @@ class Fanout:
         """Ends the fan-out within its pop timeout; for any thread."""
         self._loop.stop()
 
-    def run(self, *, until_idle: bool = False) -> Counts:
+    def run(self, *, until_idle: bool = False) -> FanoutCounts:
         """Runs until a signal or `stop`, or with `until_idle` until no message waits."""
         self._until_idle = until_idle
         with self._loop:

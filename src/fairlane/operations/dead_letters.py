@@ -111,7 +111,7 @@ async def list_dead(request_id: str, after: bytes) -> list[Listed]:
     ]
 
 
-class Chosen:
+class ChosenDead:
     """Ids of dead sub-requests in their order, 16 bytes each."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ async def page_size(request_id: str) -> int:
     return min(PAGE // 2, max(1, _PAGE_BYTES // (int(biggest or 0) + settings.MAX_ERROR)))
 
 
-async def choose(request_id: str, choice: DeadChoice) -> tuple[Chosen, list[Any]]:
+async def choose(request_id: str, choice: DeadChoice) -> tuple[ChosenDead, list[Any]]:
     """Returns the chosen dead sub-requests, and the names in the choice that match none.
 
     Raises RequestNotFound.
@@ -151,9 +151,9 @@ async def choose(request_id: str, choice: DeadChoice) -> tuple[Chosen, list[Any]
     await page_size(request_id)
     missing: set[Any] = {*(choice.fingerprints or ()), *(choice.indexes or ())}
     if choice != ALL and not missing:
-        return Chosen(), []
+        return ChosenDead(), []
     wanted = frozenset(missing)
-    chosen, after = Chosen(), b""
+    chosen, after = ChosenDead(), b""
     while page := await list_dead(request_id, after):
         after = page[-1].dead_id
         for one in page:

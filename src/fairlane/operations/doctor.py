@@ -22,7 +22,7 @@ from fairlane.operations.request_checks import (
     REBUILD,
     REQUEST,
     Dispatch,
-    Page,
+    RequestRows,
     Row,
     check_messages,
 )
@@ -101,7 +101,7 @@ class Walk:
         if parts:
             rows, strays = await _rows([name for name in parts if "req" in parts[name]])
             mine = [row for row in rows if row.queue == self.queue]
-            page = Page(self.queue, int(seconds) * 1000, mine)
+            page = RequestRows(self.queue, int(seconds) * 1000, mine)
             live = page.live
             found += strays
             for check in REQUEST if self.thorough else REBUILD:

@@ -9,7 +9,7 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.lives import Life, circle_text, find_circles, lives_text
-from fairlane.operations.new_request import Other, RequestKept
+from fairlane.operations.new_request import FormerRequest, RequestKept
 from fairlane.operations.tokens import count_stop
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
@@ -46,7 +46,7 @@ async def ask_guard(new: NewRequest, other: Summary, *, is_same: bool = False) -
     if new.guard is None:
         return
     (by,) = await read(new.id, "by")
-    await new.guard(Other(new.id, by, other.born, is_same))
+    await new.guard(FormerRequest(new.id, by, other.born, is_same))
 
 
 async def _has_started(request_id: str) -> bool:

@@ -55,7 +55,7 @@ _MOST_OTHERS = 20  # requests that one waits for, and that are read
 _OTHER = ("state", "born", "total", "done", "dead")
 
 
-class Other(NamedTuple):
+class OtherRequest(NamedTuple):
     """A request that another one waits for; `state` is "" if it is gone or could not be read."""
 
     id: str
@@ -85,7 +85,7 @@ class RequestFacts(NamedTuple):
     last_chunk_ms: int
     holders: list[HeldPermit]
     after: str  # "done" or "end"; "" = it waits for no other request
-    others: list[Other]
+    others: list[OtherRequest]
     more_others: int
     rates_open_ms: int = 0  # when its rates allow the next start, if they hold it up
     rates: tuple[Rate, ...] = ()
@@ -204,17 +204,17 @@ async def _circle(waiting: dict[str, list[Life]]) -> tuple[str, ...]:
     return tuple(circles[0]) if circles else ()
 
 
-async def _others(lives: list[Life]) -> list[Other]:
+async def _others(lives: list[Life]) -> list[OtherRequest]:
     rows = await run_each_or_error([hmget(life.id, *_OTHER) for life in lives])
     found = []
     for life, row in zip(lives, rows, strict=True):
         if isinstance(row, FairlaneError):
-            found.append(Other(life.id, "unreadable", 0, 0))
+            found.append(OtherRequest(life.id, "unreadable", 0, 0))
             continue
         state, born, total, done, dead = parse_fields(_OTHER, row)
         if born != str(life.born):  # the id has another life, or none
             state = ""
-        found.append(Other(life.id, state, int(done or 0) + int(dead or 0), int(total or 0)))
+        found.append(OtherRequest(life.id, state, int(done or 0) + int(dead or 0), int(total or 0)))
     return found
 
 

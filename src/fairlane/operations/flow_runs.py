@@ -9,7 +9,7 @@ from fairlane.operations.batching import run_all
 from fairlane.operations.completion import state, wait
 from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
 from fairlane.operations.flows import FLOW_TAG, property_tags
-from fairlane.operations.hand_over import DEAD, Feed, Place, cancel_flow, request_of, run_of
+from fairlane.operations.hand_over import DEAD, Feed, StepPlace, cancel_flow, request_of, run_of
 from fairlane.operations.request_state import asks_of_progress, detail_of, progress_in
 from fairlane.options import check_whole
 from fairlane.protocol.request_hash import hmget, parse_fields, read
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _PAGES = 20  # of requests that one search reads
 
 
-async def place_of(run: str) -> Place:
+async def place_of(run: str) -> StepPlace:
     """Returns the place of a run's first step. Raises RequestNotFound."""
     seen, text = await read(request_of(run, 1), "state", "flow")
-    place = Place.parse(text)
+    place = StepPlace.parse(text)
     if place is None or seen == "abandoned":
         raise RequestNotFound(
             f"there is no flow {run} (one is kept as long as the request of its first step)"
@@ -55,7 +55,7 @@ class _StepRead(NamedTuple):
     @property
     def name(self) -> str:
         """Returns the name of the step."""
-        place = Place.parse(self.detail.get("flow", ""))
+        place = StepPlace.parse(self.detail.get("flow", ""))
         return place.step if place else self.progress.id
 
 
@@ -94,7 +94,7 @@ async def last_step(run: str) -> str:
     ends = {ids[0]: place.step}
     for one, row in zip(ids, rows, strict=True):
         text, own = parse_fields(["feed", "flow"], row)
-        feed, here = Feed.parse(text), Place.parse(own)
+        feed, here = Feed.parse(text), StepPlace.parse(own)
         if feed is not None and here is not None and feed.kind != DEAD:
             ends = {name: step for name, step in ends.items() if name not in feed.sources}
             ends[one] = here.step

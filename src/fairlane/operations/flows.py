@@ -22,7 +22,7 @@ from fairlane.operations.hand_over import (
     PLAIN,
     STOPPED,
     Feed,
-    Place,
+    StepPlace,
     Wrap,
     begin_feed,
     cancel_flow,
@@ -310,7 +310,7 @@ class Flow:
                 policy,
                 retain_ms=self._retain_ms(one, policy.retain_ms),
                 tags=own,
-                flow=Place(self.name, number, len(ordered), one.name).text,
+                flow=StepPlace(self.name, number, len(ordered), one.name).text,
                 feed=feed.text if feed else "",
             )
             planned.append(PlannedStep(ids[one.name], policy))

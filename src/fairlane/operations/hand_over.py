@@ -76,7 +76,7 @@ PLAIN = Wrap(b"", b"", b"")  # a result is the next body as it is; None is an em
 JSON_ARRAY = Wrap(b"[", b"]", b"null", b",")
 
 
-class Place(NamedTuple):
+class StepPlace(NamedTuple):
     """The place of a step in its flow. Steps are counted from 1."""
 
     flow: str
@@ -90,7 +90,7 @@ class Place(NamedTuple):
         return " ".join(map(str, self))
 
     @classmethod
-    def parse(cls, text: str) -> Place | None:
+    def parse(cls, text: str) -> StepPlace | None:
         """Returns the place in such a field; None for a request that is no step."""
         match text.split(" "):
             case [flow, number, steps, step] if number.isdecimal() and steps.isdecimal():
@@ -166,7 +166,7 @@ def run_of(request_id: str) -> str:
 BEFORE_ALL = "0-0"
 
 
-class Source(NamedTuple):
+class FeedSource(NamedTuple):
     """A request that a step is fed with, as it was before its results are read."""
 
     id: str
@@ -205,7 +205,7 @@ class Page(NamedTuple):
     dead: str = ""
 
 
-async def read_page(feed: Feed, sources: Sequence[Source], cursor: Sequence[str]) -> Page:
+async def read_page(feed: Feed, sources: Sequence[FeedSource], cursor: Sequence[str]) -> Page:
     """Returns what the sources have after the cursor. Raises RequestNotFound.
 
     The states of the sources were read before, so one that has ended has written all its results.
@@ -392,7 +392,7 @@ class _Hand:
         self.count, self.is_over = 0, False
         self.place, self.is_again = list(self.cursor), False  # where the next page begins
 
-    async def read_on(self, sources: list[Source]) -> None:
+    async def read_on(self, sources: list[FeedSource]) -> None:
         """Adds what the sources have since; seals the request if nothing will follow.
 
         Dead sub-requests may be requeued until the source's end, so they are read after it. Raises
@@ -415,7 +415,7 @@ class _Hand:
                 await self._seal()
                 return
 
-    def _may_read(self, sources: list[Source]) -> bool:
+    def _may_read(self, sources: list[FeedSource]) -> bool:
         """Returns False if it is too early. Raises _Stop."""
         if self.feed.kind == DEAD:
             return sources[0].has_ended
@@ -506,7 +506,7 @@ class _Hand:
             await Command(b"UNLINK", keys.of_flow(self.id), keys.fed(self.id))
         self.is_over = True
 
-    async def _missing(self, sources: list[Source]) -> str:
+    async def _missing(self, sources: list[FeedSource]) -> str:
         """Returns what this step does not have of its sources, which have ended; "" = nothing.
 
         Raises _Stop if the results of a source cannot be gathered.
@@ -530,7 +530,7 @@ class _Hand:
                 return _lack(source, source.total, joined)
         return ""
 
-    async def _differs(self, source: Source) -> bool:
+    async def _differs(self, source: FeedSource) -> bool:
         """Returns True if other sub-requests may be here than those that ended in this way.
 
         A failover of the source may take back a result that is here. If its sub-request then dies,
@@ -546,20 +546,20 @@ class _Hand:
         return not wants_dead and count < source.total - source.done
 
 
-def _lack(source: Source, count: int, here: int) -> str:
+def _lack(source: FeedSource, count: int, here: int) -> str:
     return f"results of request {source.id} are missing: {here:,} of {count:,} could be handed over"
 
 
-async def _sources(ids: tuple[str, ...]) -> list[Source]:
+async def _sources(ids: tuple[str, ...]) -> list[FeedSource]:
     rows = await run_all([hmget(one, *_OF_SOURCE) for one in ids])
     found = []
     for one, row in zip(ids, rows, strict=True):
         state, total, done = parse_fields(_OF_SOURCE, row)
-        found.append(Source(one, state, int(total or 0), int(done or 0)))
+        found.append(FeedSource(one, state, int(total or 0), int(done or 0)))
     return found
 
 
-def _check_there(sources: list[Source]) -> None:
+def _check_there(sources: list[FeedSource]) -> None:
     """Raises _Stop if a source is gone, with results that were perhaps not handed over."""
     for source in sources:
         if source.state in _GONE:
@@ -567,7 +567,7 @@ def _check_there(sources: list[Source]) -> None:
 
 
 async def _stop(request_id: str, feed: Feed, place: str, reason: str) -> None:
-    found = Place.parse(place)
+    found = StepPlace.parse(place)
     if found is not None:
         await cancel_flow(run_of(request_id), found.steps, reason)
     if found is None or feed.kind == DEAD:  # cancel_flow leaves a compensating step as it is

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.scripts import EnqueueReply
     from fairlane.protocol.steps import Operation
 
-    Guard = Callable[["Other"], Operation[None]]
+    Guard = Callable[["FormerRequest"], Operation[None]]
 
 
 # ------------------------------------------------------------------ digest
@@ -172,7 +172,7 @@ def content_id(
 # A request that is to be created, and how far its creation has come.
 
 
-class Other(NamedTuple):
+class FormerRequest(NamedTuple):
     """A request that has the id of a new one: who submitted it, and the start of its life in ms.
 
     `is_same`: it is still open, and has the same content so far. So the new one goes on with it.

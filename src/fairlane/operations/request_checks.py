@@ -390,7 +390,7 @@ class Row(NamedTuple):
         return int(self.values[name] or 0)
 
 
-class Page(NamedTuple):
+class RequestRows(NamedTuple):
     """Some requests of a queue, and their server's time in ms."""
 
     queue: str
@@ -403,7 +403,7 @@ class Page(NamedTuple):
         return [row for row in self.rows if not row.is_over]
 
 
-async def forgotten(page: Page) -> list[Finding]:
+async def forgotten(page: RequestRows) -> list[Finding]:
     """Finds requests that are missing in `active`, so that no leader looks after them."""
     live = [row.id for row in page.live]
     scores = await run_all([Command(b"ZSCORE", keys.active(page.queue), name) for name in live])
@@ -427,7 +427,7 @@ async def _restore_active(queue: str, name: str) -> None:
     await scripts.restore_active((active,), id=name, due=seen_to_exist(int(seconds) * 1000))
 
 
-async def unlogged(page: Page) -> list[Finding]:
+async def unlogged(page: RequestRows) -> list[Finding]:
     """Finds ends without a marker, which the completion log does not have."""
     ended = [row for row in page.rows if row.is_over]
     old = [row for row in ended if page.now - row.number("ended") > settings.TOKEN_GRACE_MS]
@@ -444,7 +444,7 @@ async def unlogged(page: Page) -> list[Finding]:
     ]
 
 
-async def unsound(page: Page) -> list[Finding]:
+async def unsound(page: RequestRows) -> list[Finding]:
     """Finds requests whose invariants do not hold, also those that nothing would continue."""
     asked = [scripts.check(keys.request_keys(row.id)) for row in page.rows]
     replies = await run_each(asked)
@@ -480,7 +480,7 @@ async def _make_sound(queue: str, row: Row) -> None:
         raise FairlaneError("cancel it and submit it anew under another id")
 
 
-async def overdue(page: Page) -> list[Finding]:
+async def overdue(page: RequestRows) -> list[Finding]:
     """Finds leases that expired long ago and that no leader has taken back."""
     live = [row.id for row in page.live]
     asked = [Command(b"ZCOUNT", keys.leases(name), b"-inf", page.now - GRACE_MS) for name in live]
@@ -493,7 +493,7 @@ async def overdue(page: Page) -> list[Finding]:
     return found
 
 
-async def idle(page: Page) -> list[Finding]:
+async def idle(page: RequestRows) -> list[Finding]:
     """Finds requests without progress for long, whose producer or handler may be gone.
 
     The diagnosis of `fairlane why` says what holds up each of them. What is delayed, or waits for
@@ -514,7 +514,7 @@ async def idle(page: Page) -> list[Finding]:
     return found
 
 
-async def circles(page: Page) -> list[Finding]:
+async def circles(page: RequestRows) -> list[Finding]:
     """Finds requests that wait for each other, so that none of them ever starts."""
     fields = ("state", "opens", "after", "feed")
     waits = {row.id: waiting_lives(*(row.values[name] for name in fields)) for row in page.live}
@@ -553,7 +553,7 @@ async def _explained(queue: str, names: Sequence[str]) -> list[tuple[str, list[C
     return found
 
 
-def _left_open(page: Page) -> list[Finding]:
+def _left_open(page: RequestRows) -> list[Finding]:
     what = f"is open, and no chunk has come for {format_duration(_LONG_MS)}"
     remedy = "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
     return [
@@ -565,7 +565,7 @@ def _left_open(page: Page) -> list[Finding]:
     ]
 
 
-async def unfed(page: Page) -> list[Finding]:
+async def unfed(page: RequestRows) -> list[Finding]:
     """Finds steps of flows that get nothing, because no leader hands over or a source is gone.
 
     A step that must not get far ahead of the one that joins it is left out: it may wait rightly.
@@ -592,7 +592,7 @@ async def unfed(page: Page) -> list[Finding]:
     return found
 
 
-def _orphaned(page: Page, row: Row, source: str) -> list[Finding]:
+def _orphaned(page: RequestRows, row: Row, source: str) -> list[Finding]:
     """Returns the finding for a step whose source is not there, once that is certain."""
     what, age = f"gets nothing: request {source} is not there", page.now - row.number("born")
     if row.values["handed"]:
@@ -605,7 +605,7 @@ def _orphaned(page: Page, row: Row, source: str) -> list[Finding]:
     return [Finding("unfed", WARN, what, remedy, row.id)] if age > _LONG_MS else []
 
 
-def _unfed(page: Page, row: Row, what: str, remedy: str) -> Finding:
+def _unfed(page: RequestRows, row: Row, what: str, remedy: str) -> Finding:
     return Finding("unfed", WARN, what, remedy, row.id, partial(_feed, page.queue, row.id))
 
 
@@ -633,7 +633,7 @@ def _bound_of(row: Row) -> str:
     return feed.bound if feed else ""
 
 
-async def given_back(page: Page) -> list[Finding]:
+async def given_back(page: RequestRows) -> list[Finding]:
     """Finds requests whose sub-requests workers gave back, because none has what they need."""
     named = [row.id for row in page.live if _is_given_back(row.values["failure"])]
     remedy = "start a worker that can make the call, or fairlane cancel ID; it is dead in 3 days"

@@ -11,7 +11,7 @@ from fairlane.errors import RequestEnded, RequestExists, not_found
 from fairlane.model import ENDED_STATES
 from fairlane.operations import dead_letters
 from fairlane.operations.completion import read_results
-from fairlane.operations.dead_letters import ALL, Chosen, choose, none_with, page_size
+from fairlane.operations.dead_letters import ALL, ChosenDead, choose, none_with, page_size
 from fairlane.operations.durability import confirm_submission
 from fairlane.operations.follow_up import follow_up
 from fairlane.operations.lease import new_op
@@ -83,7 +83,7 @@ async def _begun(stored: dict[str, str], choice: DeadChoice) -> tuple[str, int] 
     return None if state in {"", "abandoned", "cancelling", "cancelled"} else (new_id, int(total))
 
 
-async def _new_id(parent: str, choice: DeadChoice, chosen: Chosen) -> str:
+async def _new_id(parent: str, choice: DeadChoice, chosen: ChosenDead) -> str:
     """Returns an id of no cancelled request; it depends on the choice and the chosen ones."""
     n = 0
     while True:
@@ -100,7 +100,7 @@ def _hash_of(choice: DeadChoice) -> str:
     return hashlib.sha256(repr(what).encode()).hexdigest()[:20]
 
 
-async def _claim_dead(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> bool:
+async def _claim_dead(parent: str, new_id: str, choice: DeadChoice, chosen: ChosenDead) -> bool:
     """Claims all chosen ones, finally; False if another caller has claimed some of them."""
     count = len(chosen)
     for first in range(0, count, dead_letters.CALL):
@@ -141,9 +141,9 @@ async def _finish(parent: str, stored: dict[str, str], new_id: str) -> None:
     await _release(parent, new_id, chosen, frozenset())
 
 
-async def _claimed(parent: str, new_id: str) -> Chosen:
+async def _claimed(parent: str, new_id: str) -> ChosenDead:
     """Returns what is claimed for a new request, in the order of `dead`."""
-    chosen, after = Chosen(), b"-"
+    chosen, after = ChosenDead(), b"-"
     key = keys.dead(parent)
     while await Command(b"EXISTS", key):
         rows = await Command(b"XPENDING", key, _CLAIMS, after, "+", dead_letters.PAGE, new_id)
@@ -155,7 +155,7 @@ async def _claimed(parent: str, new_id: str) -> Chosen:
     return chosen
 
 
-async def _give_back(parent: str, new_id: str, chosen: Chosen) -> None:
+async def _give_back(parent: str, new_id: str, chosen: ChosenDead) -> None:
     """Frees the claims of a cancelled request on what it did not settle; drops the rest.
 
     The index of a sub-request in the cancelled request is its place among the claims, because
@@ -172,7 +172,7 @@ async def _give_back(parent: str, new_id: str, chosen: Chosen) -> None:
     await _release(parent, new_id, chosen, frozenset(range(len(chosen))) - settled)
 
 
-async def _release(parent: str, new_id: str, chosen: Chosen, kept: frozenset[int]) -> None:
+async def _release(parent: str, new_id: str, chosen: ChosenDead, kept: frozenset[int]) -> None:
     """Ends the claims, the last one first; drops all dead sub-requests but those at `kept`."""
     for last in range(max(1, len(chosen)), 0, -dead_letters.CALL):  # once also when none is left
         first = max(0, last - dead_letters.CALL)
@@ -230,7 +230,7 @@ def _kept(fields: dict[str, str]) -> dict[str, Any]:
 class _Bodies:
     """The bodies of the chosen sub-requests as chunks, read a page at a time."""
 
-    def __init__(self, request_id: str, chosen: Chosen, size: int) -> None:
+    def __init__(self, request_id: str, chosen: ChosenDead, size: int) -> None:
         self._id, self._chosen, self._next, self._size = request_id, chosen, 0, size
         self._chunker = Chunker()
         self._ready: list[list[bytes]] = []
@@ -325,7 +325,7 @@ async def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> tuple[str, 
     return await _requeue_dead(request_id, choice, chosen)
 
 
-async def _requeue_dead(request_id: str, choice: DeadChoice, chosen: Chosen) -> tuple[str, int]:
+async def _requeue_dead(request_id: str, choice: DeadChoice, chosen: ChosenDead) -> tuple[str, int]:
     """Requeues the chosen ones; chooses once more if the request has ended meanwhile."""
     moved: int = 0
     first: int = 0

@@ -172,7 +172,7 @@ class Delivery(NamedTuple):
     trace: str = ""
 
 
-class Round(NamedTuple):
+class TakeRound(NamedTuple):
     """What one round over the lanes has brought, and its first error.
 
     `wait_s`: the rate of the queue allows more after so long; 0 = it is not used up.
@@ -245,7 +245,7 @@ async def take(taker: Taker, count: int, visible_for: float, wait_s: float = 0.0
 
 async def _take_now(
     taker: Taker, shards: Sequence[int], count: int, visible_ms: int, rate: Rate | None
-) -> Round:
+) -> TakeRound:
     """Takes what is there now."""
     found: list[Delivery] = []
     failure: FairlaneError | None = None
@@ -267,13 +267,13 @@ async def _take_now(
         more, refused, wait_s = await exchange_tokens(taker, popped, visible_ms, rate)
         found, failure = found + more, failure or refused
         if wait_s:
-            return Round(found, failure, wait_s)
-    return Round(found, failure)
+            return TakeRound(found, failure, wait_s)
+    return TakeRound(found, failure)
 
 
 async def exchange_tokens(
     taker: Taker, popped: Popped, visible_ms: int, rate: Rate | None = None
-) -> Round:
+) -> TakeRound:
     """Exchanges popped tokens for leases of one sub-request each, as far as the rate allows.
 
     A token whose exchange fails is lost, until an audit finds that its permit is queued.
@@ -284,12 +284,12 @@ async def exchange_tokens(
             words, wait_s = await _allowed(popped, rate)
         raw = await tokens.take_turns(taker.queue, popped.lane, words)
     except FairlaneError as error:  # the audit adds the placeholders that are missing
-        return Round([], error)
+        return TakeRound([], error)
     found, failure, used = await _exchange(taker, raw, visible_ms)
     if rate is not None and used < len(words):
         with suppress(FairlaneError):  # then that many sub-requests start later
             await rates.refund([(rate, len(words) - used)])
-    return Round(found, failure, wait_s)
+    return TakeRound(found, failure, wait_s)
 
 
 async def _allowed(popped: Popped, rate: Rate) -> tuple[list[bytes], float]:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _MOST = 20  # requests read
 
 
-class Waits(NamedTuple):
+class WaitingRequest(NamedTuple):
     """An unfinished request and what it waits for; if `kind` and `due_ms` are equal, so is that."""
 
     request_id: str
@@ -60,7 +60,7 @@ class Waits(NamedTuple):
     due_ms: int = 0
 
 
-async def waiting(queue: str, most: int = _MOST) -> tuple[list[Waits], int]:
+async def waiting(queue: str, most: int = _MOST) -> tuple[list[WaitingRequest], int]:
     """Returns what at most `most` unfinished requests wait for, and how many more there are.
 
     Raises FairlaneError if they can't be read.
@@ -80,7 +80,7 @@ async def waiting(queue: str, most: int = _MOST) -> tuple[list[Waits], int]:
         causes = causes_of(facts, home) if facts is not None else []
         if causes:
             first = causes[0]
-            found.append(Waits(request_id, first.kind, first.text, first.until_ms or 0))
+            found.append(WaitingRequest(request_id, first.kind, first.text, first.until_ms or 0))
     return found, max(0, count - len(names))
 
 

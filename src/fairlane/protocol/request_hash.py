@@ -75,7 +75,7 @@ async def read(request_id: str, *names: str) -> list[str]:
     return parse_fields(names, reply)
 
 
-class _Plan(NamedTuple):
+class _FieldPlan(NamedTuple):
     """How the fields of some names are read.
 
     `stored` are the fields to read, `packed` those of them that numbers share, each with what
@@ -89,7 +89,7 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=64)  # lists read thousands of requests by the same few names
-def _plan(names: tuple[str, ...]) -> _Plan:
+def _plan(names: tuple[str, ...]) -> _FieldPlan:
     stored = list(dict.fromkeys(_HOME.get(name, name) for name in names))
     is_chain = "chain" in stored or "chunks" in stored
     if is_chain and "digest" not in stored:  # without a digest their defaults mean nothing
@@ -100,7 +100,7 @@ def _plan(names: tuple[str, ...]) -> _Plan:
         (stored.index(home or name), PACKED[home].index(name) if home else -1)
         for name, home in homes
     )
-    return _Plan(tuple(stored), tuple(packed), tuple(places), is_chain)
+    return _FieldPlan(tuple(stored), tuple(packed), tuple(places), is_chain)
 
 
 def _separator(packed: str) -> str:

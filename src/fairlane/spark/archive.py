@@ -25,7 +25,7 @@ from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.dead_letters import error_texts_of_many
 from fairlane.spark import stream_ranges
 from fairlane.spark.data_source import FORMAT, register
-from fairlane.spark.options import Options
+from fairlane.spark.options import SparkOptions
 from fairlane.spark.source.columns import (
     INT,
     LONG,
@@ -250,7 +250,7 @@ _COUNTS = pa.schema(
 NONE_COUNTED = _COUNTS.empty_table()
 
 
-class Counts(AccumulatorParam[list[bytes]]):
+class ArchiveCounts(AccumulatorParam[list[bytes]]):
     """Collects what the tasks of one job counted: tables of Arrow, as bytes.
 
     Spark adds what a task counted when that task's files are committed, and once for each part. So
@@ -269,7 +269,7 @@ class Counts(AccumulatorParam[list[bytes]]):
 
 def counts_of(spark: SparkSession) -> Accumulator[list[bytes]]:
     """Returns where the tasks of one job add their counts."""
-    return spark.sparkContext.accumulator([], Counts())
+    return spark.sparkContext.accumulator([], ArchiveCounts())
 
 
 def counted(counts: list[bytes]) -> pa.Table:
@@ -542,7 +542,7 @@ def archive(
     register(spark, wrap_calls=False)
     if most is not None and most < 1:
         raise InvalidArgument(f"most {most} is not valid: a batch has at least one ending")
-    options = Options({"queue": queue} | ({"redis": redis_url} if redis_url else {}), ())
+    options = SparkOptions({"queue": queue} | ({"redis": redis_url} if redis_url else {}), ())
     keeper = ArchiveWriter(options.redis, out, results=results, on_batch=on_batch)
     endings = (
         spark.readStream.format(FORMAT)

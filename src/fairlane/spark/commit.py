@@ -131,7 +131,7 @@ ABANDONED = "abandoned"  # the reason of an open request that got no rows in tim
 
 
 @dataclass(slots=True)
-class Share:
+class TxnShare:
     """Holds what a transaction adds to one request: areas in the order of their rows."""
 
     id: str
@@ -217,7 +217,7 @@ class Brought(NamedTuple):
 class Rolling:
     """Holds the state of one share during its commit."""
 
-    share: Share
+    share: TxnShare
     digest: Digest
     is_there: bool  # the request exists
     is_pinned: bool
@@ -279,7 +279,7 @@ def record_keys(request_id: str, txn: str) -> tuple[bytes, ...]:
     return (*keys.request_keys(request_id), keys.transaction(request_id, txn))
 
 
-def manifest_of(share: Share) -> str:
+def manifest_of(share: TxnShare) -> str:
     """Returns the manifest: a line for each area. Raises InvalidArgument."""
     text = "".join(f"{area.name},{area.chunks},{area.rows},{area.check}\n" for area in share.areas)
     if len(text) > MANIFEST_MOST:
@@ -428,7 +428,7 @@ _FIELDS = ("digest", "open", "state", "reason")
 _SEALED = ("chunks", "chain", "open", "state", "open_until", "reason")
 
 
-async def commit(shares: Sequence[Share], txn: Txn) -> list[Brought]:
+async def commit(shares: Sequence[TxnShare], txn: Txn) -> list[Brought]:
     """Adds all shares to their requests, each once, even if it runs several times or in parallel.
 
     Returns what this run added to each request. Raises RequestExists (also if another
@@ -449,13 +449,13 @@ async def commit(shares: Sequence[Share], txn: Txn) -> list[Brought]:
 # ------------------------------------------------------------------ before anything is seen
 
 
-async def look(share: Share, txn: Txn) -> Rolling:
+async def look(share: TxnShare, txn: Txn) -> Rolling:
     """Checks that a share is complete and may be added. Raises as commit does; writes nothing."""
     (rolling,) = await _look_all([share], txn)
     return rolling
 
 
-async def _look_all(shares: Sequence[Share], txn: Txn) -> list[Rolling]:
+async def _look_all(shares: Sequence[TxnShare], txn: Txn) -> list[Rolling]:
     for share in shares:
         manifest_of(share)
     commands: list[Command] = []
@@ -487,7 +487,7 @@ class _Record(NamedTuple):
 
 
 def _judge(
-    share: Share, txn: Txn, record: _Record, request: list[str], owner: bytes | None
+    share: TxnShare, txn: Txn, record: _Record, request: list[str], owner: bytes | None
 ) -> Rolling:
     stored, is_open, state, reason = request
     digest = txn.digest_of(share.policy, stored)
@@ -509,7 +509,7 @@ def _judge(
     return Rolling(share, digest, bool(stored), False)
 
 
-async def _check_whole(shares: Sequence[Share], txn: Txn) -> None:
+async def _check_whole(shares: Sequence[TxnShare], txn: Txn) -> None:
     """Checks that every area holds what its writer reported, and extends its life."""
     areas = [(share.id, area) for share in shares for area in share.areas]
     commands: list[Command] = []

@@ -44,7 +44,7 @@ def pandas_handler(function: Callable[[Any], Any]) -> Vectorised:
 
 def row_handler(function: Callable[[dict[str, Any]], Any]) -> Vectorised:
     """Returns a handler of rows: a dict in, the result out; an exception fails this row alone."""
-    return _Rows(function)
+    return _SparkRows(function)
 
 
 def adapted(handler: Callable[..., Any], input_kind: str) -> Callable[..., Any]:
@@ -53,7 +53,7 @@ def adapted(handler: Callable[..., Any], input_kind: str) -> Callable[..., Any]:
     Raises InvalidArgument.
     """
     kinds: dict[str, Callable[..., Vectorised]]
-    kinds = {"table": _Arrow, "pandas": _Pandas, "rows": _Rows}
+    kinds = {"table": _Arrow, "pandas": _Pandas, "rows": _SparkRows}
     if input_kind not in INPUTS:
         raise InvalidArgument(f"input {input_kind!r} is not valid: {', '.join(INPUTS)} are known")
     if input_kind == "bytes" or isinstance(handler, Vectorised):
@@ -116,7 +116,7 @@ class _Pandas(Vectorised):
         return results
 
 
-class _Rows(Vectorised):
+class _SparkRows(Vectorised):
     def results(self, table: pa.Table) -> list[Any]:
         return [self._one(row) for row in table.to_pylist()]
 

@@ -19,7 +19,7 @@ NO_CATALOG = (
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-class Options:
+class SparkOptions:
     """Holds options by name, in any case of letters, as Spark passes them.
 
     `names` are those that this use of the format takes, besides `redis` and `queue`. Raises

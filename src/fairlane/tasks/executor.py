@@ -87,7 +87,7 @@ class OneCall:
     trace: str = ""
 
 
-class Pace:
+class EndedPace:
     """Counts the calls that ended within the last second."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class CallStream:
         self._waiting: deque[OneCall] = deque()
         self._again: list[OneCall] = []  # whose request ended before it had them
         self._now = _Current("")
-        self._pace = Pace()
+        self._pace = EndedPace()
         self._thread: threading.Thread | None = None
         self._reader: threading.Thread | None = None
         self._to_read: SimpleQueue[_Current | None] = SimpleQueue()

@@ -92,7 +92,7 @@ class _BodyReader(NamedTuple):
         return cls(callee, codec, callee.signature.decoders[codec.name])
 
 
-class Calls:
+class TaskCalls:
     """The tasks of apps that share a queue, as one handler.
 
     If every task is async, the handler is async. Otherwise async tasks run on an event loop in a
@@ -447,7 +447,7 @@ def workers_of(
         urls = {app.url for app in members} if url is None else {url}
         if len(urls) > 1:
             raise InvalidArgument(f"the apps of queue {queue} have two Redis URLs: name one")
-        handler = Calls(members).handler()
+        handler = TaskCalls(members).handler()
         opened = Queue.from_url(urls.pop(), name=queue)
         for app in members:  # a task may submit others to its own app
             app.url = opened.driver.url

@@ -14,7 +14,7 @@ from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.records import DeadSubRequest, Progress, Result
 from fairlane.tasks.app import StandIn, check_apps
-from fairlane.tasks.serve import Calls
+from fairlane.tasks.serve import TaskCalls
 from fairlane.testing.run import WatchedHandler
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.calls import Runner
@@ -103,7 +103,7 @@ class EagerQueue:
     def _run(self, request_id: str, policy: Policy, bodies: list[bytes]) -> EagerRequest:
         is_first, count = self._handler is None, len(self._app.tasks)
         if is_first or count != self._count:  # a task may be registered within the block
-            self._handler, self._count = WatchedHandler(Calls([self._app])), count
+            self._handler, self._count = WatchedHandler(TaskCalls([self._app])), count
         if is_first:
             self._handler.start()
         handler = self._handler

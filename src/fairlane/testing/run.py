@@ -15,7 +15,7 @@ from fairlane.operations.workers import look_after, promote
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from fairlane.tasks.app import check_apps
-from fairlane.tasks.serve import Calls
+from fairlane.tasks.serve import TaskCalls
 from fairlane.testing.moved_clock import MovedClock
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.calls import Runner
@@ -44,7 +44,7 @@ class WatchedHandler:
     are none: `check` raises them again.
     """
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: TaskCalls) -> None:
         self._handler = calls.handler(is_async=False)
         self._wants_context = shape_of(self._handler).wants_context
         self.attempts = 0
@@ -132,7 +132,7 @@ class _Run:
     """One queue and the apps that share it."""
 
     def __init__(self, apps: Sequence[App], moved_s: float) -> None:
-        self._queue, self._handler = apps[0].queue, WatchedHandler(Calls(apps))
+        self._queue, self._handler = apps[0].queue, WatchedHandler(TaskCalls(apps))
         connect_handlers(self._queue.driver.url)
         self._handler.start()
         self._clock = _clocks.setdefault((self._queue.driver.url, self._queue.name), MovedClock())

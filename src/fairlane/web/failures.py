@@ -100,7 +100,7 @@ class DeadPage(msgspec.Struct):
     after: str
 
 
-class DeadChoice(msgspec.Struct, forbid_unknown_fields=True):
+class DeadSelection(msgspec.Struct, forbid_unknown_fields=True):
     """Which dead sub-requests: those of these indexes or fingerprints, or `everything`."""
 
     indexes: Annotated[list[int], msgspec.Meta(max_length=MOST_ITEMS)] | None = None
@@ -165,7 +165,7 @@ async def drop(site: Site, call: Call) -> Response:
 
 
 async def _choice(call: Call) -> Choice:
-    given = await document(call, DeadChoice, MOST)
+    given = await document(call, DeadSelection, MOST)
     ways = (given.indexes is not None) + (given.fingerprints is not None) + given.everything
     if ways != 1:
         what = "two ways of choice" if ways else "no dead sub-request is chosen"
@@ -221,12 +221,12 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/dead/requeue", handle=requeue, group=_GROUP,
-        scopes=("operate",), summary="Let dead sub-requests run again", takes=DeadChoice,
+        scopes=("operate",), summary="Let dead sub-requests run again", takes=DeadSelection,
         gives=Requeued, refuses=(404, 409, 422), changes=True,
     ),
     Endpoint(
         method="POST", path=f"{_ONE}/dead/drop", handle=drop, group=_GROUP, scopes=("operate",),
-        summary="Delete dead sub-requests", takes=DeadChoice, gives=Dropped,
+        summary="Delete dead sub-requests", takes=DeadSelection, gives=Dropped,
         refuses=(404, 409, 422), changes=True,
     ),
 )  # fmt: skip

@@ -40,9 +40,9 @@ from fairlane.web.schemas import (
     Changes,
     Delete,
     Filters,
-    NewRequest,
     Options,
-    Submitted,
+    RequestToSubmit,
+    SubmittedRequest,
     shown,
     to_bytes,
 )
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.request import Request
     from fairlane.common.chunking import Bodies
-    from fairlane.operations.new_request import Other
+    from fairlane.operations.new_request import FormerRequest
     from fairlane.web.site import Site, Watched
 
 
@@ -105,7 +105,7 @@ class _Replacing:
         self._trail = Trail(site.queue, entry_of(call, _ACTION))
         self._how = how
 
-    async def guard(self, other: Other) -> None:
+    async def guard(self, other: FormerRequest) -> None:
         """Raises Refusal unless the caller may replace or continue this request."""
         if other.by != self._caller.id and "operate" not in self._caller.scopes:
             whose = "by another token" if other.by else "without a token"
@@ -159,9 +159,9 @@ async def submit_one(site: Site, call: Call) -> Response:
         with site.long_call(counted_as(call)):
             made = await submit_for(site, call, source, **options)
     else:
-        given = await document(call, NewRequest, MOST, others=(NDJSON, UPLOAD))
+        given = await document(call, RequestToSubmit, MOST, others=(NDJSON, UPLOAD))
         made = await submit_for(site, call, map(to_bytes, given.bodies), **given.given())
-    return answer(Submitted(*made), 201)
+    return answer(SubmittedRequest(*made), 201)
 
 
 async def list_requests(site: Site, call: Call) -> Response:
@@ -233,7 +233,8 @@ _GROUP = "Requests"
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/requests", handle=submit_one, group=_GROUP, scopes=("submit",),
-        summary="Submit a request", takes=NewRequest, query=Options, gives=Submitted, status=201,
+        summary="Submit a request", takes=RequestToSubmit, query=Options,
+        gives=SubmittedRequest, status=201,
         accepts=(NDJSON, UPLOAD), refuses=(404, 409, 413, 415, 422, 429),
     ),
     Endpoint(
@@ -280,7 +281,7 @@ class LaterLeases(msgspec.Struct, forbid_unknown_fields=True):
     after: str = ""
 
 
-class Held(msgspec.Struct):
+class HeldRow(msgspec.Struct):
     """A permit that a worker holds; `owed` of its sub-requests are not settled."""
 
     permit: int
@@ -290,7 +291,7 @@ class Held(msgspec.Struct):
     owed: int
 
 
-class Settled(msgspec.Struct):
+class SettledRow(msgspec.Struct):
     """What a worker settled in one call. `waited` and `ran` are counts by time: [ms, count]."""
 
     log_id: str
@@ -306,8 +307,8 @@ class Settled(msgspec.Struct):
 class Leases(msgspec.Struct):
     """The leases of a request. `is_whole`: no settled lease before these is left out."""
 
-    held: list[Held]
-    settled: list[Settled]
+    held: list[HeldRow]
+    settled: list[SettledRow]
     is_whole: bool
     now_ms: int
 
@@ -322,13 +323,13 @@ async def leases(site: Site, call: Call) -> Response:
     request, _ = await own_request(site, call)
     found = await request.leases(after)
     settled = [
-        Settled(
+        SettledRow(
             one.log_id, one.worker, one.began_ms, one.settled_ms, one.done, one.dead,
             _pairs(one.waited), _pairs(one.ran),
         )
         for one in found.settled
     ]  # fmt: skip
-    held = [Held(*one) for one in found.held]
+    held = [HeldRow(*one) for one in found.held]
     return answer(Leases(held, settled, found.is_whole, found.now_ms))
 
 

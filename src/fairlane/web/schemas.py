@@ -129,13 +129,13 @@ OPTIONS = frozenset(Options.__struct_fields__)
 Bodies = Annotated[list[Bytes], msgspec.Meta(max_length=MOST_ITEMS)]
 
 
-class NewRequest(Options, kw_only=True, forbid_unknown_fields=True):
+class RequestToSubmit(Options, kw_only=True, forbid_unknown_fields=True):
     """A request with the bodies of its sub-requests."""
 
     bodies: Bodies
 
 
-class Submitted(msgspec.Struct):
+class SubmittedRequest(msgspec.Struct):
     """A request that was submitted."""
 
     id: str

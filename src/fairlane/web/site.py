@@ -17,7 +17,7 @@ from fairlane.web.access import Proxies, Sessions
 from fairlane.web.live import Broadcast, Examination
 from fairlane.web.problem import Refusal
 from fairlane.web.trail import Tally
-from fairlane.web.waiting import Follower, ResultsReader, TakeLine
+from fairlane.web.waiting import Follower, SharedResultsReader, TakeLine
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -126,7 +126,7 @@ class Site:
     long_calls: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
     withdrawing: set[asyncio.Task[None]] = field(default_factory=set)
-    results: ResultsReader = field(init=False)
+    results: SharedResultsReader = field(init=False)
     takes: TakeLine = field(default_factory=TakeLine)
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class Site:
         self.tally = Tally(self.queue)
         self.live = Broadcast(self.snapshots.get)
         self.readiness = Recent(self._check)
-        self.results = ResultsReader(self.queue)
+        self.results = SharedResultsReader(self.queue)
 
     async def _check(self) -> bool:
         await self.queue.driver.check()

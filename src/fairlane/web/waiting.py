@@ -168,7 +168,7 @@ class _Wait:
     streams: int = 0
 
 
-class ResultsReader:
+class SharedResultsReader:
     """Reads the results of many requests; one call waits for the next ones of all of them.
 
     A cluster has the requests in different slots, which no call can wait for. There it looks at

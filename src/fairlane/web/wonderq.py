@@ -33,14 +33,14 @@ MISSING, UNKNOWN = "Missing message", "Message does not exist"
 _ID = re.compile(r"([A-Za-z0-9_.:-]{1,128})(?:~([1-9]\d{0,9}))?")
 
 
-class Message(msgspec.Struct):
+class TakenMessage(msgspec.Struct):
     """A message that was taken."""
 
     id: str
     message: str
 
 
-class Posted(msgspec.Struct):
+class PostedMessage(msgspec.Struct):
     """The id of a new message."""
 
     id: str
@@ -62,7 +62,7 @@ async def post(site: Site, request: Call) -> Response:
     """Posts a message as a request of one sub-request."""
     raw = await content(request, 2 * settings.MAX_BODY)
     made, _ = await submit_for(site, request, [_message(raw, media_of(request))])
-    return answer(Posted(made), 201)
+    return answer(PostedMessage(made), 201)
 
 
 async def get(site: Site, request: Call) -> Response:
@@ -70,7 +70,7 @@ async def get(site: Site, request: Call) -> Response:
     taken = await site.queue.take(settings.TAKE_MOST, visible_for=site.visible_s)
     await site.tally.took(request, "GET /messages", len(taken))
     return answer(
-        [Message(_id_of(one), (one.body or b"").decode("utf-8", "replace")) for one in taken]
+        [TakenMessage(_id_of(one), (one.body or b"").decode("utf-8", "replace")) for one in taken]
     )
 
 
@@ -120,12 +120,12 @@ def _render(refusal: Refusal) -> Response:
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/messages", handle=post, summary="Post a message", group="Messages",
-        scopes=("submit",), takes=NewMessage, gives=Posted, status=201, accepts=(FORM,),
+        scopes=("submit",), takes=NewMessage, gives=PostedMessage, status=201, accepts=(FORM,),
         refuses=(413, 422), render=_render,
     ),
     Endpoint(
         method="GET", path="/messages", handle=get, group="Messages",
-        summary="Take messages, up to 100", scopes=("consume",), gives=list[Message],
+        summary="Take messages, up to 100", scopes=("consume",), gives=list[TakenMessage],
         is_safe=False, render=_render,
     ),
     Endpoint(

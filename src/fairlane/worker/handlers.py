@@ -29,7 +29,7 @@ from fairlane.common.text import as_json
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
-from fairlane.operations.hand_over import Place, run_of
+from fairlane.operations.hand_over import StepPlace, run_of
 from fairlane.operations.shared import forget_callers
 from fairlane.protocol.request_hash import read
 from fairlane.worker import termination
@@ -400,7 +400,7 @@ class _Connections:
     def __init__(self) -> None:
         loops: MutableMapping[asyncio.AbstractEventLoop, AsyncDriver] = weakref.WeakKeyDictionary()
         self._loops = loops
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, StepPlace] = {}
 
     def forget(self) -> None:
         """Leaves the drivers to the process that was forked."""
@@ -466,12 +466,12 @@ class FlowStep:
         """Returns the name of the step, after one look at Redis for each step."""
         return self._place().step
 
-    def _place(self) -> Place:
+    def _place(self) -> StepPlace:
         self._check()
         found = _connections.places.get(self._id)
         if found is None:
             (text,) = _connections.blocking().run(read(self._id, "flow"))
-            found = Place.parse(text)
+            found = StepPlace.parse(text)
             if found is None:
                 raise InvalidArgument(
                     f"request {self._id} is no step of a flow: only a flow has these"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fairlane.worker.board import Held, LeaseBoard, LeaseRecord, Running
     from fairlane.worker.journal import Worked
     from fairlane.worker.lease_keeper import LeaseKeeper
-    from fairlane.worker.pool import Child, ProcessPool
+    from fairlane.worker.pool import ChildProcess, ProcessPool
 
 
 # ------------------------------------------------------------------ cancellation
@@ -104,7 +104,7 @@ class CancelGrace:
         cancelled_at = self._keeper.cancelled.get((held.unit, held.version))
         return cancelled_at is not None and cancelled_at <= until
 
-    def settle(self, child: Child) -> bool:
+    def settle(self, child: ChildProcess) -> bool:
         """Gives back all leases of a killed process, uncharged; False, as the cause is known."""
         what = listed([held.what for held in child.unwanted])
         line = "process %d of the worker was killed: %s went on for %s s after the cancel; "
@@ -116,7 +116,7 @@ class CancelGrace:
         return False
 
 
-def _in_turn(child: Child) -> list[Held]:
+def _in_turn(child: ChildProcess) -> list[Held]:
     """Returns the leases that the handlers of a process work on."""
     held = (record.held() for record in child.records)
     return [one for one in held if one is not None and one.has_its_turn]
@@ -322,7 +322,7 @@ class TimeLimits:
                 child.late = late
                 kill(pid)
 
-    def _has_dumped(self, child: Child, now: float) -> bool:
+    def _has_dumped(self, child: ChildProcess, now: float) -> bool:
         """Returns True if the stacks are written and grow no more, or if their time is up."""
         asked, before = self._asked[child.pid]
         size = stack_dump.size(child.stacks)
@@ -334,7 +334,7 @@ class TimeLimits:
         """Returns True between the signal and the kill."""
         return bool(self._asked)
 
-    def settle(self, child: Child) -> bool:
+    def settle(self, child: ChildProcess) -> bool:
         """Charges the late calls of a killed process, and gives back all else uncharged.
 
         Returns True if none was charged: if one event loop with several tasks is blocked, the
@@ -367,7 +367,7 @@ class TimeLimits:
         return not is_known
 
     def _log_charge(
-        self, child: Child, request_id: str, running: Running, verdict: Verdict | None
+        self, child: ChildProcess, request_id: str, running: Running, verdict: Verdict | None
     ) -> None:
         """Logs which call was late, and what follows for its sub-request."""
         what = _what(request_id, running)
@@ -384,7 +384,7 @@ class TimeLimits:
         self._log_killed(child, what, end, fields)
 
     def _log_killed(
-        self, child: Child, what: str, end: str, fields: dict[str, Any] | None = None
+        self, child: ChildProcess, what: str, end: str, fields: dict[str, Any] | None = None
     ) -> None:
         text, extra = too_long(child.late[0].limit_s), {"child_pid": child.pid, **(fields or {})}
         line = "process %d of the worker was killed: %s in %s; %s"

@@ -29,7 +29,7 @@ ALONE = f"no attempt is charged, and one of its units works alone for {exact(_ST
 
 
 @dataclass(slots=True)
-class Child:
+class ChildProcess:
     """One process."""
 
     pid: int
@@ -50,7 +50,7 @@ class ProcessPool:
     def __init__(self, assignments: list[Assignment], close: list[Callable[[], None]]) -> None:
         self._assignments = assignments
         self._close = close
-        self.running: dict[int, Child] = {}  # by pid
+        self.running: dict[int, ChildProcess] = {}  # by pid
         self._due: dict[int, float] = {}  # assignment -> when to start it again
         self._pause = [0.0] * len(assignments)
         self._alone: dict[int, float] = {}  # assignment -> when its other units may begin
@@ -82,7 +82,7 @@ class ProcessPool:
         except OSError:
             stack_dump.close_stacks(file)
             raise
-        self.running[pid] = Child(pid, index, assignment.records, pipe, file, clock.mono_s())
+        self.running[pid] = ChildProcess(pid, index, assignment.records, pipe, file, clock.mono_s())
 
     def _let_go(self) -> None:
         """Closes, in a child, the parent's sockets and the pipes that tie its siblings."""
@@ -92,7 +92,7 @@ class ProcessPool:
             os.close(child.pipe)
             stack_dump.close_stacks(child.stacks)
 
-    def collect(self, *, restart: bool) -> Iterator[Child]:
+    def collect(self, *, restart: bool) -> Iterator[ChildProcess]:
         """Yields each process that has died; starts it again when that is due."""
         for pid in list(self.running):
             try:
@@ -122,7 +122,7 @@ class ProcessPool:
             del self._due[index]
             self.restarts += 1
 
-    def _ended(self, pid: int, status: int, *, restart: bool) -> Iterator[Child]:
+    def _ended(self, pid: int, status: int, *, restart: bool) -> Iterator[ChildProcess]:
         child = self.running.pop(pid)
         os.close(child.pipe)
         if status or restart:
@@ -183,13 +183,13 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _where(child: Child) -> str:
+def _where(child: ChildProcess) -> str:
     """Returns where in the handler's code a process crashed, if the process wrote that."""
     where = stack_dump.own_frame(stack_dump.crash_of(stack_dump.read(child.stacks)))
     return f", at {where}" if where else ""
 
 
-def _log_crash(child: Child, status: int) -> None:
+def _log_crash(child: ChildProcess, status: int) -> None:
     """Logs how a process ended, during which work, and where in the code."""
     all_held = [held for record in child.records if (held := record.held())]
     running = [held for held in all_held if held.has_its_turn]

@@ -31,7 +31,7 @@ from fairlane.worker.host_identity import full_id
 from fairlane.worker.lease_keeper import LeaseKeeper
 from fairlane.worker.limits import LOOK_S, CancelGrace, StalledLeases, TimeLimits, check_grace
 from fairlane.worker.log import Failures, LogQueue, Repeats
-from fairlane.worker.pool import Child, ProcessPool
+from fairlane.worker.pool import ChildProcess, ProcessPool
 from fairlane.worker.termination import Signals
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class Worker:
             self._woken = True
             self._heartbeat.wake()
 
-    def _settle(self, child: Child) -> bool:
+    def _settle(self, child: ChildProcess) -> bool:
         """Takes back what a dead process held; True if several leases ran and none was charged."""
         if child.unwanted:
             return self._grace.settle(child)
@@ -320,7 +320,7 @@ class Worker:
             if self._watch({**counts, "held": len(self._board.held())}):
                 self._board.drain()
 
-    def _take_back(self, child: Child) -> bool:
+    def _take_back(self, child: ChildProcess) -> bool:
         return self._keeper.take_back_dead_process(child.records, child.how)
 
     def _stop_now(self) -> None:

@@ -18,7 +18,7 @@ from fairlane import settings
 from fairlane.cli import progress as view
 from fairlane.cli.durations import ago, eta
 from fairlane.cli.input_lines import open_source
-from fairlane.cli.progress import Lines, Meter, Pace, Reading, describe, watch
+from fairlane.cli.progress import CountPace, Lines, Meter, Reading, describe, watch
 from fairlane.cli.submission import SubmitOptions, await_end
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.options import Policy
@@ -388,7 +388,7 @@ def test_a_line_has_rate_eta_and_permits():
 
 
 def test_the_rate_is_that_of_the_last_seconds():
-    pace = Pace()
+    pace = CountPace()
     assert pace.add(0.0, 0) is None
     assert pace.add(1.0, 100) == 100.0
     assert pace.add(20.0, 100) == 0.0

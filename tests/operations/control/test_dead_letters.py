@@ -18,7 +18,7 @@ from fairlane.operations import dead_letters as dead_module
 from fairlane.operations import lease, tokens
 from fairlane.operations.dead_letters import (
     ERROR_DROPPED,
-    Chosen,
+    ChosenDead,
     error_texts_of_many,
     group_dead,
     queue_dead,
@@ -208,7 +208,7 @@ def test_a_choice_that_cannot_be_is_refused(queue: Queue, named: dict[str, Any])
 
 
 def test_many_ids_are_kept_small():
-    chosen = Chosen()
+    chosen = ChosenDead()
     for number in range(10):
         chosen.add(b"1700000000000-%d" % number)
     assert len(chosen) == 10

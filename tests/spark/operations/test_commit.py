@@ -18,8 +18,8 @@ from fairlane.spark import commit as commit_module
 from fairlane.spark import commit as manifest
 from fairlane.spark.commit import (
     Area,
-    Share,
     Txn,
+    TxnShare,
     commit,
     look,
     pack,
@@ -54,7 +54,7 @@ class Writer:
         """Names the areas; with `runs` they differ from those of a writer without."""
         self.driver, self.txn, self.runs = driver, Txn(txn, final), runs
 
-    def stage(self, request_id: str, partitions: list[Bodies], size: int = 3) -> Share:
+    def stage(self, request_id: str, partitions: list[Bodies], size: int = 3) -> TxnShare:
         """Stages each partition in chunks of `size`."""
         self.runs += 1
         areas = []
@@ -71,9 +71,9 @@ class Writer:
                 for chunk in cut:
                     area = area.grown(len(chunk), pack(chunk))
                 areas.append(area)
-        return Share(request_id, Policy(), areas)
+        return TxnShare(request_id, Policy(), areas)
 
-    def commit(self, *shares: Share) -> int:
+    def commit(self, *shares: TxnShare) -> int:
         """Commits to the end; returns how many rows were added now."""
         return sum(one.added for one in self.driver.run(commit(shares, self.txn)))
 
@@ -97,7 +97,7 @@ def left(client: redis.Redis) -> list[bytes]:
     return [*client.scan_iter(match=b"stage:*", count=1000)]
 
 
-def half_done(driver: SyncDriver, txn: str = "t1") -> tuple[Writer, Share]:
+def half_done(driver: SyncDriver, txn: str = "t1") -> tuple[Writer, TxnShare]:
     """Returns a writer and its share, whose commit was cut off behind the pin."""
     writer = Writer(driver, txn)
     share = writer.stage("r1", PARTITIONS)
@@ -107,7 +107,7 @@ def half_done(driver: SyncDriver, txn: str = "t1") -> tuple[Writer, Share]:
 
 def runs_cut_off(
     driver: SyncDriver, client: redis.Redis, *, final: bool = True
-) -> Iterator[tuple[Writer, Share, int]]:
+) -> Iterator[tuple[Writer, TxnShare, int]]:
     """Yields a write whose commit was cut off behind 1, 2, ... steps, in an empty Redis."""
     steps, is_over = 0, False
     while not is_over:
@@ -341,7 +341,7 @@ def test_a_foreign_request_is_refused_before_any_write(writer: Writer, queue: Qu
     with pytest.raises(RequestExists, match="request r1 exists"):
         writer.commit(share)
     with pytest.raises(RequestExists, match="request r1 exists"):
-        queue.driver.run(look(Share("r1", Policy(), []), writer.txn))
+        queue.driver.run(look(TxnShare("r1", Policy(), []), writer.txn))
 
 
 def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.Redis):
@@ -359,7 +359,7 @@ def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.
 
 def look_as_another(driver: SyncDriver) -> None:
     """Reads the request as a write of another transaction does."""
-    driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
+    driver.run(look(TxnShare("r1", Policy(), []), Txn("t2", seal=True)))
 
 
 def test_the_owner_of_a_request_is_recorded_before_it_exists(

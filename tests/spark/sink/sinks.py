@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from fairlane.protocol import keys
 from fairlane.spark.commit import commit
 from fairlane.spark.data_source import FairlaneSource
-from fairlane.spark.options import Options
+from fairlane.spark.options import SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import (
     LiveWriter,
@@ -99,7 +99,7 @@ class Crashing(FairlaneSource):
 
     def _plan(self, schema: Any, *, is_stream: bool) -> Any:
         given = {name: value for name, value in self.options.items() if name.lower() != "crash"}
-        options = Options(given, (*OPTIONS, *STREAM_OPTIONS))
+        options = SparkOptions(given, (*OPTIONS, *STREAM_OPTIONS))
         return plan_of(options, schema, is_stream=is_stream)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:

@@ -15,7 +15,7 @@ from fairlane.errors import RequestEnded
 from fairlane.queue import Queue
 from fairlane.spark.commit import pack
 from fairlane.spark.direct_append import add, append_unique, begin_live
-from fairlane.spark.options import Options
+from fairlane.spark.options import SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import Added, LiveMessage, LiveStreamWriter, LiveWriter
 from tests.spark.sink.sinks import COUNT, bodies_in, numbers, rows, write
@@ -82,7 +82,7 @@ def test_a_request_that_was_cancelled_before_its_seal_raises(
     given = {"redis": redis_url, "requestColumn": "k", "finalize": "true"} | DEDUPE
     schema = StructType().add("k", "string").add("id", "long").add("body", "string")
     own = (*OPTIONS, *STREAM_OPTIONS)
-    plan = plan_of(Options(given, own), schema, is_stream=kind == "stream")
+    plan = plan_of(SparkOptions(given, own), schema, is_stream=kind == "stream")
     for name in ("a", "b"):
         txn = plan.transaction("t1")
         driver.run(begin_live(name, plan.policy, txn, by_ids=True))

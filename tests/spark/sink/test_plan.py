@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from fairlane.spark.data_source import FairlaneSource
-from fairlane.spark.options import Options
+from fairlane.spark.options import SparkOptions
 from fairlane.spark.sink import stream_writer_of, writer_of
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import LiveWriter, StagedStreamWriter, StagedWriter
@@ -39,7 +39,7 @@ HERE = {"redis": "redis://127.0.0.1:1", "request": "r1"}
 
 def plan(given: dict[str, str], schema: StructType = BODY, *, is_stream: bool = False) -> Any:
     known = (*OPTIONS, *STREAM_OPTIONS) if is_stream else OPTIONS
-    return plan_of(Options(HERE | given, known), schema, is_stream=is_stream)
+    return plan_of(SparkOptions(HERE | given, known), schema, is_stream=is_stream)
 
 
 def test_a_column_called_body_is_the_body():
@@ -216,7 +216,7 @@ def test_a_request_cannot_be_overwritten():
 def test_redis_must_be_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("FAIRLANE_REDIS", raising=False)
     with pytest.raises(InvalidArgument, match='"redis" is missing'):
-        plan_of(Options({"request": "r1"}, OPTIONS), BODY, is_stream=False)
+        plan_of(SparkOptions({"request": "r1"}, OPTIONS), BODY, is_stream=False)
 
 
 def test_an_unreachable_redis_is_named(monkeypatch: pytest.MonkeyPatch):

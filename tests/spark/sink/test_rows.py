@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import VariantType, VariantVal
 
 from fairlane.spark.commit import pack
-from fairlane.spark.options import Options
+from fairlane.spark.options import SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, plan_of
 from fairlane.spark.sink.rows import Reader, pieces
 
@@ -40,7 +40,7 @@ def read(batch: Any, most: int = 1000, **given: str) -> dict[str, list[list[byte
     options = {"redis": "redis://x", **given}
     if "requestColumn" not in options:
         options.setdefault("request", "r1")
-    plan = plan_of(Options(options, OPTIONS), from_arrow_schema(batch.schema), is_stream=False)
+    plan = plan_of(SparkOptions(options, OPTIONS), from_arrow_schema(batch.schema), is_stream=False)
     found: dict[str, list[list[bytes]]] = {}
     for group in Reader(plan, 4).groups(batch):
         found.setdefault(group.request, []).extend(
@@ -246,7 +246,7 @@ def test_an_invalid_row_is_named(columns: dict[str, Any], given: dict[str, str],
 def test_rows_are_counted_over_the_batches():
     batch = batch_of(body=["a", "b"])
     plan = plan_of(
-        Options({"redis": "redis://x", "request": "r1"}, OPTIONS),
+        SparkOptions({"redis": "redis://x", "request": "r1"}, OPTIONS),
         from_arrow_schema(batch.schema),
         is_stream=False,
     )

@@ -64,7 +64,7 @@ def test_a_generated_client_makes_a_round_trip(client: Any, program: Program, tm
             def call(module: str, *words: Any, **given: Any) -> Any:
                 return client(module).sync(*words, client=caller, **given)
 
-            new = models.NewRequest(bodies=["a", "b"], id="r1", limit=2, backoff=[0.5, 60.0])
+            new = models.RequestToSubmit(bodies=["a", "b"], id="r1", limit=2, backoff=[0.5, 60.0])
             submitted = call(f"{requests}post_v1_requests", body=new)
             assert (submitted.id, submitted.total) == ("r1", 2)
             found = call(f"{taken}post_v1_take", body=models.Take(count=9)).taken

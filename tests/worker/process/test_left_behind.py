@@ -15,7 +15,7 @@ import pytest
 
 from fairlane import App
 from fairlane.errors import HandlerNotFound
-from fairlane.tasks.serve import Calls
+from fairlane.tasks.serve import TaskCalls
 from fairlane.worker import Worker, termination
 from fairlane.worker.handlers import load_object
 from tests.worker.parts import ON_SINGLE
@@ -115,7 +115,7 @@ def test_what_an_async_start_sets_reaches_each_call(queue: Queue, concurrency: i
             return SIDE.get()
 
     runs = [task.submit() for task in app.tasks.values()]
-    Worker(queue, Calls([app]).handler(), concurrency=concurrency).run(until_idle=True)
+    Worker(queue, TaskCalls([app]).handler(), concurrency=concurrency).run(until_idle=True)
     assert {run.result(timeout=60) for run in runs} == {"set"}
 
 

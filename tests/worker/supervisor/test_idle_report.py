@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.why import Waits, waiting
+from fairlane.operations.why import WaitingRequest, waiting
 from fairlane.operations.workers import no_worker, unregister_worker
 from fairlane.protocol import keys
 from fairlane.worker import Worker
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
 
-PAUSED = Waits("pz", "paused", "paused: fairlane resume pz")
-RETRY = Waits("r1", "retry", "next retry in 40 s", 41_000)
+PAUSED = WaitingRequest("pz", "paused", "paused: fairlane resume pz")
+RETRY = WaitingRequest("r1", "retry", "next retry in 40 s", 41_000)
 
 # ------------------------------------------------------------------ what is read
 

@@ -17,7 +17,7 @@ from fairlane.worker import Worker
 from fairlane.worker.board import COUNTS, LeaseBoard, LeaseRecord
 from fairlane.worker.child import Assignment
 from fairlane.worker.lease_keeper import LeaseKeeper
-from fairlane.worker.pool import Child, ProcessPool
+from fairlane.worker.pool import ChildProcess, ProcessPool
 from tests.support.processes.workers import Folder, broken, check_settled_once
 from tests.support.scripts.requests import once, pop_token
 from tests.worker.parts import ON_SINGLE, OP, record_of_its_own
@@ -339,7 +339,7 @@ def test_a_process_that_drained_without_an_answer_is_looked_after(
     if is_wanted:
         record.begin_acquire(Token("r1", "0", "3"), OP)
     children = ProcessPool([Assignment("", "req", "w:1", "7", shape, 20.0, (record,))], [])
-    children.running[7] = Child(7, 0, (record,), os.open(os.devnull, os.O_RDONLY), -1, 0.0)
+    children.running[7] = ChildProcess(7, 0, (record,), os.open(os.devnull, os.O_RDONLY), -1, 0.0)
     monkeypatch.setattr(os, "waitpid", lambda pid, _: (pid, 0))
     assert len(list(children.collect(restart=False))) == int(is_wanted)
     assert children.crashes == 0

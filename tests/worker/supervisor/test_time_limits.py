@@ -40,7 +40,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     def make(untils: list[float], *, is_async: bool = False) -> Any:
         records = tuple(LeaseBoard(len(untils)).records)
-        child = pool.Child(7, 0, records, -1, -1, 0.0)
+        child = pool.ChildProcess(7, 0, records, -1, -1, 0.0)
         for i, until in enumerate(untils):
             begin(records[i], i, until)
         keeper: Any = Kept()
@@ -249,7 +249,7 @@ def test_a_death_is_logged_in_one_line(
     for i in range(count):
         records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i, 1, 2)
         records[i].take_turn()
-    pool._log_crash(pool.Child(7, 0, records, -1, -1, 0.0), status)
+    pool._log_crash(pool.ChildProcess(7, 0, records, -1, -1, 0.0), status)
     assert caplog.messages == ["process 7 of the worker ended by " + said]
 
 
@@ -259,7 +259,7 @@ def test_a_death_at_the_last_attempt_is_logged_as_the_end_of_the_sub_request(
     records = tuple(LeaseBoard(1).records)
     records[0].hold("r0", "0", 7, b"o" * 32, 99.0, 30.0, 5, 3, 3)
     records[0].take_turn()
-    pool._log_crash(pool.Child(7, 0, records, -1, -1, 0.0), 9 << 8)
+    pool._log_crash(pool.ChildProcess(7, 0, records, -1, -1, 0.0), 9 << 8)
     (said,) = caplog.messages
     assert said.endswith(
         "ended by exit 9 in sub-request 5 of request r0 at attempt 3 of 3; "

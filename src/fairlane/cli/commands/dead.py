@@ -16,7 +16,7 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 from fairlane.cli.selection import Wish, change_many, control_options
 from fairlane.cli.tables import group_fields, group_lines, note_unknown, short
 from fairlane.errors import InvalidArgument
@@ -32,7 +32,9 @@ PREVIEW = 60  # characters of a body
 NAMED = 20  # indexes in a sentence
 
 
-@click.group("dead", cls=Group, short_help="List, requeue or drop sub-requests that were given up.")
+@click.group(
+    "dead", cls=CommandGroup, short_help="List, requeue or drop sub-requests that were given up."
+)
 def command() -> None:
     """List, requeue or drop sub-requests that were given up.
 

@@ -15,7 +15,7 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 from fairlane.cli.tables import REQUESTS, State, note_unknown, request_cells, table
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.shared import read_shared
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HEAD = ("RUN", "FLOW", "STATE", "STEPS", "DONE", "DEAD")
 
 
-@click.group("flow", cls=Group, short_help="List the runs of flows, and draw one.")
+@click.group("flow", cls=CommandGroup, short_help="List the runs of flows, and draw one.")
 def command() -> None:
     """List the runs of flows, and draw one: its steps, and what is done in each.
 

@@ -14,7 +14,7 @@ from fairlane.cli.options import (
     time_ms,
 )
 from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 from fairlane.cli.tables import note_unknown
 from fairlane.errors import InvalidArgument
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 
-@click.group("queue", cls=Group, short_help="Show, set, pause or resume a whole queue.")
+@click.group("queue", cls=CommandGroup, short_help="Show, set, pause or resume a whole queue.")
 def command() -> None:
     """Show a queue's settings, set them, limit its rate, or pause and resume the queue."""
 

@@ -17,7 +17,7 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 from fairlane.cli.request_options import OF_SCHEDULE, read_options, request_options
 from fairlane.cli.tables import State, note_unknown, table
 from fairlane.errors import InvalidArgument
@@ -31,7 +31,7 @@ _WHEN = "%a %Y-%m-%d %H:%M:%S %z"
 _HEAD = ("SCHEDULE", "STATE", "CRON", "TZ", "MISSED", "NEXT")
 
 
-@click.group("schedule", cls=Group, short_help="Add, list, pause or remove recurring work.")
+@click.group("schedule", cls=CommandGroup, short_help="Add, list, pause or remove recurring work.")
 def command() -> None:
     """Add, list, pause or remove recurring work: each tick of a schedule submits one request.
 

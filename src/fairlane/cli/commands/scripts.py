@@ -9,7 +9,7 @@ import click
 
 from fairlane.cli.options import json_option, redis_option, time_ms
 from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 
 if TYPE_CHECKING:
     from fairlane.operations.script_loading import ScriptStatus
@@ -19,7 +19,7 @@ PATIENCE_S, TIMEOUT_S = 2.0, 4.0  # of one server, as the others wait
 
 @click.group(
     "scripts",
-    cls=Group,
+    cls=CommandGroup,
     short_help="Load the scripts onto every server, or check that they are there.",
 )
 def command() -> None:

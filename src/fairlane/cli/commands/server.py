@@ -8,7 +8,7 @@ import click
 
 from fairlane.cli.options import json_option
 from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 from fairlane.errors import RequestNotFound
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 NOT_RUNNING = "the embedded server is not running"
 
 
-@click.group("server", cls=Group, short_help="Start, show and stop your own embedded Redis server.")
+@click.group(
+    "server", cls=CommandGroup, short_help="Start, show and stop your own embedded Redis server."
+)
 def command() -> None:
     """Start, show and stop your own embedded Redis server.
 

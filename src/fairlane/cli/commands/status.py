@@ -19,7 +19,7 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import write_styled
-from fairlane.cli.progress import Frame, refresh
+from fairlane.cli.progress import ProgressFrame, refresh
 from fairlane.cli.tables import REQUESTS, note_unknown, request_cells, row_line, shown_state, table
 from fairlane.common.text import as_json as to_json
 from fairlane.common.text import printable
@@ -72,7 +72,7 @@ def command(
     return 0
 
 
-def _show(look: Callable[[], Frame], *, watch: bool, as_json: bool) -> None:
+def _show(look: Callable[[], ProgressFrame], *, watch: bool, as_json: bool) -> None:
     if watch:
         refresh(look, in_place=not as_json)
         return
@@ -84,14 +84,14 @@ def _show(look: Callable[[], Frame], *, watch: bool, as_json: bool) -> None:
 # ------------------------------------------------------------------ a queue
 
 
-def _queue_frame(queue: Queue, *, as_json: bool) -> Frame:
+def _queue_frame(queue: Queue, *, as_json: bool) -> ProgressFrame:
     found = queue.status()
     is_empty = not any(getattr(found, name) for name in SHOWN)
     words = _in_short(found)
     if as_json:
-        return Frame([], to_json(found), words)
+        return ProgressFrame([], to_json(found), words)
     lines = [_nothing(found.queue)] if is_empty else [*_queue_lines(found)]
-    return Frame(lines, words, words)
+    return ProgressFrame(lines, words, words)
 
 
 def _in_short(found: QueueStatus) -> str:
@@ -168,14 +168,14 @@ def _request_table(requests: Sequence[RequestCounts]) -> Iterator[str]:
 # ------------------------------------------------------------------ a request
 
 
-def _request_frame(request: Request, *, as_json: bool) -> Frame:
+def _request_frame(request: Request, *, as_json: bool) -> ProgressFrame:
     from fairlane.cli.progress import describe
     from fairlane.operations.request_state import full_progress
 
     progress, now_ms = request.queue.driver.run(full_progress(request.id))
     words = printable(describe(progress, None))
     if as_json:
-        return Frame([], to_json(progress), words, progress.ended)
+        return ProgressFrame([], to_json(progress), words, progress.ended)
     age = f"submitted {ago(max(0, now_ms - progress.submitted_ms))} ago"
     if progress.ended_ms is not None:
         age += f", ended {ago(max(0, now_ms - progress.ended_ms))} ago"
@@ -197,7 +197,7 @@ def _request_frame(request: Request, *, as_json: bool) -> Frame:
         *_terms(progress, now_ms),
     ]
     lines = [row_line(name, value, state if name == "state" else "") for name, value in rows]
-    return Frame(lines, words, words, progress.ended)
+    return ProgressFrame(lines, words, words, progress.ended)
 
 
 def _behind_state(request: Request, progress: Progress, state: str) -> str:

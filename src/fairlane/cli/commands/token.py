@@ -8,7 +8,7 @@ import click
 
 from fairlane.cli.options import FILE, json_option, time_ms
 from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 from fairlane.cli.tables import table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SCOPES = (
 _WHEN = "%Y-%m-%d %H:%M"
 
 
-@click.group("token", cls=Group, short_help="Create, list or revoke bearer tokens of serve.")
+@click.group("token", cls=CommandGroup, short_help="Create, list or revoke bearer tokens of serve.")
 def command() -> None:
     """Create, list or revoke the bearer tokens of fairlane serve.
 

@@ -10,7 +10,7 @@ import click
 from fairlane import settings
 from fairlane.cli.options import FILE, json_option, redis_option, time_ms, url_of
 from fairlane.cli.output import note, stdout, write_json, write_line, write_styled
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 from fairlane.cli.tables import table
 from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, SubscriberNotFound
@@ -22,7 +22,9 @@ _HEAD = ("SUBSCRIBER", "LAG", "WAITING", "PENDING", "MISSED", "BEHIND", "LAST RE
 _PAGE = 100
 
 
-@click.group("topic", cls=Group, short_help="Publish messages to all subscribers of a topic.")
+@click.group(
+    "topic", cls=CommandGroup, short_help="Publish messages to all subscribers of a topic."
+)
 def command() -> None:
     """Publish messages to a topic. Each of its subscribers gets every message, online or not.
 

@@ -8,7 +8,7 @@ import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
 from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import Group
+from fairlane.cli.registry import CommandGroup
 from fairlane.cli.tables import State, table
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _HEAD = ("NAME", "STATE", "DELIVERED", "ATTEMPTS", "URL", "LAST ERROR")
 
 
-@click.group("webhook", cls=Group, short_help="Add, list, resume or remove webhooks of serve.")
+@click.group(
+    "webhook", cls=CommandGroup, short_help="Add, list, resume or remove webhooks of serve."
+)
 def command() -> None:
     """Add, list, resume or remove webhooks: fairlane serve posts the endings of requests to them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import InvalidArgument
-from fairlane.spark.options import Options
+from fairlane.spark.options import SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import (
     LiveStreamWriter,
@@ -31,7 +31,7 @@ def writer_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -
     if overwrite:
         raise InvalidArgument('a request cannot be overwritten: write with mode("append")')
     _refuse_views(options, schema)
-    plan = plan_of(Options(options, OPTIONS), schema, is_stream=False)
+    plan = plan_of(SparkOptions(options, OPTIONS), schema, is_stream=False)
     if plan.mode == "staged":
         look_first(plan)
         return StagedWriter(plan)
@@ -43,7 +43,7 @@ def stream_writer_of(options: Mapping[str, str], schema: StructType, overwrite: 
     """Returns the writer of one micro-batch; Spark calls this on both sides of the write."""
     if overwrite:
         raise InvalidArgument('a request cannot be overwritten: write with outputMode("append")')
-    plan = plan_of(Options(options, (*OPTIONS, *STREAM_OPTIONS)), schema, is_stream=True)
+    plan = plan_of(SparkOptions(options, (*OPTIONS, *STREAM_OPTIONS)), schema, is_stream=True)
     if plan.mode == "staged":
         return StagedStreamWriter(plan)
     return LiveStreamWriter(plan)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from fairlane.options_table import Option
-    from fairlane.spark.options import Options
+    from fairlane.spark.options import SparkOptions
 
 MODES = ("staged", "dedupe", "pipelined")
 FORMATS = ("json", "arrow")
@@ -97,7 +97,7 @@ class WritePlan:
         return replace(self.policy, **chosen)  # type: ignore[arg-type]
 
 
-def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> WritePlan:
+def plan_of(options: SparkOptions, schema: StructType, *, is_stream: bool) -> WritePlan:
     """Returns the plan of a write. Raises InvalidArgument, one sentence each."""
     mode = options.choice("writeMode", MODES, "staged")
     request, request_column = _target(options, schema)
@@ -150,7 +150,7 @@ def _check_together(plan: WritePlan, *, is_stream: bool) -> None:
         )
 
 
-def _target(options: Options, schema: StructType) -> tuple[str, str]:
+def _target(options: SparkOptions, schema: StructType) -> tuple[str, str]:
     request, column = options.text("request"), _column(options, schema, "requestColumn")
     if bool(request) == bool(column):
         hint = "" if request else f" ({NO_CATALOG})"
@@ -163,7 +163,7 @@ def _target(options: Options, schema: StructType) -> tuple[str, str]:
     return request, column
 
 
-def _txn(options: Options, *, is_stream: bool) -> str:
+def _txn(options: SparkOptions, *, is_stream: bool) -> str:
     if "txn" not in options:
         return keys.new_id()
     if is_stream:
@@ -171,7 +171,7 @@ def _txn(options: Options, *, is_stream: bool) -> str:
     return keys.check_name("txn", options.text("txn"))
 
 
-def _body(options: Options, schema: StructType) -> tuple[str, str]:
+def _body(options: SparkOptions, schema: StructType) -> tuple[str, str]:
     """Returns the column that is the body, or the format in which a row becomes one."""
     if "bodyFormat" in options:
         if "bodyColumn" in options:
@@ -229,7 +229,7 @@ def _check_map(kind: MapType, column: str, body_format: str) -> None:
     _check_kind(kind.valueType, column, body_format)
 
 
-def _policy(options: Options) -> Policy:
+def _policy(options: SparkOptions) -> Policy:
     policy: dict[str, Any] = {}
     for option in options_of("sink"):
         name = spark_name(option)
@@ -249,7 +249,7 @@ def spark_name(option: Option) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
-def _duration(options: Options, name: str, default: int) -> int:
+def _duration(options: SparkOptions, name: str, default: int) -> int:
     if name not in options:
         return default
     try:
@@ -278,7 +278,7 @@ def _check_columns(plan: WritePlan, schema: StructType) -> None:
                 )
 
 
-def _column(options: Options, schema: StructType, option: str) -> str:
+def _column(options: SparkOptions, schema: StructType, option: str) -> str:
     """Returns the column that an option names, as the schema writes it; "" without the option."""
     if option not in options or not (name := options.text(option)):
         return ""

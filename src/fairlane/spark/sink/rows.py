@@ -67,7 +67,7 @@ class Columns:
             start = stop
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows `start` to before `end` of these columns, all of one request."""
 
     request: str
@@ -87,7 +87,7 @@ class RowBatch(NamedTuple):
     ids: bytes  # packed, too
 
 
-def pieces(group: Group, most: int) -> Iterator[RowBatch]:
+def pieces(group: RowGroup, most: int) -> Iterator[RowBatch]:
     """Yields the rows of a group in chunks of at most `most`."""
     for start, end in group.bodies.cuts(group.start, group.end, most):
         ids = b"" if group.ids is None else joined(end - start, *group.ids.part(start, end))
@@ -101,7 +101,7 @@ class Reader:
         self.plan, self.partition = plan, partition
         self.rows = 0
 
-    def groups(self, batch: Any) -> Iterator[Group]:
+    def groups(self, batch: Any) -> Iterator[RowGroup]:
         """Yields the rows of a batch by request, in the order that they have."""
         plan = self.plan
         if batch.num_rows == 0:
@@ -124,7 +124,7 @@ class Reader:
                 for name, values in zip(names, terms, strict=True)
             )
             check_terms(request, priority, limit)
-            yield Group(request, *packed, start, end, priority, limit)
+            yield RowGroup(request, *packed, start, end, priority, limit)
         self.rows += batch.num_rows
 
     def _bodies(self, batch: Any) -> Any:

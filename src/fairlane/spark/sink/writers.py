@@ -20,7 +20,7 @@ from fairlane.errors import FairlaneError, InvalidArgument, RedisError, RequestE
 from fairlane.spark import direct_append
 from fairlane.spark.commit import (
     Area,
-    Share,
+    TxnShare,
     commit,
     joined,
     look,
@@ -31,7 +31,7 @@ from fairlane.spark.commit import (
 )
 from fairlane.spark.direct_append import add, append_partition, append_unique, begin_live
 from fairlane.spark.sink.plan import one_of, run
-from fairlane.spark.sink.rows import Group, Reader, RowBatch, pieces
+from fairlane.spark.sink.rows import Reader, RowBatch, RowGroup, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -158,7 +158,7 @@ class Adder:
                     self._add(added, piece)
         return list(self._added.values())
 
-    def _begun(self, group: Group) -> Added:
+    def _begun(self, group: RowGroup) -> Added:
         added = self._added.get(group.request)
         if added is None:
             policy = self.plan.policy_of(group.priority, group.limit)
@@ -403,7 +403,7 @@ class Stager:
         self._send()
         return [filling.staged for filling in self._filling.values()]
 
-    def _add(self, group: Group) -> None:
+    def _add(self, group: RowGroup) -> None:
         filling = self._filling.get(group.request)
         if filling is None:
             filling = self._filling[group.request] = _Filling(group.request, self.name)
@@ -451,7 +451,7 @@ def stage_rows(plan: WritePlan, txn: str, batches: Iterator[Any]) -> list[Staged
         return Stager(plan, driver, txn, partition, attempt).write(batches)
 
 
-def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list[Share]:
+def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list[TxnShare]:
     """Returns what all tasks have staged, by request, in the order of their partitions."""
     by_request: dict[str, list[Staged]] = {plan.request: []} if plan.request else {}
     for message in messages:
@@ -465,7 +465,7 @@ def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list
             limit = one_of(request, "limit", limit, part.limit)
         parts.sort(key=lambda part: int(part.area.name.partition(":")[0]))
         areas = [part.area for part in parts if part.area.rows]
-        shares.append(Share(request, plan.policy_of(priority, limit), areas))
+        shares.append(TxnShare(request, plan.policy_of(priority, limit), areas))
     return shares
 
 
@@ -502,7 +502,7 @@ def abort_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | N
 def look_first(plan: WritePlan) -> None:
     """Raises now what would keep the commit from writing to the named request."""
     if plan.request and not plan.priority_column and not plan.limit_column:
-        run(plan, look(Share(plan.request, plan.policy, []), plan.transaction(plan.txn)))
+        run(plan, look(TxnShare(plan.request, plan.policy, []), plan.transaction(plan.txn)))
 
 
 class StagedWriter(DataSourceArrowWriter):

@@ -31,7 +31,7 @@ from fairlane.operations import completion
 from fairlane.operations.completion import mark
 from fairlane.protocol import keys
 from fairlane.spark import stream_ranges
-from fairlane.spark.options import Options
+from fairlane.spark.options import SparkOptions
 from fairlane.spark.source.columns import arrow_of, batch_of, check_schema, ending_columns
 from fairlane.spark.source.results import read_results
 from fairlane.spark.source.views import KNOWN, MOST_PARTS, view_of
@@ -58,7 +58,7 @@ class StreamPart(NamedTuple):
 
 def reader_of(spark_options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """Returns the reader of the stream that the options name. Raises InvalidArgument."""
-    options = Options(spark_options, KNOWN)
+    options = SparkOptions(spark_options, KNOWN)
     view = view_of(options)
     if view not in _VIEWS:
         raise InvalidArgument(
@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     the log. As it is in the checkpoint, a query that starts again has the same name.
     """
 
-    def __init__(self, view: str, options: Options, schema: StructType) -> None:
+    def __init__(self, view: str, options: SparkOptions, schema: StructType) -> None:
         self.view, self.schema = view, schema
         self.redis, self.queue = options.redis, keys.check_name("queue", options.queue)
         self.request = options.text("request")

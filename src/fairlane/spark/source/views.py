@@ -22,7 +22,7 @@ from fairlane.operations import request_state
 from fairlane.operations.dead_letters import page_size
 from fairlane.protocol import keys
 from fairlane.spark import stream_ranges
-from fairlane.spark.options import NO_CATALOG, Options
+from fairlane.spark.options import NO_CATALOG, SparkOptions
 from fairlane.spark.source.columns import (
     COLUMNS,
     Condition,
@@ -63,7 +63,7 @@ MOST_PARTS = 10_000
 Columns = dict[str, Any]
 
 
-def view_of(options: Options) -> str:
+def view_of(options: SparkOptions) -> str:
     """Returns the view: the option's, else `results` of a named request, else `completions`.
 
     Raises InvalidArgument for an unknown view, and for a request that is missing or not
@@ -84,12 +84,12 @@ def view_of(options: Options) -> str:
 
 def schema_of(spark_options: Mapping[str, str]) -> StructType:
     """Returns the columns of the view that these options name."""
-    return struct_of(view_of(Options(spark_options, KNOWN)))
+    return struct_of(view_of(SparkOptions(spark_options, KNOWN)))
 
 
 def reader_of(spark_options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Returns the reader of one view. Raises InvalidArgument."""
-    options = Options(spark_options, KNOWN)
+    options = SparkOptions(spark_options, KNOWN)
     for name in STREAMED:
         if name in options:
             raise InvalidArgument(f'option "{name}" is for streams: use readStream')
@@ -123,7 +123,7 @@ class ViewReader(DataSourceReader):
 
     view = ""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
         check_schema(self.view, schema)
         self.redis, self.queue = options.redis, keys.check_name("queue", options.queue)
         self.request = options.text("request")
@@ -198,7 +198,7 @@ class ResultsReader(ViewReader):
 
     view = "results"
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self.born = options.number("born", 0)
         self.stream = keys.results(self.request)
