@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fairlane.operations.schedules import Schedule
     from fairlane.option_types import RequestOptions, SharedOptions
     from fairlane.queue import Queue
+    from fairlane.records import Completion, Progress, Result
     from fairlane.request import OpenRequest, Request
     from fairlane.shortcut import submit_request
     from fairlane.tasks.app import App, TaskCall
@@ -95,7 +96,7 @@ _HOMES = {
     "RequestNotEnded": ".errors",
     "RequestNotFound": ".errors",
     "RequestOptions": ".option_types",
-    "Result": ".model",
+    "Result": ".records",
     "Retry": ".worker",
     "Schedule": ".operations.schedules",
     "ScheduleNotFound": ".errors",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,19 @@ INTERNAL = {"LayoutTooNew", "NodeAway", "ScriptsNotLoaded"}  # callers catch the
 def test_every_offered_name_can_be_imported():
     for name in fairlane.__all__:
         assert getattr(fairlane, name) is not None
+
+
+def test_every_offered_name_is_imported_for_types_from_the_module_that_has_it():
+    """Editors and the reference read these imports."""
+    tree = ast.parse(Path(fairlane.__file__).read_text())
+    (block,) = (one for one in tree.body if isinstance(one, ast.If))
+    found = {
+        alias.name: f".{one.module.removeprefix('fairlane.')}"
+        for one in block.body
+        if isinstance(one, ast.ImportFrom) and one.module
+        for alias in one.names
+    }
+    assert found == fairlane._HOMES
 
 
 def test_every_error_that_a_caller_may_catch_is_offered():
