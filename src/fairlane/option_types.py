@@ -30,8 +30,8 @@ class RequestOptions(TypedDict, total=False):
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
-        time_limit: A call of the handler that takes longer is stopped, and the attempt fails (1ms
-            to 24h).
+        time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
+            (1ms to 24h).
         durable: So many replicas must confirm each write (0 to 16).
         delay: Nothing starts before this time is over (0s to 366d).
         run_at: Nothing starts before this time, as 2026-12-24T18:00+01:00.
@@ -43,7 +43,8 @@ class RequestOptions(TypedDict, total=False):
         tags: A name by which requests are found and changed together (up to 20).
         tenant: The customer or team: tenants of one priority get equal time.
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
-        ageing: If nothing of it has started for this time, one slice goes first (1s to 24h).
+        ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
+            24h).
         on_duplicate: What happens if its id has another request that runs, or began less than the
             window ago (keep, replace, debounce).
         window: A request of the same id that began within this time counts for on_duplicate (0s to
@@ -91,8 +92,8 @@ class SharedOptions(TypedDict, total=False):
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
-        time_limit: A call of the handler that takes longer is stopped, and the attempt fails (1ms
-            to 24h).
+        time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
+            (1ms to 24h).
         durable: So many replicas must confirm each write (0 to 16).
         delay: Nothing starts before this time is over (0s to 366d).
         run_at: Nothing starts before this time, as 2026-12-24T18:00+01:00.
@@ -104,7 +105,8 @@ class SharedOptions(TypedDict, total=False):
         tags: A name by which requests are found and changed together (up to 20).
         tenant: The customer or team: tenants of one priority get equal time.
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
-        ageing: If nothing of it has started for this time, one slice goes first (1s to 24h).
+        ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
+            24h).
         on_duplicate: What happens if its id has another request that runs, or began less than the
             window ago (keep, replace, debounce).
         window: A request of the same id that began within this time counts for on_duplicate (0s to
@@ -152,8 +154,8 @@ class ScheduleOptions(TypedDict, total=False):
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
-        time_limit: A call of the handler that takes longer is stopped, and the attempt fails (1ms
-            to 24h).
+        time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
+            (1ms to 24h).
         durable: So many replicas must confirm each write (0 to 16).
         delay: Nothing starts before this time is over (0s to 366d).
         rate: At most so many sub-requests start in a time: 100/s, 30/m or 5/h.
@@ -164,7 +166,8 @@ class ScheduleOptions(TypedDict, total=False):
         tags: A name by which requests are found and changed together (up to 20).
         tenant: The customer or team: tenants of one priority get equal time.
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
-        ageing: If nothing of it has started for this time, one slice goes first (1s to 24h).
+        ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
+            24h).
     """
 
     priority: int
@@ -199,8 +202,8 @@ class StepOptions(TypedDict, total=False):
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
-        time_limit: A call of the handler that takes longer is stopped, and the attempt fails (1ms
-            to 24h).
+        time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
+            (1ms to 24h).
         delay: Nothing starts before this time is over (0s to 366d).
         run_at: Nothing starts before this time, as 2026-12-24T18:00+01:00.
         rate: At most so many sub-requests start in a time: 100/s, 30/m or 5/h.
@@ -210,7 +213,8 @@ class StepOptions(TypedDict, total=False):
         weight: Each sub-request counts so much at the rate (1 to 1,000,000).
         tenant: The customer or team: tenants of one priority get equal time.
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
-        ageing: If nothing of it has started for this time, one slice goes first (1s to 24h).
+        ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
+            24h).
     """
 
     priority: int
@@ -244,8 +248,8 @@ class TaskOptions(TypedDict, total=False):
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
-        time_limit: A call of the handler that takes longer is stopped, and the attempt fails (1ms
-            to 24h).
+        time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
+            (1ms to 24h).
         durable: So many replicas must confirm each write (0 to 16).
         delay: Nothing starts before this time is over (0s to 366d).
         run_at: Nothing starts before this time, as 2026-12-24T18:00+01:00.
@@ -257,7 +261,8 @@ class TaskOptions(TypedDict, total=False):
         tags: A name by which requests are found and changed together (up to 20).
         tenant: The customer or team: tenants of one priority get equal time.
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
-        ageing: If nothing of it has started for this time, one slice goes first (1s to 24h).
+        ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
+            24h).
         after: The id of a request that must be done before (up to 100).
         after_any_end: Any end of the requests of after is enough.
         max_wait: How long to wait while Redis or the queue is full (0s to 40m).
@@ -299,8 +304,8 @@ class CallOptions(TypedDict, total=False):
         retain: How long results stay after the end; with 0s only the counts (0s to 366d).
         deadline: A sub-request that has not started so long from now is dead; 0s = no deadline (1ms
             to 366d).
-        time_limit: A call of the handler that takes longer is stopped, and the attempt fails (1ms
-            to 24h).
+        time_limit: A longer call of the handler is stopped, and the attempt fails; 0s = no limit
+            (1ms to 24h).
         durable: So many replicas must confirm each write (0 to 16).
         delay: Nothing starts before this time is over (0s to 366d).
         run_at: Nothing starts before this time, as 2026-12-24T18:00+01:00.
@@ -312,7 +317,8 @@ class CallOptions(TypedDict, total=False):
         tags: A name by which requests are found and changed together (up to 20).
         tenant: The customer or team: tenants of one priority get equal time.
         share: The tenant gets so many times as much time as a tenant with 1 (1 to 999).
-        ageing: If nothing of it has started for this time, one slice goes first (1s to 24h).
+        ageing: If nothing of it has started for this time, one slice goes first; 0s = never (1s to
+            24h).
         on_duplicate: What happens if its id has another request that runs, or began less than the
             window ago (keep, replace, debounce).
         window: A request of the same id that began within this time counts for on_duplicate (0s to

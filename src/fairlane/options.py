@@ -151,7 +151,8 @@ def _names(called: str, names: object) -> tuple[str, ...]:
         return (names,)
     if isinstance(names, bytes) or not isinstance(names, Iterable):
         raise InvalidArgument(f"{called} {names!r} is not valid: give a name, or a list of names")
-    return tuple(dict.fromkeys(names))
+    found = tuple(names)
+    return tuple(dict.fromkeys(found)) if all(isinstance(one, str) for one in found) else found
 
 
 # ------------------------------------------------------------------ checks
@@ -188,7 +189,7 @@ def _check_rate(_: Option, __: str, rate: Any) -> None:
 
 
 def _check_name(_: Option, called: str, name: str) -> None:
-    if name:
+    if name != "":
         check_name(called, name)
 
 
@@ -203,7 +204,7 @@ def _check_names(option: Option, _: str, names: object) -> None:
 
 
 def _check_choice(option: Option, called: str, value: object) -> None:
-    if value not in {"", *option.most}:
+    if not isinstance(value, str) or value not in {"", *option.most}:
         raise InvalidArgument(f"{called} {value!r} is not valid: write {', '.join(option.most)}")
 
 

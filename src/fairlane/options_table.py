@@ -65,7 +65,7 @@ OPTIONS = (
            "A sub-request that has not started so long from now is dead; 0s = no deadline."),
     Option("time_limit", DURATION, "1ms", "24h", "", None, "policy",
            "many task schedule step sink",
-           "A call of the handler that takes longer is stopped, and the attempt fails."),
+           "A longer call of the handler is stopped, and the attempt fails; 0s = no limit."),
     Option("durable", WHOLE, 0, 16, "replicas", 0, "policy",
            "many task schedule", "So many replicas must confirm each write."),
     Option("delay", DURATION, "0s", "366d", "", None, "delay",
@@ -93,7 +93,7 @@ OPTIONS = (
            "The tenant gets so many times as much time as a tenant with 1."),
     Option("ageing", DURATION, "1s", "24h", "", None, "ageing",
            "many task schedule step",
-           "If nothing of it has started for this time, one slice goes first."),
+           "If nothing of it has started for this time, one slice goes first; 0s = never."),
     Option("on_duplicate", CHOICE, None, ("keep", "replace", "debounce"), "", None, "unique",
            "many call",
            "What happens if its id has another request that runs, or began less than the window "

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Self
 
 from fairlane.common import clock
@@ -91,9 +91,11 @@ class Request:
                     yield from item
                     item = next(items)
                 else:
-                    if before_read is not None:
-                        before_read()
-                    item = items.send(self.queue.driver.run(item))
+                    with closing(item):  # if the caller's function raises, nothing runs it
+                        if before_read is not None:
+                            before_read()
+                        found = self.queue.driver.run(item)
+                    item = items.send(found)
         except StopIteration:
             return
 
@@ -267,26 +269,24 @@ class OpenRequest(Request):
 
         See add_many for errors.
         """
+        (chunk,) = list(chunks([body]))
         with self._lock:
             before = self.left_out
-            total = self._add_all([body])
-            return total - 1 if self.left_out == before else None
+            self.queue.driver.run(self._submission.add(chunk))
+            return self._submission.total - 1 if self.left_out == before else None
 
     def add_many(self, bodies: Iterable[Body]) -> int:
         """Adds sub-requests, 1,000 in one round trip; returns how many the request has now.
 
-        If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait_s` of
+        If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait` of
         the request says. Raises QueueFull, RedisFull, RedisUnreachable: `added` shows how far it
         came, and a repeat of the rest adds nothing twice. Raises RequestClosed after `seal` or
         after an error in the block, RequestEnded (it was cancelled), RequestLost and
         InvalidArgument.
         """
-        with self._lock:
-            return self._add_all(bodies)
-
-    def _add_all(self, bodies: Iterable[Body]) -> int:
         for chunk in chunks(bodies):
-            self.queue.driver.run(self._submission.add(chunk))
+            with self._lock:  # not while the caller makes the next ones
+                self.queue.driver.run(self._submission.add(chunk))
         return self._submission.total
 
     def seal(self) -> int:

@@ -171,11 +171,15 @@ _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)?")
 
 
 def duration_ms(text: str) -> int:
-    """Returns ms for `"500ms"`, `"1.5s"`, `"5m"`, `"24h"` or `"7d"`; a bare number is seconds."""
+    """Returns ms for `"500ms"`, `"1.5s"`, `"5m"`, `"24h"` or `"7d"`; a bare number is seconds.
+
+    As a number of seconds is, it is rounded, and at least 1 unless it is 0.
+    """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise InvalidArgument(f"{text!r} is not a duration: write 500ms, 30s, 5m, 24h or 7d")
-    return int(float(match[1]) * _UNITS[match[2] or "s"])
+    exact = float(match[1]) * _UNITS[match[2] or "s"]
+    return (round(exact) or 1) if exact else 0
 
 
 def duration_range_ms(text: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from tests.cli.program import Program
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -20,9 +22,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def program(redis_url: str, tmp_path: Path) -> Program:
+def program(redis_url: str, tmp_path: Path) -> Iterator[Program]:
     """Makes `fairlane` with FAIRLANE_REDIS, in an empty folder."""
-    return Program(tmp_path, redis_url)
+    with contextlib.closing(Program(tmp_path, redis_url)) as made:
+        yield made
 
 
 @pytest.fixture

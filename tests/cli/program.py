@@ -82,10 +82,14 @@ class Started(subprocess.Popen[bytes]):
 
 
 class Program:
-    """`fairlane` with an environment of its own, in a folder of its own."""
+    """`fairlane` with an environment of its own, in a folder of its own.
+
+    `close` kills what still runs: a test that fails leaves no worker to the tests after it.
+    """
 
     def __init__(self, folder: Path, url: str | None) -> None:
         self.folder = folder
+        self._started: list[Started] = []
         self.env = {
             name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")
         }
@@ -134,7 +138,20 @@ class Program:
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         }
-        return Started(self.words(*words), cwd=self.folder, env=self.env, **{**given, **options})
+        options = {**given, **options}
+        started = Started(self.words(*words), cwd=self.folder, env=self.env, **options)
+        self._started.append(started)
+        return started
+
+    def close(self) -> None:
+        """Kills the programs that run, and closes their pipes."""
+        for one in self._started:
+            if one.poll() is None:
+                one.kill()
+            for stream in (one.stdin, one.stdout, one.stderr):
+                if stream is not None:
+                    stream.close()
+            one.wait()
 
     def file(self, content: bytes, name: str = "input") -> Path:
         """Returns a file in its folder."""

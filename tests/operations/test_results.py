@@ -237,6 +237,18 @@ def test_a_request_that_vanishes_before_its_time_is_over_is_lost(queue: Queue, r
         list(queue.request("r1").results(timeout=0.0, before_read=flush))
 
 
+@both_faces
+def test_an_error_before_a_read_leaves_no_operation_behind(queue: Queue):
+    """`fairlane results | head` ends like this."""
+    queue.submit_request([b"a"], id="r1")
+
+    def broken() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        list(queue.request("r1").results(before_read=broken))
+
+
 def test_an_ended_request_is_read_whole_however_short_the_timeout(queue: Queue):
     shuffled(queue)
     whole = list(queue.request("r1").results())

@@ -152,6 +152,26 @@ def test_no_time_is_a_time_where_none_is_the_default():
             assert read_option(option.name, "0s") == read_option(option.name, 0) == 0
 
 
+def test_a_text_is_the_same_time_as_its_number_of_seconds():
+    for text, seconds in (("1.001s", 1.001), ("4.1m", 246.0), ("0.5ms", 0.0005), ("0s", 0)):
+        assert read_option("deadline", text) == read_option("deadline", seconds)
+
+
+def test_a_time_below_zero_is_no_time_however_short_it_is():
+    for given in (-0.0001, timedelta(microseconds=-1), -5):
+        with pytest.raises(InvalidArgument, match=r"deadline .* is not valid"):
+            read_option("deadline", given)
+
+
+def test_what_is_no_name_is_refused_by_a_sentence():
+    for name, given in (
+        ("tags", [["a"]]), ("after", [5]), ("tenant", []), ("tenant", None),
+        ("on_duplicate", ["keep"]), ("on_duplicate", {}),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument, match="is not valid"):
+            policy_of("q", **{name: given})
+
+
 def test_the_longest_wait_for_room_is_that_of_a_sink():
     assert read_option("max_wait", settings.MAX_WAIT_S) == settings.MAX_WAIT_S * 1000
     assert BY_NAME["max_wait"].most == "40m"

@@ -81,3 +81,16 @@ def test_an_operation_that_is_awaited_without_a_driver_says_what_to_do(step: Com
 
     with pytest.raises(RuntimeError, match=r"await driver\.run\(operation\)"):
         asyncio.run(operation())
+
+
+def test_a_task_that_awaits_an_operation_without_a_driver_can_be_cancelled():
+    async def operation() -> object:
+        return await Command(b"TIME")
+
+    async def main() -> None:
+        task = asyncio.create_task(operation())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(main())

@@ -35,8 +35,10 @@ def as_blocking(face: Any, driver: Any = None) -> Iterator[Any]:
     `driver` is the blocking driver that a test finds in it.
     """
     with asyncio.Runner() as runner:
-        yield _Awaited(face, runner, driver)
-        runner.run(face.close())
+        try:
+            yield _Awaited(face, runner, driver)
+        finally:
+            runner.run(face.close())
 
 
 class _Awaited:

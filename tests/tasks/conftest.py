@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,6 +40,7 @@ def work(app: App) -> Callable[[], int]:
 
 
 @pytest.fixture
-def program(redis_url: str, tmp_path: Path) -> Program:
+def program(redis_url: str, tmp_path: Path) -> Iterator[Program]:
     """Makes `fairlane` with FAIRLANE_REDIS, in an empty folder."""
-    return Program(tmp_path, redis_url)
+    with contextlib.closing(Program(tmp_path, redis_url)) as made:
+        yield made

@@ -62,6 +62,15 @@ def test_a_submitted_call_has_ended_with_a_typed_value(app: App):
             resize.submit("a.png", height=3)  # type: ignore[call-arg]
 
 
+def test_a_call_may_name_every_option(app: App):
+    @app.task(max_wait="10s", deadline="5m", backoff="1s..5m", tags=["a"])
+    def made(n: int) -> int:
+        return n
+
+    with eager(app):
+        assert made.with_options(max_wait=3, id="mine").submit(1).result() == 1
+
+
 def test_errors_are_those_of_a_worker(app: App):
     attempts = []
 

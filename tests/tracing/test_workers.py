@@ -14,7 +14,7 @@ from fairlane.tracing import flush
 from tests.cli.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from fairlane.queue import Queue
@@ -82,10 +82,11 @@ def shout(body):
 
 
 @pytest.fixture
-def program(redis_url: str, tmp_path: Path) -> Program:
+def program(redis_url: str, tmp_path: Path) -> Iterator[Program]:
     made = Program(tmp_path, redis_url)
     made.file(PROVIDER.encode(), "provider.py")
-    return made
+    yield made
+    made.close()
 
 
 def spans_in(folder: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Self
 
 from fairlane.common import clock
@@ -91,9 +91,11 @@ class Request:
                         yield result
                     item = next(items)
                 else:
-                    if before_read is not None:
-                        before_read()
-                    item = items.send(await self.queue.driver.run(item))
+                    with closing(item):  # if the caller's function raises, nothing runs it
+                        if before_read is not None:
+                            before_read()
+                        found = await self.queue.driver.run(item)
+                    item = items.send(found)
         except StopIteration:
             return
 
@@ -268,26 +270,24 @@ class OpenRequest(Request):
 
         See add_many for errors.
         """
+        (chunk,) = [chunk async for chunk in chunks_async([body])]
         async with self._lock:
             before = self.left_out
-            total = await self._add_all([body])
-            return total - 1 if self.left_out == before else None
+            await self.queue.driver.run(self._submission.add(chunk))
+            return self._submission.total - 1 if self.left_out == before else None
 
     async def add_many(self, bodies: Bodies) -> int:
         """Adds sub-requests, 1,000 in one round trip; returns how many the request has now.
 
-        If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait_s` of
+        If there is no room (a full Redis, or the queue's bound), it waits as the `max_wait` of
         the request says. Raises QueueFull, RedisFull, RedisUnreachable: `added` shows how far it
         came, and a repeat of the rest adds nothing twice. Raises RequestClosed after `seal` or
         after an error in the block, RequestEnded (it was cancelled), RequestLost and
         InvalidArgument.
         """
-        async with self._lock:
-            return await self._add_all(bodies)
-
-    async def _add_all(self, bodies: Bodies) -> int:
         async for chunk in chunks_async(bodies):
-            await self.queue.driver.run(self._submission.add(chunk))
+            async with self._lock:  # not while the caller makes the next ones
+                await self.queue.driver.run(self._submission.add(chunk))
         return self._submission.total
 
     async def seal(self) -> int:

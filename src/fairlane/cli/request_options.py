@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,6 +10,7 @@ import click
 
 from fairlane.cli.output import note
 from fairlane.common.text import format_duration
+from fairlane.errors import InvalidArgument
 from fairlane.options_table import (
     BY_NAME,
     CHOICE,
@@ -25,6 +27,9 @@ from fairlane.options_table import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from fairlane.option_types import RequestOptions
+    from fairlane.options import Policy
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,6 +100,18 @@ def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
         if name == "run_at":
             _note_past(value, read)
     return found
+
+
+def checked_policy(queue: str, options: RequestOptions) -> Policy:
+    """Returns the policy of these options. Raises InvalidArgument, which names them as written."""
+    from fairlane.options import policy_of
+
+    try:
+        return policy_of(queue, **options)
+    except InvalidArgument as error:
+        named = "|".join(sorted(name for name in BY_NAME if "_" in name))
+        text = re.sub(rf"\b({named})\b", lambda match: flag_of(BY_NAME[match[1]]), str(error))
+        raise type(error)(text) from None
 
 
 def _note_past(run_at: str, at_ms: int) -> None:

@@ -34,6 +34,10 @@ class Awaited:
         """Wakes the task in the next turn of the loop, as a future does that is done."""
         self.get_loop().call_soon(wake, self, context=context)
 
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  the name is of a future
+        """Returns False: it is done."""
+        return False
+
     def result(self) -> None:
         """Raises RuntimeError."""
         raise RuntimeError(

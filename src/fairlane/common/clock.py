@@ -47,12 +47,12 @@ def duration_ms(name: str, given: object) -> int:
 
 
 def ms_of(name: str, seconds: float) -> int:
-    """Returns seconds as whole ms, at least 1 unless it is 0. Raises InvalidArgument."""
+    """Returns seconds as whole ms, 0 only for 0 seconds. Raises InvalidArgument."""
     given: object = seconds
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not is_number or not -_MOST_S < seconds < _MOST_S:  # also refuses nan
         raise InvalidArgument(f"{name} {seconds!r} is not valid: a number of seconds is expected")
-    return (round(seconds * 1000) or 1) if seconds else 0
+    return (round(seconds * 1000) or (1 if seconds > 0 else -1)) if seconds else 0
 
 
 def moment_ms(name: str, moment: datetime | str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 from fairlane.common import clock
@@ -38,12 +39,10 @@ def state_of(source: ListAddress, target: ListAddress | None = None) -> ForwardS
 
 
 def _ask(address: ListAddress, operation: Operation[T]) -> T:
-    driver = SyncDriver(address.url)
-    try:
+    with closing(operation), closing(SyncDriver(address.url)) as driver:
         driver.meet(log.warning)
-        return driver.run(operation)
-    finally:
-        driver.close()
+        found: T = driver.run(operation)
+        return found
 
 
 class Forwarder:

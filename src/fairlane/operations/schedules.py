@@ -62,8 +62,8 @@ class Definition:
         """Returns the policy of its requests. Raises InvalidArgument."""
         try:
             return policy_of(queue, **self.options)
-        except TypeError as error:  # an option of a newer release
-            raise InvalidArgument(f"{error}; a newer release may have written it") from None
+        except TypeError as error:  # an option of another release
+            raise InvalidArgument(f"{error}; another release may have written it") from None
 
     def encode(self) -> bytes:
         """Returns the text in Redis: JSON, bodies in base64. Equal schedules have equal texts."""

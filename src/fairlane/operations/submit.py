@@ -338,14 +338,14 @@ class Many:
 
         `policy` may differ from the others' in its limit and priority.
         """
+        policy = policy or self.policy
+        digest = self._digest.copy() if policy is self.policy else Digest(policy)
+        new = NewRequest(request_id, policy, digest, [])
+        new.begin(chunk)  # raises before the group is taken
         size, full = sum(map(len, chunk)), None
         is_room = self._size + size <= settings.CHUNK_BYTES and len(self._group) < GROUP
         if self._group and not is_room:
             full = self.rest()
-        policy = policy or self.policy
-        digest = self._digest.copy() if policy is self.policy else Digest(policy)
-        new = NewRequest(request_id, policy, digest, [])
-        new.begin(chunk)
         self._group.append(new)
         self._size += size
         return full

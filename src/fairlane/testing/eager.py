@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
     from fairlane.common.chunking import Bodies, Body
+    from fairlane.option_types import Duration
     from fairlane.options import Policy
     from fairlane.tasks.app import App
     from fairlane.worker.calls import Outcome
@@ -76,7 +77,7 @@ class EagerQueue:
         bodies: Iterable[Body],
         *,
         id: str | None = None,  # noqa: A002  the word of the API
-        max_wait_s: float = 0.0,  # noqa: ARG002  there is always room
+        max_wait: Duration = 0.0,  # noqa: ARG002  there is always room
         **options: Any,
     ) -> EagerRequest:
         """Runs the calls of one request. An id that was used before finds its request."""

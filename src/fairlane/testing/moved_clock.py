@@ -30,9 +30,9 @@ class MovedClock:
         try:
             step = operation.send(None)
             while True:
-                seconds, micros = await Command(*_TIME)
-                now_ms = int(seconds) * 1000 + int(micros) // 1000 + self.moved_ms
                 try:
+                    seconds, micros = await Command(*_TIME)
+                    now_ms = int(seconds) * 1000 + int(micros) // 1000 + self.moved_ms
                     reply = await forward(_at(step, now_ms))
                 except BaseException as error:  # noqa: BLE001  the operation's own to handle
                     step = operation.throw(error)

@@ -36,13 +36,13 @@ class FlowFilters(Paging, forbid_unknown_fields=True):
 class StepRow(msgspec.Struct):
     """A step with the counts of its request. `sources` are the steps that feed it.
 
-    The first step has none. A step that `compensates` gets the dead sub-requests of its source.
+    The first step has none. A step that `is_compensating` gets the dead sub-requests of its source.
     """
 
     step: str
     queue: str
     sources: list[str]
-    compensates: bool
+    is_compensating: bool
     request: Progress
 
 

@@ -79,7 +79,7 @@ class OptionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def given(self) -> dict[str, Any]:
         """Returns the options that the caller named."""
-        names = OPTIONS & {*self.__struct_fields__}
+        names = [name for name in self.__struct_fields__ if name in OPTIONS]
         found = {name: getattr(self, name) for name in names}
         return {name: value for name, value in found.items() if value is not UNSET}
 

@@ -138,15 +138,14 @@ def part_of(lease: Lease) -> Part:
 def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: FollowUps) -> None:
     """Adds what is to be dispatched, and counts what was settled."""
     settled: list[tuple[Lease, CompleteReply | None]] = []
-    read = scripts.CompleteReply.of
-    for lease, raw in zip(leases, replies, strict=True):
+    for lease, found in zip(leases, replies, strict=True):
         request_id, reply = lease.slice.request_id, None
-        if isinstance(raw, NodeAway):  # the lease expires
-            note_away(unit, f"left a lease of request {request_id} to expire", raw)
-        elif isinstance(raw, Exception):
-            _log.warning("could not settle a lease of request %s: %s", request_id, raw)
+        if isinstance(found, NodeAway):  # the lease expires
+            note_away(unit, f"left a lease of request {request_id} to expire", found)
+        elif isinstance(found, Exception):
+            _log.warning("could not settle a lease of request %s: %s", request_id, found)
         else:
-            reply = read(raw)
+            reply = found
             returned.add(request_id, reply)
         settled.append((lease, reply))
     note_settled(unit, settled)

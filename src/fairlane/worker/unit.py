@@ -17,7 +17,7 @@ from fairlane.operations import tokens
 from fairlane.operations.lease import acquire_call, new_op, slice_of
 from fairlane.operations.rates import acquire_rated
 from fairlane.operations.tokens import parse
-from fairlane.protocol import keys, scripts
+from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps
 from fairlane.settings import SLICE_MOST
 
@@ -612,14 +612,13 @@ async def _ask_again(
     unit: Unit, pending: list[PendingAcquire], replies: Sequence[Any], *, shared: bool
 ) -> list[Any]:
     """Repeats the acquires of requests with rates, one by one, with what their rates allow."""
-    read = scripts.AcquireReply.of
     found = list[Any]()
     for one, raw in zip(pending, replies, strict=True):
         if not _is_rated(raw):
             found.append(raw)
             continue
         try:
-            found.append(await _ask_with_allowance(unit, one, read(raw), shared=shared))
+            found.append(await _ask_with_allowance(unit, one, raw, shared=shared))
         except FairlaneError as error:  # the others were granted: their leases must be noted
             found.append(error)
     return found
@@ -649,7 +648,6 @@ def _note_all(
     """Reads the replies to acquires that went out at `sent`: leases go to the board."""
     leases: list[Lease] = []
     alone: list[Token] = []
-    read = scripts.AcquireReply.of
     for one, raw in zip(pending, replies, strict=True):
         token, record = one.token, one.record
         taken = None
@@ -660,7 +658,7 @@ def _note_all(
                 raise raw
             _log.warning("could not show a token of request %s: %s", token.request_id, raw)
         else:
-            reply = read(raw)
+            reply = raw
             returned.add(token.request_id, reply)
             taken = slice_of(token, one.op, reply)
             if taken is not None:

@@ -61,7 +61,7 @@ def test_a_property_that_is_given_twice_is_refused(program: Program):
 def test_json_has_every_step(program: Program, submitted: Queue):
     shown = json.loads(program("flow", "show", "x", "--json").out)
     assert (shown["flow"], shown["state"]) == ("order", "active")
-    assert [(one["step"], one["sources"], one["compensates"]) for one in shown["steps"]] == [
+    assert [(one["step"], one["sources"], one["is_compensating"]) for one in shown["steps"]] == [
         *(("pay", [], False), ("ship", ["pay"], False), ("mail", ["ship"], False)),
         ("undo", ["pay"], True),
     ]

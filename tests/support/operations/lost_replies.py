@@ -104,7 +104,7 @@ async def repeated(step: Any) -> Any:
     if not isinstance(step, Batch):
         return None if getattr(step, "is_once", False) else await forward(step)
     again = [one for one in step.steps if not one.is_once]
-    replies = iter(await Batch(again, lenient=step.lenient) if again else ())
+    replies = iter(await forward(Batch(again, lenient=step.lenient)) if again else ())
     return [None if one.is_once else next(replies) for one in step.steps]
 
 

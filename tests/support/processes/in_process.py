@@ -57,7 +57,9 @@ def run(
             try:
                 code = invoke("fairlane", None)
             except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else 1
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+                if isinstance(end.code, str):
+                    sys.stderr.write(f"{end.code}\n")
             for one in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError):
                     one.flush()

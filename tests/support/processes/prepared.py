@@ -128,7 +128,8 @@ def main(fd: int) -> None:
                 break
             for number in fds[:3]:
                 os.close(number)
-            os.write(fds[3], str(pid).encode())
+            with contextlib.suppress(BrokenPipeError):  # its caller is gone, others are not
+                os.write(fds[3], str(pid).encode())
             running[os.pidfd_open(pid)] = (pid, fds[3])
     _be_program(json.loads(text), fds)
 

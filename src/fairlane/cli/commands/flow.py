@@ -184,12 +184,12 @@ def _fields(found: FlowProgress) -> dict[str, Any]:
                 "queue": one.progress.queue,
                 "state": one.progress.state,
                 "sources": list(one.sources),
-                "compensates": one.is_compensating,
+                "is_compensating": one.is_compensating,
                 "total": one.progress.total,
                 "done": one.progress.done,
                 "dead": one.progress.dead,
                 "cancelled": one.progress.cancelled,
-                "open": one.progress.is_open,
+                "is_open": one.progress.is_open,
             }
             for one in found.steps
         ],

@@ -20,6 +20,7 @@ from fairlane.cli.options import (
 from fairlane.cli.output import note, write_line
 from fairlane.cli.request_options import (
     OF_REQUEST,
+    checked_policy,
     click_option,
     read_options,
     request_options,
@@ -179,11 +180,11 @@ def _read_wish(
     queue: str, *, max_wait: str | None, xid: str | None, wait: bool, watch: bool,
     timeout: str | None, out: str | None, as_json: bool, **given: Any,
 ) -> SubmitOptions:  # fmt: skip
-    from fairlane.options import policy_of, read_option
+    from fairlane.options import read_option
     from fairlane.protocol.keys import check_name
 
     options = cast("RequestOptions", read_options(given))
-    policy = policy_of(queue, **options)
+    policy = checked_policy(queue, options)
     if xid is not None:
         check_name("request id", xid)
     waits = wait or watch or out is not None

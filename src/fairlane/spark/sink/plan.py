@@ -330,5 +330,5 @@ def one_of(request_id: str, name: str, before: int | None, now: int | None) -> i
 
 def run(plan: WritePlan, operation: Any) -> Any:
     """Runs one operation on connections of its own."""
-    with closing(plan.driver()) as driver:
+    with closing(operation), closing(plan.driver()) as driver:
         return driver.run(operation)

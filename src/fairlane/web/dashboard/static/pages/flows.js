@@ -72,9 +72,9 @@ function columns(steps) {
 
 function step(one) {
   const { request, sources } = one;
-  const role = one.compensates ? `undoes what failed in ${sources[0]}` : sources.length > 1 ? `joins ${sources.join(", ")}` : sources.length > 0 && `gets the results of ${sources[0]}`;
-  return el("a", { class: one.compensates ? "step undo" : "step", href: requestHref(request.id) },
-    el("span", { class: "row spread" }, el("b", {}, one.compensates && [icon("again"), " "], one.step), badge(stateOf(request))),
+  const role = one.is_compensating ? `undoes what failed in ${sources[0]}` : sources.length > 1 ? `joins ${sources.join(", ")}` : sources.length > 0 && `gets the results of ${sources[0]}`;
+  return el("a", { class: one.is_compensating ? "step undo" : "step", href: requestHref(request.id) },
+    el("span", { class: "row spread" }, el("b", {}, one.is_compensating && [icon("again"), " "], one.step), badge(stateOf(request))),
     meter(request),
     el("span", { class: "small muted" }, `${compact(request.done)} of ${compact(request.total)}${request.is_open ? " so far" : ""}`, request.dead > 0 && [" · ", el("span", { class: "bad" }, `${compact(request.dead)} dead`)]),
     role && el("span", { class: "small muted" }, role));
