@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from tests.support.scripts.requests import once
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.operations.schedules import Definition
@@ -250,7 +251,7 @@ def test_two_leaders_in_any_order_give_each_tick_one_request(ticking: Ticking):
         ticking.now = before
         ticking.put(missed="all")
         leaders = {
-            name: Stepped(ticking.driver, apart_steps(at(now, fire("req"))))
+            name: Stepped(ticking.driver, partial(beginning, now))
             for name, now in (("a", first), ("b", second))
         }
         if not all(leaders[name].step() for name in order):
@@ -265,19 +266,27 @@ def test_two_leaders_in_any_order_give_each_tick_one_request(ticking: Ticking):
 
 
 class Stepped:
-    """A pass that runs step by step."""
+    """A pass that runs step by step; `begins` makes it at its first step."""
 
-    def __init__(self, driver: SyncDriver, operation: Operation[Any]) -> None:
-        self._driver, self._operation, self._reply = driver, operation, None
+    def __init__(self, driver: SyncDriver, begins: Callable[[], Operation[Any]]) -> None:
+        self._driver, self._begins = driver, begins
+        self._operation: Operation[Any] | None = None
+        self._reply: Any = None
 
     def step(self) -> bool:
         """Runs a step; returns False if there is none."""
+        self._operation = self._operation or self._begins()
         try:
             step = self._operation.send(self._reply)
         except StopIteration:
             return False
         self._reply = self._driver.run(once(step))
         return True
+
+
+def beginning(now: int) -> Operation[Any]:
+    """Returns a pass of a leader whose clock shows this time."""
+    return apart_steps(at(now, fire("req")))
 
 
 async def apart_steps(operation: Operation[Any]) -> Any:
