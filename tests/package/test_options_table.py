@@ -164,10 +164,11 @@ def test_a_time_below_zero_is_no_time_however_short_it_is():
 
 
 def test_what_is_no_name_is_refused_by_a_sentence():
-    for name, given in (
+    wrong: tuple[tuple[str, Any], ...] = (
         ("tags", [["a"]]), ("after", [5]), ("tenant", []), ("tenant", None),
         ("on_duplicate", ["keep"]), ("on_duplicate", {}),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for name, given in wrong:
         with pytest.raises(InvalidArgument, match="is not valid"):
             policy_of("q", **{name: given})
 
