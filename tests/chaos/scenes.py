@@ -233,6 +233,7 @@ def stop(scale: Scale, server: Server | None = None, *, lease_ms: int = 2_500) -
 def scripts(scale: Scale, server: Server | None = None) -> Report:
     """Alternates SCRIPT FLUSH and CLIENT KILL."""
     with stage("scripts", scale, server=server) as scene:
+        scene.check.must_run_once = True
         scene.begin()
         names = cycle(("flush_scripts", "cut_clients"))
         scene.spread(lambda: scene.nemesis.act(next(names)))

@@ -111,6 +111,8 @@ end
 
 -- id -> state of a request that was settled and goes on; its table is still the truth, because nothing else runs.
 local going_on = {}
+-- Tokens that this call has shown to their requests.
+local claimed = {}
 
 local function settle_one(now, lease, follow_ups)
   select_request("req:{" .. lease.id .. "}")
@@ -153,11 +155,17 @@ local function acquire_rated(state, now, claim, rated)
   return reply
 end
 
+-- A lane may have a token twice, because a repeat pushes it again. To the second one of this call `acquire` would reply
+-- as to a repeat, with the same lease, which the unit would work on twice.
 local function acquire_one(now, token, claim, size_of, follow_ups)
   local id, k, g = parse_token(token)
   if not id then
     return {"gone"}
   end
+  if claimed[id .. "#" .. k .. "." .. g] then
+    return {"stale"}
+  end
+  claimed[id .. "#" .. k .. "." .. g] = true
   select_request("req:{" .. id .. "}")
   local state, reply = going_on[id], nil
   if not state then

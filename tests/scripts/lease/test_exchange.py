@@ -335,6 +335,17 @@ def test_a_token_without_work_affects_no_other(one: Lane):
     assert reply.words == ["stale", "ok", "ended", "stale", "gone", "gone"]
 
 
+def test_a_token_that_is_popped_twice_acquires_once(one: Lane):
+    """A repeat pushes a token again. A lease acquired twice in one call would be worked on twice."""
+    (token,) = one.start(3, limit=1)
+    dispatch(one, [token, token])
+    op = one.new_op()
+    for _ in range(2):  # also a repeat of the call
+        reply = exchange(one, want=9, op=op)
+        assert reply.words == ["ok", "stale"]
+        assert len(reply.tokens) == 2
+
+
 # ------------------------------------------------------------------ repeated, too late, no holder
 
 
