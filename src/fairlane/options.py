@@ -17,7 +17,7 @@ from fairlane.common.rate import Shared, rate_of, rates_text
 from fairlane.common.text import exact
 from fairlane.common.xid import Key, packed_ids, read_distinct, xid
 from fairlane.errors import InvalidArgument
-from fairlane.option_types import PolicyFields, RequestOptions
+from fairlane.option_types import PolicyFields
 from fairlane.options_table import (
     BY_NAME,
     CHOICE,

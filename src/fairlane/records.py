@@ -469,7 +469,8 @@ class WhyWaiting(NamedTuple):
     now_ms: int
 
 
-class HeldLease(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HeldLease:
     """A permit that a worker holds since `since_ms`; `owed` of its sub-requests are not settled.
 
     Unless the worker extends the lease, it is over at `until_ms`.

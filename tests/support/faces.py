@@ -135,15 +135,6 @@ def words_of(text: str) -> str:
     return re.sub(r"\bAsync[A-Z]\w+", lambda found: name_of(found[0]), text)
 
 
-def between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    """Returns the text from one place to another; rows count from 1."""
-    (row, column), (last, stop) = start, end
-    if row == last:
-        return lines[row - 1][column:stop] if row <= len(lines) else ""
-    tail = lines[last - 1][:stop] if last <= len(lines) else ""
-    return "".join([lines[row - 1][column:], *lines[row : last - 1], tail])
-
-
 def formatted(text: str, path: str) -> str:
     """Returns the text as the project formats its code."""
     ruff, name = [sys.executable, "-m", "ruff"], str(SRC / FACES[path])

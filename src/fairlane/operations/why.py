@@ -171,7 +171,7 @@ def _gate(facts: RequestFacts) -> Cause | None:
         rates = list(progress.rates)
         until_ms = max(progress.opens_ms or 0, facts.rates_open_ms)
         text = f"its rate {' and '.join(rates)} allows more at {when(until_ms, facts.now_ms)}"
-        return Cause("rate", text, until_ms, {"rates": rates})
+        return Cause("rate", text, until_ms or None, {"rates": rates})
     opens = when(progress.opens_ms or 0, facts.now_ms)
     if facts.fresh < progress.total:  # a delay is over before anything is delivered
         text = f"a handler asked for a pause of the whole request: it goes on at {opens}"

@@ -10,6 +10,7 @@ from fairlane.model import DeadChoice as Choice
 from fairlane.operations.completion import is_place
 from fairlane.operations.dead_letters import read_dead, request_errors
 from fairlane.operations.requeue import requeue_dead
+from fairlane.records import DeadGroup, FailedAttempt  # noqa: TC001  msgspec reads these
 from fairlane.web.problem import Refusal
 from fairlane.web.reading import MOST, MOST_ITEMS, After, document, own_request, query
 from fairlane.web.route import Endpoint, answer
@@ -20,33 +21,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.records import DeadGroup, FailedAttempt, FailureGroup, QueueErrors, RequestErrors
+    from fairlane.records import FailureGroup, QueueErrors, RequestErrors
     from fairlane.web.site import Site
 
 
 _MOST_OF_ONE = 10_000  # dead sub-requests that are read: pages ask again and again
-
-
-class FailureRow(msgspec.Struct):
-    """Dead sub-requests of one request with equal failures; `indexes` are the first few."""
-
-    fingerprint: str
-    reason: str
-    headline: str
-    where: str
-    first_ms: int
-    last_ms: int
-    count: int
-    indexes: list[int]
-
-
-class AttemptRow(msgspec.Struct):
-    """A failed attempt, or why a sub-request was given back."""
-
-    index: int
-    attempt: int
-    at_ms: int
-    error: str
 
 
 class ErrorsOfRequest(msgspec.Struct):
@@ -56,11 +35,11 @@ class ErrorsOfRequest(msgspec.Struct):
     """
 
     id: str
-    groups: list[FailureRow]
+    groups: list[DeadGroup]
     more: int
     retries: int
     due_ms: int | None
-    last_error: AttemptRow | None
+    last_error: FailedAttempt | None
     now_ms: int
 
 
@@ -178,19 +157,9 @@ async def _choice(call: Call) -> Choice:
 
 def _errors(found: RequestErrors) -> ErrorsOfRequest:
     return ErrorsOfRequest(
-        found.progress.id, [_failure(one) for one in found.groups], found.more, found.retries,
-        found.due_ms if found.retries else None, _attempt(found.last_error), found.now_ms,
+        found.progress.id, found.groups, found.more, found.retries,
+        found.due_ms if found.retries else None, found.last_error, found.now_ms,
     )  # fmt: skip
-
-
-def _failure(found: DeadGroup) -> FailureRow:
-    return msgspec.convert(found, FailureRow, from_attributes=True)
-
-
-def _attempt(found: FailedAttempt | None) -> AttemptRow | None:
-    if found is None:
-        return None
-    return msgspec.convert(found, AttemptRow, from_attributes=True)
 
 
 def _queue_errors(found: QueueErrors) -> ErrorsOfQueue:

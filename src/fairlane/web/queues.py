@@ -8,6 +8,7 @@ import msgspec
 
 from fairlane.operations.pause import check_period
 from fairlane.operations.queues import list_queues
+from fairlane.records import QueueSummary  # noqa: TC001  msgspec reads it
 from fairlane.web.reading import After, Limit, document, query
 from fairlane.web.route import Endpoint, answer
 from fairlane.web.trail import trail_of
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.records import QueueSummary, WorkerState
+    from fairlane.records import WorkerState
     from fairlane.web.site import Site
 
 
@@ -61,24 +62,10 @@ class PauseFor(msgspec.Struct, forbid_unknown_fields=True):
     for_s: float | None = None
 
 
-class QueueRow(msgspec.Struct):
-    """A queue on the server's Redis, by counts; null = this user of Redis may not read it."""
-
-    name: str
-    waiting: int | None
-    requests: int | None
-    workers: int | None
-    ended: int | None
-    dead: int | None
-    shards: tuple[int, ...]
-    is_paused: bool
-    paused_until_ms: int | None
-
-
 class QueueList(msgspec.Struct):
     """A page of queues; `after` continues behind it, "" at the end."""
 
-    queues: list[QueueRow]
+    queues: list[QueueSummary]
     after: str
 
 
@@ -153,17 +140,13 @@ async def queues(site: Site, call: Call) -> Response:
     """
     wanted = query(call, After)
     page = await site.queue.driver.run(list_queues(wanted.after, _MOST_KEYS))
-    return answer(QueueList([_row(one) for one in page.queues], page.after))
+    return answer(QueueList(page.queues, page.after))
 
 
 async def workers(site: Site, call: Call) -> Response:
     """Lists the workers of the queue, and what they hold."""
     page = await site.queue.workers(query(call, Limit).limit)
     return answer(WorkerList([_worker(one) for one in page.workers], page.more))
-
-
-def _row(found: QueueSummary) -> QueueRow:
-    return msgspec.convert(found, QueueRow, from_attributes=True)
 
 
 def _worker(found: WorkerState) -> WorkerRow:

@@ -19,7 +19,7 @@ from fairlane.operations.submit import submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
-from fairlane.records import Progress, RequestPage
+from fairlane.records import HeldLease, Progress, RequestPage
 from fairlane.tracing import sending
 from fairlane.web.problem import Refusal, refusal_of
 from fairlane.web.reading import (
@@ -281,16 +281,6 @@ class LaterLeases(msgspec.Struct, forbid_unknown_fields=True):
     after: str = ""
 
 
-class HeldRow(msgspec.Struct):
-    """A permit that a worker holds; `owed` of its sub-requests are not settled."""
-
-    permit: int
-    worker: str
-    since_ms: int
-    until_ms: int
-    owed: int
-
-
 class SettledRow(msgspec.Struct):
     """What a worker settled in one call. `waited` and `ran` are counts by time: [ms, count]."""
 
@@ -307,7 +297,7 @@ class SettledRow(msgspec.Struct):
 class Leases(msgspec.Struct):
     """The leases of a request. `is_whole`: no settled lease before these is left out."""
 
-    held: list[HeldRow]
+    held: list[HeldLease]
     settled: list[SettledRow]
     is_whole: bool
     now_ms: int
@@ -329,8 +319,7 @@ async def leases(site: Site, call: Call) -> Response:
         )
         for one in found.settled
     ]  # fmt: skip
-    held = [HeldRow(*one) for one in found.held]
-    return answer(Leases(held, settled, found.is_whole, found.now_ms))
+    return answer(Leases(found.held, settled, found.is_whole, found.now_ms))
 
 
 def _pairs(counts: Mapping[float, int]) -> list[tuple[float, int]]:

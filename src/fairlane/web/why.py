@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlane.records import Progress  # noqa: TC001  msgspec reads it
+from fairlane.records import Cause, Estimate, Progress  # noqa: TC001  msgspec reads these
 from fairlane.web.reading import own_request
 from fairlane.web.route import Endpoint, answer
 from fairlane.web.schemas import shown
@@ -37,25 +37,6 @@ class DemandState(msgspec.Struct):
     age_ms: int
 
 
-class CauseRow(msgspec.Struct):
-    """One thing that holds up a request; `until_ms` null = its end is not known."""
-
-    kind: str
-    text: str
-    until_ms: int | None
-    figures: dict[str, Any]
-
-
-class EstimateRow(msgspec.Struct):
-    """When a request starts and ends, in ms; null = there is no basis: see `why_not`."""
-
-    starts_ms: int | None
-    ends_ms: int | None
-    per_s: float
-    units: int
-    why_not: str
-
-
 class Why(msgspec.Struct):
     """What holds up a request, the cause that matters most first; none = it has ended.
 
@@ -64,11 +45,11 @@ class Why(msgspec.Struct):
     """
 
     request: Progress
-    causes: list[CauseRow]
+    causes: list[Cause]
     workers: dict[str, int]
     place: int | None
     place_is_exact: bool | None
-    estimate: EstimateRow
+    estimate: Estimate
     now_ms: int
 
 
@@ -91,11 +72,11 @@ def why_of(found: WhyWaiting) -> Why:
     is_known = place is not None and not place.is_lost
     return Why(
         shown(found.progress, shows_by=False),
-        [CauseRow(one.kind, one.text, one.until_ms or None, one.figures) for one in found.causes],
+        found.causes,
         found.workers,
         place.place if place is not None and is_known else None,
         place.is_exact if place is not None and is_known else None,
-        msgspec.convert(found.estimate, EstimateRow, from_attributes=True),
+        found.estimate,
         found.now_ms,
     )
 

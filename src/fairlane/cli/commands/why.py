@@ -95,7 +95,7 @@ def _fields(found: WhyWaiting) -> dict[str, Any]:
     is_known = place is not None and not place.is_lost
     return {
         "request": found.progress,
-        "causes": [{**asdict(cause), "until_ms": cause.until_ms or None} for cause in found.causes],
+        "causes": [asdict(cause) for cause in found.causes],
         "workers": found.workers,
         "place": place.place if place is not None and is_known else None,
         "place_is_exact": place.is_exact if place is not None and is_known else None,
