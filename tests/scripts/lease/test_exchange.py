@@ -336,7 +336,7 @@ def test_a_token_without_work_affects_no_other(one: Lane):
 
 
 def test_a_token_that_is_popped_twice_acquires_once(one: Lane):
-    """A repeat pushes a token again. A lease acquired twice in one call would be worked on twice."""
+    """A repeat pushes a token again; a lease acquired twice in one call would be run twice."""
     (token,) = one.start(3, limit=1)
     dispatch(one, [token, token])
     op = one.new_op()
