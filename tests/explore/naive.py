@@ -176,7 +176,7 @@ class Naive(Protocol):
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
         """Checks the limit."""
-        at_work = sum(actor.fence is not None for actor in actors)
+        at_work = sum(bool(actor.fences) for actor in actors)
         if self.promise == "limit" and at_work > self.limit:
             return (f"{at_work} work, the limit is {self.limit}",)
         return ()

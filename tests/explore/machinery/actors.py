@@ -324,13 +324,13 @@ class Actor:
 
     __slots__ = (
         *("role", "life", "replies", "partial", "argument", "is_over"),
-        *("step", "template", "doing", "fence", "result", "error", "following", "is_idle"),
+        *("step", "template", "doing", "fences", "result", "error", "following", "is_idle"),
     )
 
     step: Any
     template: Template
     doing: Doing | None  # its next step, unless it is a plain command
-    fence: tuple[str, bytes] | None  # the lease under which it works
+    fences: tuple[tuple[str, bytes], ...]  # the leases that its handler works on or will work on
     result: Any  # the result of its operation
     error: str  # the exception its operation ended with
 
@@ -342,7 +342,8 @@ class Actor:
     def __init__(self, *identity: Any) -> None:
         self.role, self.life, self.replies, self.partial, self.argument, self.is_over = identity
         self.following: dict[Any, Actor] = {}
-        self.doing = self.fence = self.result = None
+        self.doing = self.result = None
+        self.fences = ()
         self.error = ""
         self.is_idle = False  # a worker at its pop, or at its heartbeat: its past is forgotten
 
@@ -458,8 +459,8 @@ class Cast:
     def _make_ready(self, actor: Actor) -> None:
         step = actor.step
         if isinstance(step, Handle):
-            held = step.leases.waiting[0].slice
-            actor.fence = (held.k, held.fence)
+            waiting = [one.slice for one in step.leases.waiting]
+            actor.fences = tuple((held.k, held.fence) for held in waiting)
             return
         one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
         one = one.step if isinstance(one, SingleServer) else one

@@ -266,7 +266,7 @@ class Explorer:
                 continue
             if actor.doing is not None:
                 yield from self._really(state, actor.doing)
-            elif actor.fence:
+            elif actor.fences:
                 yield from self._beside(actor)
         if state.ghost is not None:
             yield state.ghost
@@ -309,7 +309,7 @@ class Explorer:
             return
         if actor.doing is not None:
             yield from self._step_events(state, index, actor, number)
-        elif actor.fence is not None:
+        elif actor.fences:
             yield from self._handle_events(state, index, actor, number)
 
     def _keeper_events(self, state: State) -> Iterator[Event]:

@@ -291,11 +291,11 @@ class Fairlane(Protocol):
         return tuple(wrong)
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """Checks that a fence has one holder, and that a completed submission is not lost."""
+        """Checks that each lease is held once, and that a completed submission is not lost."""
         wrong = []
-        fences = [actor.fence for actor in actors if actor.fence]
+        fences = [fence for actor in actors for fence in actor.fences]
         if len(fences) != len(set(fences)) and not self.goes_back:
-            wrong.append("two workers hold the same fence")
+            wrong.append("the same lease is held twice, by one worker or by two")
         for actor in actors:
             if actor.result is not None and actor.role.is_producer:
                 wrong += self._wrong_submission(facts, actor)
