@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
-    from fairlane.operations.open_request import Submission
+    from fairlane.operations.submit import Submission
     from fairlane.option_types import Duration
     from fairlane.records import (
         DeadSubRequest,
@@ -215,10 +215,10 @@ class Request:
         RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: repeat the call
         after its end).
         """
-        from fairlane.operations import requeue
+        from fairlane.operations import dead_letters
 
         choice = DeadChoice.of(fingerprint, indexes)
-        run_by, _ = await self.queue.driver.run(requeue.requeue_dead(self.id, choice))
+        run_by, _ = await self.queue.driver.run(dead_letters.requeue_dead(self.id, choice))
         return self if run_by == self.id else Request(self.queue, run_by)
 
     async def drop_dead(
@@ -231,10 +231,10 @@ class Request:
 
         Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
         """
-        from fairlane.operations import requeue
+        from fairlane.operations import dead_letters
 
         choice = DeadChoice.of(fingerprint, indexes)
-        return await self.queue.driver.run(requeue.drop_dead(self.id, choice))
+        return await self.queue.driver.run(dead_letters.drop_dead(self.id, choice))
 
     def __repr__(self) -> str:
         return f"<Request {self.id}>"

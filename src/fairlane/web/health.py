@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fairlane.web.problem import Refusal
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.answers import Refusal, answer
+from fairlane.web.route import Endpoint
 from fairlane.web.schemas import Health
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 _MOST_S = 2.0
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
     from fairlane.records import Demand
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 # ------------------------------------------------------------------ families
