@@ -500,7 +500,7 @@ class Servers(ServerSet[ServerConnections]):
         self, steps: Sequence[Command | Call[Any]]
     ) -> tuple[ServerConnections, MultiplexedConnection] | None:
         """Returns the shared connection that serves all these steps, if one is open."""
-        lines = self._one or self._home_of(steps)
+        lines = self.only or self._home_of(steps)
         shared = lines.shared if lines is not None else None
         return (lines, shared) if lines is not None and shared is not None else None
 

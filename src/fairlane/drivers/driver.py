@@ -130,8 +130,8 @@ class ServerSet(Topology[C]):
 
         Reads the slots of a cluster when needed.
         """
-        if self._one is not None:
-            return self._one
+        if self.only is not None:
+            return self.only
         return self._there(await self.slots(), key)
 
     async def slots(self) -> topology.SlotMap:

@@ -238,7 +238,7 @@ class AnyNodeServers(Servers):
 
     def lines_at(self, node: Address) -> ServerConnections:
         """Returns the connections to a node; for a single server, with the options of its URL."""
-        if self._one is not None and node not in self._nodes:
+        if self.only is not None and node not in self._nodes:
             options = {**self._like.connection_kwargs, "host": node[0], "port": node[1]}
             for name in ("path", "connection_pool"):  # of a unix socket, of a Sentinel
                 options.pop(name, None)

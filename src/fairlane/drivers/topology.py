@@ -198,7 +198,8 @@ class Topology(Generic[L]):
         if target.kind != "one":  # another node may take over
             timeout_s = min(timeout_s, settings.FAILOVER_TIMEOUT_S)
         self._options = connection_options(timeout_s) | target.options
-        self._one: L | None = None
+        self.is_one = target.kind != "cluster"  # every key is on the same server
+        self.only: L | None = None  # the connections to that server
         self._nodes: dict[Address, L] = {}
         self._map: SlotMap | None = None
         self._last_map: SlotMap | None = None  # the last one read, even if outdated
@@ -212,8 +213,8 @@ class Topology(Generic[L]):
             if target.is_secure:
                 self._options["connection_class"] = self.KINDS.secure
         else:
-            self._one = self.KINDS.lines(self._pool(target), self.place)
-            self._one.may_be_plain = target.kind == "one" and target.is_secure
+            self.only = self.KINDS.lines(self._pool(target), self.place)
+            self.only.may_be_plain = target.kind == "one" and target.is_secure
 
     def _pool(self, target: urls.Target) -> Any:
         kinds = self.KINDS
@@ -224,16 +225,6 @@ class Topology(Generic[L]):
         guards = kinds.sentinel(target.hosts, sentinel_kwargs=own | dict(target.guards))
         self._guards = guards.sentinels
         return kinds.sentinel_pool(target.master, guards, **options)
-
-    @property
-    def is_one(self) -> bool:
-        """Returns True if every key is on the same server."""
-        return self._one is not None
-
-    @property
-    def only(self) -> L | None:
-        """Returns the connections to the server that has every key, if one has."""
-        return self._one
 
     def home(self, key: bytes) -> Address | None:
         """Returns the node of this key as known now; None before the slots are read."""
@@ -262,7 +253,7 @@ class Topology(Generic[L]):
         the server hangs and no replica has taken over.
         """
         self.distrust(lines)
-        if lines is not self._one:
+        if lines is not self.only:
             lines.is_suspect = True
 
     def doubt(self) -> None:
@@ -325,7 +316,7 @@ class Topology(Generic[L]):
         return list(dict.fromkeys([*fine, *self._suspects, *known]))
 
     def _all_lines(self) -> list[L]:
-        return [*self._nodes.values(), *([self._one] if self._one else [])]
+        return [*self._nodes.values(), *([self.only] if self.only else [])]
 
 
 # ------------------------------------------------------------------ batch state

@@ -508,9 +508,9 @@ def grace_ms(policy: Policy) -> int:
 
 def read_intents(ids: Sequence[str], shards: bytes, scores: Sequence[Any]) -> list[Intent]:
     """Reads the reply of intend: the shards, then for each id its score and the former one."""
-    spread = Shards.of(shards)
+    spread = Shards.of(shards) if shards else None
     return [
-        Intent(score, before.decode(), spread.turned(request_id))
+        Intent(score, before.decode(), spread.turned(request_id) if spread else "")
         for request_id, score, before in zip(ids, scores[::2], scores[1::2], strict=True)
     ]
 

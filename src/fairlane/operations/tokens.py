@@ -120,6 +120,8 @@ def retire(queue: str, request_id: str, summary: Sequence[Any]) -> Call[Any]:
 def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call[Any]]:
     """Returns the calls that move ended requests from `active` into the completion log."""
     endings = [(request_id, Summary._make(summary)) for request_id, summary in ended]
+    if not endings:
+        return []
     parts = [endings[at : at + _MOST_ENDINGS] for at in range(0, len(endings), _MOST_ENDINGS)]
     names = (keys.active(queue), keys.logged(queue), keys.completed(queue), *keys.bound(queue))
     return [

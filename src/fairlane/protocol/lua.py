@@ -155,7 +155,7 @@ def _getter(field: str, position: int) -> Callable[[Reply], Any]:
     if field.endswith("?"):
         return lambda reply: reply[position] if len(reply) > position else None
     if field.endswith("..."):
-        return lambda reply: reply[position:]
+        return itemgetter(slice(position, None))
     return itemgetter(position)
 
 
