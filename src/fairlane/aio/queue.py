@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane import settings
-from fairlane.aio.opening import Opening
-from fairlane.aio.request import OpenRequest, Request
+from fairlane.aio.request import Opening, OpenRequest, Request
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument

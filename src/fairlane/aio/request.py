@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
@@ -14,7 +14,7 @@ from fairlane.options import read_option
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
@@ -310,3 +310,27 @@ class OpenRequest(Request):
             return
         with suppress(FairlaneError):  # the block's own error is the one to raise
             await self.queue.driver.run(self._submission.take_back(error))
+
+
+class Opening:  # asyncio only
+    """What Queue.open returns: await it for an OpenRequest, or use it in `async with`."""
+
+    def __init__(self, opened: Coroutine[Any, Any, OpenRequest]) -> None:
+        self._opened = opened
+        self._request: OpenRequest | None = None
+
+    def __await__(self) -> Generator[Any, None, OpenRequest]:
+        return self._opened.__await__()
+
+    async def __aenter__(self) -> OpenRequest:
+        self._request = await self._opened
+        return self._request
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._request is not None:
+            await self._request.__aexit__(kind, error, trace)

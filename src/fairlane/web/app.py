@@ -22,7 +22,6 @@ from fairlane.web import (
     bulk,
     failures,
     flows,
-    health,
     live,
     queues,
     requests,
@@ -235,13 +234,7 @@ DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *take.ENDPOINTS),
     *(*results.COMPLETION_ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queues.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(
-        *requests.LEASE_ENDPOINTS,
-        *requests.WATCH_ENDPOINTS,
-        *live.ENDPOINTS,
-        *webhooks.ENDPOINTS,
-        *health.ENDPOINTS,
-    ),
+    *(*requests.LEASE_ENDPOINTS, *requests.WATCH_ENDPOINTS, *live.ENDPOINTS, *webhooks.ENDPOINTS),
     *scrape.ENDPOINTS,
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)
