@@ -16,7 +16,7 @@ from bench.harness import support
 if TYPE_CHECKING:
     from bench.harness.registry import Peer
 
-    from fairlane.embedded.find_server import ServerBinary
+    from fairlane.embedded.server import ServerBinary
 
 SCRIPTS = support.ROOT / "bench" / "peers"
 _INSTALL_S = 600

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from fairlane.embedded import find_server
-from fairlane.embedded.find_server import ServerBinary, identify
+from fairlane.embedded.server import ServerBinary, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

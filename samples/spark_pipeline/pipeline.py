@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
 
 def demo(options: argparse.Namespace) -> int:
     from fairlane.spark import session
-    from fairlane.spark.java_process import quiet_java
+    from fairlane.spark.spark_session import quiet_java
 
     view, url, run = View(), resolve_url(options.redis), secrets.token_hex(3)
     options.out.mkdir(parents=True, exist_ok=True)

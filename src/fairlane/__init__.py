@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     )
     from fairlane.flows import FlowRun
     from fairlane.operations.change import Change
+    from fairlane.operations.create import content_id
     from fairlane.operations.flows import Child, Flow
-    from fairlane.operations.new_request import content_id
     from fairlane.operations.observe import Snapshot
     from fairlane.operations.schedules import Schedule
     from fairlane.option_types import RequestOptions, SharedOptions
@@ -114,7 +114,7 @@ _HOMES = {
     "WorkerRefused": ".errors",
     "batch_handler": ".worker",
     "chain": ".tasks.chain",
-    "content_id": ".operations.new_request",
+    "content_id": ".operations.create",
     "group": ".tasks.chain",
     "submit_request": ".shortcut",
     "time_limit": ".worker",

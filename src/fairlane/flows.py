@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.aio.flows import AsyncSharedState
 from fairlane.common import clock
-from fairlane.operations import flow_runs, shared
+from fairlane.operations import flows, shared
 from fairlane.protocol import keys
 from fairlane.request import Request
 
@@ -79,18 +79,18 @@ class FlowRun:
 
         Raises RequestNotFound.
         """
-        return self.queue.driver.run(flow_runs.flow_state(self.id))
+        return self.queue.driver.run(flows.flow_state(self.id))
 
     def progress(self) -> FlowProgress:
         """Returns the steps that are still kept, with counts. Raises RequestNotFound."""
-        return self.queue.driver.run(flow_runs.flow_progress(self.id))
+        return self.queue.driver.run(flows.flow_progress(self.id))
 
     def wait(self, timeout: float | None = None) -> str:
         """Blocks until every step has ended; returns done or cancelled.
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
         """
-        return self.queue.driver.run(flow_runs.wait_for_flow(self.id, clock.mono_s, timeout))
+        return self.queue.driver.run(flows.wait_for_flow(self.id, clock.mono_s, timeout))
 
     def results(
         self,
@@ -102,7 +102,7 @@ class FlowRun:
 
         Their index is the place in the last step, which is the order of completion before it.
         """
-        last = self.queue.driver.run(flow_runs.last_step(self.id))
+        last = self.queue.driver.run(flows.last_step(self.id))
         yield from Request(self.queue, last).results(order, timeout=timeout)
 
     def step(self, name: str) -> Request:
@@ -110,7 +110,7 @@ class FlowRun:
 
         Raises RequestNotFound, and InvalidArgument for a step that the flow does not have.
         """
-        return Request(self.queue, flow_runs.named_step(self.progress(), name))
+        return Request(self.queue, flows.named_step(self.progress(), name))
 
     @property
     def shared(self) -> SharedState:
@@ -119,7 +119,7 @@ class FlowRun:
 
     def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Cancels every step; a compensating step ends after its source. Raises RequestNotFound."""
-        self.queue.driver.run(flow_runs.cancel_run(self.id, reason))
+        self.queue.driver.run(flows.cancel_run(self.id, reason))
 
     def __repr__(self) -> str:
         return f"<FlowRun {self.id}>"
@@ -137,7 +137,7 @@ class Flows:
         At most `most` (1 to 1,000). It reads a bounded part of the queue, so in one of many
         thousand requests some runs may be missing. Raises InvalidArgument.
         """
-        found = flow_runs.find_flows(self._queue.name, properties, flow, most)
+        found = flows.find_flows(self._queue.name, properties, flow, most)
         return [FlowRun(self._queue, run) for run, _ in self._queue.driver.run(found)]
 
     def run(self, id: str) -> FlowRun:  # noqa: A002  the word of the API

@@ -7,15 +7,13 @@ import platform
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
-from fairlane.operations import receipt as settle
-from fairlane.operations.receipt import parse_receipt
-from fairlane.operations.take import TAKER
+from fairlane.operations import take as settle
+from fairlane.operations.take import TAKER, parse_receipt
 from fairlane.tracing import settling
 
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
-    from fairlane.operations.receipt import Receipt
-    from fairlane.operations.take import Delivery
+    from fairlane.operations.take import Delivery, Receipt
     from fairlane.protocol.steps import Operation
     from fairlane.tracing import ClientSpan
 

@@ -195,7 +195,7 @@ class Queue:
     def _open(
         self, id: str | None, max_wait: Duration, **options: Unpack[RequestOptions]  # noqa: A002
     ) -> OpenRequest:  # fmt: skip
-        from fairlane.operations.open_request import open_request
+        from fairlane.operations.submit import open_request
 
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)

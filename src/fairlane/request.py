@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from fairlane.operations.open_request import Submission
+    from fairlane.operations.submit import Submission
     from fairlane.option_types import Duration
     from fairlane.queue import Queue
     from fairlane.records import (
@@ -214,10 +214,10 @@ class Request:
         RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: repeat the call
         after its end).
         """
-        from fairlane.operations import requeue
+        from fairlane.operations import dead_letters
 
         choice = DeadChoice.of(fingerprint, indexes)
-        run_by, _ = self.queue.driver.run(requeue.requeue_dead(self.id, choice))
+        run_by, _ = self.queue.driver.run(dead_letters.requeue_dead(self.id, choice))
         return self if run_by == self.id else Request(self.queue, run_by)
 
     def drop_dead(
@@ -230,10 +230,10 @@ class Request:
 
         Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
         """
-        from fairlane.operations import requeue
+        from fairlane.operations import dead_letters
 
         choice = DeadChoice.of(fingerprint, indexes)
-        return self.queue.driver.run(requeue.drop_dead(self.id, choice))
+        return self.queue.driver.run(dead_letters.drop_dead(self.id, choice))
 
     def __repr__(self) -> str:
         return f"<Request {self.id}>"

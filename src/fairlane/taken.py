@@ -11,7 +11,7 @@ from fairlane.holding import Holding
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Receipt
 
 
 class Taken(Holding):

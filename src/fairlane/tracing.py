@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
-    from fairlane.operations.receipt import Receipt
-    from fairlane.operations.take import Delivery
+    from fairlane.operations.take import Delivery, Receipt
 
 
 # ------------------------------------------------------------------ tracer

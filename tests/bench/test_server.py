@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench.harness import envs, registry, support
 
-from fairlane.embedded.find_server import ServerBinary, find_server
+from fairlane.embedded.server import ServerBinary, find_server
 
 ROOT = Path(__file__).resolve().parents[2]
 

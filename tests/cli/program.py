@@ -18,8 +18,8 @@ from fairlane import settings
 from fairlane.errors import InvalidArgument
 from fairlane.model import Token, Verdict
 from fairlane.operations import lease, tokens
-from fairlane.operations.follow_up import follow_up
 from fairlane.operations.submit import submit
+from fairlane.operations.tokens import follow_up
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, forward

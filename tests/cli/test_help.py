@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from fairlane.cli import registry
-from fairlane.cli.registry import OTHER_WORDS, fairlane, load
+from fairlane.cli.program import COMMANDS as ALL
+from fairlane.cli.program import OTHER_WORDS, fairlane, load
 from tests.cli.program import NO_SERVER, finish
 from tests.support.run.for_each import for_each
 
@@ -206,7 +206,7 @@ def test_a_switch_and_an_option_of_several_values_may_be_repeated(alone: Program
 def test_an_option_of_one_value_is_refused_twice_in_every_command():
     """Also a command that a test calls twice in one process."""
     count = 0
-    for name in registry.COMMANDS:
+    for name in ALL:
         todo = [load(name)]
         while todo:
             command = todo.pop()

@@ -8,7 +8,7 @@ PREFIX = "fairlane.operations."
 # Operators' tools read or repair what programs need not, so the public API has no method for it.
 ALLOWED = {
     "cli.commands.dead": "groups of failures, and whether a requeue is a repeat",
-    "cli.commands.change": "several changes of one request, all checked before the first is made",
+    "cli.commands.change": "changes of one request or of many, all checked before the first",
     "cli.commands.doctor": "diagnosis",
     "cli.commands.flow": "the shared state of a run that is only named",
     "cli.commands.lists": "the reasons why numbers begin again",
@@ -21,13 +21,11 @@ ALLOWED = {
     "cli.commands.submit": "content_id of lines that are read in blocks",
     "cli.commands.top": "a look at a queue, for the poller",
     "cli.commands.webhook": "what fairlane serve posts, which no program needs",
-    "cli.tables": "names like a mistyped one",
+    "cli.output": "names like a mistyped one",
     "cli.driver": "a wait for the node of a queue",
     "cli.exit_status": "how many dead sub-requests are kept, and a wait that looks for a worker",
-    "cli.progress": "a watch that shows an outage",
-    "cli.selection": "whether options filter at all, before there is a connection",
+    "cli.progress": "a watch that shows an outage, and the remedy for a queue without a worker",
     "cli.top": "the type of a look",
-    "cli.stall_notice": "the remedy for a queue without a worker",
 }
 
 

@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlane.embedded.find_server import fit_servers
+from fairlane.embedded.server import fit_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.embedded.find_server import ServerBinary
+    from fairlane.embedded.server import ServerBinary
     from tests.compose.engine import Engine
 
 OFFICIAL = "redis:7.4.2@sha256:fbdbaea47b9ae4ecc2082ecdb4e1cea81e32176ffb1dcf643d422ad07427e5d9"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers import encoding, sync
-from fairlane.drivers.fitness import check_fitness
+from fairlane.drivers import calls, sync
+from fairlane.drivers.error_mapping import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.operations import request_state, tokens
 from fairlane.operations.submit import submit
@@ -244,7 +244,7 @@ def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
         (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=2.0, now=3
     )
     for step in (call, Command(b"BRPOP", "a", 0.5), Command(b"ZADD", "a", 7, "b")):
-        assert {type(word) for word in encoding.words(step, Dialect.SINGLE, whole=whole)} <= {
+        assert {type(word) for word in calls.words(step, Dialect.SINGLE, whole=whole)} <= {
             bytes,
             str,
         }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.common import clock
-from fairlane.drivers import fitness
+from fairlane.drivers import error_mapping
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Command
@@ -93,4 +93,4 @@ def test_the_command_line_reads_a_replica_and_does_not_write_to_it(pair: Pair, t
     ],
 )
 def test_only_a_plain_url_names_a_replica(role: str, url: str, found: bool):
-    assert fitness.names_replica(f"redis_version:7.0.0\r\nrole:{role}\r\n", url) is found
+    assert error_mapping.names_replica(f"redis_version:7.0.0\r\nrole:{role}\r\n", url) is found

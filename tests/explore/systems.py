@@ -53,7 +53,7 @@ from tests.explore.several_requests.several import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Receipt
     from fairlane.protocol.steps import Operation
 
 

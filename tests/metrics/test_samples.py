@@ -12,7 +12,7 @@ import yaml
 
 from fairlane.metrics import ALL, QUEUE
 from fairlane.web import why
-from fairlane.web.tokens import SCOPES
+from fairlane.web.access import SCOPES
 from tests.guide.blocks import ROOT
 from tests.support.promtool import promtool
 from tests.support.run.for_each import for_each

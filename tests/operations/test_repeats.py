@@ -21,27 +21,25 @@ from fairlane.operations import (
     change,
     completion,
     create,
+    dead_letters,
     lease,
     pause,
     rates,
-    requeue,
     shards,
     tokens,
     topics,
     workers,
 )
-from fairlane.operations import receipt as pull
 from fairlane.operations import schedules as change_schedule
+from fairlane.operations import take as pull
 from fairlane.operations.change import Change, apply, select, select_ids
 from fairlane.operations.doctor import Walk
 from fairlane.operations.find import RequestFilter
-from fairlane.operations.fire import fire
-from fairlane.operations.flow_runs import flow_state
-from fairlane.operations.flows import Flow, submit_flow
+from fairlane.operations.flows import Flow, flow_state, submit_flow
 from fairlane.operations.hand_over import DONE, Feed, hand_over
 from fairlane.operations.lease import exchange, exchange_unit
 from fairlane.operations.rates import set_rate
-from fairlane.operations.schedules import define
+from fairlane.operations.schedules import define, fire
 from fairlane.operations.shards import Shards
 from fairlane.operations.shared import add_to_value, read_shared, set_value
 from fairlane.operations.submit import Many, submit
@@ -52,8 +50,21 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import library
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
-from fairlane.spark.commit import Area, Txn, TxnShare, commit, pack, seal, stage, stage_all, unstage
-from fairlane.spark.direct_append import add, append_partition, append_unique, begin_live
+from fairlane.spark.commit import (
+    Area,
+    Txn,
+    TxnShare,
+    add,
+    append_partition,
+    append_unique,
+    begin_live,
+    commit,
+    pack,
+    seal,
+    stage,
+    stage_all,
+    unstage,
+)
 from tests.support.operations.list_scenarios import balances, fans_out, forwards, places, publishes
 from tests.support.operations.lost_replies import (
     ON_SINGLE,
@@ -79,7 +90,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync import SyncDriver
-    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Receipt
 
     Scenario = Callable[[Any], None]
 
@@ -393,19 +404,19 @@ def follows_another(driver: Any) -> None:
 def requeues(driver: Any) -> None:
     put(driver)
     settle(driver, take(driver), verdict="dead")
-    driver.run(requeue.requeue_dead("r1"))
+    driver.run(dead_letters.requeue_dead("r1"))
 
 
 def requeues_after_the_end(driver: Any) -> None:
     put(driver, 1)
     settle(driver, take(driver), verdict="dead")
-    driver.run(requeue.requeue_dead("r1"))
+    driver.run(dead_letters.requeue_dead("r1"))
 
 
 def drops_the_dead(driver: Any) -> None:
     put(driver, 1)
     settle(driver, take(driver), verdict="dead")
-    driver.run(requeue.drop_dead("r1"))
+    driver.run(dead_letters.drop_dead("r1"))
 
 
 def changes_many(driver: Any) -> None:

@@ -18,9 +18,9 @@ import pytest
 
 from fairlane import InvalidArgument, option_types, settings
 from fairlane.cli.commands import change, schedule, submit
-from fairlane.cli.request_options import flag_of
+from fairlane.cli.options import flag_of
+from fairlane.operations.create import policy_text
 from fairlane.operations.flows import Step, check_step
-from fairlane.operations.new_request import policy_text
 from fairlane.operations.schedules import define
 from fairlane.options import plain_options, policy_of, read_option
 from fairlane.options_table import BY_NAME, DURATION, OPTIONS, PAUSE, options_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.cli.registry import SHARED
+from fairlane.cli.program import SHARED
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import acl, keys
 from fairlane.protocol.lua import Dialect, library
@@ -144,7 +144,7 @@ def test_the_drivers_add_only_what_is_known_of_them():
 
 
 def test_every_command_of_fairlane_is_for_some_role():
-    from fairlane.cli.registry import COMMANDS
+    from fairlane.cli.program import COMMANDS
 
     runs = {name.split()[0] for role in acl.ROLES.values() for name in role.runs}
     assert set(COMMANDS) - runs == OPEN_TO_ALL | SEVERAL_ROLES

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.errors import SparkMissing
 from fairlane.protocol import keys
-from fairlane.spark import requirements
+from fairlane.spark import spark_session
 
 if TYPE_CHECKING:
     import redis
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def skip_without_java() -> None:
     """Skips the test if there is no Spark or no Java, in one sentence."""
     try:
-        requirements.need_spark()
-        requirements.need_java()
+        spark_session.need_spark()
+        spark_session.need_java()
     except SparkMissing as missing:
         pytest.skip(str(missing))
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from fairlane.spark.data_source import FairlaneSource
-from fairlane.spark.options import SparkOptions
+from fairlane.spark.data_source import FairlaneSource, SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, plan_of
 from fairlane.spark.sink.writers import StagedWriter
 from tests.spark.sink.sinks import numbers, write

@@ -14,8 +14,7 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags, T
 
 from fairlane import Flow, aio
 from fairlane.errors import InvalidArgument, RequestExists
-from fairlane.operations.create import submit_call
-from fairlane.operations.new_request import Digest, NewRequest
+from fairlane.operations.create import Digest, NewRequest, submit_call
 from fairlane.options import Policy, policy_of
 from fairlane.tracing import context_of, text_of
 from tests.support.run.for_each import for_each

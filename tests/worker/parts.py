@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.common import clock
-from fairlane.drivers.slot_map import key_of
 from fairlane.model import Slice
-from fairlane.protocol.steps import Batch, Command, Handle, Handled, forward
+from fairlane.protocol.steps import Batch, Command, Handle, Handled, forward, key_of
 from fairlane.worker import Context, batch_handler
 from fairlane.worker.board import LeaseBoard, LeaseRecord
 from fairlane.worker.calls import Outcome

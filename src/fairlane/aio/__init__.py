@@ -1,7 +1,6 @@
 """The asyncio API: the same queue and requests, awaited. `from fairlane.aio import Queue`."""
 
-from fairlane.aio.opening import Opening
 from fairlane.aio.queue import Queue
-from fairlane.aio.request import OpenRequest, Request
+from fairlane.aio.request import Opening, OpenRequest, Request
 
 __all__ = ["OpenRequest", "Opening", "Queue", "Request"]

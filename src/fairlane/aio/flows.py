@@ -8,7 +8,7 @@ from fairlane.aio.request import Request
 
 # blocking: from fairlane.aio.flows import AsyncSharedState
 from fairlane.common import clock
-from fairlane.operations import flow_runs, shared
+from fairlane.operations import flows, shared
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -79,18 +79,18 @@ class AsyncFlowRun:
 
         Raises RequestNotFound.
         """
-        return await self.queue.driver.run(flow_runs.flow_state(self.id))
+        return await self.queue.driver.run(flows.flow_state(self.id))
 
     async def progress(self) -> FlowProgress:
         """Returns the steps that are still kept, with counts. Raises RequestNotFound."""
-        return await self.queue.driver.run(flow_runs.flow_progress(self.id))
+        return await self.queue.driver.run(flows.flow_progress(self.id))
 
     async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as in the blocking API
         """Waits until every step has ended; returns done or cancelled.
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
         """
-        return await self.queue.driver.run(flow_runs.wait_for_flow(self.id, clock.mono_s, timeout))
+        return await self.queue.driver.run(flows.wait_for_flow(self.id, clock.mono_s, timeout))
 
     async def results(
         self,
@@ -102,7 +102,7 @@ class AsyncFlowRun:
 
         Their index is the place in the last step, which is the order of completion before it.
         """
-        last = await self.queue.driver.run(flow_runs.last_step(self.id))
+        last = await self.queue.driver.run(flows.last_step(self.id))
         async for result in Request(self.queue, last).results(order, timeout=timeout):
             yield result
 
@@ -111,7 +111,7 @@ class AsyncFlowRun:
 
         Raises RequestNotFound, and InvalidArgument for a step that the flow does not have.
         """
-        return Request(self.queue, flow_runs.named_step(await self.progress(), name))
+        return Request(self.queue, flows.named_step(await self.progress(), name))
 
     @property
     def shared(self) -> AsyncSharedState:
@@ -120,7 +120,7 @@ class AsyncFlowRun:
 
     async def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Cancels every step; a compensating step ends after its source. Raises RequestNotFound."""
-        await self.queue.driver.run(flow_runs.cancel_run(self.id, reason))
+        await self.queue.driver.run(flows.cancel_run(self.id, reason))
 
     def __repr__(self) -> str:
         return f"<AsyncFlowRun {self.id}>"
@@ -140,7 +140,7 @@ class AsyncFlows:
         At most `most` (1 to 1,000). It reads a bounded part of the queue, so in one of many
         thousand requests some runs may be missing. Raises InvalidArgument.
         """
-        found = flow_runs.find_flows(self._queue.name, properties, flow, most)
+        found = flows.find_flows(self._queue.name, properties, flow, most)
         return [AsyncFlowRun(self._queue, run) for run, _ in await self._queue.driver.run(found)]
 
     def run(self, id: str) -> AsyncFlowRun:  # noqa: A002  the word of the API

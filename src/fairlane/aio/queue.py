@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self, Unpack
 
 from fairlane import settings
-from fairlane.aio.opening import Opening
-from fairlane.aio.request import OpenRequest, Request
+from fairlane.aio.request import Opening, OpenRequest, Request
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
@@ -199,7 +198,7 @@ class Queue:
     async def _open(
         self, id: str | None, max_wait: Duration, **options: Unpack[RequestOptions]  # noqa: A002
     ) -> OpenRequest:  # fmt: skip
-        from fairlane.operations.open_request import open_request
+        from fairlane.operations.submit import open_request
 
         with sending(self.name) as span:
             policy = policy_of(self.name, trace=span.trace, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async
@@ -14,11 +14,11 @@ from fairlane.options import read_option
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
     from types import TracebackType
 
     from fairlane.aio.queue import Queue
-    from fairlane.operations.open_request import Submission
+    from fairlane.operations.submit import Submission
     from fairlane.option_types import Duration
     from fairlane.records import (
         DeadSubRequest,
@@ -215,10 +215,10 @@ class Request:
         RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: repeat the call
         after its end).
         """
-        from fairlane.operations import requeue
+        from fairlane.operations import dead_letters
 
         choice = DeadChoice.of(fingerprint, indexes)
-        run_by, _ = await self.queue.driver.run(requeue.requeue_dead(self.id, choice))
+        run_by, _ = await self.queue.driver.run(dead_letters.requeue_dead(self.id, choice))
         return self if run_by == self.id else Request(self.queue, run_by)
 
     async def drop_dead(
@@ -231,10 +231,10 @@ class Request:
 
         Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
         """
-        from fairlane.operations import requeue
+        from fairlane.operations import dead_letters
 
         choice = DeadChoice.of(fingerprint, indexes)
-        return await self.queue.driver.run(requeue.drop_dead(self.id, choice))
+        return await self.queue.driver.run(dead_letters.drop_dead(self.id, choice))
 
     def __repr__(self) -> str:
         return f"<Request {self.id}>"
@@ -310,3 +310,27 @@ class OpenRequest(Request):
             return
         with suppress(FairlaneError):  # the block's own error is the one to raise
             await self.queue.driver.run(self._submission.take_back(error))
+
+
+class Opening:  # asyncio only
+    """What Queue.open returns: await it for an OpenRequest, or use it in `async with`."""
+
+    def __init__(self, opened: Coroutine[Any, Any, OpenRequest]) -> None:
+        self._opened = opened
+        self._request: OpenRequest | None = None
+
+    def __await__(self) -> Generator[Any, None, OpenRequest]:
+        return self._opened.__await__()
+
+    async def __aenter__(self) -> OpenRequest:
+        self._request = await self._opened
+        return self._request
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._request is not None:
+            await self._request.__aexit__(kind, error, trace)

@@ -10,7 +10,7 @@ from fairlane.holding import Holding
 if TYPE_CHECKING:
     from fairlane.common.chunking import Body
     from fairlane.drivers.aio import AsyncDriver
-    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Receipt
 
 
 class AsyncTaken(Holding):

@@ -29,7 +29,7 @@ def _run(called_as: str, name: str | None = None) -> None:
     import sys
 
     try:
-        from fairlane.cli.main import run
+        from fairlane.cli.program import run
 
         status = run(called_as, name)
     except KeyboardInterrupt:  # before the command began

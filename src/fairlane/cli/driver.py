@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation, Step, T
 
+
 AWAY_S = 2.0  # a shorter outage is not reported
 
 

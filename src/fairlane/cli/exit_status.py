@@ -93,7 +93,7 @@ def counts_of(request: Request) -> Progress:
 
 def wait_for(request: Request, timeout: float | None) -> None:
     """Waits for the end, and reports if no worker serves the queue. Raises WaitTimeout."""
-    from fairlane.cli.stall_notice import StallNotice
+    from fairlane.cli.progress import StallNotice
     from fairlane.common import clock
     from fairlane.operations.completion import wait
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import click
 
 from fairlane.common.text import as_json, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from fairlane.queue import Queue
+    from fairlane.records import DeadGroup, FailureGroup, RequestCounts
 
 
 _takers: list[Callable[[int, str], None]] = []
@@ -53,7 +59,7 @@ def write_line(line: str) -> None:
 
 
 def write_styled(line: str) -> None:
-    """Writes one line that cli/tables.py made, with its colours, and flushes it."""
+    """Writes one line that `table` made, with its colours, and flushes it."""
     out = stdout()
     out.write(line.encode() + b"\n")
     out.flush()
@@ -70,3 +76,225 @@ def take_care_of_closed_streams() -> None:
         sys.stdout = io.TextIOWrapper(io.BytesIO())
     if sys.stderr is None:
         sys.stderr = io.StringIO()
+
+
+# ------------------------------------------------------------------ durations
+# Durations in words.
+
+
+def ago(ms: int) -> str:
+    """Returns a duration in its two largest units."""
+    if ms < 1000:  # noqa: PLR2004  a second
+        return f"{ms} ms"
+    seconds = ms // 1000
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part)
+
+
+# ------------------------------------------------------------------ colours
+# Colours of states on a terminal; none elsewhere, and none if NO_COLOR is set.
+#
+# Each function returns text without characters that command a terminal, but for the colours.
+
+
+_COLOURS = {
+    "active": "cyan",
+    "alive": "green",
+    "cancelled": "yellow",
+    "cancelling": "yellow",
+    "dead": "red",
+    "done": "green",
+    "expiring": "yellow",
+    "failing": "yellow",
+    "lost": "red",
+    "paused": "yellow",
+    "retry": "yellow",
+    "stopped": "red",
+    "submitting": "cyan",
+}
+
+
+def is_terminal() -> bool:
+    """Returns True if stdout is a terminal that a program may draw on."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def coloured(state: str, text: str | None = None) -> str:
+    """Returns `text`, or the state itself, in the colour of that state."""
+    shown = printable(state if text is None else text)
+    colour = _COLOURS.get(state)
+    if colour is None or os.environ.get("NO_COLOR") or not is_terminal():
+        return shown
+    return click.style(shown, fg=colour)
+
+
+def bold(text: str) -> str:
+    """Returns text in bold, as the head of a table."""
+    shown = printable(text)
+    if os.environ.get("NO_COLOR") or not is_terminal():
+        return shown
+    return click.style(shown, bold=True)
+
+
+# ------------------------------------------------------------------ failure groups
+# Lines and JSON of dead sub-requests with equal failures, for `dead list` and `errors`.
+
+
+HEADLINE = 200  # characters of an error
+
+
+def group_lines(group: DeadGroup, now_ms: int) -> Iterator[str]:
+    """Yields the two lines of one group."""
+    from fairlane.common.text import reason_words
+
+    words = coloured("dead", f"{group.count:,} dead")
+    yield (
+        f"{printable(group.fingerprint)}  {words} ({printable(reason_words(group.reason))}): "
+        f"{short(group.headline)}"
+    )
+    first, last = (ago(max(0, now_ms - ms)) for ms in (group.first_ms, group.last_ms))
+    more = ", ..." if group.count > len(group.indexes) else ""
+    indexes = f"index {', '.join(map(str, group.indexes))}{more}"
+    when = f"{last} ago" if group.count == 1 else f"first {first} ago, last {last} ago"
+    where = f"{short(group.where)}; " if group.where else ""
+    yield f"            {where}{indexes}; {when}"
+
+
+def group_fields(group: DeadGroup) -> dict[str, Any]:
+    """Returns one group as JSON has it."""
+    return {
+        "fingerprint": group.fingerprint,
+        "count": group.count,
+        "reason": group.reason,
+        "error": group.headline,
+        "where": group.where or None,
+        "indexes": group.indexes,
+        "first_ms": group.first_ms,
+        "last_ms": group.last_ms,
+    }
+
+
+def queue_group_fields(group: FailureGroup) -> dict[str, Any]:
+    """Returns one group of a queue as JSON has it."""
+    return {
+        "fingerprint": group.fingerprint,
+        "count": group.count,
+        "requests": group.requests,
+        "reason": group.reason,
+        "error": group.headline,
+        "where": group.where or None,
+        "examples": [{"id": name, "index": index} for name, index in group.examples],
+        "first_ms": group.first_ms,
+        "last_ms": group.last_ms,
+    }
+
+
+def short(text: str, most: int = HEADLINE) -> str:
+    """Returns the beginning of a text on one line."""
+    shown = printable(text)
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
+# ------------------------------------------------------------------ unknown queue
+# The hint about a queue that was never used on this Redis: its name may be mistyped.
+
+
+def note_unknown(queue: Queue) -> None:
+    """Notes that a queue was never used, and which one may be meant; the exit code stays."""
+    if hint := unknown(queue):
+        note(hint)
+
+
+def unknown(queue: Queue) -> str:
+    """Returns the hint; "" if the queue is known, or if it and no other one is on this Redis.
+
+    It looks at about 100,000 keys. If this user may not do that, it also returns "".
+    """
+    from fairlane.common.text import join_names
+    from fairlane.errors import FairlaneError
+    from fairlane.operations.queues import is_known, similar_queues
+
+    try:
+        if queue.driver.run(is_known(queue.name)):
+            return ""
+        near, others = queue.driver.run(similar_queues(queue.name))
+    except FairlaneError:
+        return ""
+    if not others or queue.name in {*near, *others}:  # its first request has just come
+        return ""
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else f"others on it are {join_names(others)}"
+    )
+    return f"queue {queue.name} has never been used on this Redis; {hint}"
+
+
+REQUESTS = ("REQUEST", "STATE", "PRIORITY", "DONE", "DEAD", "TOTAL", "HELD/LIMIT")
+AGES = ("SUBMITTED", "ENDED")
+
+
+class State(NamedTuple):
+    """A cell in the colour of a state; its text is the state, unless it has another one."""
+
+    state: str
+    text: str | None = None
+
+    def __str__(self) -> str:
+        return self.state if self.text is None else self.text
+
+
+Cell = str | State
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[Cell]]) -> Iterator[str]:
+    """Yields the lines of a table."""
+    rows = list(body)
+    texts = [[printable(str(cell)) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    yield bold(_line(texts[0], widths))
+    for row, shown in zip(rows, texts[1:], strict=True):
+        pads = [" " * (width - len(text)) for text, width in zip(shown, widths, strict=True)]
+        cells = [
+            (coloured(cell.state, text) if isinstance(cell, State) else text) + pad
+            for cell, text, pad in zip(row, shown, pads, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _line(texts: Iterable[str], widths: Iterable[int]) -> str:
+    cells = (f"{text:<{width}}" for text, width in zip(texts, widths, strict=True))
+    return "  ".join(cells).rstrip()
+
+
+def row_line(name: str, value: object, state: str = "") -> str:
+    """Returns the line of one named value; `state`, in its colour, stands in front of it."""
+    return f"{printable(name):<9} {coloured(state)}{printable(str(value))}"
+
+
+def request_cells(request: RequestCounts) -> tuple[Cell, ...]:
+    """Returns the cells below REQUESTS; an ended request holds nothing."""
+    permits = "" if request.limit is None else f"{request.held}/{request.limit}"
+    dead = f"{request.dead:,}"
+    return (
+        request.id,
+        State(shown_state(request)),
+        *(f"{request.priority}", f"{request.done:,}"),
+        State("dead", dead) if request.dead else dead,
+        *(f"{request.total:,}", permits),
+    )
+
+
+def age_cells(request: RequestCounts, now_ms: int) -> tuple[Cell, ...]:
+    """Returns the cells below AGES."""
+    return tuple(
+        f"{ago(max(0, now_ms - ms))} ago" if ms else ""
+        for ms in (request.submitted_ms, request.ended_ms)
+    )
+
+
+def shown_state(request: RequestCounts) -> str:
+    """Returns the state for people: `submitting` while an active request is not complete."""
+    return "submitting" if request.is_open and request.state == "active" else request.state

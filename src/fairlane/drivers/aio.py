@@ -14,19 +14,21 @@ import redis
 from redis.asyncio import connection, sentinel
 
 from fairlane.common import clock
-from fairlane.drivers import encoding, error_mapping, slot_map, tls_probe
+from fairlane.drivers import calls as encoding
+from fairlane.drivers import error_mapping, topology, urls
 from fairlane.drivers.calls import BatchTurns, Calls, StepRunner
 from fairlane.drivers.driver import ConnectionSet, Driver, ServerSet
 from fairlane.drivers.error_mapping import name_of
 from fairlane.drivers.topology import NodePart, batch_of, kinds_of
 from fairlane.errors import FairlaneError
-from fairlane.protocol.steps import Batch, Call, Command, Handle, Handled, Operation, Pop, T
+from fairlane.protocol.steps import Batch, Call, Command, Handle, Handled, Operation, Pop, T, key_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
     from redis.asyncio.connection import Connection
 
+    from fairlane.drivers.urls import Address
     from fairlane.protocol.lua import Dialect
 
     SharedCall: TypeAlias = "tuple[MultiplexedConnection, asyncio.Future[Any]]"
@@ -361,7 +363,7 @@ class AsyncIO:
 
     def refuse_plain(self, options: dict[str, Any]) -> Awaitable[None]:
         """Awaits the reply to a plain PING."""
-        return tls_probe.refuse_plain_async(options)
+        return urls.refuse_plain_async(options)
 
 
 @lru_cache(maxsize=16)
@@ -498,7 +500,7 @@ class Servers(ServerSet[ServerConnections]):
         self, steps: Sequence[Command | Call[Any]]
     ) -> tuple[ServerConnections, MultiplexedConnection] | None:
         """Returns the shared connection that serves all these steps, if one is open."""
-        lines = self._one or self._home_of(steps)
+        lines = self.only or self._home_of(steps)
         shared = lines.shared if lines is not None else None
         return (lines, shared) if lines is not None and shared is not None else None
 
@@ -506,16 +508,16 @@ class Servers(ServerSet[ServerConnections]):
         """Returns the connections to the cluster node that all these steps go to."""
         if self._map is None:
             return None
-        node: slot_map.Address | None = None
+        node: Address | None = None
         for step in steps:
-            key = slot_map.key_of(step)
+            key = key_of(step)
             home = self._map.home(key) if key is not None else None
             if home is None or (node is not None and node != home):
                 return None
             node = home
         return self._nodes.get(node) if node is not None else None
 
-    async def slots(self) -> slot_map.SlotMap:
+    async def slots(self) -> topology.SlotMap:
         """Returns a cluster's slots, read when needed, once for all callers."""
         return self._map or await self._asking.result()
 
@@ -555,7 +557,7 @@ class BatchRunner(BatchTurns):
         """
         self.until = self._calls.end_of(self._patience_s, began)  # the first turn counts, too
         steps = self._state.steps
-        key = None if self._driver.servers.is_one else slot_map.key_of(steps[0])
+        key = None if self._driver.servers.is_one else key_of(steps[0])
         part = NodePart(key, [*range(len(steps))])
         self._state.note_sent(part.indexes)
         return await self.run(self._settle(part, *target, replies))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import redis
 
 from fairlane import settings
-from fairlane.common.backoff import connection_delays
+from fairlane.common.clock import connection_delays
 from fairlane.common.text import exact
-from fairlane.drivers import error_mapping, fitness, slot_map, tls_probe
+from fairlane.drivers import error_mapping, topology, urls
 from fairlane.drivers.topology import ServerHealth, Topology, given_up
 from fairlane.errors import RedisUnreachable
 from fairlane.protocol.lua import Dialect
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from fairlane.drivers.calls import Primitives, StepRunner
+    from fairlane.drivers.urls import Address
     from fairlane.errors import FairlaneError
     from fairlane.protocol.steps import Call, Command, Operation, T
 
@@ -95,7 +96,7 @@ class ConnectionSet(ServerHealth):
     async def _greet(self) -> None:
         """Raises ConnectionError if the server answers without TLS."""
         options = self._pool.connection_kwargs
-        line = self._made(tls_probe.greeting_options(options))
+        line = self._made(urls.greeting_options(options))
         try:
             await self.IO.connect(line)
         except redis.exceptions.TimeoutError:
@@ -124,27 +125,27 @@ class ServerSet(Topology[C]):
 
     IO: ClassVar[Primitives]
 
-    async def lines_for(self, key: bytes | slot_map.Address | None) -> C:
+    async def lines_for(self, key: bytes | Address | None) -> C:
         """Returns the connections to the server of this key, or to this primary.
 
         Reads the slots of a cluster when needed.
         """
-        if self._one is not None:
-            return self._one
+        if self.only is not None:
+            return self.only
         return self._there(await self.slots(), key)
 
-    async def slots(self) -> slot_map.SlotMap:
+    async def slots(self) -> topology.SlotMap:
         """Returns a cluster's slots, read when needed."""
         return self._map or await self._ask()
 
-    async def _ask(self) -> slot_map.SlotMap:
+    async def _ask(self) -> topology.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
         for node in self._to_ask():
             line = None
             try:
                 line = await self.lines_at(node).take()
                 await self.IO.send_command(line, "CLUSTER", "SLOTS")
-                slots = slot_map.SlotMap(await self.IO.receive(line), node[0])
+                slots = topology.SlotMap(await self.IO.receive(line), node[0])
             except (redis.RedisError, OSError) as error:
                 if line is not None:
                     await self.IO.disconnect(line)
@@ -213,10 +214,10 @@ class Driver(Generic[S]):
 
     def learn(self, infos: list[bytes]) -> Dialect:
         """Keeps what INFO reports, of one server or of a cluster's primaries. Raises RedisUnfit."""
-        dialect, *_ = [fitness.check_fitness(info, self.place) for info in infos]
-        self.waits_for_disk = all(map(fitness.has_waitaof, infos))
-        self.is_replica = fitness.names_replica(infos[0], self.url)
-        self.is_cluster = any(map(fitness.is_cluster, infos))
+        dialect, *_ = [error_mapping.check_fitness(info, self.place) for info in infos]
+        self.waits_for_disk = all(map(error_mapping.has_waitaof, infos))
+        self.is_replica = error_mapping.names_replica(infos[0], self.url)
+        self.is_cluster = any(map(error_mapping.is_cluster, infos))
         self.dialect = dialect  # set last: a thread that sees it may use the values above
         return dialect
 

@@ -16,7 +16,8 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers import encoding, tls_probe
+from fairlane.drivers import calls as encoding
+from fairlane.drivers import urls
 from fairlane.drivers.calls import StepRunner
 from fairlane.drivers.driver import BACK, ConnectionSet, Driver, ServerSet, away
 from fairlane.drivers.topology import kinds_of
@@ -25,7 +26,7 @@ from fairlane.protocol.steps import Handle, Handled, Operation, T
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from fairlane.drivers import slot_map, urls
+    from fairlane.drivers.urls import Address
     from fairlane.protocol.lua import Dialect
 
 
@@ -111,7 +112,7 @@ class BlockingIO:
 
     async def refuse_plain(self, options: dict[str, Any]) -> None:
         """Raises ConnectionError for a server without TLS; blocks."""
-        tls_probe.refuse_plain(options)
+        urls.refuse_plain(options)
 
 
 # ------------------------------------------------------------------ connections
@@ -227,7 +228,7 @@ class SyncDriver(Driver[Servers]):
 class AnyNodeServers(Servers):
     """The servers behind a URL; an address may be that of any server of the deployment."""
 
-    async def lines_for(self, key: bytes | slot_map.Address | None) -> ServerConnections:
+    async def lines_for(self, key: bytes | Address | None) -> ServerConnections:
         """Returns the connections to the server of this key, or to the one at this address."""
         return self.lines_at(key) if isinstance(key, tuple) else await super().lines_for(key)
 
@@ -235,9 +236,9 @@ class AnyNodeServers(Servers):
         self._like = super()._pool(target)
         return self._like
 
-    def lines_at(self, node: slot_map.Address) -> ServerConnections:
+    def lines_at(self, node: Address) -> ServerConnections:
         """Returns the connections to a node; for a single server, with the options of its URL."""
-        if self._one is not None and node not in self._nodes:
+        if self.only is not None and node not in self._nodes:
             options = {**self._like.connection_kwargs, "host": node[0], "port": node[1]}
             for name in ("path", "connection_pool"):  # of a unix socket, of a Sentinel
                 options.pop(name, None)

@@ -6,20 +6,69 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import redis
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.retry import Retry
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers import encoding, error_mapping, slot_map, urls
+from fairlane.drivers import error_mapping, urls
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
-from fairlane.protocol.steps import Batch
+from fairlane.protocol.steps import Batch, Call, Command, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.protocol.steps import Call, Command, Operation
+    from fairlane.drivers.urls import Address
+    from fairlane.protocol.steps import Operation
+
+
+def group(
+    keys: dict[int, bytes | None], home: Callable[[bytes], Address | None]
+) -> list[tuple[bytes | None, list[int]]]:
+    """Groups the steps of a batch by node: (a key of that node, indexes in their order).
+
+    `keys`: by index, the key that decides. While the nodes are unknown, steps are grouped by slot.
+    """
+    groups: dict[Address | int | None, tuple[bytes | None, list[int]]] = {}
+    for index, key in keys.items():
+        node = None if key is None else home(key) or key_slot(key)
+        groups.setdefault(node, (key, []))[1].append(index)
+    return list(groups.values())
+
+
+class SlotMap:
+    """Maps slots to primaries, as read from the reply to CLUSTER SLOTS."""
+
+    def __init__(self, reply: list[Any], asked: str) -> None:
+        ranges = sorted((row[0], row[1], row[2]) for row in reply)
+        self._starts = [first for first, _, _ in ranges]
+        self._ends = [last for _, last, _ in ranges]
+        # If a node reports no name of its own, we use the name under which we reached it.
+        self._homes: list[Address] = [
+            ((home[0] or b"").decode() or asked, home[1]) for _, _, home in ranges
+        ]
+
+    @property
+    def nodes(self) -> list[Address]:
+        """Returns every primary once."""
+        return list(dict.fromkeys(self._homes))
+
+    def home(self, key: bytes) -> Address | None:
+        """Returns the primary of the key's slot; None if no node serves it."""
+        slot = key_slot(key)
+        at = bisect_right(self._starts, slot) - 1
+        return self._homes[at] if at >= 0 and slot <= self._ends[at] else None
+
+
+# ------------------------------------------------------------------ topology
+# The servers behind a URL, without I/O: one server, or the primaries of a cluster.
+#
+# `sync` and `aio` name their classes of redis-py in KINDS.
 
 
 _TRIES = 3
@@ -110,6 +159,23 @@ class IoKinds(NamedTuple):
     lines: Any
 
 
+def connection_options(timeout_s: float) -> dict[str, Any]:
+    """Returns the options of each connection: no hidden retries, replies undecoded.
+
+    redis-py's own retries would run a slow script several times for one call. Our retries repeat a
+    call with the same op id, so that a script recognises the repeat.
+    """
+    return {
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "socket_read_size": 1 << 18,
+        "protocol": 2,
+        "health_check_interval": 0,
+    }
+
+
 def kinds_of(connection: Any, sentinel: Any, lines: Any) -> IoKinds:
     """Returns the classes of two modules of redis-py, and the class of connections."""
     return IoKinds(
@@ -131,23 +197,24 @@ class Topology(Generic[L]):
         target = urls.read(url)
         if target.kind != "one":  # another node may take over
             timeout_s = min(timeout_s, settings.FAILOVER_TIMEOUT_S)
-        self._options = encoding.connection_options(timeout_s) | target.options
-        self._one: L | None = None
-        self._nodes: dict[slot_map.Address, L] = {}
-        self._map: slot_map.SlotMap | None = None
-        self._last_map: slot_map.SlotMap | None = None  # the last one read, even if outdated
-        self._seeds: list[slot_map.Address] = []
-        self._suspects: dict[slot_map.Address, bool] = {}  # nodes to ask last, newest at the end
+        self._options = connection_options(timeout_s) | target.options
+        self.is_one = target.kind != "cluster"  # every key is on the same server
+        self.only: L | None = None  # the connections to that server
+        self._nodes: dict[Address, L] = {}
+        self._map: SlotMap | None = None
+        self._last_map: SlotMap | None = None  # the last one read, even if outdated
+        self._seeds: list[Address] = []
+        self._suspects: dict[Address, bool] = {}  # nodes to ask last, newest at the end
         self._asked_at = 0.0  # when the slots were last read, by clock.mono_s
         self._guards: list[Any] = []
-        self.nodes: list[slot_map.Address | None] = [None]  # for OnNode, once they were read
+        self.nodes: list[Address | None] = [None]  # for OnNode, once they were read
         if target.kind == "cluster":
             self._seeds = [*target.hosts]
             if target.is_secure:
                 self._options["connection_class"] = self.KINDS.secure
         else:
-            self._one = self.KINDS.lines(self._pool(target), self.place)
-            self._one.may_be_plain = target.kind == "one" and target.is_secure
+            self.only = self.KINDS.lines(self._pool(target), self.place)
+            self.only.may_be_plain = target.kind == "one" and target.is_secure
 
     def _pool(self, target: urls.Target) -> Any:
         kinds = self.KINDS
@@ -159,23 +226,13 @@ class Topology(Generic[L]):
         self._guards = guards.sentinels
         return kinds.sentinel_pool(target.master, guards, **options)
 
-    @property
-    def is_one(self) -> bool:
-        """Returns True if every key is on the same server."""
-        return self._one is not None
-
-    @property
-    def only(self) -> L | None:
-        """Returns the connections to the server that has every key, if one has."""
-        return self._one
-
-    def home(self, key: bytes) -> slot_map.Address | None:
+    def home(self, key: bytes) -> Address | None:
         """Returns the node of this key as known now; None before the slots are read."""
         slots = self._map  # another thread may forget it meanwhile
         return slots.home(key) if slots is not None else None
 
     @property
-    def homes(self) -> Callable[[bytes], slot_map.Address | None]:
+    def homes(self) -> Callable[[bytes], Address | None]:
         """Returns a lookup of a key's node in the present slot map; later maps do not change it."""
         last_map = self._last_map
         return last_map.home if last_map is not None else lambda _: None
@@ -196,7 +253,7 @@ class Topology(Generic[L]):
         the server hangs and no replica has taken over.
         """
         self.distrust(lines)
-        if lines is not self._one:
+        if lines is not self.only:
             lines.is_suspect = True
 
     def doubt(self) -> None:
@@ -216,13 +273,13 @@ class Topology(Generic[L]):
                 self._suspects.pop(node, None)
                 self._suspects[node] = True
 
-    def _learn(self, found: slot_map.SlotMap) -> slot_map.SlotMap:
+    def _learn(self, found: SlotMap) -> SlotMap:
         """Keeps a slot map that a cluster sent."""
         self._asked_at = clock.mono_s()
         self._map, self._last_map, self.nodes = found, found, [*found.nodes]
         return found
 
-    def _there(self, slots: slot_map.SlotMap, key: bytes | slot_map.Address | None) -> L:
+    def _there(self, slots: SlotMap, key: bytes | Address | None) -> L:
         """Returns the connections to the primary of this key or address; None = any primary."""
         if isinstance(key, tuple):
             if key in slots.nodes:
@@ -234,7 +291,7 @@ class Topology(Generic[L]):
             raise redis.exceptions.ClusterDownError("CLUSTERDOWN Hash slot not served")
         return self.lines_at(home)
 
-    def _any(self, nodes: list[slot_map.Address]) -> slot_map.Address:
+    def _any(self, nodes: list[Address]) -> Address:
         return next((node for node in nodes if node not in self._suspects), nodes[0])
 
     def tries(self) -> Iterator[bool]:
@@ -245,21 +302,21 @@ class Topology(Generic[L]):
         count = 1 if self.is_one else _TRIES
         return (left == 1 for left in range(count, 0, -1))
 
-    def lines_at(self, node: slot_map.Address) -> L:
+    def lines_at(self, node: Address) -> L:
         """Returns the connections to a node, also to one that is no primary."""
         if node not in self._nodes:
             pool = self.KINDS.pool(host=node[0], port=node[1], **self._options)
             self._nodes.setdefault(node, self.KINDS.lines(pool, f"{node[0]}:{node[1]}"))
         return self._nodes[node]
 
-    def _to_ask(self) -> list[slot_map.Address]:
+    def _to_ask(self) -> list[Address]:
         """Returns the nodes to read the slots from: those in use first, those that failed last."""
         known = [*self._nodes, *self._seeds, *(node for node in self.nodes if node)]
         fine = [node for node in known if node not in self._suspects]
         return list(dict.fromkeys([*fine, *self._suspects, *known]))
 
     def _all_lines(self) -> list[L]:
-        return [*self._nodes.values(), *([self._one] if self._one else [])]
+        return [*self._nodes.values(), *([self.only] if self.only else [])]
 
 
 # ------------------------------------------------------------------ batch state
@@ -275,7 +332,7 @@ _MOST_HOPS = 5  # redirections of one step without a pause
 class NodePart(NamedTuple):
     """The steps that go to one node, and the key or address by which the node is found."""
 
-    place: bytes | slot_map.Address | None
+    place: bytes | Address | None
     indexes: list[int]
     asking: bool = False  # the slot is being moved to this node: ASKING goes before each step
 
@@ -296,7 +353,7 @@ class BatchState:
         self.steps = batch.steps
         self.replies: list[Any] = [None] * len(batch.steps)
         self._is_lenient, self._place, self._may_pass = batch.lenient, place, may_pass
-        self._left: dict[int, slot_map.Address | None] = dict.fromkeys(range(len(batch.steps)))
+        self._left: dict[int, Address | None] = dict.fromkeys(range(len(batch.steps)))
         self._errors: dict[int, Exception] = {}
         self._hops = 0
         self._rest_until: float | None = None
@@ -315,7 +372,7 @@ class BatchState:
         """Returns True when every step is answered."""
         return not self._left
 
-    def parts(self, home: Callable[[bytes], slot_map.Address | None] | None) -> list[NodePart]:
+    def parts(self, home: Callable[[bytes], Address | None] | None) -> list[NodePart]:
         """Groups the unanswered steps by node; `home` maps keys to nodes, None = one server."""
         if home is None:
             return [NodePart(None, list(self._left))]
@@ -324,8 +381,8 @@ class BatchState:
         if self._first in self._left:  # it was redirected: the steps without a key follow it
             self._left |= dict.fromkeys(self._beside, self._left[self._first])
         straight = {index: self._keys[index] for index, at in self._left.items() if at is None}
-        found = [NodePart(key, indexes) for key, indexes in slot_map.group(straight, home)]
-        aside: dict[slot_map.Address, list[int]] = {}
+        found = [NodePart(key, indexes) for key, indexes in group(straight, home)]
+        aside: dict[Address, list[int]] = {}
         for index, asked in self._left.items():
             if asked is not None:
                 aside.setdefault(asked, []).append(index)
@@ -333,7 +390,7 @@ class BatchState:
 
     def _find_keys(self) -> None:
         """Finds the key of each step. Keyless steps (TIME) go to the first keyed step's node."""
-        own = [slot_map.key_of(step) for step in self.steps]
+        own = [key_of(step) for step in self.steps]
         self._first = next((index for index, key in enumerate(own) if key is not None), None)
         self._beside = [index for index, key in enumerate(own) if key is None]
         first = None if self._first is None else own[self._first]
@@ -459,7 +516,7 @@ def batch_of(step: Command | Call[Any]) -> Batch:
     return Batch([step], away_s=step.away_s)
 
 
-def asked_at(error: Exception) -> slot_map.Address | None:
+def asked_at(error: Exception) -> Address | None:
     """Returns the node that an ASK names."""
     if isinstance(error, redis.exceptions.AskError) and not isinstance(
         error, redis.exceptions.MovedError

@@ -1,4 +1,4 @@
-"""Reads a Redis URL: the servers, with or without TLS, and the options of each connection.
+"""Reads the URL of a Redis: the servers it names, each connection's options, with or without TLS.
 
 `redis://` and `unix://` are read as redis-py reads them. A cluster or a Sentinel's master has many
 hosts, the same credentials and the same options behind a `?`; `rediss` for `redis` means TLS.
@@ -6,13 +6,18 @@ hosts, the same credentials and the same options behind a `?`; `rediss` for `red
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
+import socket
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
-from fairlane.drivers.slot_map import Address, address
+import redis
+
+from fairlane.drivers.error_mapping import NO_TLS
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -46,6 +51,17 @@ _PLAIN_PATH = re.compile(r"/[^;=:]*|/[^;=@]*")  # of a socket; with : and @ it m
 _DATABASE = re.compile(r"/*[0-9]{1,9}/*")
 _MASTER = re.compile(r"[\w.-]+", re.ASCII)  # as a Sentinel allows it
 _YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+Address = tuple[str, int]
+
+
+def address(text: str) -> Address:
+    """Reads `host:port`. Raises InvalidArgument."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidArgument(f"Redis node {text!r} is not valid: host:port is expected")
+    return host.strip("[]"), int(port)  # [::1] is ::1
 
 
 class Target(NamedTuple):
@@ -235,3 +251,57 @@ def _invalid(url: str, why: str) -> InvalidArgument:
         is_word = mark and scheme.replace("+", "").isalpha()
         shown = f" {scheme}://..." if is_word and get_close_matches(scheme, SCHEMES) else ""
     return InvalidArgument(f"Redis URL{shown} is not valid: {why}")
+
+
+# ------------------------------------------------------------------ TLS probe
+# Detects a server that answers without TLS. One with TLS refuses a plain PING, or hangs up.
+#
+# A Redis without TLS reads the beginning of a TLS handshake as the beginning of a command, and
+# waits for its end. So the first handshake has a short timeout, after which a plain PING decides.
+
+
+GREETING_S = 1.0  # of the first handshake, and of the reply to the plain PING
+_PING = b"PING\r\n"
+_REPLIES = (b"+", b"-")
+
+
+def greeting_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of a connection whose handshake has a short timeout."""
+    timeout_s = min(GREETING_S, options.get("socket_timeout") or GREETING_S)
+    return options | dict.fromkeys(("socket_timeout", "socket_connect_timeout"), timeout_s)
+
+
+def refuse_plain(options: dict[str, Any]) -> None:
+    """Raises ConnectionError if the server answers a plain PING."""
+    place, timeout_s = _place(options)
+    reply = b""
+    with contextlib.suppress(OSError), socket.create_connection(place, timeout_s) as line:
+        line.sendall(_PING)
+        reply = line.recv(1)
+    _judge(reply)
+
+
+async def refuse_plain_async(options: dict[str, Any]) -> None:
+    """Raises ConnectionError if the server answers a plain PING."""
+    place, timeout_s = _place(options)
+    reply, writer = b"", None
+    try:
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await asyncio.open_connection(*place)
+                writer.write(_PING)
+                reply = await reader.read(1)
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+    _judge(reply)
+
+
+def _place(options: dict[str, Any]) -> tuple[tuple[str, int], float]:
+    place = options.get("host", "localhost"), int(options.get("port", 6379))
+    return place, greeting_options(options)["socket_timeout"]
+
+
+def _judge(reply: bytes) -> None:
+    if reply in _REPLIES:
+        raise redis.exceptions.ConnectionError(NO_TLS)

@@ -6,9 +6,8 @@ to serve, and ``server`` starts, asks and stops it.
 
 from __future__ import annotations
 
-from fairlane.embedded.find_server import ServerBinary, find_server
 from fairlane.embedded.home import is_first_use_today
-from fairlane.embedded.server import ServerStatus, ensure, status, stop
+from fairlane.embedded.server import ServerBinary, ServerStatus, ensure, find_server, status, stop
 
 __all__ = [
     "ServerBinary",

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, QueueFull, RedisFull, RedisUnreachable
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import run_each
 from fairlane.operations.tokens import drop_active
 from fairlane.options import read_option
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.steps import Arg, Batch, Call, Command, Pause, SingleServer
+from fairlane.protocol.steps import Arg, Batch, Call, Command, Pause, SingleServer, run_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

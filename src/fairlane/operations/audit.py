@@ -19,14 +19,12 @@ from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Token
 from fairlane.operations import tokens
-from fairlane.operations.backlog import are_queued
-from fairlane.operations.batching import TOGETHER, call_each, run_all, run_each_or_error
 from fairlane.operations.lease import reap
 from fairlane.operations.shards import change_shards, read_shards
-from fairlane.operations.tokens import push
+from fairlane.operations.tokens import are_queued, push
 from fairlane.operations.workers import NOW, glance, glances, look_at, settle_reaps
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import TOGETHER, Batch, Command, call_each, run_all, run_each_or_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

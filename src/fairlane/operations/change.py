@@ -17,21 +17,19 @@ from fairlane.errors import (
     not_found,
 )
 from fairlane.model import ENDED, RUNNING, DeadChoice
-from fairlane.operations.batching import call_each, run_all, run_each_or_error
 from fairlane.operations.create import seen_to_exist
+from fairlane.operations.dead_letters import drop_dead, requeue_dead
 from fairlane.operations.find import RequestFilter, filter_of, unfinished
-from fairlane.operations.follow_up import follow_up
 from fairlane.operations.rates import NewRate, check_rate, no_rate, set_rates
 from fairlane.operations.request_state import completion
-from fairlane.operations.requeue import drop_dead, requeue_dead
-from fairlane.operations.tokens import count_stop, reschedule_active, retire_all
+from fairlane.operations.tokens import count_stop, follow_up, reschedule_active, retire_all
 from fairlane.operations.workers import glances
 from fairlane.options import check_option, check_option_names, read_option
 from fairlane.options_table import field_of, options_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Call, Command
+from fairlane.protocol.steps import Batch, Call, Command, call_each, run_all, run_each_or_error
 from fairlane.records import ChangeReport
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 
     from fairlane.model import RequestChoice
     from fairlane.option_types import ChangeOptions
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.lua import Reply
     from fairlane.protocol.scripts import (
         CancelReply,
         DeleteReply,

@@ -19,20 +19,70 @@ from fairlane.errors import (
     not_found,
 )
 from fairlane.model import ENDED_STATES
-from fairlane.operations.dead_letters import ERROR_DROPPED, error_texts
 from fairlane.operations.durability import confirm_end
 from fairlane.operations.request_state import completion
 from fairlane.operations.workers import unserved
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, read
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, Message, Subscribe
+from fairlane.protocol.steps import Batch, Command, Message, Subscribe, run_all
 from fairlane.records import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.records import Completion
+
+
+# ------------------------------------------------------------------ error texts
+# Reads the texts of errors, which `error:{id}` has once: `dead` and `out` only name them.
+
+
+ERROR_DROPPED = "the error was dropped with its dead sub-request"
+
+
+async def error_texts(request_id: str, names: Iterable[bytes]) -> dict[bytes, str]:
+    """Returns the text of each name, without those that were dropped. No name costs no command."""
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    return _present(wanted, await Command(b"HMGET", keys.errors(request_id), *wanted))
+
+
+async def error_texts_of_many(named: Sequence[tuple[str, set[bytes]]]) -> dict[bytes, str]:
+    """Returns the texts of the names that several requests have, each (request, names).
+
+    A name is the digest of its text. So a text is read from the first request that has the name,
+    and from the others only if the first one has dropped the text.
+    """
+    asked: set[bytes] = set()
+    first, others = [], []
+    for request_id, names in named:
+        first.append((request_id, names - asked))
+        others.append((request_id, names & asked))
+        asked |= names
+    found = await _texts(first)
+    missing = [(request_id, names - found.keys()) for request_id, names in others]
+    return found | await _texts(missing)
+
+
+async def _texts(named: Sequence[tuple[str, set[bytes]]]) -> dict[bytes, str]:
+    questions = [(request_id, sorted(names)) for request_id, names in named if names]
+    replies = await run_all(
+        [Command(b"HMGET", keys.errors(request_id), *wanted) for request_id, wanted in questions]
+    )
+    found: dict[bytes, str] = {}
+    for (_, wanted), texts in zip(questions, replies, strict=True):
+        found |= _present(wanted, texts)
+    return found
+
+
+def _present(names: Sequence[bytes], texts: Sequence[bytes | None]) -> dict[bytes, str]:
+    return {
+        name: text.decode("utf-8", "replace")
+        for name, text in zip(names, texts, strict=True)
+        if text is not None
+    }
 
 
 # ------------------------------------------------------------------ completion log

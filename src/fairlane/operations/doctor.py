@@ -14,7 +14,6 @@ from fairlane import settings
 from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.audit import Suspect, queued_long, remint_lost, still_lost
-from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
 from fairlane.operations.request_checks import (
     FIELDS,
@@ -32,7 +31,7 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import Dialect, library
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import read_info, time_ms
-from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, Operation
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, Operation, run_all, run_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

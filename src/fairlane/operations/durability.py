@@ -13,7 +13,7 @@ from fairlane import settings
 from fairlane.common.text import exact
 from fairlane.errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.replies import CANCELLED
+from fairlane.protocol.lua import CANCELLED
 from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed
 
 if TYPE_CHECKING:

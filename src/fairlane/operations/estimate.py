@@ -11,20 +11,18 @@ from fairlane.common.rate import parse_rates
 from fairlane.common.text import format_duration
 from fairlane.errors import FairlaneError, InvalidArgument, not_found
 from fairlane.model import ENDED_STATES
-from fairlane.operations.backlog import DELAYED, MOST_READ, are_queued, read_waiting
-from fairlane.operations.batching import run_all, run_each, run_each_or_error
 from fairlane.operations.completion import is_place, parse_results
 from fairlane.operations.lives import NEVER_MS, Life, find_circles, read_lives, waiting_lives
 from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import opens, parse_queue_rate
 from fairlane.operations.request_state import detail_of, number, progress_in
 from fairlane.operations.shards import read_shards
-from fairlane.operations.tokens import parse
+from fairlane.operations.tokens import DELAYED, MOST_READ, are_queued, parse, read_waiting
 from fairlane.operations.workers import LATEST_MS
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Batch, Command, run_all, run_each, run_each_or_error
 from fairlane.records import (
     Demand,
     Estimate,
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
     from fairlane.common.rate import Rate
     from fairlane.model import Token
-    from fairlane.operations.backlog import Waiting
+    from fairlane.operations.tokens import Waiting
     from fairlane.protocol.request_hash import HeldPermit
     from fairlane.records import Cause, Progress, WorkerState
 

@@ -15,8 +15,7 @@ from fairlane.common.clock import ms_of
 from fairlane.common.text import exact
 from fairlane.errors import InvalidArgument
 from fairlane.model import ENDED, ENDED_STATES, RUNNING, STATE_GROUPS, RequestFilters
-from fairlane.operations import backlog
-from fairlane.operations.batching import run_all
+from fairlane.operations import tokens as backlog
 from fairlane.operations.completion import has_entries_before
 from fairlane.operations.request_state import (
     completion,
@@ -32,7 +31,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.keys import check_name
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Batch, Command, run_all
 from fairlane.records import (
     Completion,
     RequestCounts,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from fairlane.operations.backlog import Waiting
+    from fairlane.operations.tokens import Waiting
 
 
 # ------------------------------------------------------------------ cursor
@@ -577,7 +576,7 @@ def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> 
     leases, pace = _LEASES.match(holds), read_pace(holds)
     return WorkerState(
         id=name,
-        host=host.partition(" ")[0],  # worker/host_identity.py: the name, then what is unique
+        host=host.partition(" ")[0],  # worker/health_port.py: the name, then what is unique
         pid=_number(pid),
         started_ms=_number(started),
         beat_ms=beat_ms,

@@ -22,20 +22,19 @@ from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RequestNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations import change
-from fairlane.operations.batching import run_all
 from fairlane.operations.completion import PAGE, parse_results
 from fairlane.operations.dead_letters import count_dead, list_dead, read_dead
-from fairlane.operations.follow_up import follow_up
+from fairlane.operations.tokens import follow_up
 from fairlane.operations.workers import look_after
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Batch, Command, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.lua import Reply
     from fairlane.protocol.steps import Call
     from fairlane.records import Result
 

@@ -18,15 +18,7 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import Dialect, library, signed
 from fairlane.protocol.request_hash import read
 from fairlane.protocol.server_info import read_info
-from fairlane.protocol.steps import (
-    Batch,
-    Call,
-    Command,
-    Nodes,
-    OnNode,
-    SingleServer,
-    TextCall,
-)
+from fairlane.protocol.steps import Batch, Call, Command, Nodes, OnNode, SingleServer, TextCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

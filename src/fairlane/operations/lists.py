@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fairlane.common.xid import xid_of
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
-from fairlane.operations.batching import run_all
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, SingleServer
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, SingleServer, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import run_each_or_error
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.steps import Command
+from fairlane.protocol.steps import Command, run_each_or_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
-from fairlane.operations.backlog import count_stale, read_waiting, without_stale
-from fairlane.operations.batching import run_all
 from fairlane.operations.estimate import FIELDS, bounded, more_of
 from fairlane.operations.find import list_workers
 from fairlane.operations.lease import read_stats
@@ -20,20 +18,20 @@ from fairlane.operations.pause import QueuePause, read_until
 from fairlane.operations.rates import parse_queue_rate
 from fairlane.operations.server_checks import Facts
 from fairlane.operations.shards import read_shards
-from fairlane.operations.tokens import parse
+from fairlane.operations.tokens import count_stale, parse, read_waiting, without_stale
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import read_info, release, time_ms
-from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, run_all
 from fairlane.records import Demand, RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.common.rate import Rate
-    from fairlane.operations.backlog import Waiting
     from fairlane.operations.estimate import OpenFields
     from fairlane.operations.lease import Measured
+    from fairlane.operations.tokens import Waiting
     from fairlane.records import WorkerPage, WorkerState
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED
-from fairlane.operations import backlog
-from fairlane.operations.batching import run_each
+from fairlane.operations import tokens as backlog
 from fairlane.operations.find import (
     invalid_cursor,
     is_number,
@@ -31,7 +30,7 @@ from fairlane.operations.workers import LATEST_MS, beat_ages, is_late
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, run_each
 from fairlane.records import QueuePage, QueueStatus, QueueSummary
 
 MOST_KEYS = 1_000_000  # keys that one page looks at, in all

@@ -9,12 +9,11 @@ from fairlane import settings
 from fairlane.common.rate import MOST, OWN, Rate, parse_rates, rate_of, rate_of_queue, rates_text
 from fairlane.common.text import of_queue, when
 from fairlane.errors import FairlaneError, InvalidArgument, RequestEnded, not_found
-from fairlane.operations.batching import call_each, run_all, run_each_or_error
-from fairlane.operations.follow_up import follow_up
+from fairlane.operations.tokens import follow_up
 from fairlane.options import check_whole
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Batch, Command, call_each, run_all, run_each_or_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,8 +11,6 @@ from fairlane.common.text import format_duration, join_names, of_queue, plural
 from fairlane.errors import FairlaneError, RedisUnreachable, TopicNotFound
 from fairlane.model import ENDED_STATES
 from fairlane.operations import lists, tokens
-from fairlane.operations.backlog import are_queued
-from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.create import seen_to_exist
 from fairlane.operations.estimate import read_queue, read_request
 from fairlane.operations.finding import BAD, NOTE, OK, WARN, Finding
@@ -22,14 +20,14 @@ from fairlane.operations.pause import read_pause
 from fairlane.operations.rates import read_queue_rate
 from fairlane.operations.server_checks import retention, small_requests
 from fairlane.operations.shards import read_shards
-from fairlane.operations.tokens import drop_active, parse
+from fairlane.operations.tokens import are_queued, drop_active, parse
 from fairlane.operations.topics import read_topic
 from fairlane.operations.why import causes_of
 from fairlane.operations.workers import is_late, look_at, reap_all
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Batch, Command, run_all, run_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.rate import parse_rates
 from fairlane.errors import not_found
-from fairlane.operations.batching import run_each
 from fairlane.protocol import keys, request_hash
 from fairlane.protocol.request_hash import as_text, unpacked
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Batch, Command, run_each
 from fairlane.records import (
     CallProgress,
     Completion,

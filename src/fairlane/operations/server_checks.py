@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.common.text import MAKE_ROOM, exact, format_duration, size
 from fairlane.errors import FairlaneError
-from fairlane.operations.batching import run_each
 from fairlane.operations.finding import BAD, OK, WARN, Finding
 from fairlane.operations.tokens import marker_ms
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import read_info, release
-from fairlane.protocol.steps import Batch, Command, OnNode
+from fairlane.protocol.steps import Batch, Command, OnNode, run_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

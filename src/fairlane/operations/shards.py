@@ -13,16 +13,15 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import call_each, run_each_or_error
-from fairlane.operations.follow_up import follow_up
+from fairlane.operations.tokens import follow_up
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.steps import Batch, Call, Command
+from fairlane.protocol.steps import Batch, Call, Command, call_each, run_each_or_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.lua import Reply
 
 
 MOST = 16  # shards of a queue

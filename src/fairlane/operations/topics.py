@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, SubscriberNotFound, TopicNotFound
-from fairlane.operations.batching import run_each
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, run_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

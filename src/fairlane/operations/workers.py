@@ -8,22 +8,27 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.operations.batching import TOGETHER, call_each, run_each_or_error
 from fairlane.operations.create import seen_to_exist
-from fairlane.operations.follow_up import follow_up
 from fairlane.operations.lease import reap
 from fairlane.operations.lives import DONE, endings_of, lives_text, read_lives
 from fairlane.operations.pause import QueuePause, read_until, remedy
 from fairlane.operations.rates import opens, parse_queue_rate, until_more
-from fairlane.operations.tokens import count_stop, drop_active, parse, push, reschedule_active
+from fairlane.operations.tokens import (
+    count_stop,
+    drop_active,
+    follow_up,
+    parse,
+    push,
+    reschedule_active,
+)
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.server_info import time_ms
-from fairlane.protocol.steps import Batch, Call, Command
+from fairlane.protocol.steps import TOGETHER, Batch, Call, Command, call_each, run_each_or_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.lua import Reply
     from fairlane.protocol.scripts import (
         GlanceReply,
         HeartbeatReply,
@@ -53,7 +58,7 @@ async def register_worker(
     """Registers a worker; returns the reply, and the start of an earlier process with its name.
 
     The reply is `taken` if another process beats under the name. `host` is where the worker runs,
-    see worker/host_identity.py. The start is "" if no earlier process had the name in the same
+    see worker/health_port.py. The start is "" if no earlier process had the name in the same
     place. A process elsewhere, even on a host with the same name, may be alive and only late, so
     its leases are left to expire.
     """

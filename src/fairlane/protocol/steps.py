@@ -11,13 +11,54 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
-from fairlane.common.awaited import Awaited
+from fairlane.errors import FairlaneError, RedisUnreachable
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fairlane.protocol.lua import Script
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Awaited:
+    """The base of all steps. A driver receives the step itself, and sends the reply.
+
+    If a program of asyncio awaits an operation without a driver, its event loop receives the step.
+    It treats what has the attributes below as a future of its own. The step is then one that has
+    failed, so the program gets an error at its `await`.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self)
+
+    _asyncio_future_blocking = property(lambda _: True, lambda *_: None)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the loop of the task that awaits the step."""
+        import asyncio  # this is a leaf of every command
+
+        return asyncio.get_running_loop()
+
+    def add_done_callback(self, wake: Callable[[Any], object], *, context: Any = None) -> None:
+        """Wakes the task in the next turn of the loop, as a future does that is done."""
+        self.get_loop().call_soon(wake, self, context=context)
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  the name is of a future
+        """Returns False: it is done."""
+        return False
+
+    def result(self) -> None:
+        """Raises RuntimeError."""
+        raise RuntimeError(
+            f"no driver performs {type(self).__name__} here: an operation is not awaited, it is "
+            "run, as in await driver.run(operation)"
+        )
+
+
 _APART_S = 0.2  # between looks at lists one by one, while their slot is moved
 Arg = bytes | str | int | float
 
@@ -111,6 +152,33 @@ class Pop(Command):
         if self.seconds:
             await Pause(min(self.seconds, _APART_S))
         return None
+
+
+_KEYLESS = frozenset({b"TIME", b"INFO", b"SUBSCRIBE"})
+_READS = frozenset({b"XREAD", b"XREADGROUP"})
+_KEY_AT: dict[Arg, int] = {
+    b"XINFO": 2,
+    b"XGROUP": 2,
+    b"MEMORY": 2,
+    b"LMPOP": 2,
+    b"BLMPOP": 3,
+}  # else 1
+
+
+def key_of(step: Command | Call[Any]) -> bytes | None:
+    """Returns the key whose slot decides where the step goes; None if any node will do."""
+    if isinstance(step, Call):
+        return step.keys[0]
+    args = step.args
+    if args[0] in _KEYLESS:
+        return None
+    is_read = args[0] in _READS
+    at = args.index(b"STREAMS") + 1 if is_read else _KEY_AT.get(args[0], 1)
+    return _as_bytes(args[at])
+
+
+def _as_bytes(arg: Arg) -> bytes:
+    return arg if isinstance(arg, bytes) else str(arg).encode()
 
 
 def _pop_words(keys: Sequence[bytes], seconds: float, most: int) -> tuple[Arg, ...]:
@@ -358,3 +426,49 @@ Operation = Coroutine[Step, Any, T]
 def forward(step: Step) -> Generator[Step, Any, Any]:
     """Performs a step of another operation; returns what to send to it: the unread reply."""
     return (yield step)
+
+
+# ------------------------------------------------------------------ batching
+# Sends many independent steps in bounded round trips; one bad key need not stop the others.
+
+
+TOGETHER = 100  # steps of one round trip
+
+
+async def run_all(steps: Sequence[Command | Call[Any]]) -> list[Any]:
+    """Sends any number of steps, or none; returns their replies."""
+    replies: list[Any] = []
+    for start in range(0, len(steps), TOGETHER):
+        replies += await Batch(steps[start : start + TOGETHER])
+    return replies
+
+
+async def run_each(steps: Sequence[Command | Call[Any]]) -> list[Any]:
+    """As `run_all`; a failed step has its error as its reply. Raises RedisUnreachable."""
+    replies: list[Any] = []
+    for start in range(0, len(steps), TOGETHER):
+        replies += await Batch(steps[start : start + TOGETHER], lenient=True)
+    return replies
+
+
+async def run_each_or_error(
+    steps: Sequence[Command | Call[Any]], together: int = TOGETHER
+) -> list[Any]:
+    """As `run_each`, with RedisUnreachable as a reply too, because other nodes may answer.
+
+    `together` is how many steps share a round trip.
+    """
+    replies: list[Any] = []
+    for start in range(0, len(steps), together):
+        part = steps[start : start + together]
+        try:
+            replies += await Batch(part, lenient=True)
+        except RedisUnreachable as error:
+            replies += [error] * len(part)
+    return replies
+
+
+async def call_each(calls: Sequence[Call[R]], together: int = TOGETHER) -> list[R | FairlaneError]:
+    """As `run_each_or_error`, for calls of one script."""
+    replies: list[R | FairlaneError] = await run_each_or_error(calls, together)
+    return replies

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from fairlane.spark.data_source import FairlaneSource, register
     from fairlane.spark.fleet import run_fleet, stop_fleet
     from fairlane.spark.handlers import arrow_handler, pandas_handler, row_handler
-    from fairlane.spark.source.errors import ours
-    from fairlane.spark.spark_session import session
+    from fairlane.spark.spark_session import ours, session
     from fairlane.spark.udf import queue_udf
 
 _HOMES = {
     "FairlaneSource": ".data_source",
     "arrow_handler": ".handlers",
-    "ours": ".source.errors",
+    "ours": ".spark_session",
     "pandas_handler": ".handlers",
     "queue_udf": ".udf",
     "register": ".data_source",
@@ -50,7 +49,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fairlane.spark.requirements import need_spark
+    from fairlane.spark.spark_session import need_spark
 
     need_spark()
     return getattr(import_module(_HOMES[name], __name__), name)

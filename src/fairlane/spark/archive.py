@@ -22,10 +22,9 @@ from pyspark.sql.utils import is_remote
 
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.operations.dead_letters import error_texts_of_many
+from fairlane.operations.completion import error_texts_of_many
 from fairlane.spark import stream_ranges
-from fairlane.spark.data_source import FORMAT, register
-from fairlane.spark.options import SparkOptions
+from fairlane.spark.data_source import FORMAT, SparkOptions, register
 from fairlane.spark.source.columns import (
     INT,
     LONG,
@@ -37,8 +36,8 @@ from fairlane.spark.source.columns import (
     dead_row,
     struct_of,
 )
-from fairlane.spark.source.errors import ours
-from fairlane.spark.source.results import columns, named_errors, read_results, sizes_of
+from fairlane.spark.source.views import columns, named_errors, read_results, sizes_of
+from fairlane.spark.spark_session import ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

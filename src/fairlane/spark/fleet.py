@@ -30,10 +30,9 @@ from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
 from fairlane.redis_url import resolve_url
 from fairlane.spark.handlers import adapted
-from fairlane.spark.source.errors import ours
-from fairlane.spark.spark_session import is_local
+from fairlane.spark.spark_session import is_local, ours
 from fairlane.worker import Worker
-from fairlane.worker.host_identity import address_towards
+from fairlane.worker.health_port import address_towards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -2,14 +2,151 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
+import subprocess
 import sys
+import threading
+import traceback
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlane.spark.requirements import need_java, need_spark
+from fairlane import errors
+from fairlane.errors import FairlaneError, SparkMissing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
+
+
+OLDEST = (4, 2)  # the first with admission control for sources written in Python
+NEWEST = (5, 0)  # not this one
+_INSTALL = "run `pip install '.[spark]'` in a clone of Fairlane"
+
+
+@cache
+def need_spark() -> None:
+    """Raises SparkMissing unless pyspark of a fitting version and pyarrow are installed."""
+    installed = _version_of("pyspark")
+    if not installed:
+        raise SparkMissing(f"pyspark is not installed: {_INSTALL}")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
+    if not OLDEST <= numbers < NEWEST:
+        raise SparkMissing(
+            f"pyspark {installed} does not fit: Spark >= {OLDEST[0]}.{OLDEST[1]} and "
+            f"< {NEWEST[0]} is needed; {_INSTALL}"
+        )
+    if not _version_of("pyarrow"):
+        raise SparkMissing(f"pyarrow is not installed: {_INSTALL}")
+
+
+def need_java() -> None:
+    """Raises SparkMissing unless there is a Java that Spark's driver can be started with."""
+    home = os.environ.get("JAVA_HOME")
+    if home and not (Path(home) / "bin" / "java").exists():
+        raise SparkMissing(f"JAVA_HOME is {home}, and there is no bin/java in it: correct it")
+    if not home and shutil.which("java") is None:
+        raise SparkMissing(
+            "Spark needs Java 17 or newer and none was found: install it "
+            "(Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+        )
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+# ------------------------------------------------------------------ java process
+# Starts Spark's Java without its start messages on stderr.
+
+
+_NOISE = re.compile(
+    rb"WARNING: Using incubator|Using Spark's default log4j|Setting .*log level to"
+    rb"|To adjust logging level|Warning: Java versions|.{17} (WARN|INFO) "
+)
+
+
+@contextlib.contextmanager
+def quiet_java(master: str | None = None) -> Iterator[None]:
+    """Hides the start messages of a Java that starts here, and passes on what handlers print.
+
+    `master` is Spark's; None is this machine.
+    """
+    if master is None or master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    try:
+        stderr = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading, os.dup(stderr)), daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+@contextlib.contextmanager
+def java_ends_with_failure() -> Iterator[None]:
+    """Kills the Java that starts here when its start fails or is interrupted.
+
+    Java ends when its stdin is closed, but not before it has started.
+    """
+    before = _gateway()
+    try:
+        yield
+    except BaseException as error:
+        begun = _processes_of(error)
+        gateway = _gateway()
+        if gateway is not None and gateway is not before:
+            begun.append(getattr(gateway, "proc", None))
+        for process in begun:
+            if process is not None:
+                process.kill()
+                process.wait()
+        raise
+
+
+def _gateway() -> Any:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway  # noqa: SLF001  it has the process
+
+
+def _processes_of(error: BaseException) -> list[Any]:
+    """Returns the processes that the raising frames were starting. Nothing else refers to them."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    values = [value for frame in frames for value in list(frame.f_locals.values())]
+    return [
+        value
+        for value in values
+        if isinstance(value, subprocess.Popen) and getattr(value, "pid", None)
+    ]
+
+
+def _pass_on(reading: int, to: int) -> None:
+    with os.fdopen(reading, "rb") as lines, os.fdopen(to, "wb", buffering=0) as target:
+        for line in lines:
+            if not _NOISE.match(line):
+                with contextlib.suppress(OSError):
+                    target.write(line)
+
+
+# ------------------------------------------------------------------ spark session
+# The session itself.
+
 
 # Quiet, in UTC, and closed to the network; the caller's settings win.
 _QUIET = {
@@ -109,3 +246,30 @@ def _new(master: str | None, name: str, conf: dict[str, Any]) -> SparkSession:
 def _is_submitted() -> bool:
     """Returns True under spark-submit, which names the master itself."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+
+
+# ------------------------------------------------------------------ errors
+# Restores a FairlaneError that Spark passes on as the text of a traceback.
+
+
+_OURS = re.compile(r"^(?:.*?\s)?fairlane\.[\w.]+\.([A-Z]\w+): (.+?)\s*$", re.MULTILINE)
+
+
+def ours(error: BaseException) -> FairlaneError | None:
+    """Returns the last FairlaneError in a Spark error; None if there is none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, FairlaneError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    matches = _OURS.findall(str(error))
+    if not matches:
+        return None
+    name, sentence = matches[-1]
+    kind = _kind(name)
+    return None if kind is None else kind(sentence)
+
+
+def _kind(name: str) -> type[FairlaneError] | None:
+    kind = getattr(errors, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, FairlaneError) else None

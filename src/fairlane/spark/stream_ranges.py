@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import FairlaneError, not_found
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.completion import BEGIN, Entries, Span, ends, place, span, span_of
 from fairlane.operations.dead_letters import page_size, sub_requests, sub_requests_of_many
 from fairlane.operations.request_state import asks_of_progress, completion, progress_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
-from fairlane.protocol.steps import Batch, Command
+from fairlane.protocol.steps import Batch, Command, run_all, run_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,7 +20,7 @@ from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.spark.data_source import FORMAT, register
 from fairlane.spark.fleet import url_for
-from fairlane.spark.source.errors import ours
+from fairlane.spark.spark_session import ours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,7 @@ from fairlane.errors import (
     TaskError,
     type_of,
 )
-from fairlane.operations.open_request import open_request
+from fairlane.operations.submit import open_request
 from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.tasks.app import App, check_apps
@@ -40,7 +40,7 @@ from fairlane.tracing import creating, sending_created
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from fairlane.operations.open_request import Submission
+    from fairlane.operations.submit import Submission
     from fairlane.option_types import TaskOptions
     from fairlane.options import Policy
     from fairlane.queue import Queue

@@ -39,11 +39,9 @@ def asgi(
     from fairlane.aio.queue import Queue
     from fairlane.drivers.aio import AsyncDriver
     from fairlane.redis_url import resolve_url
-    from fairlane.web.access import CallRates, Proxies
-    from fairlane.web.app import make_app
+    from fairlane.web.access import CallRates, Proxies, TokenFile
+    from fairlane.web.app import Site, make_app
     from fairlane.web.server import PATIENCE_S
-    from fairlane.web.site import Site
-    from fairlane.web.tokens import TokenFile
 
     opened = Queue(AsyncDriver(resolve_url(url), patience_s=PATIENCE_S), queue)
     site = Site(

@@ -4,56 +4,237 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.errors import FairlaneError
+from fairlane.live import SharedDemand
 from fairlane.web import (
     audit,
     bulk,
     failures,
     flows,
-    health,
+    live,
     queues,
     requests,
     results,
     schedules,
     take,
-    watch,
     webhooks,
     why,
     wonderq,
 )
 from fairlane.web import metrics as scrape
+from fairlane.web.access import Proxies, Sessions
+from fairlane.web.answers import SAFE_HEADERS, Refusal, as_problem, refusal_of
 from fairlane.web.dashboard import files, sign_in
+from fairlane.web.live import Broadcast, Examination
 from fairlane.web.openapi.page import endpoints_for
-from fairlane.web.problem import SAFE_HEADERS, Refusal, as_problem, refusal_of
 from fairlane.web.route import Endpoint, routes_of
-from fairlane.web.trail import keep_trail
+from fairlane.web.trail import Tally, keep_trail
+from fairlane.web.waiting import Follower, SharedResultsReader, TakeLine
 from fairlane.web.webhooks import Deliverer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from starlette.requests import Request as Call
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from fairlane.web.site import Site
+    from fairlane.aio.queue import Queue
+    from fairlane.aio.request import Request
+    from fairlane.operations.observe import Snapshot
+    from fairlane.protocol.steps import Operation
+    from fairlane.records import Progress, QueueErrors
+    from fairlane.web.access import CallRates, TokenFile
+
+
+T = TypeVar("T")
+RECENT_S = 0.9  # less than the second between two looks of the dashboard's poller
+WHY_KEEP_S = 5.0  # it reads the lanes
+FAILURES_REST_S = 15.0  # it reads up to 100,000 dead sub-requests
+WITHDRAW_AGAIN_S = 1.0
+MAX_LONG_CALLS = 500  # of one token: streams, uploads, and calls that wait for work
+
+
+class Recent(Generic[T]):
+    """A value that concurrent callers read together, and that is used again for a moment.
+
+    So the load of Redis does not grow with the number of callers. It is used until `keep_s` seconds
+    after its read began, and `rest_s` after it ended, however long the read takes.
+    """
+
+    def __init__(
+        self, read: Callable[[], Awaitable[T]], *, keep_s: float = RECENT_S, rest_s: float = 0.0
+    ) -> None:
+        self._read, self._keep_s, self._rest_s = read, keep_s, rest_s
+        self._forgotten = 0
+        self._lock = asyncio.Lock()
+        self._value: T | None = None
+        self._until = -math.inf
+
+    async def get(self) -> T:
+        """Returns the value, which is read if it is too old; raises what `read` raises."""
+        async with self._lock:
+            began = clock.mono_s()
+            if self._value is None or began >= self._until:
+                self._value = None
+                forgotten = self._forgotten
+                self._value = await self._read()
+                if forgotten == self._forgotten:
+                    until = max(began + self._keep_s, clock.mono_s() + self._rest_s)
+                    self._until = until
+            return self._value
+
+    def forget(self) -> None:
+        """Lets the next caller read anew, because what is read was changed."""
+        self._forgotten += 1
+        self._until = -math.inf
+
+
+class Watched:
+    """A request that people watch: what is read of it once for all of them."""
+
+    def __init__(self, request: Request) -> None:
+        self.progress = Recent(request.progress)
+        self.why = Recent(request.why, keep_s=WHY_KEEP_S)
+        self.viewers = 0
+        self._settings: tuple[object, ...] = ()
+
+    def note(self, found: Progress) -> None:
+        """Lets `why` be read anew if what holds up the request may be something else now."""
+        waits = (found.held == 0, found.waiting == 0, found.opens_ms)
+        settings_now = (found.state, found.limit, found.priority, found.rates, *waits)
+        if settings_now != self._settings:
+            self._settings = settings_now
+            self.why.forget()
+
+
+@dataclass
+class Site:
+    """A queue, who may call, and whether the server is stopping.
+
+    `tokens` is None if no call ever needs one. A taken message is held for `visible_s` seconds.
+    `hosts` are the names by which a server without tokens may be called,
+    None = the application around it decides.
+    `rates` bounds how often a caller calls; None = not at all. Webhooks may call addresses that are
+    not of the Internet if `hooks_to_private`. `proxies` name their callers. `calls` are those that
+    go on, and `long_calls` how many long ones each token has. `is_over`: they are being ended.
+    """
+
+    queue: Queue
+    tokens: TokenFile | None = None
+    visible_s: float = settings.TAKE_VISIBLE_S
+    hosts: frozenset[str] | None = frozenset({"localhost", "127.0.0.1", "::1"})
+    rates: CallRates | None = None
+    hooks_to_private: bool = False
+    proxies: Proxies = field(default_factory=Proxies)
+    sessions: Sessions = field(default_factory=Sessions)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    follower: Follower = field(default_factory=Follower)
+    examination: Examination = field(default_factory=Examination)
+    snapshots: Recent[Snapshot] = field(init=False)
+    failures: Recent[QueueErrors] = field(init=False)
+    readiness: Recent[bool] = field(init=False)
+    demand: SharedDemand = field(init=False)
+    live: Broadcast = field(init=False)
+    tally: Tally = field(init=False)
+    watched: dict[str, Watched] = field(default_factory=dict)
+    calls: set[asyncio.Task[Any]] = field(default_factory=set)
+    long_calls: Counter[str] = field(default_factory=Counter)
+    is_over: bool = False
+    withdrawing: set[asyncio.Task[None]] = field(default_factory=set)
+    results: SharedResultsReader = field(init=False)
+    takes: TakeLine = field(default_factory=TakeLine)
+
+    def __post_init__(self) -> None:
+        self.snapshots = Recent(self.queue.snapshot)
+        self.failures = Recent(self.queue.errors, rest_s=FAILURES_REST_S)
+        self.demand = SharedDemand(self.snapshots.get, self.queue.demand)
+        self.tally = Tally(self.queue)
+        self.live = Broadcast(self.snapshots.get)
+        self.readiness = Recent(self._check)
+        self.results = SharedResultsReader(self.queue)
+
+    async def _check(self) -> bool:
+        await self.queue.driver.check()
+        return True
+
+    @property
+    def has_tokens(self) -> bool:
+        """Returns True if each call needs a token."""
+        return self.tokens is not None and self.tokens.is_needed
+
+    def check_room(self, caller: str) -> None:
+        """Raises Refusal if this token or address has as many long calls as it may have."""
+        if self.long_calls[caller] >= MAX_LONG_CALLS:
+            detail = f"{MAX_LONG_CALLS} calls of this caller wait or stream: end some of them first"
+            raise Refusal(429, detail, {"Retry-After": "5"})
+
+    @contextlib.contextmanager
+    def long_call(self, caller: str) -> Iterator[None]:
+        """Counts a call that may go on for long."""
+        self.long_calls[caller] += 1
+        try:
+            yield
+        finally:
+            self.long_calls[caller] -= 1
+            if not self.long_calls[caller]:
+                del self.long_calls[caller]
+
+    def withdraw(self, take_back: Callable[[], Operation[None]]) -> None:
+        """Runs the operation until Redis answers, for an hour: then the request is given up."""
+
+        async def run() -> None:
+            ends = clock.mono_s() + settings.OPEN_MS / 1000
+            while clock.mono_s() < ends:
+                try:
+                    await self.queue.driver.run(take_back())
+                    break
+                except FairlaneError:
+                    await asyncio.sleep(WITHDRAW_AGAIN_S)
+
+        task = asyncio.create_task(run())
+        self.withdrawing.add(task)
+        task.add_done_callback(self.withdrawing.discard)
+
+    def end_calls(self) -> None:
+        """Ends the calls that go on, because the server stops: each gets a refusal."""
+        self.is_over = True
+        for task in self.calls:
+            task.cancel()
+
+    @contextlib.contextmanager
+    def watching(self, request: Request) -> Iterator[Watched]:
+        """Shares what is read of a request among those that watch it concurrently."""
+        watched = self.watched.setdefault(request.id, Watched(request))
+        watched.viewers += 1
+        try:
+            yield watched
+        finally:
+            watched.viewers -= 1
+            if not watched.viewers:
+                del self.watched[request.id]
+
+
+# ------------------------------------------------------------------ app
+# The application and its middleware.
+
 
 DESCRIBED: tuple[Endpoint, ...] = (
     *(*wonderq.ENDPOINTS, *requests.ENDPOINTS, *results.ENDPOINTS, *take.ENDPOINTS),
     *(*results.COMPLETION_ENDPOINTS, *failures.ENDPOINTS, *why.ENDPOINTS, *bulk.ENDPOINTS),
     *(*queues.ENDPOINTS, *schedules.ENDPOINTS, *flows.ENDPOINTS, *audit.ENDPOINTS),
-    *(
-        *requests.LEASE_ENDPOINTS,
-        *requests.WATCH_ENDPOINTS,
-        *watch.ENDPOINTS,
-        *webhooks.ENDPOINTS,
-        *health.ENDPOINTS,
-    ),
+    *(*requests.LEASE_ENDPOINTS, *requests.WATCH_ENDPOINTS, *live.ENDPOINTS, *webhooks.ENDPOINTS),
     *scrape.ENDPOINTS,
 )
 ENDPOINTS = (*DESCRIBED, *endpoints_for(DESCRIBED), *sign_in.ENDPOINTS, *files.ENDPOINTS)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlane.operations.audit_trail import read_trail
-from fairlane.web.reading import Paging, query
-from fairlane.web.route import Endpoint, answer, caller_of
+from fairlane.web.answers import answer
+from fairlane.web.route import Endpoint, Paging, caller_of, query
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 class Me(msgspec.Struct):

@@ -8,9 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from fairlane.operations.change import Change
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import MOST, check_own, document
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.answers import Refusal, answer
+from fairlane.web.route import MOST, Endpoint, check_own, document
 from fairlane.web.schemas import Changes, Few, RequestFields
 from fairlane.web.trail import recorded, trail_of
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.operations.change import Selection
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 _LISTED = 1_000  # ids, and errors, of an answer

@@ -8,12 +8,10 @@ import msgspec
 
 from fairlane.model import DeadChoice as Choice
 from fairlane.operations.completion import is_place
-from fairlane.operations.dead_letters import read_dead, request_errors
-from fairlane.operations.requeue import requeue_dead
+from fairlane.operations.dead_letters import read_dead, request_errors, requeue_dead
 from fairlane.records import DeadGroup, FailedAttempt  # noqa: TC001  msgspec reads these
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import MOST, MOST_ITEMS, After, document, own_request, query
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.answers import Refusal, answer
+from fairlane.web.route import MOST, MOST_ITEMS, After, Endpoint, document, own_request, query
 from fairlane.web.schemas import DeadLine, Few, dead_of
 from fairlane.web.trail import trail_of
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.records import FailureGroup, QueueErrors, RequestErrors
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 _MOST_OF_ONE = 10_000  # dead sub-requests that are read: pages ask again and again

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlane.errors import InvalidArgument, RequestNotFound
-from fairlane.operations.flow_runs import flow_page, place_of
+from fairlane.operations.flows import flow_page, place_of
 from fairlane.operations.hand_over import request_of
 from fairlane.records import Progress  # noqa: TC001  msgspec reads it
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import Paging, document, query
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.answers import Refusal, answer
+from fairlane.web.route import Endpoint, Paging, document, query
 from fairlane.web.schemas import Cancel, shown
 from fairlane.web.trail import trail_of
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from fairlane.aio.flows import AsyncFlowRun
     from fairlane.records import FlowProgress
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 class FlowFilters(Paging, forbid_unknown_fields=True):

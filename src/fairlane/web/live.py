@@ -1,8 +1,9 @@
-"""The events of the live stream: their content, and what the doctor finds beside them."""
+"""The live stream: its events, what the doctor finds beside them, the endpoints."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -15,14 +16,20 @@ from fairlane.live import (
 from fairlane.operations.doctor import examine_queue, examine_servers
 from fairlane.operations.observe import LaneSample, ServerStates, WorkerTotals  # noqa: TC001
 from fairlane.records import RequestCounts  # noqa: TC001  msgspec reads it
+from fairlane.web.answers import EVENTS, answer, event_stream
+from fairlane.web.route import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from starlette.requests import Request as Call
+    from starlette.responses import Response
 
     from fairlane.aio.queue import Queue
     from fairlane.operations.finding import Finding
     from fairlane.operations.observe import Snapshot
     from fairlane.records import WorkerState
+    from fairlane.web.app import Site
 
 
 # ------------------------------------------------------------------ broadcast
@@ -233,3 +240,39 @@ def _row(one: WorkerState, took: dict[str, list[str]]) -> LiveWorker:
 def finding_of(one: Finding) -> FindingRow:
     """Returns a finding without its repair."""
     return FindingRow(one.check, one.severity, one.what, one.remedy, one.subject)
+
+
+# ------------------------------------------------------------------ watch
+# /v1/live, how the queue stands for all who watch it, and /v1/doctor, what is wrong with it.
+
+
+_LOOK = ("view",)
+
+
+async def live(site: Site, call: Call) -> Response:
+    """Sends how the queue stands, once a second; the first event has its last minutes.
+
+    With Last-Event-ID the first event has only what came since.
+    """
+    after = 0
+    with contextlib.suppress(ValueError):
+        after = int(call.headers.get("last-event-id", "0"))
+    events = site.live.events(after if after <= site.live.number else 0)  # else of another process
+    return event_stream(site, call, events, "live", lambda _: site.live.number)
+
+
+async def doctor(site: Site, _: Call) -> Response:
+    """Returns the findings of the last examination; it is made again after a minute."""
+    return answer(await site.examination.read(site.queue))
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/live", handle=live, group="Live", scopes=_LOOK,
+        summary="Watch the queue", gives=Live, streams=(EVENTS,),
+    ),
+    Endpoint(
+        method="GET", path="/v1/doctor", handle=doctor, group="Live", scopes=_LOOK,
+        summary="Examine the servers and the queue", gives=Doctor, refuses=(503,),
+    ),
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The metrics of a queue for Prometheus: their families, and the endpoint."""
+"""The endpoints of programs that watch the server: its health, a queue's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from starlette.responses import Response
 from fairlane import metrics as defined
 from fairlane.common.histogram import Distribution, bounds_of
 from fairlane.errors import FairlaneError
+from fairlane.web.answers import Refusal, answer
 from fairlane.web.route import Endpoint
+from fairlane.web.schemas import Health
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from fairlane.operations.lease import Measured
     from fairlane.operations.observe import Snapshot
     from fairlane.records import Demand
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 # ------------------------------------------------------------------ families
@@ -178,7 +180,39 @@ async def metrics(site: Site, _: Call) -> Response:
     return Response(generate_latest(registry), media_type=MEDIA)
 
 
+# ------------------------------------------------------------------ health
+# Liveness, readiness: what starts the server asks them.
+
+
+_READY_S = 2.0
+
+
+async def live(_: Site, __: Call) -> Response:
+    """Returns 200 while the process answers."""
+    return answer(Health())
+
+
+async def ready(site: Site, _: Call) -> Response:
+    """Returns 200 if Redis answers and the server does not stop; Redis is asked once a second."""
+    if site.stopping.is_set():
+        raise Refusal(503, "the server stops")
+    try:
+        async with asyncio.timeout(_READY_S):
+            await site.readiness.get()
+    except TimeoutError:
+        raise Refusal(503, "Redis does not answer") from None
+    return answer(Health())
+
+
 ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/livez", handle=live, group="Health", summary="Is the process alive",
+        gives=Health, cost=0,
+    ),
+    Endpoint(
+        method="GET", path="/readyz", handle=ready, group="Health", summary="Can it serve calls",
+        gives=Health, refuses=(503,), cost=0,
+    ),
     Endpoint(
         method="GET", path="/metrics", handle=metrics, group="Health", scopes=("view",), gives=str,
         summary="Show the queue as metrics for Prometheus", streams=(MEDIA,),

@@ -9,8 +9,8 @@ import msgspec
 from fairlane.operations.pause import check_period
 from fairlane.operations.queues import list_queues
 from fairlane.records import QueueSummary  # noqa: TC001  msgspec reads it
-from fairlane.web.reading import After, Limit, document, query
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.answers import answer
+from fairlane.web.route import After, Endpoint, Limit, document, query
 from fairlane.web.trail import trail_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.records import WorkerState
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 _MOST_KEYS = 100_000  # keys that a page of queues looks at

@@ -12,20 +12,28 @@ from starlette.responses import Response
 from fairlane.common.chunking import chunks_async
 from fairlane.errors import RedisUnreachable, RequestNotFound
 from fairlane.operations.audit_trail import begin
-from fairlane.operations.batching import run_all
 from fairlane.operations.change import Change, set_one
 from fairlane.operations.schedules import is_of_tick
 from fairlane.operations.submit import submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Command
+from fairlane.protocol.steps import Command, run_all
 from fairlane.records import HeldLease, Progress, RequestPage
 from fairlane.tracing import sending
-from fairlane.web.problem import Refusal, refusal_of
-from fairlane.web.reading import (
-    MOST,
+from fairlane.web.answers import (
+    EVENTS,
     NDJSON,
+    Refusal,
+    answer,
+    counted_as,
+    event_stream,
+    refusal_of,
+)
+from fairlane.web.route import (
+    MOST,
     UPLOAD,
+    Endpoint,
+    caller_of,
     document,
     file_parts,
     lines,
@@ -34,7 +42,6 @@ from fairlane.web.reading import (
     parts,
     query,
 )
-from fairlane.web.route import Endpoint, answer, caller_of, counted_as
 from fairlane.web.schemas import (
     Cancel,
     Changes,
@@ -46,7 +53,6 @@ from fairlane.web.schemas import (
     shown,
     to_bytes,
 )
-from fairlane.web.stream import EVENTS, event_stream
 from fairlane.web.trail import Trail, entry_of, trail_of
 from fairlane.web.why import Why, why_of
 
@@ -57,8 +63,8 @@ if TYPE_CHECKING:
 
     from fairlane.aio.request import Request
     from fairlane.common.chunking import Bodies
-    from fairlane.operations.new_request import FormerRequest
-    from fairlane.web.site import Site, Watched
+    from fairlane.operations.create import FormerRequest
+    from fairlane.web.app import Site, Watched
 
 
 # ------------------------------------------------------------------ submission

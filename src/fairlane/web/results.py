@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from fairlane.operations.completion import LogReader, last_completion
 from fairlane.records import Completion
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import NDJSON, own_request, query
+from fairlane.web.answers import EVENTS, NDJSON, Refusal, event_stream, line_stream, wants_events
 from fairlane.web.requests import READ
-from fairlane.web.route import Endpoint
+from fairlane.web.route import Endpoint, own_request, query
 from fairlane.web.schemas import ResultLine, ResultOrder, Since, result_of
-from fairlane.web.stream import EVENTS, event_stream, line_stream, wants_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.records import Result
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 # ------------------------------------------------------------------ results

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from fairlane.operations import schedules as change
 from fairlane.operations.schedules import check_schedule_name, define
-from fairlane.web.reading import MOST, document
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.answers import answer
+from fairlane.web.route import MOST, Endpoint, document
 from fairlane.web.schemas import Bodies, RecurringOptions, to_bytes
 from fairlane.web.trail import trail_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
     from fairlane.operations.schedules import Schedule
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 _TICKS = 5

@@ -23,8 +23,8 @@ from fairlane.options_table import (
     Option,
     options_of,
 )
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import MOST_ITEMS
+from fairlane.web.answers import Refusal
+from fairlane.web.route import MOST_ITEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

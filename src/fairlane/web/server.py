@@ -22,10 +22,9 @@ from fairlane.aio.queue import Queue
 from fairlane.common import clock
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.web.access import Proxies
-from fairlane.web.problem import MEDIA, SAFE_HEADERS, Refusal, as_problem
-from fairlane.web.site import Site
-from fairlane.web.tokens import TokenFile
+from fairlane.web.access import Proxies, TokenFile
+from fairlane.web.answers import MEDIA, SAFE_HEADERS, Refusal, as_problem
+from fairlane.web.app import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from fairlane.errors import InvalidArgument
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import MOST, document
-from fairlane.web.route import Endpoint, answer, counted_as
+from fairlane.web.answers import Refusal, answer, counted_as
+from fairlane.web.route import MOST, Endpoint, document
 from fairlane.web.schemas import (
     Dead,
     Done,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
     from fairlane.aio.taken import AsyncTaken
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 async def take(site: Site, call: Call) -> Response:

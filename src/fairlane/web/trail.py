@@ -14,7 +14,7 @@ from fairlane.common import clock
 from fairlane.errors import FairlaneError, InvalidArgument, RedisFull
 from fairlane.operations.audit_trail import ACCESS, TAKES, AuditEntry, begin, note_tokens, rewrite
 from fairlane.web.access import ANYONE
-from fairlane.web.problem import Refusal, refusal_of
+from fairlane.web.answers import Refusal, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
     from fairlane.aio.queue import Queue
-    from fairlane.web.access import Caller
-    from fairlane.web.site import Site
-    from fairlane.web.tokens import TokenFile
+    from fairlane.web.access import Caller, TokenFile
+    from fairlane.web.app import Site
 
 
 GONE = 499  # the caller closed the connection; nothing reads this

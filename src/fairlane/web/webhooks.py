@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.common.backoff import retry_delay_ms
+from fairlane.common.clock import retry_delay_ms
 from fairlane.common.text import exact
 from fairlane.errors import DataLost, FairlaneError
 from fairlane.operations import webhooks
@@ -31,8 +31,8 @@ from fairlane.operations.completion import place, read_completions
 from fairlane.operations.webhooks import begin_round, check_url, end_rounds, key_of, save
 from fairlane.protocol.request_hash import read
 from fairlane.records import Completion
-from fairlane.web.reading import document
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.answers import answer
+from fairlane.web.route import Endpoint, document
 from fairlane.web.trail import trail_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fairlane.aio.queue import Queue
     from fairlane.operations.webhooks import Deliveries, Hook, Round, Webhook
     from fairlane.records import Completion
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 # ------------------------------------------------------------------ post

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlane.records import Cause, Estimate, Progress  # noqa: TC001  msgspec reads these
-from fairlane.web.reading import own_request
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.answers import answer
+from fairlane.web.route import Endpoint, own_request
 from fairlane.web.schemas import shown
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from fairlane.records import WhyWaiting
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 
 class DemandState(msgspec.Struct):

@@ -19,15 +19,14 @@ from fairlane.aio.taken import AsyncTaken
 from fairlane.errors import ReceiptExpired
 from fairlane.operations.take import find_receipt
 from fairlane.web.access import UNAUTHORIZED
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import FORM, JSON, content, decoded, media_of
+from fairlane.web.answers import JSON, Refusal, answer
 from fairlane.web.requests import submit_for
-from fairlane.web.route import Endpoint, answer
+from fairlane.web.route import FORM, Endpoint, content, decoded, media_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 MISSING, UNKNOWN = "Missing message", "Message does not exist"
 _ID = re.compile(r"([A-Za-z0-9_.:-]{1,128})(?:~([1-9]\d{0,9}))?")

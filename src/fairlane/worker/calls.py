@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings, tracing
 from fairlane.common import clock
-from fairlane.common.backoff import retry_delay_ms
+from fairlane.common.clock import retry_delay_ms
 from fairlane.common.fingerprint import CAUSE
 from fairlane.common.text import shortened
 from fairlane.errors import type_of

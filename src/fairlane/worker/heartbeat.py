@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.common.backoff import connection_delays
+from fairlane.common.clock import connection_delays
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, WorkerRefused
 from fairlane.operations import workers
@@ -16,7 +16,7 @@ from fairlane.operations.pause import QueuePause
 from fairlane.operations.rates import parse_queue_rate
 from fairlane.operations.request_state import WorkerPace, holds_text
 from fairlane.operations.shards import served
-from fairlane.worker.host_identity import hostname_of, whereabouts
+from fairlane.worker.health_port import hostname_of, whereabouts
 from fairlane.worker.leader import Beat, Maintenance
 from fairlane.worker.log import Repeats, is_redis_away
 from fairlane.worker.measures import Pace

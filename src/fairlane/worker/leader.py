@@ -18,10 +18,9 @@ from fairlane.operations import admission, completion, shards, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.doctor import Walk, primaries
 from fairlane.operations.estimate import demand
-from fairlane.operations.fire import fire
 from fairlane.operations.hand_over import hand_over
-from fairlane.worker.health_port import split_id
-from fairlane.worker.host_identity import is_loopback, whereabouts
+from fairlane.operations.schedules import fire
+from fairlane.worker.health_port import is_loopback, split_id, whereabouts
 from fairlane.worker.log import Outage, Repeats
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from fairlane.common import clock
 from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 from fairlane.operations import tokens, workers
-from fairlane.operations.follow_up import follow_up
 from fairlane.operations.lease import (
     acquire,
     acquire_call,
@@ -22,6 +21,7 @@ from fairlane.operations.lease import (
     reap,
     tally_timeout,
 )
+from fairlane.operations.tokens import follow_up
 from fairlane.protocol import scripts
 from fairlane.protocol.steps import Batch
 from fairlane.worker.limits import CancellationWatch

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
-from fairlane.common.backoff import retry_delay_ms
+from fairlane.common.clock import retry_delay_ms
 from fairlane.common.text import exact
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.model import Verdict, result_head

@@ -16,15 +16,7 @@ from fairlane.operations.lease import complete, exchange, exchange_unit, new_op,
 from fairlane.operations.rates import hold
 from fairlane.operations.tokens import parse
 from fairlane.protocol import keys, scripts
-from fairlane.protocol.steps import (
-    Batch,
-    Call,
-    Command,
-    Handle,
-    LazySteps,
-    Pause,
-    UntilHandled,
-)
+from fairlane.protocol.steps import Batch, Call, Command, Handle, LazySteps, Pause, UntilHandled
 from fairlane.worker.unit import (
     Acquired,
     FollowUps,

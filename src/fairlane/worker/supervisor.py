@@ -25,9 +25,8 @@ from fairlane.queue import Queue
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.child import Assignment
 from fairlane.worker.handlers import Handler, shape_of
-from fairlane.worker.health_port import HealthPort, own_address
+from fairlane.worker.health_port import HealthPort, full_id, own_address
 from fairlane.worker.heartbeat import Heartbeat
-from fairlane.worker.host_identity import full_id
 from fairlane.worker.lease_keeper import LeaseKeeper
 from fairlane.worker.limits import LOOK_S, CancelGrace, StalledLeases, TimeLimits, check_grace
 from fairlane.worker.log import Failures, LogQueue, Repeats

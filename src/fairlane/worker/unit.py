@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fairlane.common.rate import Rate
     from fairlane.model import Slice, Token
     from fairlane.operations.rates import Allowance
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.lua import Reply
     from fairlane.protocol.scripts import AcquireReply
     from fairlane.protocol.steps import Pop, Popped
     from fairlane.worker.board import LeaseRecord

@@ -10,10 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError, RequestNotFound, WaitTimeout
-from fairlane.operations.batching import run_each
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
-from fairlane.protocol.steps import Command
+from fairlane.protocol.steps import Command, run_each
 from fairlane.queue import Queue
 from tests.chaos.check import Check
 from tests.chaos.evidence.stalls import longest_gap, shown

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.cli.selection import Wish, change_many
+from fairlane.cli.commands.change import Wish, change_many
 from fairlane.errors import RedisUnreachable
 from fairlane.operations import change as applying
 from fairlane.operations.change import Change

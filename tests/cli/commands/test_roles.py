@@ -12,7 +12,7 @@ import redis
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnfit
 from fairlane.operations import lease, tokens
-from fairlane.operations.fire import fire
+from fairlane.operations.schedules import fire
 from fairlane.protocol import acl, keys, scripts
 from fairlane.protocol.lua import library
 from fairlane.protocol.steps import Command

@@ -21,7 +21,7 @@ from tests.cli.program import (
     hold,
     settle,
 )
-from tests.cli.submission.test_input_lines import LINES
+from tests.cli.submission.test_submit_lines import LINES
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import stored
 from tests.support.servers.server_process import run_server

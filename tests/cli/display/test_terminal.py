@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from fairlane.cli.registry import COMMANDS
+from fairlane.cli.program import COMMANDS
 from fairlane.common import text as terminal
 from fairlane.operations.schedules import define
 from fairlane.protocol import keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane import Queue
-from fairlane.cli.tables import unknown
+from fairlane.cli.output import unknown
 from tests.support.run.for_each import for_each
 
 if TYPE_CHECKING:

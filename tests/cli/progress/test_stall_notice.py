@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli import stall_notice
-from fairlane.cli.results import write_results
-from fairlane.cli.stall_notice import StallNotice
+from fairlane.cli import progress
+from fairlane.cli.commands.results import write_results
+from fairlane.cli.progress import StallNotice
 from fairlane.errors import RequestLost, WaitTimeout
 from fairlane.queue import Queue
 from tests.cli.program import Program, beat, finish, settle
@@ -68,7 +68,7 @@ def test_a_request_that_vanished_before_the_notice_is_lost(
     program: Program, redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
     submit(program)
-    monkeypatch.setattr(stall_notice, "QUIET_S", 0.0)
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
     with Queue.from_url(redis_url) as queue:
         notice = StallNotice("mine", reads=True)
         redis_client.flushall()
@@ -87,8 +87,8 @@ def test_a_timeout_leaves_no_file_and_must_be_a_time(program: Program):
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Returns the time of the notices, in a list to be changed; they are due after 0.1 s."""
-    monkeypatch.setattr(stall_notice, "QUIET_S", 0.1)
-    monkeypatch.setattr(stall_notice, "AGAIN_S", 0.1)
+    monkeypatch.setattr(progress, "QUIET_S", 0.1)
+    monkeypatch.setattr(progress, "AGAIN_S", 0.1)
     now = [0.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     return now

@@ -16,10 +16,9 @@ import pytest
 
 from fairlane import settings
 from fairlane.cli import progress as view
-from fairlane.cli.durations import ago, eta
-from fairlane.cli.input_lines import open_source
-from fairlane.cli.progress import CountPace, Lines, Meter, Reading, describe, watch
-from fairlane.cli.submission import SubmitOptions, await_end
+from fairlane.cli.commands.submit import SubmitOptions, await_end, open_source
+from fairlane.cli.output import ago
+from fairlane.cli.progress import CountPace, Lines, Meter, Reading, describe, eta, watch
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.options import Policy
 from fairlane.queue import Queue

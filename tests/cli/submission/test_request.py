@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.cli.submission import SubmitOptions, send
+from fairlane.cli.commands.submit import SubmitOptions, send
 from fairlane.errors import RedisUnreachable
 from fairlane.options import Policy
 

@@ -370,7 +370,7 @@ def test_a_line_that_was_sound_all_the_time_is_used_again(nodes: list[FakeServer
 async def test_the_last_replies_of_an_old_connection_are_no_news(server: FakeServer):
     """Another connection took its place: that one stays, and its server is not distrusted."""
     async with connected(server) as driver:
-        lines, old = driver.servers._one, shared_by(driver)
+        lines, old = driver.servers.only, shared_by(driver)
         assert lines is not None
         await lines.close()
         new = await lines.share()
@@ -435,7 +435,7 @@ async def test_a_task_is_cancelled_with_the_line_it_waits_for(first: str, server
         gate, known = slow_to_log_in(server), server.times(b"CLIENT")
         tasks = [asyncio.create_task(echo(driver, b"y")) for _ in range(5)]
         await until(lambda: server.times(b"CLIENT") > known)
-        lines = driver.servers._one
+        lines = driver.servers.only
         assert lines is not None
         making = lines._making._task
         assert making is not None
@@ -464,7 +464,7 @@ async def test_a_line_whose_end_came_while_it_was_made_is_not_used(server: FakeS
     """Its next caller would not detect the end, and wait."""
     async with connected(server, timeout_s=2) as driver:
         await driver.close()
-        lines = driver.servers._one
+        lines = driver.servers.only
         assert lines is not None
         make = lines._new
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.common import backoff
-from fairlane.drivers import error_hints
+from fairlane.common import clock
+from fairlane.drivers import error_mapping
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Command
@@ -94,8 +94,8 @@ def test_a_sentinel_that_refuses_the_login_is_one_sentence(kind: str, query: str
 @pytest.mark.parametrize("cause", ["auth:AuthenticationError", "AuthenticationError('no')"])
 def test_a_refused_login_is_found_in_the_texts_of_all_releases_of_redis_py(cause: str):
     text = f"No master found for 'mymaster' : Redis<ConnectionPool<...>> - {cause}"
-    assert error_hints.is_refusal(text)
-    assert "sentinel_password" in error_hints.why_refused(text)
+    assert error_mapping.is_refusal(text)
+    assert "sentinel_password" in error_mapping.why_refused(text)
 
 
 def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
@@ -104,8 +104,8 @@ def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
         "ConnectionError('Error 1 connecting to h:1. [SSL: CERTIFICATE_VERIFY_FAILED] self-signed')"
     )
     text = f"No master found for 'mymaster' : Redis<Pool(password=sesame)> - {cause}"
-    assert error_hints.is_refusal(text)
-    said = error_hints.why_refused(text)
+    assert error_mapping.is_refusal(text)
+    said = error_mapping.why_refused(text)
     assert "a Sentinel offers no secure connection" in said
     assert "ssl_ca_certs" in said
     assert not {"sesame", "login"} & set(said.replace("=", " ").replace(")", " ").split())
@@ -136,7 +136,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 def test_patience_ends_by_the_clock(fake_clock: FakeClock, try_s: float):
     began = fake_clock.now
     last_try = 0.0
-    for pause in backoff.connection_delays(5.0):
+    for pause in clock.connection_delays(5.0):
         assert fake_clock.now + pause <= began + 5.0 + 1e-6
         last_try = fake_clock.now = fake_clock.now + pause
         fake_clock.now += try_s
@@ -145,25 +145,25 @@ def test_patience_ends_by_the_clock(fake_clock: FakeClock, try_s: float):
 
 
 def test_one_slow_try_may_use_up_all_patience(fake_clock: FakeClock):
-    delays = backoff.connection_delays(5.0)
+    delays = clock.connection_delays(5.0)
     fake_clock.now += 4.9  # the first try
     assert 0 < next(delays) <= 0.02
     fake_clock.now += 0.1
     assert next(delays, None) is None
-    delays = backoff.connection_delays(5.0)
+    delays = clock.connection_delays(5.0)
     fake_clock.now += 5.0
     assert next(delays, None) is None, "it was the first"
 
 
 def test_no_patience_is_one_try(fake_clock: FakeClock):
-    assert list(backoff.connection_delays(0)) == []
+    assert list(clock.connection_delays(0)) == []
 
 
 def test_pauses_grow_to_a_second(fake_clock: FakeClock, monkeypatch: pytest.MonkeyPatch):
     """They double, with some jitter, and are no longer than what is left."""
     monkeypatch.setattr("random.uniform", lambda _low, high: high)
     pauses = []
-    for pause in backoff.connection_delays(4.0):
+    for pause in clock.connection_delays(4.0):
         pauses.append(round(pause, 3))
         fake_clock.now += pause
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 0.74]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.errors import ReceiptExpired
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.operations import change, lease, rates, requeue, shards, tokens, workers
+from fairlane.operations import change, dead_letters, lease, rates, shards, tokens, workers
 from fairlane.operations.audit import Audit
 from fairlane.operations.create import Intent, seen_to_exist
-from fairlane.operations.fire import Move, fire
 from fairlane.operations.hand_over import hand_over, look_after_and_feed
 from fairlane.operations.pause import resume_queue
 from fairlane.operations.rates import set_rate
+from fairlane.operations.schedules import Move, fire
 from fairlane.operations.submit import submit
 from fairlane.operations.take import Taker, exchange_tokens
 from fairlane.options import Policy
@@ -252,7 +252,7 @@ async def _change(role: Role, _: tuple[Any, ...]) -> Any:
 
 @kind("requeuer", again=True)
 def _requeue(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
-    return _until_ended(requeue.requeue_dead(REQUEST))
+    return _until_ended(dead_letters.requeue_dead(REQUEST))
 
 
 async def _until_ended(operation: Operation[Any]) -> None:
@@ -605,11 +605,11 @@ def install(library: Library, monkeypatch: Any) -> None:
     from fairlane import operations, settings
     from fairlane.common import clock
     from fairlane.protocol import scripts
-    from fairlane.spark import commit, direct_append, stream_ranges
+    from fairlane.spark import commit, stream_ranges
 
     names = [found.name for found in pkgutil.iter_modules(operations.__path__)]
     modules = [importlib.import_module(f"{operations.__name__}.{name}") for name in names]
-    for module in (*modules, commit, direct_append, stream_ranges, scripts):
+    for module in (*modules, commit, commit, stream_ranges, scripts):
         if hasattr(module, "library"):
             monkeypatch.setattr(module, "library", lambda: library)
     monkeypatch.setattr("fairlane.operations.lease._ops", OPS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlane import settings
 from fairlane.errors import RedisFull
-from fairlane.operations.open_request import open_request
+from fairlane.operations.submit import open_request
 from fairlane.options import Policy
 from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import REQUEST

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from fairlane.model import DeadChoice
-from fairlane.operations import requeue
+from fairlane.operations import dead_letters
 from tests.explore.machinery.actors import FAILED, Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane
 
@@ -24,7 +24,7 @@ def reviver(name: str, *indexes: int) -> Role:
 
 @kind("reviver")
 def _revive(role: Role, _: tuple[Any, ...]) -> Operation[Any]:
-    return requeue.requeue_dead(REQUEST, DeadChoice(indexes=role.option("indexes") or None))
+    return dead_letters.requeue_dead(REQUEST, DeadChoice(indexes=role.option("indexes") or None))
 
 
 class Requeues(Fairlane):

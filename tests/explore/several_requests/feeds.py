@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairlane.operations.hand_over import ARRAY, DONE, JSON_ARRAY, PLAIN, Feed
-from fairlane.operations.open_request import open_request
+from fairlane.operations.submit import open_request
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from tests.explore.machinery.actors import Role, kind

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
-from fairlane.operations.create import create
-from fairlane.operations.new_request import Digest, NewRequest
+from fairlane.operations.create import Digest, NewRequest, create
 from fairlane.options import Policy
 from tests.explore.machinery.actors import Role, kind
 from tests.explore.machinery.protocol import REQUEST, Facts, Fairlane

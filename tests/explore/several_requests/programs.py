@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import ReceiptExpired
-from fairlane.operations import receipt as settle
+from fairlane.operations import take as settle
 from fairlane.operations.take import Taker, take
 from fairlane.protocol import keys
 from tests.explore.machinery.actors import Role, kind
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Receipt
     from fairlane.protocol.steps import Operation
     from tests.explore.machinery.actors import Actor
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError
 from fairlane.operations import change, schedules
-from fairlane.operations.create import create
+from fairlane.operations.create import Digest, NewRequest, create
 from fairlane.operations.flows import Flow, submit_flow
-from fairlane.operations.new_request import Digest, NewRequest
 from fairlane.operations.schedules import define, request_id
 from fairlane.options import Policy
 from fairlane.protocol import keys

@@ -6,9 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations.fire import fire
 from fairlane.operations.hand_over import DEAD, DONE, JOINING, hand_over
-from fairlane.operations.schedules import drop_schedule
+from fairlane.operations.schedules import drop_schedule, fire
 from fairlane.protocol import keys
 from tests.model.plain.book import DAY_MS, QUEUE, Book, Logged
 from tests.model.plain.distinct import with_ids

@@ -9,11 +9,9 @@ from hypothesis.stateful import precondition
 
 from fairlane.errors import RequestExists, ScheduleNotFound
 from fairlane.operations import schedules
-from fairlane.operations.create import create_one
-from fairlane.operations.fire import fire
+from fairlane.operations.create import Digest, NewRequest, RequestKept, create_one
 from fairlane.operations.hand_over import DONE, GATHER, JOIN, Feed, Wrap, hand_over
-from fairlane.operations.new_request import Digest, NewRequest, RequestKept
-from fairlane.operations.schedules import define
+from fairlane.operations.schedules import define, fire
 from fairlane.options import Policy
 from tests.model.plain.book import QUEUE
 from tests.model.plain.schedules import PERIODS

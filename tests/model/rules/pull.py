@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition
 
 from fairlane.errors import ReceiptExpired
-from fairlane.operations.receipt import dead, done, extend_term, release
-from fairlane.operations.take import Taker, exchange_tokens
+from fairlane.operations.take import Taker, dead, done, exchange_tokens, extend_term, release
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Popped
 from tests.model.plain.book import QUEUE
@@ -27,7 +26,7 @@ from tests.model.rules.operations import cuts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Receipt
     from fairlane.protocol.steps import Call, Operation
 
 TAKER = Taker(QUEUE, lambda: "t:1")

@@ -10,7 +10,7 @@ import pytest
 from fairlane import Flow
 from fairlane.common.rate import rate_of_queue
 from fairlane.errors import RequestNotFound
-from fairlane.operations import backlog, estimate, rates
+from fairlane.operations import estimate, rates, tokens
 from fairlane.operations.shards import Shards, set_shards
 from fairlane.operations.why import why
 from fairlane.operations.workers import no_worker
@@ -328,7 +328,7 @@ def test_behind_very_many_tokens_the_place_is_the_least(
     served: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     """Lanes are counted in full; only the tokens of the first ones are read."""
-    for module in (backlog, estimate):
+    for module in (tokens, estimate):
         monkeypatch.setattr(module, "MOST_READ", 3)
     served.submit_request([b"x"] * 8, limit=8, priority=1)
     request = served.submit_request([b"x"] * 8, limit=2)
@@ -345,7 +345,7 @@ def test_in_a_queue_of_several_shards_the_shard_with_the_fewest_tokens_counts(
         served.submit_request([b"x"], id=f"other{number}", priority=0)
     request = served.submit_request([b"x"] * 2, limit=2)  # a token in each shard
     counts = [
-        sum(map(len, driver.run(backlog.read_waiting("req", (shard,))).tokens.values())) - 1
+        sum(map(len, driver.run(tokens.read_waiting("req", (shard,))).tokens.values())) - 1
         for shard in (2, 3)
     ]
     found = request.why()

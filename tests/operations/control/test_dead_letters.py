@@ -16,14 +16,14 @@ from fairlane.errors import (
 from fairlane.model import DeadChoice
 from fairlane.operations import dead_letters as dead_module
 from fairlane.operations import lease, tokens
+from fairlane.operations.completion import ERROR_DROPPED, error_texts_of_many
 from fairlane.operations.dead_letters import (
-    ERROR_DROPPED,
     ChosenDead,
-    error_texts_of_many,
+    drop_dead,
     group_dead,
     queue_dead,
+    requeue_dead,
 )
-from fairlane.operations.requeue import drop_dead, requeue_dead
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import read
 from fairlane.protocol.steps import Command, SingleServer

@@ -8,8 +8,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisFull
-from fairlane.operations.create import create_each, intend
-from fairlane.operations.new_request import Digest, NewRequest
+from fairlane.operations.create import Digest, NewRequest, create_each, intend
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys

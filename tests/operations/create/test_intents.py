@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.operations.create import Intent, create_each, intend, restore, withdraw
-from fairlane.operations.new_request import Digest, NewRequest
+from fairlane.operations.create import (
+    Digest,
+    Intent,
+    NewRequest,
+    create_each,
+    intend,
+    restore,
+    withdraw,
+)
 from fairlane.operations.tokens import drop_active
 from fairlane.options import Policy
 from fairlane.protocol import keys

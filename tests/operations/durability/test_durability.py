@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio, settings
-from fairlane.drivers import encoding, fitness
+from fairlane.drivers import calls, error_mapping
 from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.operations import create, durability, lease, workers
 from fairlane.operations.audit import Audit
@@ -323,20 +323,20 @@ def test_what_was_not_confirmed_may_be_lost(mortal: Pair):
 
 def test_the_disk_confirms_if_the_server_supports_it():
     """It is WAITAOF of Redis 7.2 with an append-only file, for its own disk."""
-    assert fitness.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
-    assert fitness.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
-    assert not fitness.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
-    assert not fitness.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
-    assert [c.args for c in encoding.confirmation(2, waits_for_disk=False)] == [(b"WAIT", 2, 1000)]
-    first, second = encoding.confirmation(2, waits_for_disk=True)
+    assert error_mapping.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
+    assert error_mapping.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
+    assert not error_mapping.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
+    assert not error_mapping.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
+    assert [c.args for c in calls.confirmation(2, waits_for_disk=False)] == [(b"WAIT", 2, 1000)]
+    first, second = calls.confirmation(2, waits_for_disk=True)
     assert (first.args, second.args) == ((b"WAIT", 2, 1000), (b"WAITAOF", 1, 0, 2500))
 
 
 def test_replies_of_wait_and_waitaof_are_read():
     """WAITAOF returns [own disk, replicas]; WAIT returns a number."""
-    assert encoding.confirmed("reply", [2]) == Confirmed("reply", 2, is_synced=True)
-    assert encoding.confirmed("reply", [2, [1, 0]]) == Confirmed("reply", 2, is_synced=True)
-    assert encoding.confirmed("reply", [2, [0, 0]]) == Confirmed("reply", 2, is_synced=False)
+    assert calls.confirmed("reply", [2]) == Confirmed("reply", 2, is_synced=True)
+    assert calls.confirmed("reply", [2, [1, 0]]) == Confirmed("reply", 2, is_synced=True)
+    assert calls.confirmed("reply", [2, [0, 0]]) == Confirmed("reply", 2, is_synced=False)
 
 
 def test_a_disk_without_the_write_is_named():

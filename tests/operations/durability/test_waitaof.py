@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio
-from fairlane.drivers import fitness
+from fairlane.drivers import error_mapping
 from fairlane.errors import NotDurable
 from fairlane.protocol.steps import Command, Confirm, Confirmed
 from fairlane.queue import Queue
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def shared(redis_server: Any) -> Iterator[Pair]:
-    if redis_server.binary.version < fitness.WAITAOF_SINCE:
+    if redis_server.binary.version < error_mapping.WAITAOF_SINCE:
         pytest.skip(f"{redis_server.binary} has no WAITAOF")
     with run_pair("single", "--appendonly", "yes", "--appendfsync", "everysec") as made:
         yield made

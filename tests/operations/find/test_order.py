@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations import backlog, find
+from fairlane.operations import find, tokens
 from tests.operations.find.test_requests import listed, make_older, pages
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import take_slice, work_off
@@ -77,7 +77,7 @@ def test_an_ending_that_comes_between_two_pages_moves_no_other(queue: Queue):
 def test_each_part_of_a_large_queue_is_sorted_and_the_page_is_marked(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(backlog, "MOST_READ", 20)
+    monkeypatch.setattr(tokens, "MOST_READ", 20)
     monkeypatch.setattr(find, "_PART", 50)
     names = {one.id for one in queue.submit_many([[b"x"]] * 200, limit=1)}
     assert not queue.list_requests(limit=5).is_sorted

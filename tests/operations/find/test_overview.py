@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import settings
-from fairlane.operations import backlog, queues
+from fairlane.operations import queues, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
 from tests.support.operations.stepping import drive
@@ -93,7 +93,7 @@ def test_urgent_requests_come_first_however_many_others_there_are(
     read: int, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     """The lanes lead to those that wait, also if only few of all requests are read."""
-    monkeypatch.setattr(backlog, "MOST_READ", read)
+    monkeypatch.setattr(tokens, "MOST_READ", read)
     queue.submit_many([[b"x"]] * 60, priority=7, limit=1)
     urgent = queue.submit_many([[b"x"]] * 5, priority=0, limit=1)
     status = queue.driver.run(queues.queue_status("req", max_requests=10))

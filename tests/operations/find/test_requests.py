@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations import backlog, find
+from fairlane.operations import find, tokens
 from fairlane.operations.find import filter_of, write_cursor
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
@@ -161,7 +161,7 @@ def test_a_large_queue_is_listed_whole_after_its_most_urgent_requests(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     """With more unfinished requests than a page reads, each of them is in some later part."""
-    monkeypatch.setattr(backlog, "MOST_READ", 20)
+    monkeypatch.setattr(tokens, "MOST_READ", 20)
     monkeypatch.setattr(find, "_PART", 50)
     bulk = {one.id for one in queue.submit_many([[b"x"]] * 200, priority=7, limit=1)}
     urgent = {one.id for one in queue.submit_many([[b"x"]] * 5, priority=0, limit=1)}
@@ -175,7 +175,7 @@ def test_a_large_queue_is_listed_whole_after_its_most_urgent_requests(
 
 def test_a_page_reads_a_bounded_part_of_the_log(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     """So a filter that matches little gives an empty page and a cursor, not a long search."""
-    monkeypatch.setattr(backlog, "MOST_READ", 10)
+    monkeypatch.setattr(tokens, "MOST_READ", 10)
     monkeypatch.setattr(find, "_PART", 10)
     for number in range(15):
         queue.submit_request([b"x"], id=f"r{number:02}")
@@ -186,7 +186,7 @@ def test_a_page_reads_a_bounded_part_of_the_log(queue: Queue, monkeypatch: pytes
 def test_unfinished_requests_and_endings_share_the_bound_of_a_page(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(backlog, "MOST_READ", 10)
+    monkeypatch.setattr(tokens, "MOST_READ", 10)
     monkeypatch.setattr(find, "_PART", 4)
     for number in range(9):
         queue.submit_request([b"x"], id=f"ended-{number}")

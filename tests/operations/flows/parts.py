@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.operations import change
-from fairlane.operations.flow_runs import flow_progress, flow_state
-from fairlane.operations.flows import submit_flow
+from fairlane.operations.flows import flow_progress, flow_state, submit_flow
 from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from tests.support.operations.lost_replies import settle, slice_of_a_token, take

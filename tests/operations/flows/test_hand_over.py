@@ -13,8 +13,7 @@ from fairlane.operations import hand_over as hand_overs
 from fairlane.operations import request_checks, workers
 from fairlane.operations.completion import parse_results
 from fairlane.operations.doctor import Walk
-from fairlane.operations.flow_runs import flow_state
-from fairlane.operations.flows import Flow, submit_flow
+from fairlane.operations.flows import Flow, flow_state, submit_flow
 from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command

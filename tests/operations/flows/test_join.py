@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.operations import change, requeue
+from fairlane.operations import change, dead_letters
 from fairlane.operations import hand_over as pages
-from fairlane.operations.flow_runs import flow_state
-from fairlane.operations.flows import Child, Flow
+from fairlane.operations.flows import Child, Flow, flow_state
 from fairlane.operations.hand_over import hand_over
 from fairlane.protocol import keys
 from tests.operations.flows.parts import (
@@ -120,7 +119,7 @@ def test_a_dead_child_that_ran_again_is_not_joined_a_second_time(plain: Any):
     work_some(plain, SECOND, verdict="dead", most=1)
     work_some(plain, THIRD)
     plain.run(hand_over(FOURTH))
-    plain.run(requeue.requeue_dead(SECOND))
+    plain.run(dead_letters.requeue_dead(SECOND))
     work_off(plain)
     assert counts(plain)[1] == ("a", "done", 3, 3, 0)
     assert counts(plain)[3] == ("end", "done", 3, 3, 0)

@@ -9,10 +9,9 @@ import pytest
 from fairlane.common.rate import Shared, rate_of
 from fairlane.errors import InvalidArgument
 from fairlane.operations import rates
-from fairlane.operations.follow_up import follow_up
 from fairlane.operations.lease import acquire
 from fairlane.operations.submit import submit
-from fairlane.operations.tokens import parse
+from fairlane.operations.tokens import follow_up, parse
 from fairlane.options import Policy, policy_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch

@@ -9,7 +9,7 @@ from tests.cli.program import hold
 from tests.support.processes.takers import HOUR, take_again, take_one
 
 if TYPE_CHECKING:
-    from fairlane.operations.receipt import Receipt
+    from fairlane.operations.take import Receipt
     from fairlane.queue import Queue
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import InvalidArgument, NotDurable, ReceiptExpired
-from fairlane.operations.receipt import new_proof
+from fairlane.operations.take import new_proof
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.both_faces import both_faces

@@ -12,8 +12,7 @@ import pytest
 from fairlane import Change, settings
 from fairlane.errors import InvalidArgument, QueueFull
 from fairlane.operations import admission, schedules
-from fairlane.operations.fire import Fired, fire, owed, plan
-from fairlane.operations.schedules import define, request_id
+from fairlane.operations.schedules import Fired, define, fire, owed, plan, request_id
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.steps import Batch, Call, SingleServer, forward
 from fairlane.queue import Queue

@@ -17,8 +17,15 @@ from fairlane import (
     content_id,
 )
 from fairlane.operations.admission import Admission
-from fairlane.operations.create import Intent, create_alone, enqueue_calls, submit_call
-from fairlane.operations.new_request import Created, Digest, NewRequest
+from fairlane.operations.create import (
+    Created,
+    Digest,
+    Intent,
+    NewRequest,
+    create_alone,
+    enqueue_calls,
+    submit_call,
+)
 from fairlane.operations.submit import submit
 from fairlane.options import Policy
 from fairlane.protocol import keys

@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.common.chunking import chunks
 from fairlane.errors import InvalidArgument, RedisFull, RequestEnded, RequestExists, RequestLost
-from fairlane.operations.new_request import Digest
+from fairlane.operations.create import Digest
 from fairlane.operations.submit import submit
 from fairlane.operations.tokens import drop_active
 from fairlane.options import Policy

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.operations.new_request import policy_text
+from fairlane.operations.create import policy_text
 from fairlane.options import Policy
 from tests.support.scripts.requests import (
     HOUR,

@@ -12,7 +12,9 @@ from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import (
     FOLDERS,
     Dialect,
+    Kinds,
     Library,
+    Reply,
     Script,
     as_sent,
     expand,
@@ -21,7 +23,6 @@ from fairlane.protocol.lua import (
     with_constants,
     with_functions_in_place,
 )
-from fairlane.protocol.replies import Kinds, Reply
 from tests.support.run.for_each import for_each
 from tests.support.scripts import generate
 from tests.support.scripts.requests import HOUR, Lane, reply_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.cli.main import run
+from fairlane.cli.program import run
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys

@@ -17,10 +17,8 @@ pytest.importorskip("pyspark")
 from fairlane.errors import InvalidArgument
 from fairlane.spark import report
 from fairlane.spark.archive import write_mark
-from fairlane.spark.report.inversions import find_inversions
 from fairlane.spark.report.numbers import duration, number, share
-from fairlane.spark.report.summary import rates
-from fairlane.spark.report.tables import Models
+from fairlane.spark.report.tables import Models, find_inversions, rates
 from tests.spark.report.history import T0, Asked, History, example
 
 if TYPE_CHECKING:

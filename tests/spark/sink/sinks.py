@@ -12,8 +12,7 @@ from pyspark import TaskContext
 
 from fairlane.protocol import keys
 from fairlane.spark.commit import commit
-from fairlane.spark.data_source import FairlaneSource
-from fairlane.spark.options import SparkOptions
+from fairlane.spark.data_source import FairlaneSource, SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import (
     LiveWriter,

@@ -13,9 +13,8 @@ from pyspark.sql.types import StructType
 
 from fairlane.errors import RequestEnded
 from fairlane.queue import Queue
-from fairlane.spark.commit import pack
-from fairlane.spark.direct_append import add, append_unique, begin_live
-from fairlane.spark.options import SparkOptions
+from fairlane.spark.commit import add, append_unique, begin_live, pack
+from fairlane.spark.data_source import SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import Added, LiveMessage, LiveStreamWriter, LiveWriter
 from tests.spark.sink.sinks import COUNT, bodies_in, numbers, rows, write

@@ -24,8 +24,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from fairlane.spark.data_source import FairlaneSource
-from fairlane.spark.options import SparkOptions
+from fairlane.spark.data_source import FairlaneSource, SparkOptions
 from fairlane.spark.sink import stream_writer_of, writer_of
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import LiveWriter, StagedStreamWriter, StagedWriter

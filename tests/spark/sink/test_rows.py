@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import VariantType, VariantVal
 
 from fairlane.spark.commit import pack
-from fairlane.spark.options import SparkOptions
+from fairlane.spark.data_source import SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, plan_of
 from fairlane.spark.sink.rows import Reader, pieces
 

@@ -72,7 +72,7 @@ class Writes:
 
 
 def shared_by(driver: AsyncDriver) -> Any:
-    lines = driver.servers._one
+    lines = driver.servers.only
     assert lines is not None
     return lines.shared
 

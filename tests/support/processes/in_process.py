@@ -17,7 +17,7 @@ from unittest import mock
 
 from fairlane import settings
 from fairlane.cli import output
-from fairlane.cli.main import run as invoke
+from fairlane.cli.program import run as invoke
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

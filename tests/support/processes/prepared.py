@@ -138,7 +138,7 @@ def _import_all() -> None:
     for folder in IMPORTED:
         package = importlib.import_module(f"fairlane.{folder}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if found.name != "fairlane.cli.main":  # would hide the function of this name
+            if found.name != "fairlane.cli.program":  # would hide the function of this name
                 importlib.import_module(found.name)
     for name in LAZY:
         importlib.import_module(name)

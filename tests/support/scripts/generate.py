@@ -13,15 +13,15 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlane.protocol import lua, replies
-from fairlane.protocol.replies import is_plain
+from fairlane.protocol import lua
+from fairlane.protocol.lua import is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.protocol.lua import Script
 
-FILE = Path(replies.__file__).with_name("scripts.py")
+FILE = Path(lua.__file__).with_name("scripts.py")
 WIDTH = 88
 HEAD = '''"""Each script as a function with typed arguments, and its reply as a class.
 
@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlane.protocol.lua import library
-from fairlane.protocol.replies import Reply
+from fairlane.protocol.lua import Reply
 from fairlane.protocol.steps import Arg, Call
 
 if TYPE_CHECKING:

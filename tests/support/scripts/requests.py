@@ -11,7 +11,7 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.model import Verdict, result_head
 from fairlane.operations import lease, tokens
-from fairlane.operations.follow_up import follow_up
+from fairlane.operations.tokens import follow_up
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.lua import Dialect, Library, library
 from fairlane.protocol.request_hash import PACKED, unpacked
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync import SyncDriver
     from fairlane.model import Slice, Token
-    from fairlane.protocol.lua import Script
-    from fairlane.protocol.replies import Reply
+    from fairlane.protocol.lua import Reply, Script
     from fairlane.protocol.steps import Call, Operation, R, Step
 
 T0 = 1_700_000_000_000

@@ -25,7 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fairlane.embedded import ServerBinary, find_server
-from fairlane.embedded.find_server import bundled_folders, fit_servers, identify
+from fairlane.embedded.server import bundled_folders, fit_servers, identify
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 
 from fairlane.cli.commands.serve import NEEDS, command
 from fairlane.errors import AccessTokenNotFound, InvalidArgument
+from fairlane.web.access import SCOPES, TokenFile, all_scopes
 from fairlane.web.app import ENDPOINTS
-from fairlane.web.tokens import SCOPES, TokenFile, all_scopes
 from tests.cli.program import END_S
 from tests.support.run.for_each import for_each
 from tests.web.calls import listening, next_event
@@ -278,7 +278,7 @@ def test_the_hashes_are_compared_in_constant_time(file: TokenFile, monkeypatch: 
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr("fairlane.web.tokens.hmac.compare_digest", compare)
+    monkeypatch.setattr("fairlane.web.access.hmac.compare_digest", compare)
     found = file.find(texts[2])
     assert found is not None
     assert found.name == "t2"

@@ -13,10 +13,10 @@ import pytest
 import redis
 
 from fairlane.queue import Queue
-from fairlane.web import site as module
+from fairlane.web import app as module
+from fairlane.web.answers import Refusal
 from fairlane.web.bulk import MOST_IDS
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import MOST_ITEMS
+from fairlane.web.route import MOST_ITEMS
 from tests.cli.program import Program
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until

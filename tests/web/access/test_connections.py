@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
 from fairlane.web import server as connections
-from fairlane.web.problem import SAFE_HEADERS
+from fairlane.web.answers import SAFE_HEADERS
 from fairlane.web.server import Connection, Door
 from tests.support.run.for_each import for_each
 

@@ -17,8 +17,8 @@ from fairlane.operations.schedules import request_id
 from fairlane.operations.webhooks import add_webhook
 from fairlane.options_table import BY_NAME
 from fairlane.web import trail
+from fairlane.web.access import SCOPES, all_scopes
 from fairlane.web.app import DESCRIBED
-from fairlane.web.tokens import SCOPES, all_scopes
 from fairlane.web.trail import Tally
 from tests.cli.program import END_S
 from tests.web.serving import Serving

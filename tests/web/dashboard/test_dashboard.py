@@ -14,10 +14,9 @@ from starlette.routing import Mount
 
 from fairlane.errors import RedisUnreachable
 from fairlane.web import access
-from fairlane.web.app import DESCRIBED, make_app
+from fairlane.web.access import TokenFile
+from fairlane.web.app import DESCRIBED, Site, make_app
 from fairlane.web.dashboard.files import FOLDER, files
-from fairlane.web.site import Site
-from fairlane.web.tokens import TokenFile
 from tests.web.calls import listening, next_event
 from tests.web.serving import Serving
 

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from fairlane.errors import InvalidArgument
 from fairlane.web import asgi
-from fairlane.web.tokens import TokenFile
+from fairlane.web.access import TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.operations.flow_runs import flow_progress, flow_state
-from fairlane.operations.flows import Flow, submit_flow
+from fairlane.operations.flows import Flow, flow_progress, flow_state, submit_flow
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.processes.workers import check_settled_once

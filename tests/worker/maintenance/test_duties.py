@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, QueueFull, RedisUnreachable
-from fairlane.operations.fire import Fired
+from fairlane.operations.schedules import Fired
 from fairlane.operations.workers import Late
 from fairlane.worker.board import LeaseBoard
 from fairlane.worker.leader import NEVER, Beat, Maintenance

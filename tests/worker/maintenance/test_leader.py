@@ -20,8 +20,8 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command
 from fairlane.queue import Queue
 from fairlane.worker.board import LeaseBoard
+from fairlane.worker.health_port import whereabouts
 from fairlane.worker.heartbeat import Heartbeat
-from fairlane.worker.host_identity import whereabouts
 from fairlane.worker.leader import refuses
 from fairlane.worker.lease_keeper import LeaseKeeper
 from tests.support.operations.upkeep import ACTIVE, WORKERS, server_ms, watch

@@ -8,13 +8,7 @@ import pytest
 
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
-from fairlane.protocol.steps import (
-    Batch,
-    Confirm,
-    Confirmed,
-    Popped,
-    SingleServer,
-)
+from fairlane.protocol.steps import Batch, Confirm, Confirmed, Popped, SingleServer
 from tests.support.processes.worker_units import (
     LANE,
     MORE,

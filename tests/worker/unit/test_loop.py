@@ -10,11 +10,7 @@ from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Verdict
 from fairlane.protocol import keys
-from fairlane.protocol.steps import (
-    Call,
-    Pause,
-    Popped,
-)
+from fairlane.protocol.steps import Call, Pause, Popped
 from fairlane.worker.board import COUNTS, LeaseRecord
 from fairlane.worker.calls import Outcome
 from fairlane.worker.settle import serve

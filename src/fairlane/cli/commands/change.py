@@ -3,19 +3,293 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, cast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from fairlane.cli.options import open_request
-from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.request_options import OF_CHANGE, read_options, request_options
-from fairlane.cli.selection import CODES, Wish, change_many, control_options
-from fairlane.errors import InvalidArgument
+from fairlane.cli.options import (
+    OF_CHANGE,
+    any_or_home_option,
+    json_option,
+    open_queue,
+    open_request,
+    read_options,
+    redis_option,
+    request_options,
+    time_ms,
+)
+from fairlane.cli.output import note, note_unknown, write_json, write_line
+from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.model import ENDED, RUNNING, STATE_GROUPS, RequestFilters
 
 if TYPE_CHECKING:
     from fairlane import Change
+    from fairlane.operations.change import Selection
     from fairlane.option_types import ChangeOptions
+    from fairlane.queue import Queue
+    from fairlane.records import ChangeReport
+
+
+# ------------------------------------------------------------------ filters
+# The filters of `fairlane list`, which the commands that change many requests share.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+STATES = (*STATE_GROUPS, *RUNNING, *ENDED)
+_RANGE = re.compile(r"(\d{1,3})(?:\.\.(\d{1,3}))?")
+
+
+def filter_options(priority: str = "--priority") -> Callable[[F], F]:
+    """`--state`, `--priority` (or another name for it), `--older`, `--newer`, `--id` and so on."""
+    options = (
+        click.option(
+            "--state", "states", type=click.Choice(STATES), multiple=True, metavar="STATE",
+            help=f"Only requests in this state; may be repeated: {', '.join(STATES)}.",
+        ),
+        click.option(
+            priority, "priorities", multiple=True, metavar="N..M", callback=_priorities,
+            help="Only requests of this priority, 0 to 99, or of a range such as 5..9; "
+            "may be repeated.",
+        ),
+        click.option("--older", metavar="TIME",
+                     help="Only requests submitted at least so long ago: 10m."),
+        click.option("--newer", metavar="TIME",
+                     help="Only requests submitted less than so long ago: 1h."),
+        click.option("--id", "id_prefix", metavar="PREFIX", default="",
+                     help="Only ids that begin so."),
+        click.option("--tag", "tags", multiple=True, metavar="TAG",
+                     help="Only requests with this tag; if repeated, with all of them."),
+        click.option("--tenant", "tenants", multiple=True, metavar="NAME",
+                     help="Only requests of this tenant; may be repeated."),
+    )  # fmt: skip
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def filters_of(given: dict[str, Any]) -> RequestFilters:
+    """Takes the filters out of a command's options. Raises InvalidArgument."""
+    older, newer = given.pop("older"), given.pop("newer")
+    names = ("states", "priorities", "id_prefix", "tags", "tenants")
+    filters: RequestFilters = {name: given.pop(name) for name in names}  # type: ignore[assignment]
+    if older is not None:
+        filters["older_s"] = time_ms("--older", older, "0s", "366d") / 1000
+    if newer is not None:
+        filters["newer_s"] = time_ms("--newer", newer, "1ms", "366d") / 1000
+    return filters
+
+
+def _priorities(
+    _: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[int, ...]:
+    from fairlane.protocol.keys import LANES
+
+    found = list[int]()
+    for text in texts:
+        match = _RANGE.fullmatch(text)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < LANES:
+            raise InvalidArgument(
+                f"{option.opts[0]} {text} is not valid: a number from 0 to 99, or a range such as "
+                "5..9, is expected"
+            )
+        found += range(first, last + 1)
+    return tuple(found)
+
+
+NOTHING, NOT_CONFIRMED, FAILED = 3, 2, 1  # exit codes
+_SHOWN = 3  # ids in a sentence
+_SHOWN_FAILED = 10
+_LISTED = 1_000  # ids in JSON
+CODES = (
+    "Several IDs are changed immediately. With filters, or --all, the command counts the requests, "
+    "and changes them only with --yes. Exit code 1: some could not be changed; 2: --yes is "
+    "missing, and nothing was changed; 3: there is no such request."
+)
+
+
+def control_options(priority: str = "--priority", *, everything: bool = True) -> Callable[[F], F]:
+    """Returns the arguments and options of a command that changes one request or many."""
+    all_option = click.option(
+        "--all", "everything", is_flag=True, help="All requests of the queue."
+    )
+    yes = click.option("--yes", is_flag=True, help="Do it; without it they are only counted.")
+
+    def decorate(function: F) -> F:
+        function = any_or_home_option(json_option(redis_option(yes(function))))
+        function = filter_options(priority)(all_option(function) if everything else function)
+        return click.argument("ids", nargs=-1, metavar="[ID]...")(function)
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The requests that a person chose, and the other values of control_options."""
+
+    redis: str | None
+    queue: str | None
+    as_json: bool
+    ids: tuple[str, ...]
+    everything: bool
+    yes: bool
+    filters: RequestFilters
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ids: tuple[str, ...],
+        everything: bool = False,
+        has_default: bool = False,
+        **given: Any,
+    ) -> Wish:
+        """Returns the wish. Raises UsageError unless it chooses requests in one way.
+
+        With `has_default` the command is for all requests if there is no choice.
+        """
+        from fairlane.operations.find import RequestFilter, filter_of
+
+        filters = filters_of(given)
+        is_filtered = filter_of(**filters) != RequestFilter()
+        everything = everything or (has_default and not ids and not is_filtered)
+        ways = bool(ids) + is_filtered + everything
+        if ways != 1:
+            what = "two ways of choice" if ways else "no request is chosen"
+            raise click.UsageError(
+                f"{what}: give IDs, or filters such as --state running, or --all for all requests"
+            )
+        return cls(ids=ids, everything=everything, filters=filters, **given)
+
+    @property
+    def only(self) -> str | None:
+        """Returns the id if the wish names one request."""
+        return self.ids[0] if len(set(self.ids)) == 1 else None
+
+
+def change_many(change: Change, wish: Wish) -> int:
+    """Counts the requests, changes them if that is confirmed, and returns the exit code."""
+    with open_queue(wish.redis, None if wish.ids else wish.queue) as opened:
+        selected = _select(opened, change, wish)
+        if not selected:
+            return _report_nothing(opened, change, wish)
+        if not wish.ids and not wish.yes:
+            return _report_count(selected, wish)
+        report = _change(opened, selected)
+    if wish.as_json:
+        write_json(_fields(selected) | _outcome(report))
+    else:
+        write_line(_sentence(selected, report))
+    for name, error in list(report.failed.items())[:_SHOWN_FAILED]:
+        note(f"{name}: {error}" if name not in str(error) else str(error))
+    if len(report.failed) > _SHOWN_FAILED:
+        note(f"{len(report.failed) - _SHOWN_FAILED:,} more failed: --json names them")
+    return FAILED if report.failed else 0
+
+
+def _select(queue: Queue, change: Change, wish: Wish) -> Selection:
+    if wish.everything:
+        return queue.select(change, everything=True)
+    if not wish.ids:
+        return queue.select(change, **wish.filters)
+    selected = queue.select(change, wish.ids)
+    for one in selected.requests:
+        if wish.queue not in {None, one.queue}:
+            raise RequestNotFound(
+                f"request {one.id} is in queue {one.queue}, not in queue {wish.queue}: "
+                f"give --queue {one.queue}, or leave it out"
+            )
+    return selected
+
+
+def _change(queue: Queue, selected: Selection) -> ChangeReport:
+    """Changes the requests; after Ctrl-C or an error it reports how far that came."""
+    from fairlane.records import ChangeReport
+
+    report = ChangeReport()
+    try:
+        return queue.change(selected, report)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted: {_how_far(selected, report)}") from None
+    except Exception:
+        note(_how_far(selected, report))
+        raise
+
+
+def _how_far(selected: Selection, report: ChangeReport) -> str:
+    verb = selected.change.verb
+    return (
+        f"{report.changed:,} of {_requests(len(selected))} {_were(report.changed)} {verb}, and up "
+        "to 100 more may be; the same command changes the rest"
+    )
+
+
+def _report_nothing(queue: Queue, change: Change, wish: Wish) -> int:
+    if wish.as_json:
+        write_json({"change": change.word, "matched": 0, "ids": []})
+    note(f"no request of queue {queue.name} matches: nothing is {change.verb}")
+    note_unknown(queue)
+    return NOTHING
+
+
+def _report_count(selected: Selection, wish: Wish) -> int:
+    if wish.as_json:
+        write_json(_fields(selected))
+    ids = selected.ids
+    more = f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else ""
+    dead = f" with {selected.dead:,} dead sub-requests" if selected.dead else ""
+    note(
+        f"{_requests(len(ids))}{dead} would be {selected.change.verb}: "
+        f"{', '.join(ids[:_SHOWN])}{more}; give --yes to do it"
+    )
+    return NOT_CONFIRMED
+
+
+def _sentence(selected: Selection, report: ChangeReport) -> str:
+    parts = []
+    if report.changed or not (report.ended or report.failed):
+        dead = f" ({report.dead:,} dead sub-requests)" if report.dead else ""
+        parts.append(f"{_requests(report.changed)} {selected.change.verb}{dead}")
+    if report.ended:
+        parts.append(f"{_requests(report.ended)} had ended meanwhile")
+    if report.failed:
+        parts.append(f"{_requests(len(report.failed))} could not be {selected.change.verb}")
+    return "; ".join(parts)
+
+
+def _fields(selected: Selection) -> dict[str, Any]:
+    return {
+        "change": selected.change.word,
+        "matched": len(selected),
+        "ids": selected.ids[:_LISTED],
+        **({"dead": selected.dead} if selected.dead else {}),
+    }
+
+
+def _outcome(report: ChangeReport) -> dict[str, Any]:
+    return {
+        "changed": report.changed,
+        "ended": report.ended,
+        "failed": {name: str(error) for name, error in report.failed.items()},
+        **({"dead": report.dead} if report.dead else {}),
+    }
+
+
+def _requests(count: int) -> str:
+    from fairlane.common.text import plural
+
+    return plural(count, "request")
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 # ------------------------------------------------------------------ pause and resume

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from fairlane.cli.output import stdout
+from fairlane.cli.program import completion_variable
 
 PROGRAMS = ("fairlane", "rq-submit", "rq-worker")
 
@@ -27,21 +26,6 @@ def command(shell: str) -> int:
     if kind is None:
         raise click.UsageError(f"this version of click does not support {shell}")
     for program in PROGRAMS:
-        text = kind(command, {}, program, _variable(program)).source()
+        text = kind(command, {}, program, completion_variable(program)).source()
         stdout().write(f"{text}\n".encode())
     return 0
-
-
-def complete(command: click.Command, program: str) -> bool:
-    """Prints completions and returns True if a variable of the environment asks for them."""
-    asked = os.environ.get(_variable(program))
-    if not asked:
-        return False
-    from click.shell_completion import shell_complete
-
-    shell_complete(command, {}, program, _variable(program), asked)
-    return True
-
-
-def _variable(program: str) -> str:
-    return f"_{program}_COMPLETE".replace("-", "_").upper()

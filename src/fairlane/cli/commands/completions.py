@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlane import settings
-from fairlane.cli.durations import ago
 from fairlane.cli.options import json_option, limit_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import note, write_json, write_styled
-from fairlane.cli.tables import coloured, note_unknown
+from fairlane.cli.output import ago, coloured, note, note_unknown, write_json, write_styled
 from fairlane.common.text import of_queue, printable
 from fairlane.errors import InvalidArgument, RedisUnreachable
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlane.cli.commands.change import Wish, change_many, control_options
 from fairlane.cli.exit_status import dead_of, gone_words
 from fairlane.cli.options import (
     any_or_home_option,
@@ -15,10 +16,17 @@ from fairlane.cli.options import (
     open_request,
     redis_option,
 )
-from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import CommandGroup
-from fairlane.cli.selection import Wish, change_many, control_options
-from fairlane.cli.tables import group_fields, group_lines, note_unknown, short
+from fairlane.cli.output import (
+    group_fields,
+    group_lines,
+    note,
+    note_unknown,
+    short,
+    write_json,
+    write_line,
+    write_styled,
+)
+from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -118,7 +126,7 @@ def requeue(
 
 
 def _requeue(wish: Wish, request_id: str, choice: DeadChoice) -> int:
-    from fairlane.operations.requeue import requeue_dead
+    from fairlane.operations.dead_letters import requeue_dead
 
     with open_request(wish.redis, wish.queue, request_id) as request:
         earlier = request.progress().requeued_as

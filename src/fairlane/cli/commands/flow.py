@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.options import (
-    json_option,
-    limit_option,
-    open_queue,
-    queue_option,
-    redis_option,
+from fairlane.cli.options import json_option, limit_option, open_queue, queue_option, redis_option
+from fairlane.cli.output import (
+    REQUESTS,
+    State,
+    note,
+    note_unknown,
+    request_cells,
+    table,
+    write_json,
+    write_line,
+    write_styled,
 )
-from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import CommandGroup
-from fairlane.cli.tables import REQUESTS, State, note_unknown, request_cells, table
+from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.operations.shared import read_shared
 
 if TYPE_CHECKING:
-    from fairlane.cli.tables import Cell
+    from fairlane.cli.output import Cell
     from fairlane.records import FlowProgress, StepProgress
 
 _HEAD = ("RUN", "FLOW", "STATE", "STEPS", "DONE", "DEAD")
@@ -101,7 +104,7 @@ def show(
 
 
 def _write_picture(file: str, found: FlowProgress) -> None:
-    from fairlane.cli.results import open_results
+    from fairlane.cli.commands.results import open_results
     from fairlane.flow_svg import svg
 
     with open_results(file, "--svg") as out:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlane.cli.commands.change import filter_options, filters_of
 from fairlane.cli.options import (
     after_option,
     json_option,
@@ -14,9 +15,17 @@ from fairlane.cli.options import (
     queue_option,
     redis_option,
 )
-from fairlane.cli.output import note, write_json, write_styled
-from fairlane.cli.selection import filter_options, filters_of
-from fairlane.cli.tables import AGES, REQUESTS, age_cells, note_unknown, request_cells, table
+from fairlane.cli.output import (
+    AGES,
+    REQUESTS,
+    age_cells,
+    note,
+    note_unknown,
+    request_cells,
+    table,
+    write_json,
+    write_styled,
+)
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue

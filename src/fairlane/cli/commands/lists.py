@@ -107,8 +107,7 @@ def fanout(
 
 def _print_lengths(url: str, options: FanoutOptions) -> int:
     """Prints how many messages wait in each list, and the services of the namespace."""
-    from fairlane.cli.durations import ago
-    from fairlane.cli.output import write_line
+    from fairlane.cli.output import ago, write_line
     from fairlane.lists.fanout import state_of as state_of_fanout
 
     state = state_of_fanout(url, options)
@@ -237,8 +236,8 @@ def balance(*, file: str, outs: tuple[str, ...], as_json: bool, redis: str | Non
     Prints how many lines each list got. `fairlane fanout --to shortest` does the same for
     the messages of a list, for ever.
     """
+    from fairlane.cli.commands.submit import open_source
     from fairlane.cli.driver import CommandDriver
-    from fairlane.cli.input_lines import open_source
     from fairlane.cli.output import write_json, write_line
     from fairlane.lists.balancer import Balancer
 

@@ -6,16 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.options import (
-    json_option,
-    open_queue,
-    queue_option,
-    redis_option,
-    time_ms,
-)
-from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.registry import CommandGroup
-from fairlane.cli.tables import note_unknown
+from fairlane.cli.options import json_option, open_queue, queue_option, redis_option, time_ms
+from fairlane.cli.output import note, note_unknown, write_json, write_line
+from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlane.cli.options import after_option, json_option, open_queue, redis_option
-from fairlane.cli.output import note, write_json, write_styled
-from fairlane.cli.tables import table
+from fairlane.cli.output import note, table, write_json, write_styled
 
 if TYPE_CHECKING:
     from fairlane.records import QueueSummary

@@ -1,9 +1,17 @@
-"""`fairlane results`: prints or writes a request's results, also while it still runs."""
+"""Writes results: plain lines or NDJSON, to stdout or to a file."""
 
 from __future__ import annotations
 
+import base64
+import os
+import stat
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
 import click
 
+from fairlane.cli.exit_status import counts_of
 from fairlane.cli.options import (
     FILE,
     home_option,
@@ -13,6 +21,200 @@ from fairlane.cli.options import (
     timeout_option,
     timeout_s,
 )
+from fairlane.cli.output import note, stdout
+from fairlane.common.text import as_json
+from fairlane.errors import FairlaneError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairlane.cli.progress import StallNotice
+    from fairlane.records import Progress, Result
+    from fairlane.request import Request
+
+
+# ------------------------------------------------------------------ atomic file
+# The file of `--out` or `--svg`: it appears complete, or not at all.
+#
+# It is written as a hidden file beside the final one, and renamed at the end. So no reader takes
+# an incomplete file for a complete one. The hidden name is unique, so two commands with the same
+# --out share nothing.
+
+
+BUFFER = 1 << 18
+MOST_LINKS = 40
+NAME_KEPT = 50  # characters of the final name in the hidden one: a name has at most 255 bytes
+NEW_MODE = 0o666  # less the umask
+
+
+@contextmanager
+def open_results(name: str | None, option: str = "--out") -> Iterator[BinaryIO | None]:
+    """Yields a file that is renamed to `name` at the end, unless an error occurs; None for no name.
+
+    Raises InvalidArgument immediately if it cannot be written.
+    """
+    if name is None:
+        yield None
+        return
+    try:
+        target, before = _find(name)
+        part, stream = _open_beside(target, before)
+    except InvalidArgument:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidArgument(f"{option} {name} cannot be written: {reason.lower()}") from None
+    try:
+        with stream:
+            yield stream
+        part.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _find(name: str) -> tuple[Path, os.stat_result | None]:
+    """Returns the file that `name` leads to, and its stat result.
+
+    Raises InvalidArgument, OSError, ValueError.
+    """
+    target = Path(os.path.realpath(name))
+    try:
+        facts = target.stat()
+    except FileNotFoundError:
+        facts = None
+    if facts is not None and stat.S_ISDIR(facts.st_mode):
+        raise IsADirectoryError(0, "it is a directory")
+    if _names_a_stream(Path(name)) or (facts is not None and not stat.S_ISREG(facts.st_mode)):
+        raise InvalidArgument(
+            f"--out {name} is not a regular file: fairlane results ID prints the results "
+            "to standard output"
+        )
+    if facts is not None and not (facts.st_mode & 0o222 and os.access(target, os.W_OK)):
+        raise PermissionError(0, "it is read-only")
+    return target, facts
+
+
+def _names_a_stream(path: Path) -> bool:
+    """Returns True for /dev/stdout, /dev/fd/3, /proc/self/fd/1 and links to them.
+
+    They may lead to a regular file: the one that standard output goes to.
+    """
+    for _ in range(MOST_LINKS):
+        folder = Path(os.path.realpath(path.parent))
+        if folder == Path("/dev") or any(
+            folder.is_relative_to(place) for place in ("/dev/fd", "/proc")
+        ):
+            return True
+        path = folder / path.name
+        if not path.is_symlink():
+            return False
+        path = folder / path.readlink()
+    return False
+
+
+def _open_beside(target: Path, before: os.stat_result | None) -> tuple[Path, BinaryIO]:
+    """Creates a file in the folder of `target`, with the owner and permissions of `before`."""
+    from secrets import token_hex
+
+    part = target.with_name(f".{target.name[:NAME_KEPT]}.{token_hex(6)}")
+    mode = NEW_MODE if before is None else stat.S_IRUSR | stat.S_IWUSR
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    if before is not None:
+        with suppress(OSError):  # only root may give a file away
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+        os.fchmod(descriptor, before.st_mode & 0o777)
+    return part, os.fdopen(descriptor, "wb", buffering=BUFFER)
+
+
+NDJSON = ".ndjson"
+
+
+def write_results(
+    request: Request, out: BinaryIO | None, *, order: str = "input", ndjson: bool,
+    timeout: float | None = None, notice: StallNotice | None = None,
+) -> Progress:  # fmt: skip
+    """Writes every result as it comes; ends with the request and returns its counts.
+
+    In input order a sub-request without a result gets its line, too: line N is input N. Raises
+    FairlaneError for a result with a newline in plain lines, and WaitTimeout.
+    """
+    target = stdout() if out is None else out
+    encode: Callable[[Result], bytes] = as_ndjson if ndjson else as_line
+
+    def before_read() -> None:
+        if out is None:  # the reader of stdout gets all lines before the next read blocks
+            target.flush()
+        if notice is not None:
+            request.queue.driver.run(notice.look())
+
+    missing, following = 0, 0
+    for result in request.results(order, timeout=timeout, before_read=before_read):
+        if notice is not None:
+            notice.put_off()
+        if order == "input":
+            if result.index > following:
+                missing += _fill(target, request, range(following, result.index), ndjson=ndjson)
+            following = result.index + 1
+        target.write(encode(result))
+    progress = counts_of(request)
+    if order == "input":
+        missing += _fill(target, request, range(following, progress.total), ndjson=ndjson)
+    target.flush()
+    _note_empty_lines(progress, missing, is_aligned=order == "input" and not ndjson)
+    return progress
+
+
+def _fill(target: BinaryIO, request: Request, indexes: range, *, ndjson: bool) -> int:
+    """Writes lines for cancelled sub-requests, which have no result; returns how many."""
+    if indexes and ndjson:
+        reason = counts_of(request).reason or None
+        for index in indexes:
+            row: dict[str, Any] = {"index": index, "status": "cancelled", "attempt": 0}
+            row |= {"result": None, "error": reason}
+            target.write(as_json(row).encode() + b"\n")
+    elif indexes:
+        target.writelines(b"\n" for _ in indexes)
+    return len(indexes)
+
+
+def _note_empty_lines(progress: Progress, missing: int, *, is_aligned: bool) -> None:
+    if is_aligned and (missing or progress.dead):
+        note(
+            f"the lines of {progress.dead:,} dead and {missing:,} cancelled sub-requests "
+            "are empty, so that line N is the result of input N"
+        )
+
+
+def as_line(result: Result) -> bytes:
+    """Returns a result as one plain line; an empty one for a dead sub-request."""
+    body = result.body or b""
+    if b"\n" in body:
+        raise FairlaneError(
+            f"result {result.index} contains a newline, which plain lines cannot hold: the results "
+            f"stay in Redis, ask with --json or --out NAME{NDJSON}"
+        )
+    return body + b"\n"
+
+
+def as_ndjson(result: Result) -> bytes:
+    """Returns a result as a line of JSON; a body that is not UTF-8 as `result_base64`."""
+    row: dict[str, Any] = {
+        "index": result.index,
+        "status": result.status,
+        "attempt": result.attempt,
+    }
+    try:
+        row["result"] = None if result.body is None else result.body.decode()
+    except UnicodeDecodeError:
+        row["result_base64"] = base64.b64encode(result.body or b"").decode()
+    row["error"] = result.error
+    return as_json(row).encode() + b"\n"
+
+
+# ------------------------------------------------------------------ results
+# `fairlane results`: prints or writes a request's results, also while it still runs.
 
 
 @click.command("results", short_help="Print or write the results of a request until it has ended.")
@@ -39,10 +241,9 @@ def command(
     as_json: bool,
 ) -> int:
     """Print the results of the request ID, one a line, until it has ended."""
+    from fairlane.cli.commands.submit import end_like_interrupt
     from fairlane.cli.exit_status import dead_of, judge, naming_what_goes_on
-    from fairlane.cli.results import NDJSON, open_results, write_results
-    from fairlane.cli.stall_notice import StallNotice
-    from fairlane.cli.submission import end_like_interrupt
+    from fairlane.cli.progress import StallNotice
 
     limit = timeout_s(timeout)
     name = None if out == "-" else out

@@ -11,15 +11,24 @@ import click
 from fairlane import settings
 from fairlane.cli.options import (
     FILE,
+    OF_SCHEDULE,
     json_option,
     open_queue,
     queue_option,
+    read_options,
     redis_option,
+    request_options,
 )
-from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import CommandGroup
-from fairlane.cli.request_options import OF_SCHEDULE, read_options, request_options
-from fairlane.cli.tables import State, note_unknown, table
+from fairlane.cli.output import (
+    State,
+    note,
+    note_unknown,
+    table,
+    write_json,
+    write_line,
+    write_styled,
+)
+from fairlane.cli.program import CommandGroup
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -162,7 +171,7 @@ def _bodies(
         return [_call(task, "{}" if arguments is None else arguments)]
     if file is None:
         return [body.encode("utf-8", "surrogateescape") for body in bodies]
-    from fairlane.cli.input_lines import open_source
+    from fairlane.cli.commands.submit import open_source
 
     found: list[bytes] = []
     with open_source(file) as source:

@@ -9,7 +9,7 @@ import click
 
 from fairlane.cli.options import json_option, redis_option, time_ms
 from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.registry import CommandGroup
+from fairlane.cli.program import CommandGroup
 
 if TYPE_CHECKING:
     from fairlane.operations.script_loading import ScriptStatus

@@ -52,9 +52,8 @@ def command(
         raise InvalidArgument("--burst needs --rate, as 100/s")
     if any(find_spec(name) is None for name in NEEDS):
         raise InvalidArgument(MISSING)
-    from fairlane.web.access import CallRates, Proxies
+    from fairlane.web.access import CallRates, Proxies, is_named, tokens_path
     from fairlane.web.server import Serving, serve
-    from fairlane.web.tokens import is_named, tokens_path
 
     rates = None if rate is None else CallRates(rate, burst)
     trusted = Proxies(proxies)

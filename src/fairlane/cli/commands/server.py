@@ -8,7 +8,7 @@ import click
 
 from fairlane.cli.options import json_option
 from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.registry import CommandGroup
+from fairlane.cli.program import CommandGroup
 from fairlane.errors import RequestNotFound
 
 if TYPE_CHECKING:

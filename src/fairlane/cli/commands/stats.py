@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.tables import note_unknown
+from fairlane.cli.output import note, note_unknown, write_json, write_line
 
 if TYPE_CHECKING:
     from fairlane.common.histogram import Distribution

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlane.cli.commands.failures import failure_rows
-from fairlane.cli.durations import ago
+from fairlane.cli.commands.errors import failure_rows
 from fairlane.cli.options import (
     any_or_home_option,
     json_option,
@@ -18,9 +17,17 @@ from fairlane.cli.options import (
     open_request,
     redis_option,
 )
-from fairlane.cli.output import write_styled
+from fairlane.cli.output import (
+    REQUESTS,
+    ago,
+    note_unknown,
+    request_cells,
+    row_line,
+    shown_state,
+    table,
+    write_styled,
+)
 from fairlane.cli.progress import ProgressFrame, refresh
-from fairlane.cli.tables import REQUESTS, note_unknown, request_cells, row_line, shown_state, table
 from fairlane.common.text import as_json as to_json
 from fairlane.common.text import printable
 
@@ -212,7 +219,7 @@ def _behind_state(request: Request, progress: Progress, state: str) -> str:
 
 
 def _missing(request: Request, progress: Progress) -> str:
-    from fairlane.cli.stall_notice import what_is_missing
+    from fairlane.cli.progress import what_is_missing
 
     return request.queue.driver.run(what_is_missing(progress))
 

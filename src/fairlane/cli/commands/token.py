@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import FILE, json_option, time_ms
-from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import CommandGroup
-from fairlane.cli.tables import table
+from fairlane.cli.output import note, table, write_json, write_line, write_styled
+from fairlane.cli.program import CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.web.tokens import AccessToken, TokenFile
+    from fairlane.web.access import AccessToken, TokenFile
 
 _HEAD = ("ID", "NAME", "SCOPES", "CREATED", "EXPIRES")
 _SCOPES = (
@@ -23,7 +22,7 @@ _SCOPES = (
     "consume",
     "operate",
     "admin",
-)  # web/tokens.py, which imports more
+)  # web/access.py, which imports more
 _WHEN = "%Y-%m-%d %H:%M"
 
 
@@ -94,7 +93,7 @@ def revoke(token_id: str, file: str | None) -> int:
 
 
 def _tokens(file: str | None) -> TokenFile:
-    from fairlane.web.tokens import TokenFile, tokens_path
+    from fairlane.web.access import TokenFile, tokens_path
 
     return TokenFile(tokens_path(file))
 

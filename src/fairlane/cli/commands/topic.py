@@ -9,9 +9,8 @@ import click
 
 from fairlane import settings
 from fairlane.cli.options import FILE, json_option, redis_option, time_ms, url_of
-from fairlane.cli.output import note, stdout, write_json, write_line, write_styled
-from fairlane.cli.registry import CommandGroup
-from fairlane.cli.tables import table
+from fairlane.cli.output import note, stdout, table, write_json, write_line, write_styled
+from fairlane.cli.program import CommandGroup
 from fairlane.common.text import plural
 from fairlane.errors import InvalidArgument, SubscriberNotFound
 
@@ -48,7 +47,7 @@ def _open(redis: str | None, name: str) -> Topic:
 @redis_option
 def publish(name: str, file: str, redis: str | None) -> int:
     """Publish each line of FILE (- is stdin) as a message; print how many there were."""
-    from fairlane.cli.input_lines import open_source
+    from fairlane.cli.commands.submit import open_source
 
     with _open(redis, name) as topic, open_source(file) as source:
         numbers = topic.publish_many(chain.from_iterable(source.blocks()))
@@ -181,7 +180,7 @@ def show(name: str, *, as_json: bool, redis: str | None) -> int:
     the retention before they were acknowledged. BEHIND: the age of the oldest of LAG. Exit code 3:
     there is no such topic.
     """
-    from fairlane.cli.durations import ago
+    from fairlane.cli.output import ago
 
     with _open(redis, name) as topic:
         state = topic.overview()
@@ -206,7 +205,7 @@ def _fields(one: Subscriber) -> dict[str, Any]:
 
 
 def _row(one: Subscriber) -> tuple[str, ...]:
-    from fairlane.cli.durations import ago
+    from fairlane.cli.output import ago
     from fairlane.common import clock
 
     now = clock.wall_ms()

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import note, write_json, write_line, write_styled
-from fairlane.cli.registry import CommandGroup
-from fairlane.cli.tables import State, table
+from fairlane.cli.output import State, note, table, write_json, write_line, write_styled
+from fairlane.cli.program import CommandGroup
 
 if TYPE_CHECKING:
     from fairlane.operations.webhooks import Hook

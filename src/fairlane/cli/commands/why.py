@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import home_option, json_option, open_request, redis_option
-from fairlane.cli.output import write_json, write_styled
-from fairlane.cli.tables import row_line, shown_state
+from fairlane.cli.output import row_line, shown_state, write_json, write_styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

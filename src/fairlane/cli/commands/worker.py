@@ -147,7 +147,7 @@ def _times(
 
 def _log_unknown(queue: Queue) -> None:
     """Logs that the queue was never used on this Redis, because its name may be mistyped."""
-    from fairlane.cli.tables import unknown
+    from fairlane.cli.output import unknown
 
     if hint := unknown(queue):
         logging.getLogger("fairlane.worker").info(hint)

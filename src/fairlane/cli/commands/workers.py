@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.durations import ago
 from fairlane.cli.options import json_option, limit_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import note, write_json, write_styled
-from fairlane.cli.tables import State, note_unknown, table
+from fairlane.cli.output import State, ago, note, note_unknown, table, write_json, write_styled
 from fairlane.common.text import of_queue, plural
 
 if TYPE_CHECKING:
-    from fairlane.cli.tables import Cell
+    from fairlane.cli.output import Cell
     from fairlane.records import WorkerState
 
 _HEAD = ("WORKER", "STATE", "HOST", "PID", "SINCE", "LAST BEAT", "HOLDS")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fairlane.cli.registry import Commands
+from fairlane.cli.program import Commands
 
 # In the order of the data's way; each is a file of this folder, imported when it is called.
 COMMANDS = ("submit", "work", "stop", "collect", "archive", "report")

@@ -126,9 +126,13 @@ def spark_session(
 
 def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
     """Returns a session, and True if it was started here."""
-    from fairlane.spark.java_process import java_ends_with_failure, quiet_java
-    from fairlane.spark.requirements import need_spark
-    from fairlane.spark.spark_session import session, session_there
+    from fairlane.spark.spark_session import (
+        java_ends_with_failure,
+        need_spark,
+        quiet_java,
+        session,
+        session_there,
+    )
 
     need_spark()
     if session_there() is not None:
@@ -165,7 +169,7 @@ def hushed() -> Iterator[None]:
 @contextlib.contextmanager
 def in_one_sentence() -> Iterator[None]:
     """Turns what Spark raises into a FairlaneError with its first line."""
-    from fairlane.spark.source.errors import ours
+    from fairlane.spark.spark_session import ours
 
     try:
         yield

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.options import FILE, json_option, queue_option, redis_option
+from fairlane.cli.options import (
+    FILE,
+    json_option,
+    queue_option,
+    read_options,
+    redis_option,
+    request_options,
+)
 from fairlane.cli.output import note, write_json, write_line
-from fairlane.cli.request_options import read_options, request_options
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.options_table import BY_NAME

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.options import (
-    json_option,
-    queue_option,
-    redis_option,
-    time_limit_ms,
-    time_ms,
-)
+from fairlane.cli.options import json_option, queue_option, redis_option, time_limit_ms, time_ms
 from fairlane.cli.output import note, write_json, write_line
 from fairlane.errors import FairlaneError
 from fairlane.spark.commands.session import in_one_sentence, master_option, redis_for, spark_session

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.fingerprint import read_failure
 from fairlane.common.text import reason_words
-from fairlane.spark.report.axes import FAIR_S, Bands
-from fairlane.spark.report.inversions import GRACE_MS
 from fairlane.spark.report.numbers import NOTHING, count, duration, number, share
 from fairlane.spark.report.plots import VARIABLES, colour_of
-from fairlane.spark.report.tables import LADDER_MS
+from fairlane.spark.report.tables import FAIR_S, GRACE_MS, LADDER_MS, Bands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

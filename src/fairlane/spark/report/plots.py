@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.text import reason_words
-from fairlane.spark.report.axes import FAIR_S, Bands
 from fairlane.spark.report.numbers import duration
-from fairlane.spark.report.summary import weighted_mean
+from fairlane.spark.report.tables import FAIR_S, Bands, weighted_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,25 +7,421 @@ merged afterwards: over windows, priorities, or the reports of several queues.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 from fairlane.errors import InvalidArgument
 from fairlane.spark.archive import read_table
-from fairlane.spark.report.axes import FAIR_S, Axis, Bands
-from fairlane.spark.report.fairness import busy_in_windows, fairness, token_use
-from fairlane.spark.report.inversions import NO_WORKER, find_inversions
-from fairlane.spark.report.summary import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+# ------------------------------------------------------------------ time windows
+# The windows of time that a report is made of, and the shape of its tables.
+
+
+FAIR_S = 1.0  # a shorter window holds too few slices to compare requests
+_WINDOWS = 120  # at most
+_SHORT_WINDOWS = 40  # at most, below a second: a window should hold several slices of 20 ms
+_WIDTHS_S = (
+    *(0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200),
+    *(86_400, 172_800, 604_800, 2_592_000),
+)
+_MICRO = 1_000_000
+
+
+class Axis(NamedTuple):
+    """The windows: the first begins at `start_us`, each is `width_us` long."""
+
+    start_us: int
+    width_us: int
+    windows: int
+
+    @classmethod
+    def spanning(cls, low_us: int, high_us: int) -> Axis:
+        """Returns windows of a round width that hold both moments."""
+        span_s = (high_us - low_us) / _MICRO
+        width_s = next((w for w in _WIDTHS_S if span_s / w < _most(w) - 1), _WIDTHS_S[-1])
+        width_us = round(width_s * _MICRO)
+        start_us = low_us // width_us * width_us
+        return cls(start_us, width_us, (high_us - start_us) // width_us + 1)
+
+    def at_least(self, width_s: float) -> Axis:
+        """Returns windows that are no shorter than `width_s` and end within these."""
+        width_us = max(self.width_us, round(width_s * _MICRO))
+        return Axis(self.start_us, width_us, self.width_us * self.windows // width_us)
+
+    def of(self, micros: Column) -> Column:
+        """Returns the number of the window that a moment is in."""
+        return F.floor((micros - F.lit(self.start_us)) / F.lit(self.width_us)).cast("int")
+
+
+def _most(width_s: float) -> int:
+    return _WINDOWS if width_s >= 1 else _SHORT_WINDOWS
+
+
+# ------------------------------------------------------------------ bands
+# Priorities as the few series that a plot and a table can show: each alone, or in bands.
+
+
+ALONE = 8  # so many priorities get a series each
+_BANDS = 6  # at most
+_SIZES = (2, 5, 10, 20)  # of a band; the last makes five bands of all 100 priorities
+
+
+class Bands:
+    """Holds the series of a report. A series' key is the first priority that it could hold."""
+
+    def __init__(self, priorities: Iterable[int | None]) -> None:
+        self.priorities = sorted({priority for priority in priorities if priority is not None})
+        self.size = 1
+        if len(self.priorities) > ALONE:
+            self.size = next(size for size in _SIZES if len(self._keys(size)) <= _BANDS)
+        self.keys = self._keys(self.size)
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Rows]) -> Bands:
+        """Returns the bands of all priorities that a report names."""
+        rows = [*tables["requests"], *tables.get("priorities", [])]
+        return cls(row["priority"] for row in rows)
+
+    def _keys(self, size: int) -> list[int]:
+        return sorted({priority // size * size for priority in self.priorities})
+
+    def key(self, priority: Any) -> Any:
+        """Returns the key of a priority's series: of a number, or of a column as a column."""
+        return priority - priority % self.size
+
+    def name(self, key: int) -> str:
+        """Returns how a series is called, such as "20 to 39"; one priority is called by itself."""
+        members = [priority for priority in self.priorities if self.key(priority) == key]
+        return str(members[0]) if len(members) == 1 else f"{key} to {key + self.size - 1}"
+
+    def group(self, rows: Rows, *by: str) -> list[Rows]:
+        """Returns the rows in groups of one series and equal values of `by`, in that order."""
+        groups: dict[tuple[Any, ...], Rows] = {}
+        for row in rows:
+            key = (self.key(row["priority"]), *(row[name] for name in by))
+            groups.setdefault(key, []).append(row)
+        return [groups[key] for key in sorted(groups)]
+
+    def total(self, group: Rows, *names: str) -> dict[str, Any]:
+        """Returns the sums of a group of one series, with the series' key as its priority."""
+        sums = {name: sum(row[name] for row in group) for name in names}
+        return {**group[0], **sums, "priority": self.key(group[0]["priority"])}
+
+
+# ------------------------------------------------------------------ fairness
+# Measures how evenly requests share the tokens over time.
+#
+# A sub-request in its handler uses one token. A request may use as many tokens as its limit, from
+# its submission to its end.
+
+
+def in_windows(frame: DataFrame, begin: Column, end: Column, axis: Axis) -> DataFrame:
+    """Returns each row once for each window of [begin, end), with `window` and `overlap_us`."""
+    low = F.greatest(axis.of(begin), F.lit(0))
+    high = F.least(axis.of(F.greatest(end - 1, begin)), F.lit(axis.windows - 1))
+    spread = frame.where(low <= high).withColumn("window", F.explode(F.sequence(low, high)))
+    window_begins = F.lit(axis.start_us) + F.col("window").cast("bigint") * F.lit(axis.width_us)
+    overlap = F.least(end, window_begins + F.lit(axis.width_us)) - F.greatest(begin, window_begins)
+    return spread.withColumn("overlap_us", overlap)
+
+
+def busy_in_windows(results: DataFrame, axis: Axis) -> DataFrame:
+    """Returns the microseconds in the handler by request and window."""
+    ran = results.where("ran_us > 0")
+    spread = in_windows(ran, F.col("started_us"), F.col("started_us") + F.col("ran_us"), axis)
+    return spread.groupBy("request", "batch", "priority", "window").agg(
+        F.sum("overlap_us").alias("busy_us")
+    )
+
+
+def _allowed(requests: DataFrame, axis: Axis) -> DataFrame:
+    """Returns the requests by window, with how long (us) each existed there."""
+    begin, end = F.unix_micros("submitted"), F.unix_micros("ended")
+    named = requests.select(
+        F.col("id").alias("request"),
+        *("batch", "priority", "limit"),
+        begin.alias("begin_us"),
+        end.alias("end_us"),
+    )
+    return in_windows(named, F.col("begin_us"), F.col("end_us"), axis)
+
+
+def token_use(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
+    """Returns tokens in use on average, tokens allowed and their ratio, by window and priority."""
+    width = F.lit(axis.width_us)
+    allowed = (
+        _allowed(requests, axis)
+        .groupBy("window", "priority")
+        .agg((F.sum(F.col("overlap_us") * F.col("limit")) / width).alias("allowed"))
+    )
+    used = busy.join(
+        requests.select(F.col("id").alias("request"), "batch"), ["request", "batch"], "left_semi"
+    )
+    used = used.groupBy("window", "priority").agg((F.sum("busy_us") / width).alias("used"))
+    return (
+        allowed.join(used, ["window", "priority"], "left")
+        .fillna(0.0, ["used"])
+        .withColumn("at", _moment(axis))
+        .withColumn("use", F.col("used") / F.col("allowed"))
+        .orderBy("window", "priority")
+    )
+
+
+def fairness(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
+    """Returns Jain's index by window and priority, of requests that existed for all of the window.
+
+    It needs two or more requests. Each counts with the share of its own limit that it used. 1 =
+    all the same, 1/n = one had everything.
+    """
+    there = _allowed(requests, axis).where(F.col("overlap_us") == axis.width_us)
+    share = F.coalesce(F.col("busy_us"), F.lit(0)) / F.col("limit")
+    shares = there.join(busy.drop("priority"), ["request", "batch", "window"], "left").withColumn(
+        "share", share
+    )
+    return (
+        shares.groupBy("window", "priority")
+        .agg(
+            F.count(F.lit(1)).alias("requests"),
+            F.sum("share").alias("sum"),
+            F.sum(F.col("share") * F.col("share")).alias("squares"),
+        )
+        .where("requests > 1 and squares > 0")
+        .withColumn("jain", F.col("sum") * F.col("sum") / (F.col("requests") * F.col("squares")))
+        .withColumn("at", _moment(axis))
+        .drop("sum", "squares")
+        .orderBy("window", "priority")
+    )
+
+
+def _moment(axis: Axis) -> Column:
+    micros = F.lit(axis.start_us) + F.col("window").cast("bigint") * F.lit(axis.width_us)
+    return F.timestamp_micros(micros)
+
+
+# ------------------------------------------------------------------ inversions
+# Finds takes that happened although a more urgent request was open to workers.
+#
+# A worker *takes* a slice: some sub-requests of one request, at one moment. A request is *open to
+# workers* under two conditions. One of its sub-requests waits for its first attempt, and it holds
+# fewer slices than its limit. A take is inverted if a more urgent request was open from GRACE_MS
+# before the take until after it. The grace covers slices that workers have begun: a higher
+# priority waits for one slice. A request that a person paused looks the same as one that waited.
+
+
+GRACE_MS = 250
+MOST = 20  # inverted takes that are shown
+NO_WORKER = "-"  # the worker of a sub-request that a deadline ended
+_OF_REQUEST = ("request", "batch", "priority", "limit")
+
+
+def find_inversions(results: DataFrame, requests: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Returns takes and inverted takes by priority, and the longest-waiting examples."""
+    limits = requests.select(F.col("id").alias("request"), "batch", "limit")
+    rows = results.join(limits, ["request", "batch"]).withColumn("taken_us", _taken())
+    with_worker = rows.where(f"worker != '{NO_WORKER}' and taken_us is not null")
+    takes = with_worker.groupBy(*_OF_REQUEST, "worker", "taken_us").agg(
+        F.max("settled_us").alias("settled_us"), F.count(F.lit(1)).alias("sub_requests")
+    )
+    judged = _judged(takes, open_times(rows, takes)).persist()
+    inverted = F.col("other.request").isNotNull()
+    summed = (
+        judged.groupBy("priority")
+        .agg(
+            F.count(F.lit(1)).alias("takes"),
+            F.count_if(inverted).alias("inverted"),
+            F.sum(F.when(inverted, F.col("sub_requests")).otherwise(0)).alias("sub_requests"),
+        )
+        .orderBy("priority")
+    )
+    examples = (
+        judged.where(inverted)
+        .select(
+            F.timestamp_micros("taken_us").alias("taken"),
+            *("request", "priority", "worker", "sub_requests"),
+            F.col("other.request").alias("waiting_request"),
+            F.col("other.priority").alias("waiting_priority"),
+            ((F.col("taken_us") - F.col("other.begin_us")) / 1000).alias("waiting_ms"),
+        )
+        .orderBy(F.desc("waiting_ms"), "taken")
+        .limit(MOST)
+    )
+    return summed, examples
+
+
+def _taken() -> Column:
+    """Returns when a result's slice was taken: before its first sub-request started.
+
+    It is null for a sub-request that died with its worker. If a deadline ended the sub-request,
+    it is that moment.
+    """
+    ran_us = F.coalesce("ran_us", F.lit(0))
+    before_us = F.col("total_us") - F.col("waited_us") - ran_us
+    return F.col("started_us") - before_us
+
+
+def open_times(rows: DataFrame, takes: DataFrame) -> DataFrame:
+    """Returns when each request was open to workers: request, priority, begin_us, end_us."""
+    zero, one = F.lit(0), F.lit(1)
+    first = rows.where(
+        f"taken_us is not null and (attempt = 0 or attempt = 1 and worker != '{NO_WORKER}')"
+    )
+    submitted = F.col("taken_us") - F.col("waited_us")
+    events = (
+        first.select(*_OF_REQUEST, submitted.alias("t"), one.alias("waiting"), zero.alias("held"))
+        .unionAll(first.select(*_OF_REQUEST, "taken_us", -one, zero))
+        .unionAll(takes.select(*_OF_REQUEST, "taken_us", zero, one))
+        .unionAll(takes.select(*_OF_REQUEST, "settled_us", zero, -one))
+        .groupBy(*_OF_REQUEST, "t")
+        .agg(F.sum("waiting").alias("waiting"), F.sum("held").alias("held"))
+    )
+    in_order = Window.partitionBy("request", "batch").orderBy("t")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    is_open = (F.col("waiting") > 0) & (F.col("held") < F.col("limit"))
+    steps = (
+        events.withColumn("until", F.lead("t").over(in_order))
+        .withColumn("waiting", F.sum("waiting").over(so_far))
+        .withColumn("held", F.sum("held").over(so_far))
+        .where("until is not null")
+        .withColumn("is_open", is_open)
+        .withColumn("closed", F.sum((~F.col("is_open")).cast("int")).over(so_far))
+    )
+    return (
+        steps.where("is_open")
+        .groupBy("request", "batch", "priority", "closed")
+        .agg(F.min("t").alias("begin_us"), F.max("until").alias("end_us"))
+        .drop("closed", "batch")
+    )
+
+
+def _judged(takes: DataFrame, times: DataFrame) -> DataFrame:
+    """Returns the takes with `other`: a more urgent request that was open to workers, or null.
+
+    Of all times that began before, the one that ends last decides: a running maximum.
+    """
+    levels = takes.select(F.col("priority").alias("level")).distinct()
+    other = F.struct(
+        *(F.col(name) for name in ("end_us", "begin_us", "request", "priority"))
+    ).alias("other")
+    grace_us = F.lit(GRACE_MS * 1000)
+    starts = (
+        times.join(F.broadcast(levels), F.col("priority") < F.col("level"))
+        .where(F.col("end_us") - F.col("begin_us") > grace_us)
+        .select("level", (F.col("begin_us") + grace_us).alias("t"), other)
+    )
+    take_events = takes.select(
+        F.col("priority").alias("level"), F.col("taken_us").alias("t"), F.struct("*").alias("take")
+    )
+    events = starts.withColumn("take", F.lit(None)).unionByName(
+        take_events, allowMissingColumns=True
+    )
+    so_far = (
+        Window.partitionBy("level")
+        .orderBy("t", F.col("take").isNotNull())
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    last = F.max("other").over(so_far)
+    waits = F.when(last["end_us"] > F.col("t"), last)
+    return events.withColumn("other", waits).where("take is not null").select("take.*", "other")
+
+
+# ------------------------------------------------------------------ summary
+# Computes the few numbers at the head of the page.
+
+
+def summarise(
+    tables: Mapping[str, Rows], start_us: int, width_us: int, windows: int
+) -> dict[str, Any]:
+    """Returns the summary as numbers and texts that JSON can hold; None for unknown values."""
+    width_s = width_us / 1e6
+    states = tables["states"]
+    totals = next((row for row in tables.get("priorities", []) if row["priority"] is None), None)
+    summary: dict[str, Any] = {
+        "from": _iso(start_us, width_us),
+        "to": _iso(start_us + width_us * windows, width_us),
+        "window_s": width_s,
+        "windows": windows,
+        "requests": sum(row["requests"] for row in states),
+        "cancelled_requests": sum(r["requests"] for r in states if r["state"] == "cancelled"),
+        "lost_requests": sum(row["requests"] for row in states if row["state"] == "lost"),
+        "done": sum(row["done"] for row in states),
+        "dead": sum(row["dead"] for row in states),
+        "cancelled": sum(row["cancelled"] for row in states),
+        "results": sum(row["results"] for row in states),
+    }
+    if totals is None:
+        return summary
+    return (
+        summary
+        | rates(tables["windows"], tables["tokens"], width_s)
+        | {
+            "finished": totals["finished"],
+            "retries": totals["retries"],
+            **{name: totals[name] for name in totals if name.endswith("_ms") and "_p" in name},
+            "longest_wait_ms": totals["waited_max_ms"],
+            "attainment": _attainment(tables["priorities"]),
+            "jain": weighted_mean(tables["fairness"], "jain", "requests"),
+            "jain_worst": min((row["jain"] for row in tables["fairness"]), default=None),
+            "token_use": _use(tables["tokens"]),
+            "takes": sum(row["takes"] for row in tables["inversions"]),
+            "inverted_takes": sum(row["inverted"] for row in tables["inversions"]),
+            "workers": len(tables["workers"]),
+        }
+    )
+
+
+def rates(windows: Rows, tokens: Rows, width_s: float) -> dict[str, float]:
+    """Returns rates per second of the windows in which a handler ran or something was settled.
+
+    Windows without work do not count, because a queue is not slow when it is empty.
+    """
+    settled: dict[int, int] = {}
+    for row in windows:
+        settled[row["window"]] = settled.get(row["window"], 0) + row["finished"]
+    busy = set(settled) | {row["window"] for row in tokens if row["used"]}
+    return {
+        "per_s": sum(settled.values()) / (len(busy) * width_s),
+        "peak_per_s": max(settled.values()) / width_s,
+    }
+
+
+def _iso(micros: int, width_us: int) -> str:
+    digits = "seconds" if width_us >= 1_000_000 else "milliseconds"  # noqa: PLR2004
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec=digits)
+
+
+def weighted_mean(rows: Rows, value: str, weight: str) -> float | None:
+    """Returns the mean of the rows' values by weight, or None of no rows."""
+    weights = sum(row[weight] for row in rows)
+    return sum(row[value] * row[weight] for row in rows) / weights if weights else None
+
+
+def _use(rows: Rows) -> float | None:
+    allowed = sum(row["allowed"] for row in rows)
+    return sum(row["used"] for row in rows) / allowed if allowed else None
+
+
+def _attainment(priorities: Rows) -> float | None:
+    """Returns the share of the settled sub-requests with a target that met it."""
+    aimed = [row for row in priorities if row["target_ms"] is not None]
+    finished = sum(row["finished"] for row in aimed)
+    return sum(row["met"] for row in aimed) / finished if finished else None
+
+
+# ------------------------------------------------------------------ tables
+# Writes the tables of one report.
 
 
 Rows = list[dict[str, Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import InvalidArgument
-from fairlane.spark.options import SparkOptions
+from fairlane.spark.data_source import SparkOptions
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink.writers import (
     LiveStreamWriter,

@@ -30,7 +30,7 @@ from fairlane.options import Policy, check_option, read_option
 from fairlane.options_table import WHOLE, field_of, options_of
 from fairlane.protocol import keys
 from fairlane.spark.commit import Txn
-from fairlane.spark.options import NO_CATALOG
+from fairlane.spark.data_source import NO_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from fairlane.options_table import Option
-    from fairlane.spark.options import SparkOptions
+    from fairlane.spark.data_source import SparkOptions
 
 MODES = ("staged", "dedupe", "pipelined")
 FORMATS = ("json", "arrow")

@@ -17,10 +17,14 @@ from pyspark.sql.datasource import (
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RedisError, RequestEnded
-from fairlane.spark import direct_append
+from fairlane.spark import commit as direct_append
 from fairlane.spark.commit import (
     Area,
     TxnShare,
+    add,
+    append_partition,
+    append_unique,
+    begin_live,
     commit,
     joined,
     look,
@@ -29,7 +33,6 @@ from fairlane.spark.commit import (
     stage_all,
     unstage,
 )
-from fairlane.spark.direct_append import add, append_partition, append_unique, begin_live
 from fairlane.spark.sink.plan import one_of, run
 from fairlane.spark.sink.rows import Reader, RowBatch, RowGroup, pieces
 

@@ -168,7 +168,7 @@ COLUMNS: Mapping[str, tuple[tuple[str, DataType], ...]] = {
     "results": (
         *(("index", LONG), ("status", TEXT), ("result", BYTES), ("attempt", INT)),
         *(("worker", TEXT), ("waited_ms", LONG), ("ran_ms", DOUBLE)),
-        # The others are computed: see results.py.
+        # The others are computed: see views.py.
         *(("total_ms", DOUBLE), ("error", TEXT), ("started", MOMENT), ("settled", MOMENT)),
     ),
     "requests": (

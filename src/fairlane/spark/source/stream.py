@@ -31,10 +31,9 @@ from fairlane.operations import completion
 from fairlane.operations.completion import mark
 from fairlane.protocol import keys
 from fairlane.spark import stream_ranges
-from fairlane.spark.options import SparkOptions
+from fairlane.spark.data_source import SparkOptions
 from fairlane.spark.source.columns import arrow_of, batch_of, check_schema, ending_columns
-from fairlane.spark.source.results import read_results
-from fairlane.spark.source.views import KNOWN, MOST_PARTS, view_of
+from fairlane.spark.source.views import KNOWN, MOST_PARTS, read_results, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

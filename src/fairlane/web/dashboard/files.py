@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.responses import Response
 
-from fairlane.web.problem import Refusal
+from fairlane.web.answers import Refusal
 from fairlane.web.route import Endpoint
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 FOLDER = Path(__file__).with_name("static")
 POLICY = (

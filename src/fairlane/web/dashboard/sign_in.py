@@ -10,14 +10,13 @@ from starlette.responses import Response
 from fairlane.common import clock
 from fairlane.web import access
 from fairlane.web.access import UNAUTHORIZED, Caller, find_token
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import document
-from fairlane.web.route import Endpoint, counted_as
+from fairlane.web.answers import Refusal, counted_as
+from fairlane.web.route import Endpoint, document
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 PATH = "/dashboard/session"
 _MAX_BYTES = 1 << 10

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlane.web.problem import MEDIA, Problem
-from fairlane.web.reading import FORM, JSON, UPLOAD
-from fairlane.web.stream import EVENTS
+from fairlane.web.answers import EVENTS, JSON, MEDIA, Problem
+from fairlane.web.route import FORM, UPLOAD
 from fairlane.web.wonderq import ENDPOINTS as WONDERQ
 from fairlane.web.wonderq import Error
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
+from fairlane.web.answers import JSON
 from fairlane.web.openapi.document import make_document
-from fairlane.web.reading import JSON
 from fairlane.web.route import Endpoint
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request as Call
 
-    from fairlane.web.site import Site
+    from fairlane.web.app import Site
 
 _MAX_ROOTS = 8  # paths of one process under which applications are mounted
 _STYLE = Path(__file__).with_name("page.css")

@@ -11,7 +11,7 @@ from fairlane.errors import DeadNotFound, RedisFull, RequestEnded, RequestExists
 from fairlane.model import DeadChoice
 from fairlane.operations import audit
 from fairlane.operations import dead_letters as dead_module
-from fairlane.operations.requeue import requeue_dead
+from fairlane.operations.dead_letters import requeue_dead
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.support.operations.stepping import script_of

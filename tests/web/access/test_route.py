@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from fairlane.web import reading
-from fairlane.web.problem import Refusal
-from fairlane.web.reading import file_parts
+from fairlane.web import route
+from fairlane.web.answers import Refusal
+from fairlane.web.route import file_parts
 from fairlane.web.schemas import Bytes  # noqa: TC001  msgspec reads the types
 from tests.support.run.for_each import for_each
 
@@ -33,7 +33,7 @@ def call(*given: bytes, ends: bool = True) -> Request:
 
 
 async def lines_of(request: Request) -> list[bytes]:
-    return [line async for line in reading.lines(reading.parts(request))]
+    return [line async for line in route.lines(route.parts(request))]
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,21 +84,21 @@ def test_content_of_another_type_is_refused_in_a_sentence_of_ours(
     raw: bytes, status: int, sentence: str
 ):
     with pytest.raises(Refusal) as refused:
-        reading.decoded(raw, Wanted)
+        route.decoded(raw, Wanted)
     assert (refused.value.status, refused.value.detail) == (status, sentence)
 
 
-@pytest.mark.parametrize("read", [reading.content, lines_of])
+@pytest.mark.parametrize("read", [route.content, lines_of])
 def test_a_caller_that_goes_quiet_is_refused(
     read: Callable[[Request], Coroutine[Any, Any, Any]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reading, "CHUNK_S", 0.01)
+    monkeypatch.setattr(route, "CHUNK_S", 0.01)
     with pytest.raises(Refusal, match="nothing came for") as refused:
         asyncio.run(read(call(b"a", ends=False)))
     assert refused.value.status == 408
 
 
-@pytest.mark.parametrize(("size", "is_refused"), [(1, True), (20 * reading.SLOWEST, False)])
+@pytest.mark.parametrize(("size", "is_refused"), [(1, True), (20 * route.SLOWEST, False)])
 def test_lines_that_trickle_in_are_refused(
     size: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ):
@@ -130,7 +130,7 @@ def test_only_the_time_of_the_caller_counts(monkeypatch: pytest.MonkeyPatch):
     async def read() -> int:
         nonlocal now
         count = 0
-        async for part in reading.parts(call(*[b"x"] * 9), 10.0):
+        async for part in route.parts(call(*[b"x"] * 9), 10.0):
             now += 100.0  # the queue is slow
             count += len(part)
         return count
@@ -162,7 +162,7 @@ def upload(*given: bytes, kind: str = "multipart/form-data; boundary=B") -> Requ
 
 
 async def file_of(request: Request) -> list[bytes]:
-    source = reading.lines(file_parts(request))
+    source = route.lines(file_parts(request))
     return [line async for line in source]
 
 
@@ -199,5 +199,5 @@ def test_what_is_too_large_is_read_to_its_end_and_not_kept():
 
     request = Request({"type": "http", "method": "POST", "headers": []}, receive)
     with pytest.raises(Refusal, match="larger than 10 bytes"):
-        asyncio.run(reading.content(request, 10))
-    assert len(read) == 2 + reading.DISCARDED_MOST // 1_000_000
+        asyncio.run(route.content(request, 10))
+    assert len(read) == 2 + route.DISCARDED_MOST // 1_000_000

@@ -12,14 +12,17 @@ from fairlane.operations.change import cancel
 from fairlane.options import Policy
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Pause
-from fairlane.spark.commit import Txn, pack, seal, seal_all
-from fairlane.spark.direct_append import (
+from fairlane.spark.commit import (
+    Txn,
     abort_live,
     add,
     append_partition,
     append_unique,
     begin_live,
     end_live,
+    pack,
+    seal,
+    seal_all,
     start_live,
 )
 from tests.scripts.repair.test_full_and_forgotten import full

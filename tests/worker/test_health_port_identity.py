@@ -17,8 +17,8 @@ from fairlane import settings
 from fairlane.operations.workers import Late
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from fairlane.worker import host_identity as module
-from fairlane.worker.host_identity import (
+from fairlane.worker import health_port as module
+from fairlane.worker.health_port import (
     address_towards,
     full_id,
     hostname_of,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 AGE_MS = 3 * settings.LATE_MS + settings.LOCK_MS
-HERE = "from fairlane.worker.host_identity import whereabouts; print(whereabouts())"
+HERE = "from fairlane.worker.health_port import whereabouts; print(whereabouts())"
 
 
 HANDLER = """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fairlane.drivers.slot_map import key_of
-from fairlane.protocol.steps import Command
+from fairlane.protocol.steps import Command, key_of
 from tests.support.run.for_each import for_each
 from tests.test_house import SRC, sources
 

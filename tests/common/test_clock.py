@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.common.backoff import retry_delay_ms
+from fairlane.common.clock import retry_delay_ms
 from fairlane.errors import InvalidArgument
 from fairlane.settings import duration_range_ms
 from tests.support.run.for_each import for_each

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
-from fairlane.spark.report.axes import Axis, Bands
 from fairlane.spark.report.plots import COLOURS, TEXT, colour_of, new_figure, on_time
+from fairlane.spark.report.tables import Axis, Bands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import InvalidArgument, RequestExists
-from fairlane.operations import duplicates
+from fairlane.operations import create
 from tests.support.operations.lost_replies import Forgetful, settle, take
 from tests.support.run.for_each import for_each
 
@@ -67,7 +67,7 @@ def test_a_request_of_which_an_attempt_failed_is_not_put_off(lane: Lane, queue: 
 def test_what_is_being_cancelled_is_never_kept(
     lane: Lane, queue: Queue, how: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(duplicates, "_PAUSES_S", (0.001,))
+    monkeypatch.setattr(create, "_PAUSES_S", (0.001,))
     queue.submit_request(["a", "b"], id="report", **how)
     held = take(Forgetful(queue.driver, lane.client))
     assert not queue.request("report").cancel()

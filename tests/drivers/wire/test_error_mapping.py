@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlane.drivers.error_hints import why_unanswered
+from fairlane.drivers.error_mapping import why_unanswered
 from tests.support.run.for_each import for_each
 
 HINT = "; is it running, and is the URL right?"
