@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common import clock
@@ -80,8 +80,8 @@ class SharedDemand:
         age_s = clock.mono_s() - self._read_at
         if self._last is None or age_s > OLDEST_S:
             return DemandNow(found, 0.0)
-        last = self._last._replace(is_paused=found.is_paused)
-        return DemandNow(last._replace(demand=0) if found.is_paused else last, age_s)
+        last = replace(self._last, is_paused=found.is_paused)
+        return DemandNow(replace(last, demand=0) if found.is_paused else last, age_s)
 
     async def _walk_on(self) -> None:
         """Walks while there are calls; the pauses are longer than the walks."""

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane.model import ENDED_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fairlane.errors import FairlaneError
 
 
@@ -205,7 +203,7 @@ class DeadSubRequest:
 
 @dataclass(slots=True)
 class DeadGroup:
-    """Dead sub-requests of one request with equal failures; `where` is `file:line function` or "".
+    """Dead sub-requests of one request with equal failures; `where` is `file:line function`.
 
     `indexes` are the first few of them. `first_ms` and `last_ms` are when the first and last died.
     """
@@ -213,7 +211,7 @@ class DeadGroup:
     fingerprint: str
     reason: str
     headline: str
-    where: str
+    where: str | None
     first_ms: int
     last_ms: int
     count: int = 0
@@ -238,28 +236,29 @@ class RequestPage:
 class WorkerState:
     """One worker. `is_alive` is False if its last beat is late: it is stopped, cut off or dead.
 
-    `id` is host:port of its health port, `host` the name of its machine; "" and 0 if its record
-    has expired. Times are in ms by the Redis of the queue, `started_ms` by the worker's clock.
-    `leases` is how many leases it held at its last beat, `calls` those that reported progress.
-    It makes `units` calls concurrently, and finishes `per_s` sub-requests in a second while it
-    works; 0 = that is not measured yet. `release` is its version of Fairlane.
+    `id` is host:port of its health port, `host` the name of its machine. Times are in ms by the
+    Redis of the queue, `started_ms` by the worker's clock. `leases` is how many leases it held at
+    its last beat, `calls` those that reported progress. It makes `units` calls concurrently, and
+    finishes `per_s` sub-requests in a second while it works; None if that is not measured yet.
+    `release` is its version of Fairlane. If its record has expired, all that it says is None.
     """
 
     id: str
-    host: str
-    pid: int
-    started_ms: int
+    host: str | None
+    pid: int | None
+    started_ms: int | None
     beat_ms: int
     beat_age_ms: int
     is_alive: bool
     leases: int
     calls: tuple[CallProgress, ...]
-    units: int = 0
-    per_s: float = 0.0
-    release: str = ""
+    units: int | None = None
+    per_s: float | None = None
+    release: str | None = None
 
 
-class WorkerPage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkerPage:
     """Workers, those alive first; `more` is how many others there are, with older beats."""
 
     workers: list[WorkerState]
@@ -317,11 +316,12 @@ class QueueStatus:
     rate: str | None
 
 
-class QueuePage(NamedTuple):
-    """Some queues by name; `after` continues behind this page, "" at the end."""
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """Some queues by name; `after` continues behind this page, None at the end."""
 
     queues: list[QueueSummary]
-    after: str
+    after: str | None
 
 
 @dataclass(slots=True)
@@ -344,53 +344,61 @@ class ChangeReport:
         return self.changed + self.ended + len(self.failed)
 
 
-class RequestErrors(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RequestErrors:
     """The failures of a request at `now_ms` of its Redis.
 
     `groups` are its dead sub-requests with equal failures, most first; `more` dead ones were not
-    read. `retries` sub-requests wait for another attempt, the first of them until `due_ms`.
+    read. `retries` sub-requests wait for another attempt, the first of them until `due_ms`. Redis
+    keeps only the last failed attempt, `request.last_failure`.
     """
 
-    progress: Progress
+    request: Progress
     groups: list[DeadGroup]
     more: int
     retries: int
-    due_ms: int
+    due_ms: int | None
     now_ms: int
 
     @property
     def last_error(self) -> FailedAttempt | None:
-        """Returns the last failed attempt, or why a sub-request was last given back.
-
-        Redis keeps only the last one.
-        """
-        return self.progress.last_failure or self.progress.given_back
+        """Returns the last failed attempt, or why a sub-request was last given back."""
+        return self.request.last_failure or self.request.given_back
 
     @property
     def is_given_back(self) -> bool:
         """Returns True if `last_error` is why a worker gave a sub-request back."""
-        return self.progress.last_failure is None
+        return self.request.last_failure is None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadExample:
+    """One dead sub-request of a group: the id of its request, and its index."""
+
+    id: str
+    index: int
 
 
 @dataclass(slots=True)
 class FailureGroup:
     """Dead sub-requests of several requests with equal failures; see DeadGroup.
 
-    `requests` have such ones; `examples` are a few of them, each (request, index).
+    `requests` have such ones; `examples` are a few of them.
     """
 
     fingerprint: str
     reason: str
     headline: str
-    where: str
+    where: str | None
     first_ms: int
     last_ms: int
     count: int = 0
     requests: int = 0
-    examples: list[tuple[str, int]] = field(default_factory=list)
+    examples: list[DeadExample] = field(default_factory=list)
 
 
-class QueueErrors(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueueErrors:
     """The failures of a queue, those that are most first.
 
     `more` dead sub-requests, and those of `unread` requests, were not read.
@@ -417,12 +425,14 @@ class Cause:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-class LanePlace(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LanePlace:
     """Where the next token of a request is: how many tokens of which lanes workers take before it.
 
-    `ahead` is lane -> tokens, without stale ones; `requests` is how many requests have them.
-    Unless `is_exact`, at least so many are ahead. `is_lost`: the token is in no lane now. More
-    urgent requests at work go first, too: `urgent` of them hold `urgent_held` permits.
+    `place` is 1 for the token that the next free worker takes. `ahead` is lane -> tokens, without
+    stale ones; `requests` is how many requests have them. Unless `is_exact`, at least so many are
+    ahead. `is_lost`: the token is in no lane now. More urgent requests at work go first, too:
+    `urgent` of them hold `urgent_held` permits.
     """
 
     ahead: dict[int, int]
@@ -431,11 +441,10 @@ class LanePlace(NamedTuple):
     is_lost: bool = False
     urgent: int = 0
     urgent_held: int = 0
+    place: int = field(init=False)
 
-    @property
-    def place(self) -> int:
-        """Returns 1 for the token that the next free worker takes."""
-        return sum(self.ahead.values()) + 1
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", sum(self.ahead.values()) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,17 +460,18 @@ class Estimate:
     ends_ms: int | None = None
     per_s: float = 0.0
     units: int = 0
-    why_not: str = ""
+    why_not: str | None = None
 
 
-class WhyWaiting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WhyWaiting:
     """What holds up a request at `now_ms` of its Redis; the cause that matters most comes first.
 
     Without a cause it has ended. `workers` is worker -> how many permits of the request it holds.
     `lane_place` is None if the request has no token that a worker could take.
     """
 
-    progress: Progress
+    request: Progress
     causes: list[Cause]
     workers: dict[str, int]
     lane_place: LanePlace | None
@@ -483,11 +493,12 @@ class HeldLease:
     owed: int
 
 
-class SettledLease(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SettledLease:
     """What a worker settled in one call: how many sub-requests, and when the first one began.
 
-    `waited` and `ran` have how many of the done ones waited and ran for how long: ms -> count,
-    where all times of a bucket count as its smallest one. Buckets are at most 25 % wide.
+    `waited` and `ran` have how many of the done ones waited and ran for how long: pairs of ms and
+    count, where all times of a bucket count as its smallest one. Buckets are at most 25 % wide.
     """
 
     log_id: str
@@ -496,11 +507,12 @@ class SettledLease(NamedTuple):
     settled_ms: int
     done: int
     dead: int
-    waited: Mapping[float, int]
-    ran: Mapping[float, int]
+    waited: list[tuple[float, int]]
+    ran: list[tuple[float, int]]
 
 
-class RecentLeases(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecentLeases:
     """The leases of a request at `now_ms` of its Redis: those that are held, and the last others.
 
     `settled` has the oldest first. `is_whole` is True if no earlier one is left out.
@@ -512,13 +524,17 @@ class RecentLeases(NamedTuple):
     now_ms: int
 
 
-class Demand(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Demand:
     """How much work of a queue could start now if there were workers: a signal for autoscaling.
 
     `demand` is how many more leases workers could take: each request counts with its free permits
-    or its ready sub-requests, whichever is less. `held` is how many leases they have. `requests`
+    or its ready sub-requests, whichever is less. `held` is how many leases they have, and `wanted`
+    the sum of both; divide that by the units of one worker to get the number of workers. `requests`
     are unfinished. In a snapshot `is_exact` is False if there are very many requests: then the
     tokens in the lanes are counted, and only the first of them are checked for stale ones.
+    Over HTTP, with more than 500 requests, these are the numbers of the server's last walk over
+    all of them, `age_ms` old.
     """
 
     queue: str
@@ -527,11 +543,11 @@ class Demand(NamedTuple):
     requests: int
     is_paused: bool
     is_exact: bool
+    age_ms: int = 0
+    wanted: int = field(init=False)
 
-    @property
-    def wanted(self) -> int:
-        """Returns how many leases workers could have: those that they have, and the demand."""
-        return self.demand + self.held
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wanted", self.demand + self.held)
 
 
 class StepProgress(NamedTuple):

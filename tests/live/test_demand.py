@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from fairlane.operations.observe import Snapshot
 
 COUNTED = Demand("req", 7, 1, 900, is_paused=False, is_exact=False)
-EXACT = COUNTED._replace(demand=5, is_exact=True)
+EXACT = replace(COUNTED, demand=5, is_exact=True)
 
 
 class Reads:
@@ -138,7 +139,7 @@ def test_the_pause_of_the_queue_is_that_of_the_snapshot():
         reads.may_end.set()
         demand = shared(reads, 60)
         await demand.get()
-        reads.counted = COUNTED._replace(demand=0, is_paused=True)
+        reads.counted = replace(COUNTED, demand=0, is_paused=True)
         found = (await demand.get()).demand
         assert (found.demand, found.is_paused) == (0, True)
         demand.stop()

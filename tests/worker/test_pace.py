@@ -101,7 +101,7 @@ def test_a_worker_reports_its_pace_and_why_uses_it(queue: Queue, workers: Worker
     def per_s() -> float:
         (worker,) = queue.workers().workers
         assert worker.units == 3
-        return worker.per_s
+        return worker.per_s or 0.0
 
     wait_until(lambda: per_s() > 0)
     delayed = queue.submit_request([b"x"], delay=3600)

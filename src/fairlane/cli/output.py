@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fairlane.queue import Queue
-    from fairlane.records import DeadGroup, FailureGroup, RequestCounts
+    from fairlane.records import DeadGroup, RequestCounts
 
 
 _takers: list[Callable[[int, str], None]] = []
@@ -162,35 +162,6 @@ def group_lines(group: DeadGroup, now_ms: int) -> Iterator[str]:
     when = f"{last} ago" if group.count == 1 else f"first {first} ago, last {last} ago"
     where = f"{short(group.where)}; " if group.where else ""
     yield f"            {where}{indexes}; {when}"
-
-
-def group_fields(group: DeadGroup) -> dict[str, Any]:
-    """Returns one group as JSON has it."""
-    return {
-        "fingerprint": group.fingerprint,
-        "count": group.count,
-        "reason": group.reason,
-        "error": group.headline,
-        "where": group.where or None,
-        "indexes": group.indexes,
-        "first_ms": group.first_ms,
-        "last_ms": group.last_ms,
-    }
-
-
-def queue_group_fields(group: FailureGroup) -> dict[str, Any]:
-    """Returns one group of a queue as JSON has it."""
-    return {
-        "fingerprint": group.fingerprint,
-        "count": group.count,
-        "requests": group.requests,
-        "reason": group.reason,
-        "error": group.headline,
-        "where": group.where or None,
-        "examples": [{"id": name, "index": index} for name, index in group.examples],
-        "first_ms": group.first_ms,
-        "last_ms": group.last_ms,
-    }
 
 
 def short(text: str, most: int = HEADLINE) -> str:

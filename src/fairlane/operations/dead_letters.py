@@ -25,7 +25,14 @@ from fairlane.options_table import DURATION, NAMES, OPTIONS, WHOLE, field_of
 from fairlane.protocol import keys, scripts
 from fairlane.protocol.request_hash import as_text, read, unpacked
 from fairlane.protocol.steps import Batch, Command, NextChunk, forward
-from fairlane.records import DeadGroup, DeadSubRequest, FailureGroup, QueueErrors, RequestErrors
+from fairlane.records import (
+    DeadExample,
+    DeadGroup,
+    DeadSubRequest,
+    FailureGroup,
+    QueueErrors,
+    RequestErrors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -216,7 +223,7 @@ def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
     if group is None:
         failure = read_failure(one.error)
         group = groups[name] = DeadGroup(
-            name, one.reason, failure.headline, failure.where, died_ms, died_ms
+            name, one.reason, failure.headline, failure.where or None, died_ms, died_ms
         )
     group.count += 1
     group.last_ms = died_ms
@@ -328,7 +335,7 @@ async def request_errors(request_id: str, most: int = MOST_GROUPED) -> RequestEr
     kept = await count_dead(request_id)
     more = max(0, kept - sum(group.count for group in groups))
     now_ms = await moment(request_id)
-    return RequestErrors(counts, groups, more, retries, due_ms, now_ms)
+    return RequestErrors(counts, groups, more, retries, due_ms if retries else None, now_ms)
 
 
 async def queue_errors(queue: str, most: int = MOST_GROUPED) -> QueueErrors:
@@ -355,7 +362,7 @@ async def queue_errors(queue: str, most: int = MOST_GROUPED) -> QueueErrors:
             known.first_ms = min(known.first_ms, group.first_ms)
             known.last_ms = max(known.last_ms, group.last_ms)
             if len(known.examples) < _MAX_EXAMPLES:
-                known.examples.append((one.id, group.indexes[0]))
+                known.examples.append(DeadExample(one.id, group.indexes[0]))
     found = sorted(groups.values(), key=lambda one: (-one.count, one.first_ms))
     more = sum(one.dead for one in having) - read
     return QueueErrors(found, max(0, more), unread)

@@ -33,7 +33,7 @@ from fairlane.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from fairlane.common.rate import Rate
     from fairlane.model import Token
@@ -302,10 +302,10 @@ def _settled(entry_id: bytes, fields: list[bytes], born: int) -> SettledLease:
     )
 
 
-def _buckets(times_us: Iterable[int]) -> Mapping[float, int]:
+def _buckets(times_us: Iterable[int]) -> list[tuple[float, int]]:
     """Returns how many times are in each bucket of common/histogram.py, by its smallest in ms."""
     counts = Counter(bucket_of(max(0, one)) for one in times_us)
-    return {bounds_of(bucket)[0] / 1000: count for bucket, count in sorted(counts.items())}
+    return [(bounds_of(bucket)[0] / 1000, count) for bucket, count in sorted(counts.items())]
 
 
 # ------------------------------------------------------------------ place
@@ -466,9 +466,9 @@ class Capacity(NamedTuple):
 def capacity_of(workers: Sequence[WorkerState]) -> Capacity:
     """Returns the sum of the live workers; one that has measured nothing counts as the others."""
     alive = [one for one in workers if one.is_alive]
-    units = sum(one.units for one in alive)
-    measured = sum(one.units for one in alive if one.per_s)
-    per_s = sum(one.per_s for one in alive)
+    units = sum(one.units or 0 for one in alive)
+    measured = sum(one.units or 0 for one in alive if one.per_s)
+    per_s = sum(one.per_s or 0.0 for one in alive)
     leases = sum(one.leases for one in alive)
     return Capacity(units, per_s * units / measured if measured else 0.0, leases)
 

@@ -576,17 +576,18 @@ def _state(name: str, beat_ms: int, record: list[bytes | None], now_ms: int) -> 
     leases, pace = _LEASES.match(holds), read_pace(holds)
     return WorkerState(
         id=name,
-        host=host.partition(" ")[0],  # worker/health_port.py: the name, then what is unique
-        pid=_number(pid),
-        started_ms=_number(started),
+        # worker/health_port.py: the name, then what is unique
+        host=host.partition(" ")[0] or None,
+        pid=_number(pid) or None,
+        started_ms=_number(started) or None,
         beat_ms=beat_ms,
         beat_age_ms=age_ms,
         is_alive=not is_late(age_ms),
         leases=int(leases[1]) if leases else 0,
         calls=tuple(read_holds(holds)),
-        units=pace.units,
-        per_s=pace.per_s,
-        release=read_release(holds),
+        units=pace.units or None,
+        per_s=pace.per_s or None,
+        release=read_release(holds) or None,
     )
 
 

@@ -6,7 +6,7 @@ counts of each lane. It scans no keys. What is cut is marked (`is_exact`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError
@@ -384,8 +384,8 @@ async def _demand(counted: Demand, sample: Sample, now_ms: int, rate: Rate | Non
     if found.is_exact:
         more = await more_of(sample.fields, now_ms)
         held = sum(one.held for one in sample.requests)
-        found = found._replace(demand=more, held=held, requests=len(sample.requests))
-    return found._replace(demand=0 if found.is_paused else bounded(found.demand, rate))
+        found = replace(found, demand=more, held=held, requests=len(sample.requests))
+    return replace(found, demand=0 if found.is_paused else bounded(found.demand, rate))
 
 
 def _lanes(tokens: Mapping[int, int], requests: Iterable[RequestCounts]) -> list[LaneSample]:
@@ -408,9 +408,9 @@ def totals_of(page: WorkerPage) -> WorkerTotals:
         alive=len(alive),
         busy=sum(one.leases > 0 for one in alive),
         late=len(page.workers) - len(alive),
-        units=sum(one.units for one in alive),
+        units=sum(one.units or 0 for one in alive),
         held=sum(one.leases for one in alive),
-        per_s=round(sum(one.per_s for one in alive), 3),
+        per_s=round(sum(one.per_s or 0.0 for one in alive), 3),
         oldest_ms=max((one.beat_age_ms for one in page.workers), default=0),
         is_exact=not page.more,
     )

@@ -93,7 +93,7 @@ async def list_queues(after: str = "", most_keys: int = MOST_KEYS) -> QueuePage:
         names = await scan.page()
         found += await _summaries(node, names)
     found.sort(key=lambda one: one.name)
-    rest = write_cursor(_OWNER, _shown(scan.nodes[0]), scan.scan) if scan.nodes else ""
+    rest = write_cursor(_OWNER, _shown(scan.nodes[0]), scan.scan) if scan.nodes else None
     return QueuePage(found, rest)
 
 

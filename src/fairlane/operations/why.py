@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common.fingerprint import read_failure
@@ -347,4 +348,4 @@ def _place(near: Neighbours, rivals: dict[str, Rival]) -> LanePlace:
     """Returns the place with the more urgent requests at work."""
     urgent = urgent_at_work(rivals, near).values()
     held = sum(one.held for one in urgent)
-    return near.place._replace(urgent=len(urgent), urgent_held=held)
+    return replace(near.place, urgent=len(urgent), urgent_held=held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -9,65 +10,20 @@ import msgspec
 from fairlane.model import DeadChoice as Choice
 from fairlane.operations.completion import is_place
 from fairlane.operations.dead_letters import read_dead, request_errors, requeue_dead
-from fairlane.records import DeadGroup, FailedAttempt  # noqa: TC001  msgspec reads these
+from fairlane.records import QueueErrors, RequestErrors
 from fairlane.web.answers import Refusal, answer
 from fairlane.web.route import MOST, MOST_ITEMS, After, Endpoint, document, own_request, query
-from fairlane.web.schemas import DeadLine, Few, dead_of
+from fairlane.web.schemas import DeadLine, Few, dead_of, shown
 from fairlane.web.trail import trail_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.records import FailureGroup, QueueErrors, RequestErrors
     from fairlane.web.app import Site
 
 
 _MOST_OF_ONE = 10_000  # dead sub-requests that are read: pages ask again and again
-
-
-class ErrorsOfRequest(msgspec.Struct):
-    """How sub-requests of a request failed; `more` dead ones were not read.
-
-    `retries` sub-requests wait for another attempt, the first of them until `due_ms`.
-    """
-
-    id: str
-    groups: list[DeadGroup]
-    more: int
-    retries: int
-    due_ms: int | None
-    last_error: FailedAttempt | None
-    now_ms: int
-
-
-class Example(msgspec.Struct):
-    """A dead sub-request of a group."""
-
-    id: str
-    index: int
-
-
-class QueueFailureRow(msgspec.Struct):
-    """Dead sub-requests of a queue with equal failures: `count` of them, in `requests` requests."""
-
-    fingerprint: str
-    reason: str
-    headline: str
-    where: str
-    first_ms: int
-    last_ms: int
-    count: int
-    requests: int
-    examples: list[Example]
-
-
-class ErrorsOfQueue(msgspec.Struct):
-    """Failures, most first; `more` dead ones, and those of `unread` requests, were not read."""
-
-    groups: list[QueueFailureRow]
-    more: int
-    unread: int
 
 
 class DeadPage(msgspec.Struct):
@@ -102,7 +58,7 @@ async def errors_of_request(site: Site, call: Call) -> Response:
     """Groups how sub-requests of a request failed: 10,000 dead, and the last failed attempt."""
     request, _ = await own_request(site, call)
     found = await site.queue.driver.run(request_errors(request.id, _MOST_OF_ONE))
-    return answer(_errors(found))
+    return answer(replace(found, request=shown(found.request, shows_by=False)))
 
 
 async def errors_of_queue(site: Site, _: Call) -> Response:
@@ -110,7 +66,7 @@ async def errors_of_queue(site: Site, _: Call) -> Response:
 
     The answer may be 15 s old; a requeue, drop or deletion by this server is always in it.
     """
-    return answer(_queue_errors(await site.failures.get()))
+    return answer(await site.failures.get())
 
 
 async def dead(site: Site, call: Call) -> Response:
@@ -153,33 +109,15 @@ async def _choice(call: Call) -> Choice:
     return Choice.of(given.fingerprints, given.indexes)
 
 
-def _errors(found: RequestErrors) -> ErrorsOfRequest:
-    return ErrorsOfRequest(
-        found.progress.id, found.groups, found.more, found.retries,
-        found.due_ms if found.retries else None, found.last_error, found.now_ms,
-    )  # fmt: skip
-
-
-def _queue_errors(found: QueueErrors) -> ErrorsOfQueue:
-    return ErrorsOfQueue([_group(one) for one in found.groups], found.more, found.unread)
-
-
-def _group(found: FailureGroup) -> QueueFailureRow:
-    return QueueFailureRow(
-        found.fingerprint, found.reason, found.headline, found.where, found.first_ms,
-        found.last_ms, found.count, found.requests, [Example(*one) for one in found.examples],
-    )  # fmt: skip
-
-
 _ONE, _GROUP = "/v1/requests/{id}", "Failures"
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/errors", handle=errors_of_queue, group=_GROUP, scopes=("view",),
-        summary="Group the failures of the queue", gives=ErrorsOfQueue,
+        summary="Group the failures of the queue", gives=QueueErrors,
     ),
     Endpoint(
         method="GET", path=f"{_ONE}/errors", handle=errors_of_request, group=_GROUP,
-        scopes=("view",), summary="Group the failures of a request", gives=ErrorsOfRequest,
+        scopes=("view",), summary="Group the failures of a request", gives=RequestErrors,
         refuses=(404,),
     ),
     Endpoint(

@@ -8,7 +8,7 @@ import msgspec
 
 from fairlane.operations.pause import check_period
 from fairlane.operations.queues import list_queues
-from fairlane.records import QueueSummary  # noqa: TC001  msgspec reads it
+from fairlane.records import QueuePage, WorkerPage
 from fairlane.web.answers import answer
 from fairlane.web.route import After, Endpoint, Limit, document, query
 from fairlane.web.trail import trail_of
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Call
     from starlette.responses import Response
 
-    from fairlane.records import WorkerState
     from fairlane.web.app import Site
 
 
@@ -62,45 +61,6 @@ class PauseFor(msgspec.Struct, forbid_unknown_fields=True):
     for_s: float | None = None
 
 
-class QueueList(msgspec.Struct):
-    """A page of queues; `after` continues behind it, "" at the end."""
-
-    queues: list[QueueSummary]
-    after: str
-
-
-class CallProgressRow(msgspec.Struct):
-    """How far a call of a worker's handler is, as it reported."""
-
-    id: str
-    index: int
-    done: int
-    total: int
-
-
-class WorkerRow(msgspec.Struct):
-    """A worker; `is_alive` is false if its last beat is late. Times are in ms."""
-
-    id: str
-    host: str
-    pid: int
-    started_ms: int
-    beat_ms: int
-    beat_age_ms: int
-    is_alive: bool
-    leases: int
-    units: int
-    per_s: float
-    calls: list[CallProgressRow]
-
-
-class WorkerList(msgspec.Struct):
-    """Workers, those alive first; `more` is how many others there are."""
-
-    workers: list[WorkerRow]
-    more: int
-
-
 async def show(site: Site, _: Call) -> Response:
     """Returns the counts of the queue now."""
     found = await site.snapshots.get()
@@ -140,17 +100,12 @@ async def queues(site: Site, call: Call) -> Response:
     """
     wanted = query(call, After)
     page = await site.queue.driver.run(list_queues(wanted.after, _MOST_KEYS))
-    return answer(QueueList(page.queues, page.after))
+    return answer(page)
 
 
 async def workers(site: Site, call: Call) -> Response:
     """Lists the workers of the queue, and what they hold."""
-    page = await site.queue.workers(query(call, Limit).limit)
-    return answer(WorkerList([_worker(one) for one in page.workers], page.more))
-
-
-def _worker(found: WorkerState) -> WorkerRow:
-    return msgspec.convert(found, WorkerRow, from_attributes=True)
+    return answer(await site.queue.workers(query(call, Limit).limit))
 
 
 _GROUP = "Queue"
@@ -169,10 +124,10 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET", path="/v1/queues", handle=queues, group=_GROUP, scopes=("view",),
-        summary="List all queues", query=After, gives=QueueList, refuses=(422,),
+        summary="List all queues", query=After, gives=QueuePage, refuses=(422,),
     ),
     Endpoint(
         method="GET", path="/v1/workers", handle=workers, group=_GROUP, scopes=("view",),
-        summary="List the workers", query=Limit, gives=WorkerList, refuses=(422,),
+        summary="List the workers", query=Limit, gives=WorkerPage, refuses=(422,),
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from fairlane.operations.submit import submit
 from fairlane.options import id_for, policy_of
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, run_all
-from fairlane.records import HeldLease, Progress, RequestPage
+from fairlane.records import Progress, RecentLeases, RequestPage, WhyWaiting
 from fairlane.tracing import sending
 from fairlane.web.answers import (
     EVENTS,
@@ -54,10 +54,10 @@ from fairlane.web.schemas import (
     to_bytes,
 )
 from fairlane.web.trail import Trail, entry_of, trail_of
-from fairlane.web.why import Why, why_of
+from fairlane.web.why import why_shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from starlette.requests import Request as Call
 
@@ -287,28 +287,6 @@ class LaterLeases(msgspec.Struct, forbid_unknown_fields=True):
     after: str = ""
 
 
-class SettledRow(msgspec.Struct):
-    """What a worker settled in one call. `waited` and `ran` are counts by time: [ms, count]."""
-
-    log_id: str
-    worker: str
-    began_ms: int
-    settled_ms: int
-    done: int
-    dead: int
-    waited: list[tuple[float, int]]
-    ran: list[tuple[float, int]]
-
-
-class Leases(msgspec.Struct):
-    """The leases of a request. `is_whole`: no settled lease before these is left out."""
-
-    held: list[HeldLease]
-    settled: list[SettledRow]
-    is_whole: bool
-    now_ms: int
-
-
 async def leases(site: Site, call: Call) -> Response:
     """Returns who holds the permits of a request, and its last settled leases, oldest first.
 
@@ -317,26 +295,14 @@ async def leases(site: Site, call: Call) -> Response:
     """
     after = query(call, LaterLeases).after
     request, _ = await own_request(site, call)
-    found = await request.leases(after)
-    settled = [
-        SettledRow(
-            one.log_id, one.worker, one.began_ms, one.settled_ms, one.done, one.dead,
-            _pairs(one.waited), _pairs(one.ran),
-        )
-        for one in found.settled
-    ]  # fmt: skip
-    return answer(Leases(found.held, settled, found.is_whole, found.now_ms))
-
-
-def _pairs(counts: Mapping[float, int]) -> list[tuple[float, int]]:
-    return list(counts.items())
+    return answer(await request.leases(after))
 
 
 LEASE_ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/requests/{id}/leases", handle=leases, group="Requests",
         scopes=READ, summary="Show who holds and held the permits of a request", query=LaterLeases,
-        gives=Leases, refuses=(404, 422),
+        gives=RecentLeases, refuses=(404, 422),
     ),
 )  # fmt: skip
 
@@ -353,7 +319,7 @@ class RequestLive(msgspec.Struct):
     """A request that has changed, and what holds it up; `why` is null once it has ended."""
 
     request: Progress
-    why: Why | None
+    why: WhyWaiting | None
     now_ms: int
 
 
@@ -382,13 +348,13 @@ async def _changes(
             await asyncio.sleep(ENDED_S if progress.ended else LOOK_S)
 
 
-async def _why_of(watched: Watched, progress: Progress) -> tuple[Why | None, int]:
+async def _why_of(watched: Watched, progress: Progress) -> tuple[WhyWaiting | None, int]:
     """Returns what holds up the request, and when that was read, in ms."""
     if progress.ended:
         return None, progress.ended_ms or 0
     watched.note(progress)
     found = await watched.why.get()
-    return why_of(found), found.now_ms
+    return why_shown(found), found.now_ms
 
 
 _ONE_WATCHED = "/v1/requests/{id}/live"

@@ -99,7 +99,7 @@ def test_failures_alike_are_listed_once(dead: Callable, program: Program):
         "port.py:7 go",
         [0, 2, 3, 4, 5],
     )
-    assert (second["error"], second["where"]) == ("no such \x1b[31mhost", None)
+    assert (second["headline"], second["where"]) == ("no such \x1b[31mhost", None)
 
 
 def test_each_one_with_its_body(dead: Callable, program: Program):

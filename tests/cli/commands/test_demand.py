@@ -26,6 +26,7 @@ def test_json_has_what_a_scaler_reads(program: Program):
         "requests": 1,
         "is_paused": False,
         "is_exact": True,
+        "age_ms": 0,
         "wanted": 4,
     }
     program("demand", "--queue", "a{b").refused(2, "queue 'a{b' is not valid")

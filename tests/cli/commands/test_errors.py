@@ -42,9 +42,9 @@ def test_json_has_a_line_for_each_kind(program: Program, redis_url: str):
     settle(redis_url, answer)
     ended = program("errors", "mine", "--json")
     dead, retry = map(json.loads, ended.out.splitlines())
-    assert (dead["state"], dead["count"], dead["error"]) == ("dead", 1, "ValueError: dead 1")
+    assert (dead["state"], dead["count"], dead["headline"]) == ("dead", 1, "ValueError: dead 1")
     assert (retry["state"], retry["count"], retry["index"]) == ("retry", 1, 1)
-    assert retry["error"] == "TimeoutError: too late"
+    assert retry["headline"] == "TimeoutError: too late"
     assert ended.err == ""
 
 

@@ -60,7 +60,8 @@ def test_json_has_all_figures(program: Program, redis_url: str):
     (cause,) = found["causes"]
     assert (cause["kind"], cause["until_ms"]) == ("lanes", None)
     assert (cause["figures"]["lanes"], cause["figures"]["requests"]) == ({"0": 4}, 1)
-    assert (found["place"], found["place_is_exact"], found["workers"]) == (5, True, {})
+    assert (found["lane_place"]["place"], found["lane_place"]["is_exact"]) == (5, True)
+    assert found["workers"] == {}
     assert found["estimate"]["starts_ms"] == found["now_ms"] + 5_000
     assert (found["estimate"]["per_s"], found["estimate"]["why_not"]) == (20.0, None)
 

@@ -28,7 +28,7 @@ def test_workers_alive_and_dead(program: Program, redis_url: str, redis_client: 
     assert alive.endswith("3 leases; mine sub-request 4 at 30 of 100")
     assert dead.split()[:2] == ["a:1", "dead"]
     rows = [json.loads(line) for line in program("workers", "--json").out.splitlines()]
-    assert [(row["id"], row["state"]) for row in rows] == [("b:1", "alive"), ("a:1", "dead")]
+    assert [(row["id"], row["is_alive"]) for row in rows] == [("b:1", True), ("a:1", False)]
     assert rows[0]["calls"] == [{"id": "mine", "permit": 0, "index": 4, "done": 30, "total": 100}]
 
 

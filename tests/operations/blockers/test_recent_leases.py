@@ -40,7 +40,7 @@ def test_a_settled_lease_has_its_worker_its_counts_and_its_times(queue: Queue, d
     found = request.leases()
     first, second = found.settled
     assert (first.done, second.done, found.held, found.is_whole) == (2, 3, [], True)
-    assert (first.worker, first.dead, sum(first.ran.values())) == ("w:1", 0, 2)
+    assert (first.worker, first.dead, sum(count for _, count in first.ran)) == ("w:1", 0, 2)
     assert request.progress().submitted_ms <= first.began_ms <= first.settled_ms <= found.now_ms
     assert [one.log_id for one in request.leases(first.log_id).settled] == [second.log_id]
     assert request.leases(second.log_id).settled == []

@@ -68,7 +68,7 @@ def test_a_reached_limit_names_the_workers_with_the_most_permits_first(
     assert (cause.kind, cause.text) == ("limit", "2 of 2 permits are held by w:1 (2)")
     assert cause.figures == {"held": 2, "limit": 2, "workers": {"w:1": 2}}
     assert (found.workers, found.lane_place) == ({"w:1": 2}, None)
-    assert found.progress.id == request.id
+    assert found.request.id == request.id
 
 
 def test_a_holder_without_a_recent_heartbeat_is_named(served: Queue, driver: SyncDriver):
@@ -202,7 +202,7 @@ def test_an_ended_request_waits_for_nothing(queue: Queue):
     request = queue.submit_request([b"x"])
     request.cancel()
     found = request.why()
-    assert (found.causes, found.lane_place, found.progress.state) == ([], None, "cancelled")
+    assert (found.causes, found.lane_place, found.request.state) == ([], None, "cancelled")
     assert found.estimate.why_not == "it has ended"
 
 

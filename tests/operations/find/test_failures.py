@@ -48,7 +48,7 @@ def test_the_dead_are_grouped_and_what_waits_has_the_last_error(queue: Queue):
     assert (found.more, found.retries, found.is_given_back) == (0, 1, False)
     assert found.last_error is not None
     assert found.last_error.error in {"TimeoutError: late", "KeyError: x"}
-    assert 0 < found.due_ms - found.now_ms <= DELAY_MS
+    assert 0 < (found.due_ms or 0) - found.now_ms <= DELAY_MS
 
 
 def test_a_request_without_failures_has_none(queue: Queue):

@@ -88,11 +88,12 @@ def test_pages_are_bounded_and_list_every_queue_once(queue: Queue, monkeypatch: 
         one = Queue(queue.driver, name)
         one.submit_request([b"x"])
         beat(one, "w:1")
-    found, after, count = list[str](), "", 0
-    while after or not count:
-        page = queue.driver.run(list_queues(after, most_keys=20))
+    page = queue.driver.run(list_queues(most_keys=20))
+    found, count = [one.name for one in page.queues], 1
+    while page.after is not None:
+        page = queue.driver.run(list_queues(page.after, most_keys=20))
         found += [one.name for one in page.queues]
-        after, count = page.after, count + 1
+        count += 1
     assert sorted(found) == wanted
     assert count > 2
 

@@ -10,7 +10,7 @@ from fairlane import settings
 from fairlane.errors import InvalidArgument
 from fairlane.operations import workers
 from fairlane.protocol import keys
-from fairlane.records import CallProgress
+from fairlane.records import CallProgress, WorkerPage
 from tests.support.both_faces import both_faces
 from tests.support.processes.beats import STARTED, beat, make_older
 
@@ -46,13 +46,13 @@ def test_a_worker_without_a_recent_beat_is_dead_and_listed_last(
         ("a:1", False),
         ("b:1", False),
     ]
-    assert (found[2].host, found[2].pid, found[2].leases, found[2].calls) == ("", 0, 0, ())
+    assert (found[2].host, found[2].pid, found[2].leases, found[2].calls) == (None, None, 0, ())
 
 
 def test_a_worker_that_left_is_not_listed(queue: Queue):
     beat(queue, "w:1")
     queue.driver.run(workers.unregister_worker("req", "w:1", STARTED))
-    assert queue.workers() == ([], 0)
+    assert queue.workers() == WorkerPage([], 0)
 
 
 def test_the_newest_beats_are_listed_and_the_others_counted(

@@ -74,7 +74,7 @@ def snapshot_of(
         "demand": Demand("req", tokens, held, len(requests), is_paused=False, is_exact=True),
         "worker_totals": WorkerTotals(
             len(workers), sum(one.leases > 0 for one in workers), 0,
-            sum(one.units for one in workers), held, 5.0, 400,
+            sum(one.units or 0 for one in workers), held, 5.0, 400,
         ),
         "workers": list(workers), "took": {}, "measured": dict(stats or {}),
         "servers": ServerStates([ServerState("", "Valkey", "9.0.0", "primary", used=1 << 20)]),

@@ -51,7 +51,7 @@ def test_it_reports_why_a_request_waits_and_how_much_could_start(serving: Servin
     name = submit(serving, bodies=["a", "b", "c"], limit=2)
     found = serving.curl(f"/v1/requests/{name}/why").json
     assert (found["request"]["id"], found["causes"][0]["kind"]) == (name, "workers")
-    assert (found["place"], found["estimate"]["starts_ms"]) == (1, None)
+    assert (found["lane_place"]["place"], found["estimate"]["starts_ms"]) == (1, None)
     take(serving)
     demand = serving.curl("/v1/demand").json
     assert (demand["demand"], demand["held"], demand["wanted"]) == (1, 1, 2)

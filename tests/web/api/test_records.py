@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane import Progress, Queue
-from fairlane.records import Completion, RequestCounts
+from fairlane.records import Completion, RequestCounts, WhyWaiting, WorkerPage
+from tests.support.processes.beats import beat
 from tests.web.calls import listening, next_event, submit, take
 
 if TYPE_CHECKING:
@@ -68,3 +69,59 @@ def test_an_ending_has_the_same_fields_everywhere(
     assert [one.name for one in fields(Completion)] == ROW
     assert list(command) == list(http) == ROW
     assert command == http == json.loads(msgspec.json.encode(library))
+
+
+def test_what_holds_up_a_request_has_the_same_fields_everywhere(
+    serving: Serving, program: Program, redis_url: str
+):
+    submit(serving, bodies=["a"], id="r1", limit=2, delay="1h")
+    command = json.loads(program("why", "r1", "--json").out)
+    http = serving.curl("/v1/requests/r1/why").json
+    with Queue.from_url(redis_url) as queue:
+        library = json.loads(msgspec.json.encode(queue.request("r1").why()))
+    assert list(command) == [one.name for one in fields(WhyWaiting)]
+    for found in (command, http, library):
+        found.pop("now_ms")
+        found["causes"][0].pop("text")  # it says how long from now
+    assert command == http == library
+
+
+def test_workers_queues_and_demand_have_the_same_fields_everywhere(
+    serving: Serving, program: Program, redis_url: str
+):
+    submit(serving, bodies=["a"], id="r1")
+    with Queue.from_url(redis_url) as queue:
+        beat(queue, "w:1")
+        command = json.loads(program("workers", "--json").out)
+        page = serving.curl("/v1/workers").json
+        (http,) = page["workers"]
+        library = json.loads(msgspec.json.encode(queue.workers()))
+        demand = json.loads(msgspec.json.encode(queue.demand()))
+    (own,) = library["workers"]
+    for found in (command, http, own):
+        found.pop("beat_age_ms")
+    assert list(page) == [one.name for one in fields(WorkerPage)]
+    assert command == http == own
+    assert json.loads(program("demand", "--json").out) == serving.curl("/v1/demand").json == demand
+    assert json.loads(program("queues", "--json").out) == serving.curl("/v1/queues").json
+
+
+def test_failures_have_the_same_fields_everywhere(
+    serving: Serving, program: Program, redis_url: str
+):
+    submit(serving, bodies=["a"], id="r1")
+    (taken,) = take(serving)
+    serving.call("POST", f"/v1/taken/{taken['receipt']}/dead", {"reason": "no such account"})
+    with Queue.from_url(redis_url) as queue:
+        library = json.loads(msgspec.json.encode(queue.errors()))
+        of_request = json.loads(msgspec.json.encode(queue.request("r1").errors()))
+    http = serving.curl("/v1/errors").json
+    (group,) = http["groups"]
+    command = json.loads(program("errors", "--json").out)
+    assert http == library
+    assert command == {"state": "dead", **group}
+    found = serving.curl("/v1/requests/r1/errors").json
+    (one,) = found["groups"]
+    assert found["groups"] == of_request["groups"]
+    assert json.loads(program("errors", "r1", "--json").out) == {"state": "dead", **one}
+    assert json.loads(program("dead", "list", "r1", "--json").out) == one

@@ -17,7 +17,6 @@ from fairlane.cli.options import (
     redis_option,
 )
 from fairlane.cli.output import (
-    group_fields,
     group_lines,
     note,
     note_unknown,
@@ -224,7 +223,7 @@ def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
     now_ms = queue.driver.run(moment(request_id))
     for group in groups:
         if as_json:
-            write_json(group_fields(group))
+            write_json(group)
             continue
         for line in group_lines(group, now_ms):
             write_styled(line)

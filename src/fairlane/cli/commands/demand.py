@@ -22,7 +22,7 @@ def command(redis: str | None, queue: str, as_json: bool) -> int:
     with open_queue(redis, queue) as opened:
         found = opened.demand()
     if as_json:
-        write_json({**found._asdict(), "wanted": found.wanted})
+        write_json(found)
     else:
         write_line(str(found.demand))
     return 0

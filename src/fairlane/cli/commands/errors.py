@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,11 +17,9 @@ from fairlane.cli.options import (
 from fairlane.cli.output import (
     ago,
     coloured,
-    group_fields,
     group_lines,
     note,
     note_unknown,
-    queue_group_fields,
     short,
     write_json,
     write_styled,
@@ -111,7 +110,7 @@ def command(request_id: str | None, redis: str | None, queue: str | None, as_jso
         found = request.errors()
     for group in found.groups:
         if as_json:
-            write_json({"state": "dead", **group_fields(group)})
+            write_json({"state": "dead", **asdict(group)})
         else:
             for line in group_lines(group, found.now_ms):
                 write_styled(line)
@@ -133,12 +132,12 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
     found = queue.errors()
     for group in found.groups:
         if as_json:
-            write_json({"state": "dead", **queue_group_fields(group)})
+            write_json({"state": "dead", **asdict(group)})
             continue
         words = coloured("dead", f"{group.count:,} dead")
         where = f" ({short(group.where)})" if group.where else ""
         write_styled(f"{group.fingerprint}  {words}: {short(group.headline)}{where}")
-        examples = ", ".join(f"{name} index {index}" for name, index in group.examples)
+        examples = ", ".join(f"{one.id} index {one.index}" for one in group.examples)
         write_styled(f"            in {plural(group.requests, 'request')}: {short(examples)}")
     if not found.groups:
         note(f"no request of queue {queue.name} has dead sub-requests")
@@ -168,7 +167,7 @@ def _retry_lines(found: RequestErrors, last: FailedAttempt) -> Iterator[str]:
 
 
 def _due(found: RequestErrors) -> str:
-    left_ms = found.due_ms - found.now_ms
+    left_ms = (found.due_ms or 0) - found.now_ms
     return f"in {ago(left_ms)}" if left_ms > 0 else "now"
 
 
@@ -180,7 +179,7 @@ def _retry_fields(found: RequestErrors, last: FailedAttempt) -> dict[str, Any]:
         "state": "given back" if found.is_given_back else "retry",
         "fingerprint": fingerprint_of(DIES_OF, last.error),
         "count": found.retries,
-        "error": failure.headline,
+        "headline": failure.headline,
         "where": failure.where or None,
         "index": last.index,
         "attempt": last.attempt,
@@ -193,7 +192,7 @@ def _notes(found: RequestErrors) -> Iterator[str]:
     """Yields what the groups do not show."""
     from fairlane.common.text import plural
 
-    counts = found.progress
+    counts = found.request
     if found.more:
         yield f"{found.more:,} more dead sub-requests were not read"
     if found.retries and found.last_error is None:

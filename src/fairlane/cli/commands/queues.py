@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -34,8 +33,7 @@ def command(redis: str | None, after: str, as_json: bool) -> int:
     with open_queue(redis) as opened:
         page = opened.driver.run(list_queues(after))
     if as_json:
-        rows = [asdict(queue) for queue in page.queues]
-        write_json({"queues": rows, "after": page.after or None})
+        write_json(page)
         return 0
     if page.queues:
         is_any_paused = any(queue.is_paused for queue in page.queues)

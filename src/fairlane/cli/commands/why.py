@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -35,10 +34,10 @@ def command(request_id: str, redis: str | None, queue: str | None, as_json: bool
     with open_request(redis, queue, request_id) as request:
         found = request.why()
     if as_json:
-        write_json(_fields(found))
+        write_json(found)
         return 0
     for name, value in _rows(found):
-        state = shown_state(found.progress) if name == "state" else ""
+        state = shown_state(found.request) if name == "state" else ""
         write_styled(row_line(name, value, state))
     return 0
 
@@ -47,7 +46,7 @@ def _rows(found: WhyWaiting) -> Iterator[tuple[str, str]]:
     from fairlane.cli.exit_status import left_out_words, so_far
     from fairlane.common.text import join_names, plural
 
-    progress = found.progress
+    progress = found.request
     yield "request", f"{progress.id}, in queue {progress.queue} with priority {progress.priority}"
     done = f"{progress.done:,} done, {progress.dead:,} dead"
     cancelled = f", {progress.cancelled:,} cancelled" if progress.cancelled else ""
@@ -86,21 +85,3 @@ def _estimate(found: Estimate, now_ms: int) -> Iterator[tuple[str, str]]:
         "measured",
         f"{figure(found.per_s)} sub-requests a second by {plural(found.units, 'unit')}",
     )
-
-
-def _fields(found: WhyWaiting) -> dict[str, Any]:
-    """Returns the explanation as JSON has it."""
-    place = found.lane_place
-    is_known = place is not None and not place.is_lost
-    return {
-        "request": found.progress,
-        "causes": [asdict(cause) for cause in found.causes],
-        "workers": found.workers,
-        "place": place.place if place is not None and is_known else None,
-        "place_is_exact": place.is_exact if place is not None and is_known else None,
-        "estimate": {
-            **asdict(found.estimate),
-            "why_not": found.estimate.why_not or None,
-        },
-        "now_ms": found.now_ms,
-    }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -35,7 +34,7 @@ def command(redis: str | None, queue: str, limit: int, as_json: bool) -> int:
         for line in [] if as_json else _lines(page.workers):
             write_styled(line)
         for worker in page.workers if as_json else []:
-            write_json(_fields(worker))
+            write_json(worker)
         if not page.workers:
             if not as_json:
                 start = f"rq-worker --handler module:function{of_queue(queue)} starts one"
@@ -51,13 +50,14 @@ def _lines(workers: list[WorkerState]) -> list[str]:
 
 
 def _row(worker: WorkerState) -> tuple[Cell, ...]:
-    since_ms = worker.beat_ms + worker.beat_age_ms - worker.started_ms
+    started_ms = worker.started_ms or 0
+    since_ms = worker.beat_ms + worker.beat_age_ms - started_ms
     return (
         worker.id,
         State("alive" if worker.is_alive else "dead"),
         worker.host or "-",
         str(worker.pid or "-"),
-        f"{ago(max(0, since_ms))} ago" if worker.started_ms else "-",
+        f"{ago(max(0, since_ms))} ago" if started_ms else "-",
         f"{ago(worker.beat_age_ms)} ago",
         _holds(worker),
     )
@@ -71,20 +71,3 @@ def _holds(worker: WorkerState) -> str:
     ]
     more = [f"{len(worker.calls) - _CALLS} more calls"] if len(worker.calls) > _CALLS else []
     return "; ".join([plural(worker.leases, "lease"), *shown, *more])
-
-
-def _fields(worker: WorkerState) -> dict[str, Any]:
-    """Returns one worker as JSON has it."""
-    return {
-        "id": worker.id,
-        "state": "alive" if worker.is_alive else "dead",
-        "host": worker.host or None,
-        "pid": worker.pid or None,
-        "started_ms": worker.started_ms or None,
-        "beat_ms": worker.beat_ms,
-        "beat_age_ms": worker.beat_age_ms,
-        "leases": worker.leases,
-        "units": worker.units or None,
-        "per_s": worker.per_s or None,
-        "calls": [asdict(call) for call in worker.calls],
-    }

@@ -194,13 +194,13 @@ function whyPanel() {
         show(body, el("p", {}, "It has ended ", when(one.ended_ms), one.reason ? [": ", el("b", {}, one.reason)] : "", "."));
         return;
       }
-      const first = found.causes[0];
+      const first = found.causes[0], lane = found.lane_place;
       show(body,
         found.causes.length === 0 && el("p", { class: "muted" }, "Nothing holds it up."),
         first && el("p", { class: "lead" }, sentence(first.text)),
         el("ul", { class: "causes" }, found.causes.slice(1).map((cause) => el("li", {}, sentence(cause.text)))),
         el("dl", { class: "facts small" },
-          found.place !== null && [el("dt", {}, "Place in the lanes"), el("dd", {}, `${found.place_is_exact ? "" : "at least "}${number(found.place)}`)],
+          lane && !lane.is_lost && [el("dt", {}, "Place in the lanes"), el("dd", {}, `${lane.is_exact ? "" : "at least "}${number(lane.place)}`)],
           found.estimate.starts_ms > 0 && [el("dt", {}, "Starts"), el("dd", {}, when(found.estimate.starts_ms))],
           found.estimate.why_not ? [el("dt", {}, "No estimate"), el("dd", {}, found.estimate.why_not)]
             : [el("dt", {}, "The queue's workers"), el("dd", {}, `${number(found.estimate.units)} calls concurrently, ${compact(found.estimate.per_s)} sub-requests/s`)]));

@@ -55,16 +55,17 @@ export function errorPanel({ id, context, after }) {
     const can = context.can("operate");
     show(tools, count > 0 && el("a", { class: "button small plain", href: `#/dead?request=${encodeURIComponent(id)}` }, "See each"),
       can && count > 0 && button("Requeue all", () => requeue(id, { everything: true }, count, after), { kind: "small", icon: "again" }));
+    const last = found.request.last_failure ?? found.request.given_back;
     const choice = (group) => ({ fingerprints: [group.fingerprint] });
     show(body,
-      !count && !found.last_error && nothing("check", "No sub-request has failed"),
+      !count && !last && nothing("check", "No sub-request has failed"),
       el("ul", { class: "failures" }, found.groups.map((group) => failure(group, {
         tools: can ? [button("Requeue", () => requeue(id, choice(group), group.count, after), { kind: "small plain" }), button("Drop", () => drop(id, choice(group), group.count, after), { kind: "small plain danger" })] : [],
       }))),
       found.more > 0 && el("p", { class: "muted small" }, `${number(found.more)} more were not read.`),
       found.retries > 0 && el("p", { class: "small" }, el("b", {}, counted(found.retries, "sub-request")), " wait for another attempt, the first ", when(found.due_ms), "."),
-      found.last_error && el("details", { class: "small" }, el("summary", {}, `Last failed attempt: #${found.last_error.index}, attempt ${found.last_error.attempt}, `, when(found.last_error.at_ms)),
-        el("pre", { class: "content", tabindex: "0" }, found.last_error.error)));
+      last && el("details", { class: "small" }, el("summary", {}, `Last failed attempt: #${last.index}, attempt ${last.attempt}, `, when(last.at_ms)),
+        el("pre", { class: "content", tabindex: "0" }, last.error)));
   }
   return {
     node,
