@@ -34,8 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairlane.protocol.lua import library
-from fairlane.protocol.lua import Reply
+from fairlane.protocol.lua import Reply, library
 from fairlane.protocol.steps import Arg, Call
 
 if TYPE_CHECKING:
