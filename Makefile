@@ -41,7 +41,8 @@ test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests
 	$(PYTEST) tests/spark --numprocesses 2 --dist worksteal -m 'not rest and not heavy'
 
 test-rest: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## what `make test` leaves out and a merge requires
-	$(PYTEST) --numprocesses 3 --dist worksteal -m 'rest and not heavy'
+	$(PYTEST) --ignore tests/spark --numprocesses 6 --dist worksteal -m 'rest and not heavy'
+	$(PYTEST) tests/spark --numprocesses 2 --dist worksteal -m 'rest and not heavy'
 
 test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take minutes and are not in `make test`
 	$(PYTEST) -m heavy
@@ -52,11 +53,13 @@ test-spark: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## all tests with Spark, 
 test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on the system's Redis, a cluster, Sentinel, TLS, in a container
 	$(VENV)/bin/python -m tests.everywhere $(BACKENDS)
 
-check: $(VENV)/.dev ## format, lint, types and the tests that need no server: under a minute
+check: $(VENV)/.dev ## format, lint, types and the tests that need neither a server nor Spark: under a minute
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/ruff check $(SOURCES)
-	$(VENV)/bin/mypy
-	$(PYTEST) -q --numprocesses 2 --dist worksteal -m 'not server and not slow and not rest and not heavy'
+	@echo '$(VENV)/bin/mypy, and the tests meanwhile'
+	@$(VENV)/bin/mypy & typed=$$!; \
+		$(PYTEST) -q --ignore tests/spark --numprocesses 2 --dist worksteal \
+			-m 'not server and not slow and not rest and not heavy' || { wait $$typed; exit 1; }; wait $$typed
 
 generate: $(VENV)/.dev ## write what follows from the scripts' headers, the table of options and the asyncio face
 	$(VENV)/bin/python -m tests.support.scripts.generate

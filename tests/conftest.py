@@ -21,7 +21,7 @@ from fairlane.protocol import lua
 from fairlane.queue import Queue
 from tests.support.both_faces import as_blocking, is_asyncio
 from tests.support.operations.actor import Actor
-from tests.support.run import table
+from tests.support.run import extras, table
 from tests.support.run.first_share import import_share
 from tests.support.run.teardown import check_world
 from tests.support.scripts.requests import Lane
@@ -152,6 +152,11 @@ def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
     return Lane(driver, redis_client)
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leaves out the tests of an extra that is not installed."""
+    return extras.needs_missing(collection_path) or None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Imports a share of the modules before all of them are collected."""
@@ -205,7 +210,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints what ran on which back end, if kinds were chosen."""
+    """Prints what was left out without an extra, and what ran on which back end, if chosen."""
+    for line in extras.lines():
+        terminalreporter.write_line(line)
     if backends.is_named():
         for line in table.lines(terminalreporter.stats):
             terminalreporter.write_line(line)

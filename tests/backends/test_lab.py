@@ -46,6 +46,7 @@ def test_a_cut_is_of_one_pair_and_heals(made: Lab):
     assert deaf(made) == set()
 
 
+@pytest.mark.rest
 def test_a_cut_may_be_one_way(made: Lab):
     made.cut(["a"], ["b", "c"], "out")
     assert deaf(made) == {"b<a", "c<a"}
@@ -55,6 +56,7 @@ def test_a_cut_may_be_one_way(made: Lab):
     made.heal(["a"], ["b"])
 
 
+@pytest.mark.rest
 def test_a_pulled_cable_cuts_off_from_every_other(made: Lab):
     made.unplug("c")
     alone = {f"c<{other}" for other in "ab"} | {f"{other}<c" for other in "ab"}
@@ -69,6 +71,7 @@ def test_a_process_is_where_it_was_started(made: Lab):
     assert f"{made['b'].host}/24" in said
 
 
+@pytest.mark.rest
 def test_what_a_killed_run_has_left_is_removed(made: Lab):
     """The next lab removes it: its namespaces bear the number of its process."""
     program = "from tests.support.network.lab import make_lab\nimport os, signal\n"

@@ -48,6 +48,7 @@ def test_a_server_of_each_kind(redis_server: server_process.Server, redis_client
         assert redis_client.get(name) == name.encode()
 
 
+@pytest.mark.rest
 def test_children_of_a_run_under_nohup_do_not_ignore_signals():
     words = [sys.executable, "-c", UNDER_NOHUP]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -60,6 +61,7 @@ def test_the_database_is_empty(turn: int, redis_client: redis.Redis):
     redis_client.set(f"turn:{turn}", "left", ex=60)
 
 
+@pytest.mark.rest
 @pytest.mark.server
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 def test_a_server_dies_with_a_killed_test_run(tmp_path: Path):

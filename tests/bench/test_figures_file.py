@@ -72,6 +72,7 @@ def test_the_published_figures_stand_as_the_writer_writes_them(tmp_path: Path):
     assert written == (PUBLISHED / "figures.jsonl").read_text()
 
 
+@pytest.mark.rest
 def test_a_plot_is_one_line_in_its_file(tmp_path: Path):
     pytest.importorskip("matplotlib")
     kept = report.read(PUBLISHED, ["fairness"])["fairness"]

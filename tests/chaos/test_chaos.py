@@ -134,6 +134,7 @@ def test_without_a_fault_nothing_runs_twice(redis_server: Server, redis_url: str
     assert report.figures["executions"] == 10_000 + raised
 
 
+@pytest.mark.rest
 @ON_SINGLE
 @pytest.mark.slow
 @ON_LINUX

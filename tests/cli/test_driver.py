@@ -70,6 +70,7 @@ def test_an_outage_that_lasts_names_the_command_that_resumes(
     )
 
 
+@pytest.mark.rest
 @for_each(
     "word",
     [
@@ -126,6 +127,7 @@ def test_doctor_reports_a_redis_that_is_away_instead_of_waiting(alone: Program):
         assert "trying" not in ended.err
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["worker --until-idle", "queue pause"])
 def test_what_starts_while_the_one_primary_of_its_queue_is_away_waits_for_it(

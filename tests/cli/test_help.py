@@ -57,6 +57,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.rest
 def test_help_imports_nothing_heavy(alone: Program):
     asked = [["main"], *(["main", name] for name in COMMANDS), ["submit_main"], ["worker_main"]]
     done = subprocess.run(
@@ -120,6 +121,7 @@ def test_help_names_the_options_and_exit_codes(
     assert [text for text in expected if text not in said] == []
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("entry", ["submit_main", "worker_main"])
 def test_the_short_names_print_the_version(entry: str, alone: Program):
     said = subprocess.run(

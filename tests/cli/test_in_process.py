@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fairlane import settings
 from tests.cli.program import NO_SERVER, Ended
 from tests.support.run.for_each import for_each
@@ -36,6 +38,7 @@ def state() -> list[object]:
     ]
 
 
+@pytest.mark.rest
 @for_each("words", COMMANDS)
 def test_a_command_leaves_the_same_in_either_process(program: Program, words: str):
     before = state()

@@ -83,6 +83,7 @@ def test_a_wrong_log_call_does_not_fail_its_caller(
     assert "--- Logging error ---" in capsys.readouterr().err
 
 
+@pytest.mark.rest
 def test_each_line_of_a_worker_is_an_object(work: Any):
     """So are the note about what it does, and the lines of a handler's own logger."""
     source = (
@@ -96,6 +97,7 @@ def test_each_line_of_a_worker_is_an_object(work: Any):
     assert {one["logger"] for one in found} <= {"mine", "fairlane.worker", "fairlane.cli"}
 
 
+@pytest.mark.rest
 def test_a_failed_attempt_has_fields_with_stable_names(work: Any):
     lines = work(FAILING, "fail", "--log-format", "json", attempts=1)
     (first, *later) = [one for line in lines if "error" in (one := json.loads(line))]
@@ -109,6 +111,7 @@ def test_a_failed_attempt_has_fields_with_stable_names(work: Any):
     assert (counted["failed"], counted["died"]) == (1, 1)
 
 
+@pytest.mark.rest
 def test_at_debug_every_failure_is_logged_with_its_traceback(work: Any):
     lines = work(FAILING, "fail", "--log-format", "json", "--log-level", "debug")
     found = [one for line in lines if "traceback" in (one := json.loads(line))]
@@ -124,11 +127,13 @@ def test_an_error_that_ends_a_worker_is_an_object_of_its_level(alone: Program):
     assert "does not answer" in line["message"]
 
 
+@pytest.mark.rest
 def test_a_level_hides_what_is_less_important(work: Any):
     lines = work(FAILING, "fail", "--log-level", "error")
     assert lines == []
 
 
+@pytest.mark.rest
 def test_a_process_that_ends_is_logged_with_how_it_ended(work: Any, program: Program):
     lines = work(EXITING, "leave", "--log-format", "json", "--slice", "0")
     found = [one for line in lines if "ended" in (one := json.loads(line))]
@@ -144,6 +149,7 @@ def test_a_process_that_ends_is_logged_with_how_it_ended(work: Any, program: Pro
     assert all("exit 7" in one["error"] for one in each)
 
 
+@pytest.mark.rest
 def test_a_handlers_module_may_configure_logging_with_dict_config(work: Any):
     """That disables the loggers that it does not name: ours are enabled again."""
     source = (
@@ -161,6 +167,7 @@ def test_a_handlers_module_may_configure_logging_with_dict_config(work: Any):
     assert [line for line in lines if line.startswith("mine says worker ")] == []
 
 
+@pytest.mark.rest
 def test_a_level_and_a_logger_that_a_program_configured_stay(work: Any):
     source = (
         b"import logging\n"

@@ -158,7 +158,6 @@ def test_redis_that_is_off(words: tuple[str, ...], program: Program):
         (("queue", "pause", "--for", "soon"), "--for: 'soon' is not a duration"),
         (("set", "x", "--rate", "fast"), "rate 'fast' is not valid"),
         (("completions", "--since", "soon"), "--since soon is no place in the log"),
-        (("serve", "--rate", "fast"), "rate 'fast' is not valid"),
         (("schedule", "add", "n", "61 * * * *", "--body", "x"), "cron line '61 * * * *' is not"),
         (
             ("schedule", "add", "n", "* * * * *", "--tz", "Mars/Base", "--body", "x"),

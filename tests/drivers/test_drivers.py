@@ -203,6 +203,7 @@ def errors(client: redis.Redis) -> int:
     )
 
 
+@pytest.mark.rest
 def test_one_driver_serves_many_threads(lane: Lane):
     driver, count = lane.driver, 8
 

@@ -62,6 +62,7 @@ def test_a_primary_that_is_demoted_is_waited_for(kind: str, redis_url: str):
         perform(kind, redis_url, refusing("READONLY You can't write"), patience_s=0)
 
 
+@pytest.mark.rest
 def test_the_command_line_reads_a_replica_and_does_not_write_to_it(pair: Pair, tmp_path: Path):
     """Status, results and stats are answered; submit, pause, cancel and a worker end with 5."""
     there = Program(tmp_path, pair.primary.url)

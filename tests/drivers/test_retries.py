@@ -101,6 +101,7 @@ def stopped() -> Iterator[server_process.Server]:
         os.kill(server.pid, signal.SIGCONT)
 
 
+@pytest.mark.rest
 @pytest.mark.server
 @both
 def test_a_server_that_stops_answering_holds_up_no_call_for_ever(

@@ -99,6 +99,7 @@ def leaks(text: str) -> bool:
     return "TOP" in text or "SECRET" in text
 
 
+@pytest.mark.rest
 @both
 @pytest.mark.usefixtures("offline")
 def test_no_mistyped_url_shows_a_part_of_its_password(kind: str, caplog: pytest.LogCaptureFixture):

@@ -225,6 +225,7 @@ def test_the_second_use_starts_none(home: Path):
     assert pid_of(home) == pid
 
 
+@pytest.mark.rest
 def test_two_processes_share_it(home: Path, start_child: Callable[..., Child]):
     remember(home, "mine")
     child = start_child()
@@ -241,6 +242,7 @@ def test_racing_starters_start_one(home: Path, start_child: Callable[..., Child]
     assert not (home / "run" / "server.log.old").exists()  # the log of an earlier start
 
 
+@pytest.mark.rest
 def test_it_outlives_a_killed_starter(home: Path, start_child: Callable[..., Child]):
     child = start_child()
     child.go()
@@ -338,6 +340,7 @@ def test_only_this_user_can_reach_it(home: Path):
         assert mode_of(path) == 0o700
 
 
+@pytest.mark.rest
 def test_a_long_path_gets_a_short_socket(tmp_path: Path, start_child: Callable[..., Child]):
     deep = tmp_path / ("deep" * 20) / ("er" * 20)
     try:

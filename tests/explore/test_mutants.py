@@ -72,6 +72,7 @@ def test_conditions_are_taken_apart(
     assert [(one.kind, one.text) for one in mutants_of(tmp_path, *lines)] == wanted
 
 
+@pytest.mark.rest
 def test_a_changed_library_changes_the_scripts_that_use_its_line(tmp_path: Path):
     (first, *_) = (one for one in find(library().root) if one.path == "lib/flows.lua")
     assert changed_scripts(first.write(tmp_path)) == {"hand_over", "join"}

@@ -29,6 +29,7 @@ def test_without_a_fault_it_works(redis_server: Server, promise: str):
     explore(redis_server, promise, NONE, workers=2)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("promise", "faults", "workers", "sentence", "steps"),
     rest_but(

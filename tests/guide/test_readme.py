@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 @ON_ONE_KIND
 def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 import yaml
 
 from fairlane.metrics import ALL, QUEUE
@@ -54,6 +55,7 @@ def test_the_rules_and_the_configuration_load(tmp_path: Path):
     promtool("check", "config", tmp_path / "prometheus.yml")
 
 
+@pytest.mark.rest
 def test_the_tests_of_the_rules_pass():
     promtool("test", "rules", "alerts_test.yml", folder=FOLDER)
 

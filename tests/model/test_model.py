@@ -40,6 +40,7 @@ def test_ten_thousand_steps_agree_with_the_model(wire: Wire):
         steps += play(wire, next(seeds))["steps"]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("redis_server", ["system_redis", "cluster1"], indirect=True)
 def test_other_servers_agree_with_the_model(wire: Wire):
     """Plays a short run, because only the server differs, not the scripts."""
@@ -186,11 +187,8 @@ GUARDS = {
 
 
 QUICK = {
-    *("innocents are charged", "a token is good for two", "any worker may settle"),
-    *("a limit is lowered and raised", "an entry that was moved is moved back"),
-    *("what is young is hastened", "a gate stays closed", "a share changes nothing"),
-    *("a late leader moves a tick", "an id has no window", "a resumed queue is paused"),
-    "a bucket gives one too many",
+    *("any worker may settle", "a limit is lowered and raised", "what is young is hastened"),
+    *("a gate stays closed", "a bucket gives one too many"),
 }
 
 

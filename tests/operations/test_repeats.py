@@ -586,7 +586,10 @@ SCENARIOS: list[Scenario] = [
     checks_everything, tidies, rolls, joins, recurs, changes_many, deletes, pulls, flows,
     joins_children,
 ]  # fmt: skip
-LONG = {flows, joins_children, checks_everything}  # of many steps
+LONG = {  # of many steps
+    begins_a_new_life, recurs, takes_turns, is_refused_by_the_bound, changes_many, pulls, joins,
+    flows, joins_children, checks_everything,
+}  # fmt: skip
 PLAYED = [pytest.param(one, marks=pytest.mark.rest if one in LONG else ()) for one in SCENARIOS]
 
 

@@ -24,6 +24,7 @@ def is_written(server: server_process.Server) -> bool:
         return bool(found["aof_buffer_length"] == 0 and found["aof_pending_bio_fsync"] == 0)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("policy", ["always", "no"])
 @pytest.mark.slow
 def test_with_an_append_only_file_nothing_acknowledged_is_lost(policy: str):
@@ -49,6 +50,7 @@ def test_with_an_append_only_file_nothing_acknowledged_is_lost(policy: str):
             check_all_there(again, list(submitted))
 
 
+@pytest.mark.rest
 def test_with_everysec_what_the_kernel_has_is_not_lost():
     """A command may stay in Redis's memory only while an fsync is under way: see the docs."""
     options = (*AOF, "everysec")

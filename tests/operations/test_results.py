@@ -79,6 +79,7 @@ def replay(window: InputOrder, entries: list[list[int]]) -> tuple[list[int], int
     return out, held
 
 
+@pytest.mark.rest
 @given(disorder(), st.integers(0, 12))
 def test_any_disorder_comes_out_in_order_exactly_once(entries: list[list[int]], most: int):
     out, held = replay(InputOrder(most=most), entries)
@@ -195,6 +196,7 @@ def test_results_of_a_running_request_come_as_they_are_made(queue: Queue):
     assert found == [0, 1, 2, 3]
 
 
+@pytest.mark.rest
 @both_faces
 @pytest.mark.parametrize("order", ["input", "done"])
 def test_many_pages_of_results_come_once_each(queue: Queue, order: str):
@@ -268,6 +270,7 @@ def test_a_window_of_the_default_size_holds_a_normal_disorder(queue: Queue, lane
 # ------------------------------------------------------------------ results that are gone
 
 
+@pytest.mark.rest
 @for_each("order", ["input", "done"])
 @for_each("part", ["out", "all"])
 def test_results_that_vanish_while_they_are_read_are_an_error(

@@ -121,6 +121,7 @@ def test_the_options_are_offered_for_annotations():
     assert set(typing.get_type_hints(RequestOptions)) == RequestOptions.__optional_keys__
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_typo_is_a_type_error(tmp_path: Path):
     """The right calls have none; each wrong one has one, on its own line."""

@@ -43,6 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
+@pytest.mark.rest
 def test_the_wheel_has_types_scripts_and_nothing_else(wheel: zipfile.ZipFile):
     names = wheel.namelist()
     assert "fairlane/py.typed" in names
@@ -51,6 +52,7 @@ def test_the_wheel_has_types_scripts_and_nothing_else(wheel: zipfile.ZipFile):
     assert folders == {"fairlane", f"fairlane-{PROJECT['version']}.dist-info"}
 
 
+@pytest.mark.rest
 def test_the_wheels_metadata_lead_to_the_project(wheel: zipfile.ZipFile):
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     metadata = Parser().parsestr(wheel.read(name).decode())

@@ -120,6 +120,7 @@ def test_a_role_has_the_scripts_and_commands_that_its_part_of_the_source_sends(r
     assert stated.commands - commands_of(found) == set()
 
 
+@pytest.mark.rest
 def test_a_monitor_has_of_them_what_only_reads(server: redis.Redis):
     """Its commands have ways to write, too, which it may not use."""
     found, stated = what_it_sends("monitor"), acl.ROLES["monitor"]

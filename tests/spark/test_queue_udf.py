@@ -76,6 +76,7 @@ def test_every_row_comes_back_with_its_own_result(
     assert isinstance(ours(caught.value), RequestLost)
 
 
+@pytest.mark.rest
 def test_the_limit_holds_for_all_rows_together(
     spark: Any, redis_url: str, redis_client: redis.Redis
 ):
@@ -85,6 +86,7 @@ def test_the_limit_holds_for_all_rows_together(
     assert {bytes(row.result) for row in found} == {b"1"}
 
 
+@pytest.mark.rest
 def test_a_failed_row_has_the_status_dead(spark: Any, redis_url: str):
     rows = spark.createDataFrame([(1, b"good"), (2, b"bad")], ["the.id", "a `body`.of it"])
     with worker(redis_url, "rejects_bad"):
@@ -93,6 +95,7 @@ def test_a_failed_row_has_the_status_dead(spark: Any, redis_url: str):
     assert sorted(map(tuple, made.collect())) == [(1, b"good", "done", 1), (2, None, "dead", 1)]
 
 
+@pytest.mark.rest
 def test_a_row_that_always_fails_holds_a_query_for_seconds_only(spark: Any, redis_url: str):
     """By default it has three attempts, with pauses of 0.1 s to 1 s."""
     rows = spark.createDataFrame([(1, b"good"), (2, b"raise")], ["id", "body"])
@@ -106,6 +109,7 @@ def test_a_row_that_always_fails_holds_a_query_for_seconds_only(spark: Any, redi
     assert counts.ended_ms - counts.submitted_ms < 6000
 
 
+@pytest.mark.rest
 def test_a_query_names_its_attempts_and_times(spark: Any, redis_url: str):
     rows = spark.createDataFrame([(1, b"raise"), (2, b"never")], ["id", "body"])
     options: dict[str, Any] = {"attempts": 1, "time_limit": 0.5, "deadline": 600}
@@ -118,6 +122,7 @@ def test_a_query_names_its_attempts_and_times(spark: Any, redis_url: str):
     assert [(row.status, row.attempt) for row in made.collect()] == [("dead", 1)] * 2
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("options", "sent"),
     [
@@ -146,6 +151,7 @@ def test_the_policy_goes_to_the_sink(
     assert caught.value.args[0] == target | sent
 
 
+@pytest.mark.rest
 def test_cancelled_rows_have_the_status_cancelled(spark: Any, redis_url: str):
     def cancel_when_there() -> None:
         with Queue.from_url(redis_url) as queue:
@@ -167,6 +173,7 @@ def test_cancelled_rows_have_the_status_cancelled(spark: Any, redis_url: str):
     assert [(row.status, row.result, row.attempt) for row in rows] == [("cancelled", None, 0)] * 10
 
 
+@pytest.mark.rest
 def test_a_row_without_a_result_is_an_error_when_none_was_cancelled(spark: Any, redis_url: str):
     counts = Progress(id="r1", queue="req", state="done", priority=5, total=2, done=2, limit=1)
     rows = spark.createDataFrame([("done",), (None,)], "status string")
@@ -177,11 +184,13 @@ def test_a_row_without_a_result_is_an_error_when_none_was_cancelled(spark: Any, 
     assert [row.status for row in found] == ["done", "cancelled"]
 
 
+@pytest.mark.rest
 def test_a_frame_without_rows_calls_no_handler(spark: Any, redis_url: str):
     none = spark.createDataFrame([], "id int, body string")
     assert queue_udf(none, redis=redis_url, timeout_s=30).collect() == []
 
 
+@pytest.mark.rest
 def test_a_timeout_raises_and_cancels_the_request(spark: Any, redis_url: str):
     rows = rows_of(spark, 10)
     with pytest.raises(WaitTimeout, match=r"had not ended after 0\.1 s and was cancelled"):
@@ -193,6 +202,7 @@ def test_a_timeout_raises_and_cancels_the_request(spark: Any, redis_url: str):
         queue_udf(rows, redis=redis_url, request="taken", timeout_s=5)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -213,6 +223,7 @@ def test_wrong_arguments_are_refused_first(options: dict, words: str, spark: Any
         queue_udf(rows_of(spark, 10), redis=redis_url, **options)
 
 
+@pytest.mark.rest
 def test_a_column_that_would_stand_twice_is_refused(spark: Any, redis_url: str):
     rows = rows_of(spark, 10).withColumn("status", sql.lit(1))
     with pytest.raises(InvalidArgument, match="'status' would stand twice"):

@@ -54,6 +54,7 @@ def run(program: Program, redis_url: str) -> Iterator[Callable[..., dict[str, st
     assert ended.code == 0, ended.err
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_cpythons_own_tests_of_executors_pass(run: Callable[..., dict[str, str]]):
     outcomes = run()
@@ -63,6 +64,7 @@ def test_cpythons_own_tests_of_executors_pass(run: Callable[..., dict[str, str]]
     assert failed["ExecutorTest.test_map_exception"].startswith("TaskError")
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_timeout_of_a_map_holds_after_quick_calls(run: Callable[..., dict[str, str]]):
     """Workers that know quick calls must not hold a quick result behind a slow call."""

@@ -116,6 +116,7 @@ def test_calls_run_on_a_worker_and_each_future_has_its_result(
     assert all(future.done() for future in futures)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("way", ["as_completed", "wait", "wrap_future"])
 def test_the_standard_functions_wait_for_its_futures(
     app: App, tasks: dict[str, Any], worker: object, way: str
@@ -138,6 +139,7 @@ def test_the_standard_functions_wait_for_its_futures(
     assert sorted(found) == [2 * n for n in range(20)]
 
 
+@pytest.mark.rest
 def test_no_more_workers_than_the_limit_run_its_calls(
     app: App, tasks: dict[str, Any], worker: Callable[[], None], program: Program
 ):
@@ -193,6 +195,7 @@ def test_a_shutdown_takes_back_the_calls_that_are_sent(app: App, tasks: dict[str
     assert run_tasks(app) == 0
 
 
+@pytest.mark.rest
 def test_a_shutdown_lets_the_calls_end_that_a_worker_has_begun(
     app: App, tasks: dict[str, Any], worker: Callable[[], None], program: Program
 ):
@@ -236,6 +239,7 @@ def threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name.startswith(names)]
 
 
+@pytest.mark.rest
 def test_no_thread_outlives_a_shutdown(app: App, tasks: dict[str, Any], worker: object):
     for _ in range(3):
         executor = Executor(app)
@@ -245,6 +249,7 @@ def test_no_thread_outlives_a_shutdown(app: App, tasks: dict[str, Any], worker: 
         assert threads() == []
 
 
+@pytest.mark.rest
 def test_a_submit_and_a_map_share_the_limit(
     app: App, tasks: dict[str, Any], worker: Callable[[], None], program: Program
 ):
@@ -260,6 +265,7 @@ def test_a_submit_and_a_map_share_the_limit(
         assert {future.result(20).split("/")[0] for future in futures} == {progress.id}
 
 
+@pytest.mark.rest
 def test_a_request_with_very_many_calls_is_followed_by_another(
     app: App, tasks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, worker: object
 ):
@@ -322,6 +328,7 @@ def test_a_request_stays_open_while_long_calls_run(
     assert future.result(0) == 2
 
 
+@pytest.mark.rest
 def test_shutdown_returns_after_the_callbacks_and_cannot_be_called_in_one(
     app: App, tasks: dict[str, Any], worker: object
 ):
@@ -357,6 +364,7 @@ def test_a_process_that_was_forked_has_an_executor_of_its_own(
     executor.shutdown()
 
 
+@pytest.mark.rest
 def test_a_program_that_ends_waits_for_its_calls_and_callbacks(
     app: App, program: Program, worker: Callable[[], None]
 ):
@@ -392,6 +400,7 @@ def test_an_error_of_reading_breaks_the_executor(
     executor.shutdown()
 
 
+@pytest.mark.rest
 def test_a_shutdown_waits_for_the_calls_of_a_map(app: App, tasks: dict[str, Any], worker: object):
     executor = Executor(app, limit=1)
     values = executor.map(tasks["double"], range(300))

@@ -100,6 +100,7 @@ def test_a_cancelled_call_is_its_own_error(resize: Resize):
     assert [error.index for error in batch.outcomes()] == [0, 1]
 
 
+@pytest.mark.rest
 def test_a_request_is_found_again_by_its_id(resize: Resize, work: Callable[[], int]):
     named = resize.with_options(id="monday")
     named.map(["a", "bad"])
@@ -156,6 +157,7 @@ def test_a_task_may_retry_and_read_its_context(app: App, work: Callable[[], int]
     assert one.result() == [0, 2, 5]
 
 
+@pytest.mark.rest
 def test_the_asyncio_face_does_the_same(resize: Resize, app: App, work: Callable[[], int]):
     async def submit() -> Any:
         one = await resize.asubmit("a.png", width=100)

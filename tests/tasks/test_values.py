@@ -206,6 +206,7 @@ def test_an_argument_arrives_as_it_was_given_or_is_refused_by_name(encoding: str
     assert carried
 
 
+@pytest.mark.rest
 @for_each("encoding", list(CODECS))
 @for_each("annotation", ANNOTATIONS)
 def test_a_result_comes_back_as_it_was_returned_or_is_rejected(encoding: str, annotation: Any):

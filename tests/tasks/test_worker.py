@@ -69,6 +69,7 @@ def apps(program: Program, redis_url: str) -> dict[str, App]:
     return found
 
 
+@pytest.mark.rest
 def test_two_queues_are_served_by_one_program(program: Program, apps: dict[str, App]):
     images, mail = apps["images"].tasks, apps["mail"].tasks
     batches = [images["resize"].map([1, 2]), images["crop"].map([1]), mail["send"].map([1, 2])]
@@ -80,6 +81,7 @@ def test_two_queues_are_served_by_one_program(program: Program, apps: dict[str, 
     assert ended.err.count("takes from queue") == 2
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_the_log_of_a_failure_names_the_task(
     encoding: Literal["json", "msgpack"], program: Program, redis_url: str
@@ -100,6 +102,7 @@ def test_the_log_of_a_failure_names_the_task(
     app.close()
 
 
+@pytest.mark.rest
 def test_a_signal_drains_the_workers_of_all_queues(program: Program, apps: dict[str, App]):
     started = program.start("worker", "--app", "mine:images", "--app", "mine:mail")
     wait_registered(apps)
@@ -109,6 +112,7 @@ def test_a_signal_drains_the_workers_of_all_queues(program: Program, apps: dict[
     assert ended.err.count("has stopped: 0 sub-requests done") == 2
 
 
+@pytest.mark.rest
 def test_a_worker_that_fails_ends_those_of_the_other_queues(program: Program, apps: dict[str, App]):
     with two_ports() as (port, taken):
         taken.listen()
@@ -139,6 +143,7 @@ def two_ports() -> Iterator[tuple[int, socket.socket]]:
                 return
 
 
+@pytest.mark.rest
 def test_the_workers_drain_if_the_program_is_killed(program: Program, apps: dict[str, App]):
     started = program.start("worker", "--app", "mine:images", "--app", "mine:mail")
     wait_registered(apps)
@@ -151,6 +156,7 @@ def len_of(text: str) -> int:
     return len(text)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("source", "named", "reason"),
     [
@@ -193,6 +199,7 @@ def test_options_that_contradict_an_app_are_refused(program: Program):
     program("worker", "--app", "mine:images", "--queue", "req").refused(2, "an app names its own")
 
 
+@pytest.mark.rest
 def test_status_and_doctor_name_a_task_that_no_worker_has(program: Program, apps: dict[str, App]):
     one = apps["images"].tasks["walk"].submit(1)
     started = program.start("worker", "--app", "mine:images")
@@ -215,6 +222,7 @@ def test_status_and_doctor_name_a_task_that_no_worker_has(program: Program, apps
     one.cancel()
 
 
+@pytest.mark.rest
 def test_status_shows_how_far_a_call_is(program: Program, apps: dict[str, App]):
     one = apps["images"].task(name="walk_slowly")(nothing).submit()
     started = program.start("worker", "--app", "mine:images")

@@ -37,6 +37,7 @@ def test_the_sample_project_passes():
     assert "5 passed" in said
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_missing_or_wrong_setting_is_one_sentence(tmp_path: Path):
     (tmp_path / "test_mine.py").write_text(TEST)
@@ -54,6 +55,7 @@ def test_a_missing_or_wrong_setting_is_one_sentence(tmp_path: Path):
         assert "Traceback" not in said
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_test_without_the_fixture_does_not_write_to_the_users_own_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -146,6 +146,7 @@ def test_the_hooks_of_a_process_run_around_the_calls(app: App):
     assert order == ["start", "before resize", "call 1", "stop"]
 
 
+@pytest.mark.rest
 def test_a_task_that_is_not_here_keeps_waiting(app: App):
     newer = App("images", app.url)
     call = newer.task(name="rotate")(lambda n: n).submit(1)
@@ -188,6 +189,7 @@ def test_it_needs_an_app_with_tasks(app: App):
         run_tasks(app)
 
 
+@pytest.mark.rest
 def test_a_call_that_waits_for_another_worker_does_not_move_the_clock(app: App):
     newer = App("images", app.url)
     newer.task(name="rotate")(lambda n: n).submit(1)

@@ -175,6 +175,7 @@ def test_without_a_provider_the_commands_are_the_same_but_for_the_trace():
     assert pairs == [(b"", b"trace=" + PARENT.encode())]
 
 
+@pytest.mark.rest
 def test_the_product_works_where_opentelemetry_is_not_installed():
     code = (
         "import sys\n"

@@ -113,6 +113,7 @@ def test_an_app_configures_each_process_in_a_hook(
     app.close()
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("handler", ["shout", "ashout"])
 def test_a_provider_from_before_the_fork_works_in_each_process(
     handler: str, program: Program, queue: Queue
@@ -126,6 +127,7 @@ def test_a_provider_from_before_the_fork_works_in_each_process(
     assert names == {f"{request.id}~{index}" for index in range(20)}
 
 
+@pytest.mark.rest
 def test_an_exporter_without_a_server_changes_nothing(program: Program, queue: Queue):
     program.file(UNREACHABLE.encode(), "mine.py")
     request = queue.submit_request(["a", "b"])

@@ -378,6 +378,7 @@ def test_an_address_of_another_machine_is_refused_with_a_sentence(host: str):
         HealthPort(f"{host}:0", dict)
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_a_worker_answers_while_many_connections_send_nothing(queue: Queue, workers: Workers):
     """Each of these connections stands until the worker closes it."""

@@ -64,12 +64,14 @@ def program(*before: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.rstrip("\n")
 
 
+@pytest.mark.rest
 def test_two_processes_of_one_machine_are_at_one_place():
     """The identity begins with the hostname, which people read."""
     assert program() == whereabouts()
     assert hostname_of(whereabouts()) == socket.gethostname()
 
 
+@pytest.mark.rest
 def test_a_process_in_another_network_namespace_is_elsewhere():
     """A container is such a case; its hostname is the same."""
     found = program(*unshared())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from fairlane.worker.measures import EVERY_S, Metrics
 from tests.worker.parts import ON_SINGLE
 
@@ -49,6 +51,7 @@ def test_each_priority_is_measured_for_itself():
     assert measures.rest() == []
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_what_workers_measured_is_in_the_queues_statistics(queue: Queue, workers: Workers):
     """All of it is there when they have drained."""

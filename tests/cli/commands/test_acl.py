@@ -45,6 +45,7 @@ def test_without_arguments_every_role_is_printed(alone: Program):
     assert rows[0]["rules"] == ["on", PLACEHOLDER, *acl.rules("producer", server=(7, 2))]
 
 
+@pytest.mark.rest
 def test_roles_are_users_of_the_given_queue_and_name(alone: Program):
     ended = alone("acl", "worker", "--queue", "mail", "--user-prefix", "app1.")
     assert users_in(ended.out) == {
@@ -134,6 +135,7 @@ def test_the_lines_are_an_aclfile_that_a_server_starts_with(alone: Program):
                 login.set("{req}:active", 1)
 
 
+@pytest.mark.rest
 @pytest.mark.server
 def test_the_commands_are_what_redis_cli_takes(alone: Program):
     """They create a user anew: nothing it had before stays."""

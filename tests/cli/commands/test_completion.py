@@ -31,6 +31,7 @@ def completions(program: Program, line: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.rest
 @for_each(
     "line, expected",
     [

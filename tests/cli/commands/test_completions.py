@@ -7,6 +7,8 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fairlane import settings
 from fairlane.protocol import keys
 from tests.cli.program import Dead, finish, settle
@@ -70,6 +72,7 @@ def test_a_log_id_continues_behind_that_ending(program: Program, redis_url: str)
     assert ids_of(found.out) == ["two", "three"]
 
 
+@pytest.mark.rest
 def test_follow_prints_endings_as_they_come_until_ctrl_c(program: Program, redis_url: str):
     end(program, redis_url, "one")
     with program.start("completions", "--follow", "--json") as process:

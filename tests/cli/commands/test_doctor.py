@@ -139,6 +139,7 @@ def test_a_cluster_named_as_one_server_gets_the_url_of_a_cluster(alone: Program)
         assert b"cluster state ok" in alone("doctor", "--redis", server.url).out
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_server_that_hangs_or_is_not_there_is_exit_5(alone: Program):
     with run_server("single") as server:

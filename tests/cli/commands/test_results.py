@@ -7,6 +7,8 @@ import json
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.cli.program import Dead, Ended, Program, finish, settle
 from tests.support.run.for_each import for_each
 from tests.support.wait import wait_until
@@ -132,6 +134,7 @@ GOES_ON = "no longer waiting; request mine goes on: fairlane wait mine"
 NO_FILE = "results was not written; request mine goes on: fairlane results mine --out results"
 
 
+@pytest.mark.rest
 @for_each(
     "words, number, said",
     [
@@ -164,6 +167,7 @@ def test_results_flow_while_the_request_runs(program: Program, redis_url: str):
         assert finish(process).out == b"b!\n"
 
 
+@pytest.mark.rest
 def test_a_closed_pipe_ends_the_output(program: Program, redis_url: str):
     submit(program, *(b"x" * 1000 for _ in range(300)))
     settle(redis_url, answer)

@@ -65,6 +65,7 @@ class As:
         return ended.out
 
 
+@pytest.mark.rest
 @ON_EVERY_KIND
 def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     """Only the deployer may load a script."""
@@ -101,6 +102,7 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     assert "timeouts are not readable" in checks
 
 
+@pytest.mark.rest
 @ON_EVERY_KIND
 def test_maintenance_does_what_a_person_does(as_role: As):
     as_role("deployer", "scripts", "load")
@@ -122,6 +124,7 @@ def test_maintenance_does_what_a_person_does(as_role: As):
     as_role(role, "doctor")
 
 
+@pytest.mark.rest
 @ON_EVERY_KIND
 def test_maintenance_repairs_what_a_monitor_finds(as_role: As, redis_client: redis.Redis):
     """--repair sends further commands only where there is damage."""

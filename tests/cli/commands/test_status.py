@@ -108,6 +108,7 @@ def test_another_queue_is_shown_by_its_name(program: Program):
     assert b"requests  1 active" in program("status", "--queue", "slow").out
 
 
+@pytest.mark.rest
 def test_urgent_requests_are_listed_before_many_others(program: Program):
     program("submit", "-", "--format", "requests", "--priority", 7, stdin=b"1:a\n" * 1_100)
     program("submit", "-", "--format", "requests", "--priority", 0, stdin=b"1:a\n" * 21)

@@ -142,6 +142,7 @@ def test_an_interrupted_pipe_takes_the_request_back(
     assert all(redis_client.ttl(key) > 0 for key in left)  # a marker
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("words", [(), ("--id", "mine")], ids=str)
 def test_an_interrupt_while_redis_hangs_reports_what_is_uncertain(
     words: tuple[str, ...], program: Program
@@ -170,6 +171,7 @@ def test_an_interrupt_while_redis_hangs_reports_what_is_uncertain(
     assert took < 8.0, "twice the time that it takes on a busy machine"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("words", [("--id", "mine"), ("--id", "mine", "--watch"), ("--watch",)])
 def test_a_pipe_prints_an_id_that_is_wanted_before_it_is_read(
     words: tuple[str, ...], program: Program
@@ -192,6 +194,7 @@ BEFORE = {
 }
 
 
+@pytest.mark.rest
 @for_each("before", BEFORE)
 def test_an_interrupt_reports_what_is_left_under_an_own_id(
     before: str, program: Program, redis_url: str, redis_client: redis.Redis
@@ -292,6 +295,7 @@ def test_each_request_of_a_file_is_distinct_in_itself(program: Program, redis_cl
     assert bodies_of(redis_client, "own.2") == [b"a"]
 
 
+@pytest.mark.rest
 def test_a_producer_that_was_killed_goes_on_and_no_line_comes_twice(
     program: Program, redis_client: redis.Redis
 ):

@@ -54,6 +54,7 @@ def test_the_whole_way_on_every_kind_of_server(program: Program):
     assert b"1 in the log" in program("status").out
 
 
+@pytest.mark.rest
 def test_a_worker_without_a_handler_prints_json_and_reports_that(program: Program):
     program("submit", "-", "--id", "mine", "--queue", "later", stdin=b"a\n\xff\n")
     ended = program("worker", "--queue", "later", "--until-idle")
@@ -82,6 +83,7 @@ def test_a_failure_is_logged_and_the_sub_request_is_dead(program: Program):
     assert "no such thing" in rows[1]["error"]
 
 
+@pytest.mark.rest
 def test_a_call_beyond_its_time_limit_is_ended_and_logged(program: Program):
     program.file(HANDLERS, "mine.py")
     program("submit", "-", "--id", "mine", "--attempts", 1, stdin=b"ok\nstuck\nno\n")
@@ -96,6 +98,7 @@ def test_a_call_beyond_its_time_limit_is_ended_and_logged(program: Program):
     assert rows[2]["error"] == "not for us"
 
 
+@pytest.mark.rest
 @for_each(
     "words, why",
     [
@@ -141,6 +144,7 @@ def test_a_port_that_is_taken(program: Program):
         program("worker", *words).refused(2, f"port {port}", "is taken")
 
 
+@pytest.mark.rest
 def test_log_lines_of_a_handler_show_their_time_level_and_name(program: Program):
     program.file(
         b"import logging\n"
@@ -155,6 +159,7 @@ def test_log_lines_of_a_handler_show_their_time_level_and_name(program: Program)
     assert [line for line in lines if line is not noted and not line.startswith("fairlane: ")] == []
 
 
+@pytest.mark.rest
 def test_a_handler_may_set_up_its_own_logging(program: Program):
     program.file(
         b"import logging\n"
@@ -169,6 +174,7 @@ def test_a_handler_may_set_up_its_own_logging(program: Program):
     assert "mine says worker" not in said, "our lines are written once, in our form"
 
 
+@pytest.mark.rest
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_worker(
@@ -182,6 +188,7 @@ def test_a_signal_ends_a_worker(
     assert ended.code == 0, ended.err
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 @pytest.mark.server
 def test_a_worker_that_drains_while_redis_is_away_reports_what_it_could_not_settle(alone: Program):

@@ -39,6 +39,7 @@ def fill(program: Program, redis_url: str) -> None:
     program("submit", "-", "--id", "waits", stdin=b"a\n")
 
 
+@pytest.mark.rest
 def test_states_are_coloured_on_a_terminal(program: Program, redis_url: str):
     fill(program, redis_url)
     shown = drawn_by(program, "list")
@@ -50,6 +51,7 @@ def test_states_are_coloured_on_a_terminal(program: Program, redis_url: str):
     assert f"{RED}1 dead\x1b[0m" in drawn_by(program, "completions")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 def test_a_terminal_without_colours_gets_none(
     env: dict[str, str], program: Program, redis_url: str

@@ -30,6 +30,7 @@ def test_a_watched_queue_prints_a_line_for_each_change(program: Program, redis_u
     assert (ended.code, ended.out, ended.err) == (130, b"", "fairlane: interrupted\n")
 
 
+@pytest.mark.rest
 def test_a_watched_request_is_shown_until_it_ends(program: Program, redis_url: str):
     program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
     with program.start("status", "mine", "--watch") as process:
@@ -41,6 +42,7 @@ def test_a_watched_request_is_shown_until_it_ends(program: Program, redis_url: s
     assert (ended.code, ended.err) == (0, "")
 
 
+@pytest.mark.rest
 def test_json_has_a_value_for_each_change(program: Program, redis_url: str):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     with program.start("status", "mine", "--watch", "--json") as process:
@@ -52,6 +54,7 @@ def test_json_has_a_value_for_each_change(program: Program, redis_url: str):
     assert (last["state"], last["done"]) == ("done", 1)
 
 
+@pytest.mark.rest
 def test_a_terminal_is_drawn_in_place(program: Program, redis_url: str):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     shown = on_terminal(program, "status", "mine", "--watch")

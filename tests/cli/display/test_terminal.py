@@ -114,6 +114,7 @@ def commanding(ended: Ended) -> list[str]:
     return COMMANDING.findall(ended.out.decode("utf-8", "surrogateescape") + ended.err)
 
 
+@pytest.mark.rest
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("line", rest_but(14, zip([*SHOWING, *HIDING])))
 def test_no_command_prints_what_commands_a_terminal(program: Program, line: str):

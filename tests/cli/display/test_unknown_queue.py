@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from fairlane import Queue
 from fairlane.cli.output import unknown
 from tests.support.run.for_each import for_each
@@ -39,6 +41,7 @@ def test_without_a_similar_name_the_queues_are_listed(program: Program):
     )
 
 
+@pytest.mark.rest
 def test_a_worker_logs_the_hint_and_works(program: Program):
     program("submit", "-", "--queue", "images", stdin=b"a\n")
     ended = program("worker", "--queue", "imges", "--until-idle")

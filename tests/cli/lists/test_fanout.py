@@ -66,6 +66,7 @@ def test_what_is_refused(words: tuple[str, ...], said: str, program: Program, li
     assert lists.dbsize() == 0
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -177,6 +178,7 @@ def test_the_shortest_list_gets_each_message(program: Program, lists: Any):
     assert lists.lrange("q:b", 0, -1) == [b"d", b"b", b"a"]
 
 
+@pytest.mark.rest
 def test_the_log_has_what_was_handed_over_and_every_length(crew: Crew, program: Program):
     with program.start("fanout", *LISTS, "--metrics", "1") as fanout:
         assert fanout.stderr
@@ -204,6 +206,7 @@ def test_the_lag_of_a_fanout_and_its_services(program: Program, lists: Any):
 # ------------------------------------------------------------------ its end
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_within_the_pop_timeout(number: signal.Signals, crew: Crew, lists: Any):
     fanout = crew.fairlane("fanout", *LISTS, "--pop-timeout", "2")

@@ -242,6 +242,7 @@ def test_forwarders_that_are_killed_lose_and_double_nothing_and_keep_the_order(
         assert rest(client, "copy") == sent
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_forwarder_that_was_stopped_for_too_long_doubles_nothing(
     words: list[str], crew: Crew, lists: Any, far: Any
@@ -261,6 +262,7 @@ def test_a_forwarder_that_was_stopped_for_too_long_doubles_nothing(
         assert rest(client, "copy") == sent
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_target_that_restarts_empty_gets_all_that_is_not_settled(
     words: list[str], crew: Crew, program: Program, lists: Any, far: Any
@@ -296,6 +298,7 @@ def test_an_outage_of_the_target_ends_and_nothing_is_lost(
         assert forwarder.poll() is None
 
 
+@pytest.mark.rest
 def test_sigterm_ends_the_lease(words: list[str], crew: Crew, lists: Any):
     forwarder = crew.fairlane(*words)
     wait_until(partial(lists.hexists, STATE, "owner"))

@@ -161,6 +161,7 @@ def test_a_tracked_message(crew: Crew, program: Program, lists: Any):
     assert lists.hgetall("demo:mpush:message:xid:12345") == {b"id": b"3", b"type": b"number"}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("message", "xid", "kind"),
     [

@@ -274,6 +274,7 @@ def test_a_topic_with_only_a_retention_is_there(program: Program):
 # ------------------------------------------------------------------ crashes
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_readers_that_are_killed_lose_nothing(program: Program, topic: Topic, tmp_path: Any):
     """A reader is killed repeatedly; what it had not acknowledged is delivered again."""

@@ -142,6 +142,7 @@ def test_a_wait_names_what_resumes_a_paused_request(
     )
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ALL)
 def test_after_some_seconds_all_that_waits_reports_the_missing_worker_once(

@@ -100,6 +100,7 @@ def test_a_submission_that_times_out_names_the_missing_worker(
     assert ended.err.endswith(f"it goes on; {missing}")
 
 
+@pytest.mark.rest
 def test_an_interrupted_wait_names_the_command_that_goes_on(
     program: Program, redis_client: redis.Redis
 ):
@@ -114,6 +115,7 @@ def wait_for_subscriber(redis_client: redis.Redis) -> None:
     wait_until(lambda: listeners(redis_client, "done:{mine}"), why="a command waits for the end")
 
 
+@pytest.mark.rest
 def test_watch_prints_lines_where_there_is_no_terminal(program: Program, redis_url: str):
     words = ("submit", program.file(b"a\ndead\n"), "--id", "mine", "--watch")
     with program.start(*words) as process:
@@ -130,6 +132,7 @@ NO_FILE = "results was not written; request mine goes on: fairlane results mine 
 DETACHED = "fairlane: detached; request mine goes on: fairlane status mine\n"
 
 
+@pytest.mark.rest
 @for_each(
     "number, words, said",
     [
@@ -154,6 +157,7 @@ def test_a_signal_detaches_from_a_watched_request(
     assert [path.name for path in program.folder.iterdir()] == ["input"]
 
 
+@pytest.mark.rest
 def test_an_interrupt_within_the_timeout_reports_how_to_get_the_file(
     program: Program, redis_client: redis.Redis
 ):
@@ -187,11 +191,13 @@ def test_watch_draws_a_bar_on_a_terminal(
     assert ("\x1b[38;" in drawn) == colour
 
 
+@pytest.mark.rest
 def test_watch_needs_no_rich(program: Program, redis_url: str, redis_client: redis.Redis):
     program.file(b"raise ImportError", "rich.py")
     assert "request mine done: 2/2 done" in draw(program, redis_url, redis_client)
 
 
+@pytest.mark.rest
 def test_a_pipe_that_is_watched_draws_a_bar_until_it_is_read(
     terminal: Program, redis_url: str, redis_client: redis.Redis
 ):
@@ -242,6 +248,7 @@ GONE = (
 )
 
 
+@pytest.mark.rest
 @ON_ONE_SERVER  # one node of a cluster after another would be flushed
 @pytest.mark.parametrize(
     "words",
@@ -262,6 +269,7 @@ def test_waiting_for_a_request_that_was_flushed_ends_with_one_sentence(
     assert (ended.code, ended.err.splitlines(keepends=True)[-1]) == (3, GONE)
 
 
+@pytest.mark.rest
 @ON_ONE_SERVER
 def test_reading_results_of_a_request_that_was_flushed_ends_with_the_same_sentence(
     program: Program, redis_client: redis.Redis
@@ -274,6 +282,7 @@ def test_reading_results_of_a_request_that_was_flushed_ends_with_the_same_senten
     assert (ended.code, ended.err) == (3, GONE)
 
 
+@pytest.mark.rest
 def test_a_watch_notices_that_another_request_has_the_id(
     program: Program, redis_url: str, redis_client: redis.Redis
 ):
@@ -311,6 +320,7 @@ def test_a_request_that_vanishes_before_the_first_look_was_there(
             await_end(wish, request, io.BytesIO() if has_file else None)
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
     """Redis hangs, then continues, then is killed; the wait ends with the sentence of an outage."""
@@ -331,6 +341,7 @@ def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
     assert (ended.code, ended.err) == (130, DETACHED)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 @pytest.mark.slow
 def test_the_bar_shows_that_redis_is_away(number: signal.Signals, alone: Program):

@@ -31,6 +31,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.rest
 @for_each("name", SPECIAL)
 @for_each("command", ["submit", "results"])
 def test_a_stream_is_refused_and_stays_what_it_is(
@@ -125,6 +126,7 @@ def test_a_read_only_file_is_refused_before_anything_is_submitted(
     assert redis_client.dbsize() == 0
 
 
+@pytest.mark.rest
 def test_a_submission_keeps_the_permissions(program: Program, redis_url: str):
     program.file(b"before\n", "results").chmod(0o600)
     with program.start("submit", program.file(b"a\n"), "--out", "results") as process:

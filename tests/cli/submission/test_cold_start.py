@@ -35,11 +35,13 @@ def modules_of(program: Program, **env: str) -> set[str]:
     return set(modules)
 
 
+@pytest.mark.rest
 def test_a_cold_submission_imports_few_modules(program: Program):
     own = {name for name in modules_of(program) if f"{name}.".startswith("fairlane.")}
     assert len(own) <= MOST, sorted(own)
 
 
+@pytest.mark.rest
 @pytest.mark.skipif(not find_spec("opentelemetry"), reason="OpenTelemetry is not installed")
 @pytest.mark.parametrize(
     ("env", "is_there"),

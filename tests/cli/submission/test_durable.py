@@ -47,6 +47,7 @@ def test_more_replicas_than_there_are_is_exit_5(durable: Program):
     durable("status", "r3").refused(3, "r3")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("how", ["--wait", "--watch", "--out=results"])
 def test_an_end_is_confirmed_before_it_is_reported(durable: Program, pair: Pair, how: str):
     name = f"w{how[2:5]}"

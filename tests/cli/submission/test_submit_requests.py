@@ -50,6 +50,7 @@ def test_ids_are_numbered_and_waiting_for_all_has_one_timeout(program: Program):
     assert (ended.code, ended.out) == (4, b"mine.1\nmine.2\nmine.3\n")
 
 
+@pytest.mark.rest
 def test_waiting_waits_for_all(program: Program, redis_url: str):
     with program.start("submit", program.file(SAMPLE), *WORDS, "--wait") as process:
         assert process.stdout
@@ -178,6 +179,7 @@ class Hanging(Interrupted):
             raise
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("xid", [None, "mine"])
 def test_ctrl_c_keeps_what_was_printed(
     xid: str | None,

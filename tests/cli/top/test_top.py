@@ -72,6 +72,7 @@ async def test_it_shows_rates_lanes_and_requests_in_80_columns():
         assert all(len(line) <= 80 for line in text.splitlines())
 
 
+@pytest.mark.rest
 @in_event_loop
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (40, 12)])
 async def test_long_names_fit_a_narrow_terminal(size: tuple[int, int]):
@@ -102,6 +103,7 @@ async def test_long_names_fit_a_narrow_terminal(size: tuple[int, int]):
             assert "*" in shown(app)
 
 
+@pytest.mark.rest
 @in_event_loop
 async def test_keys_filter_sort_and_show_the_workers():
     app = app_of(Source())
@@ -125,6 +127,7 @@ async def test_keys_filter_sort_and_show_the_workers():
         assert "0.1.0" in text
 
 
+@pytest.mark.rest
 @in_event_loop
 async def test_a_held_view_stays_and_q_quits():
     source = Source()
@@ -143,6 +146,7 @@ async def test_a_held_view_stays_and_q_quits():
     assert app.return_code == 0
 
 
+@pytest.mark.rest
 @in_event_loop
 async def test_an_outage_shows_a_banner_and_the_view_goes_on():
     source = Source()
@@ -193,6 +197,7 @@ def test_a_pipe_is_refused_in_one_sentence(program: Program):
     program("top").refused(2, "needs a terminal")
 
 
+@pytest.mark.rest
 @in_event_loop
 async def test_enter_shows_a_request_in_full_and_a_question_mark_the_keys():
     class Odd(Source):

@@ -75,6 +75,7 @@ def test_a_sentinel_that_does_not_run_is_unreachable(kind: str):
     )
 
 
+@pytest.mark.rest
 @pytest.mark.server
 @both
 @pytest.mark.parametrize("query", ["", "?sentinel_password=wrong"])

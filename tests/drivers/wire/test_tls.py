@@ -98,6 +98,7 @@ def test_replies_of_several_records_are_read_as_they_were_sent(server: Server):
         asyncio.run(scene(client))
 
 
+@pytest.mark.rest
 def test_a_cluster(security: Security):
     with run_cluster(3, 0, security=security) as cluster:
         for node in cluster.nodes:
@@ -105,6 +106,7 @@ def test_a_cluster(security: Security):
         go_through(cluster.url)
 
 
+@pytest.mark.rest
 def test_a_master_behind_a_sentinel(security: Security):
     """The sentinel uses TLS, too, and has users of its own; they fail over as usual."""
     with run_guarded(security=security) as trio:
@@ -124,6 +126,7 @@ def test_a_server_whose_signer_is_unknown_is_refused_immediately(kind: str, serv
         run(kind, url, once(Command(b"TIME")), patience_s=600)
 
 
+@pytest.mark.rest
 @both
 def test_a_server_of_another_name_is_refused_unless_the_url_allows_it(kind: str, tmp_path: Path):
     known = made_in(tmp_path, names="DNS:elsewhere.example")
@@ -160,6 +163,7 @@ def test_a_server_that_speaks_nothing_else_is_suspected(kind: str, server: Serve
         run(kind, f"redis://{HOST}:{server.port}", once(Command(b"TIME")), patience_s=0)
 
 
+@pytest.mark.rest
 @both
 def test_a_server_may_want_a_certificate_of_the_client(kind: str, security: Security):
     """It reports so, or closes the connection, whichever is read first."""
@@ -170,6 +174,7 @@ def test_a_server_may_want_a_certificate_of_the_client(kind: str, security: Secu
         assert run(kind, f"{server.url}&{own}", once(Command(b"TIME")), patience_s=20)
 
 
+@pytest.mark.rest
 @both
 def test_a_user_of_a_cluster_with_a_wrong_password_is_refused(kind: str, security: Security):
     with run_cluster(1, 0, security=security) as cluster:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.guide.blocks import ON_ONE_KIND, ROOT, Shells, blocks_of, environment
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "how-to" / "use" / "testing.md"
 
 
+@pytest.mark.rest
 @ON_ONE_KIND
 def test_the_page_runs(redis_url: str, tmp_path: Path):
     with Shells(tmp_path, environment(redis_url)) as shells:

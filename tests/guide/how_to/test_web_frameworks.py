@@ -23,6 +23,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```\w+\n(.*?)```", text, re.DOTALL)
 
 
+@pytest.mark.rest
 def test_fastapis_example_answers_for_a_failed_call_and_for_what_is_no_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -115,6 +115,7 @@ def check_results(demo: Demo, name: str, limit: int, count: int) -> None:
     assert 1 <= peak(intervals) <= limit
 
 
+@pytest.mark.rest
 @ON_ONE_KIND
 @pytest.mark.parametrize("number", rest_but(1, zip([signal.SIGINT, signal.SIGTERM])))
 def test_an_interrupted_demo_leaves_nothing_behind(demo: Demo, number: signal.Signals):
@@ -140,6 +141,7 @@ def test_a_killed_demo_does_not_disturb_the_next(demo: Demo):
     wait_until(lambda: demo.processes() == [], END_S, why="the killed demo's workers end")
 
 
+@pytest.mark.rest
 @ON_ONE_KIND
 def test_a_demo_whose_workers_cannot_start_fails(demo: Demo):
     with demo.start(10, "--processes", "0") as process:

@@ -7,6 +7,7 @@ import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from samples.corpus.measure import measure
 from samples.corpus.sources import sources, spread
 from samples.corpus.table import Row, imported, longest, peak, table, timeline
@@ -99,6 +100,7 @@ def test_a_warning_is_not_an_error(tmp_path: Path):
 # ------------------------------------------------------------------ the corpus
 
 
+@pytest.mark.rest
 def test_the_corpus_is_the_standard_library():
     paths = sources()
     assert "json/decoder.py" in paths
@@ -106,6 +108,7 @@ def test_the_corpus_is_the_standard_library():
     assert not any("site-packages" in path for path in paths)
 
 
+@pytest.mark.rest
 def test_packages_are_chosen_by_name():
     assert {path.partition("/")[0] for path in sources("json", "email")} == {"json", "email"}
 

@@ -82,6 +82,7 @@ def test_the_example_of_docket(redis_url: str, monkeypatch: pytest.MonkeyPatch):
     assert (call.wait(timeout=60), steps) == ("done", [1] * 100)
 
 
+@pytest.mark.rest
 @ON_ONE_KIND
 def test_the_commands_of_the_page_run(redis_url: str, tmp_path: Path):
     for path in PORTS.glob("*.py"):

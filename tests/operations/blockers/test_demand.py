@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fairlane.operations import change, estimate
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
@@ -13,7 +15,6 @@ from tests.support.operations.upkeep import server_ms
 from tests.support.scripts.requests import next_slice, take_slice
 
 if TYPE_CHECKING:
-    import pytest
     import redis
 
     from fairlane.drivers.sync import SyncDriver
@@ -61,6 +62,7 @@ def test_stale_and_lost_tokens_do_not_matter(
     redis_client.delete(keys.lanes("req")[7])
 
 
+@pytest.mark.rest
 def test_the_demand_of_very_many_requests_is_exact(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):

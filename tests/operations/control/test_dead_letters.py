@@ -328,6 +328,7 @@ def test_many_and_big_ones_go_in_chunks(queue: Queue, monkeypatch: pytest.Monkey
     assert list(request.dead()) == []
 
 
+@pytest.mark.rest
 @for_each("named", [None, range(5)])
 @for_each("faulty", range(0, 40, 3))
 def test_cut_off_anywhere_a_repeat_goes_on(

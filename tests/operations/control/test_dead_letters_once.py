@@ -89,6 +89,7 @@ def test_cut_off_anywhere_another_choice_runs_none_of_them_twice(
     assert not [name for name in lane.hash() if name.startswith("claimed:")]
 
 
+@pytest.mark.rest
 @for_each("steps", range(24))
 @for_each("second", [ALL, DeadChoice.of(indexes=[2, 3, 4])])
 def test_two_concurrent_requeues_with_choices_that_overlap_run_each_once(

@@ -154,6 +154,7 @@ def work_off_one(queue: Queue) -> None:
 # ------------------------------------------------------------------ waiting for room
 
 
+@pytest.mark.rest
 def test_a_stream_waits_while_workers_catch_up(queue: Queue, redis_url: str):
     queue.set_max_waiting(2000)
     seen, over = [], threading.Event()
@@ -194,6 +195,7 @@ def test_a_wait_ends_in_time_and_takes_a_stream_back(queue: Queue, lane: Lane, p
     assert everything(lane) == before
 
 
+@pytest.mark.rest
 def test_each_chunk_may_wait_as_long(queue: Queue, monkeypatch: pytest.MonkeyPatch, redis_url: str):
     """The timeout is for one refusal, not for the whole stream."""
     waits: list[float] = []

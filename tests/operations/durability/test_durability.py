@@ -299,6 +299,7 @@ def drained(queue: Queue, names: list[str]) -> bool:
     return all(queue.request(name).state() == "done" for name in names)
 
 
+@pytest.mark.rest
 @pytest.mark.usefixtures("short")
 def test_what_was_not_confirmed_may_be_lost(mortal: Pair):
     """The sentence of NotDurable is true: a request that only the primary had is gone."""

@@ -109,6 +109,7 @@ def test_a_full_redis_refuses_submissions_whole_and_is_worked_off(queue: Queue, 
     assert queue.submit_request(bodies(), id="late").state() == "active"
 
 
+@pytest.mark.rest
 def test_what_the_refusal_names_makes_room(queue: Queue, client: Any):
     """After all work is done, results and dead sub-requests are kept for their retention."""
     fill(queue, client)
@@ -161,6 +162,7 @@ def test_a_draining_worker_is_woken_on_a_full_redis(queue: Queue, client: Any):
     assert client.pttl(key) > 0
 
 
+@pytest.mark.rest
 def test_a_full_redis_is_looked_after(queue: Queue, client: Any):
     accepted = fill(queue, client)
     accepted[0].cancel()
@@ -177,6 +179,7 @@ def test_a_full_redis_is_looked_after(queue: Queue, client: Any):
     assert len(work_off(queue.driver)) == COUNT * (len(accepted) - 1)
 
 
+@pytest.mark.rest
 def test_many_retries_on_a_full_redis_wait_for_no_auditor(
     queue: Queue, client: Any, tmp_path: Path
 ):
@@ -189,6 +192,7 @@ def test_many_retries_on_a_full_redis_wait_for_no_auditor(
             assert request.wait(120) == "done"
 
 
+@pytest.mark.rest
 def test_a_real_worker_drains_a_full_redis(queue: Queue, client: Any, tmp_path: Path):
     accepted = fill(queue, client)
     late: list[Request] = []

@@ -370,6 +370,7 @@ def test_a_tick_that_a_leader_saw_gets_its_request_when_there_is_room(
     assert ticking.requests() == ["r1", "req:a:20261124T013000Z"]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("missed", ["skip", "one", "all"])
 def test_no_tick_is_dropped_while_the_leader_needs_long_for_all_that_is_due(
     ticking: Ticking, missed: str

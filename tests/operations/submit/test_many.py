@@ -90,6 +90,7 @@ def test_it_is_what_one_by_one_would_have_been(queue: Queue, redis_client: Any):
     assert logged(redis_client) == ["r1"]
 
 
+@pytest.mark.rest
 def test_ids_are_made_when_none_are_given(queue: Queue):
     made = queue.submit_many([b"x"] for _ in range(2 * GROUP + 1))
     assert len({request.id for request in made}) == 2 * GROUP + 1
@@ -274,6 +275,7 @@ def test_bodies_that_raise_in_the_middle_of_a_large_request(queue: Queue, redis_
     assert work_off(queue.driver) == [b"a"]
 
 
+@pytest.mark.rest
 def test_a_taken_id_does_not_keep_the_others_of_its_group(queue: Queue, redis_client: Any):
     queue.submit_request([b"other"], id="r1")
     requests = [[body] for body in numbered(GROUP + 1)]

@@ -37,6 +37,7 @@ def bodies_of(request: Request) -> list[bytes | None]:
     return [result.body for result in request.results(timeout=60)]
 
 
+@pytest.mark.rest
 @both_faces
 def test_workers_have_the_first_sub_requests_before_the_last_is_added(queue: Queue):
     with queue.open(priority=3, limit=2) as request:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.support.run.for_each import for_each
 from tests.support.scripts.requests import HOUR, MINUTE, Lane, listening, toks
 
@@ -198,6 +200,7 @@ def test_the_limit_of_a_paused_request_counts_after_resume(lane: Lane):
     assert len(toks(lane.resume()[2])) == 2
 
 
+@pytest.mark.rest
 def test_the_greatest_limit_up_and_down(lane: Lane):
     lane.start(1000, limit=1, open_ms=HOUR)
     for chunk in range(2, 11):

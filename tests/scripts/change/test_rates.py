@@ -83,6 +83,7 @@ def test_a_long_line_asks_again_after_half_a_minute(one: Lane):
     assert max(waits) == 30_000
 
 
+@pytest.mark.rest
 def test_a_line_that_was_left_delays_the_others_for_half_a_minute_at_most(one: Lane):
     take(one, 5)
     for _ in range(100):  # a hundred ask, wait, and ask again

@@ -123,6 +123,7 @@ def test_a_repeated_charge_counts_twice(lane: Lane):
     assert library()["charge_turns"].is_once
 
 
+@pytest.mark.rest
 @for_each("cost", [1, 200, 10_000])
 @for_each("together", [1, 50])
 def test_tenants_of_one_request_are_forgotten(lane: Lane, cost: int, together: int):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import redis
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.rest, pytest.mark.usefixtures("lean")]
+pytestmark = pytest.mark.usefixtures("lean")
 
 
 @pytest.fixture
@@ -112,6 +112,7 @@ def test_what_ended_is_archived_once(
     check(spark, archived, 7)
 
 
+@pytest.mark.rest
 def test_rows_are_what_the_queue_reports(spark: SparkSession, world: World, archived: Path):
     def read(name: str, where: str) -> list[Any]:
         return list(spark.read.parquet(str(archived / name)).where(where).collect())
@@ -133,6 +134,7 @@ def test_rows_are_what_the_queue_reports(spark: SparkSession, world: World, arch
     assert (row.batch, row.requests, row.results, row.dead, row.missing) == (0, 2, 40, 4, 0)
 
 
+@pytest.mark.rest
 def test_a_batch_whose_commit_was_lost_is_not_written_twice(
     spark: SparkSession, redis_url: str, archived: Path
 ):
@@ -150,6 +152,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("stop", STEPS)
 def test_an_archive_that_stopped_within_a_batch_goes_on(
     spark: SparkSession,
@@ -185,6 +188,7 @@ def test_an_archive_that_stopped_within_a_batch_goes_on(
     check(spark, tmp_path, 3)
 
 
+@pytest.mark.rest
 def test_without_results_only_the_endings_are_archived(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path
 ):
@@ -194,6 +198,7 @@ def test_without_results_only_the_endings_are_archived(
     assert {path.name for path in tmp_path.iterdir()} == {"_checkpoint", "batches", "requests"}
 
 
+@pytest.mark.rest
 def test_results_that_have_left_redis_are_counted_as_missing(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
 ):
@@ -206,6 +211,7 @@ def test_results_that_have_left_redis_are_counted_as_missing(
     assert (rows["r1"].limit, rows["r1"].results) == (2, 20)
 
 
+@pytest.mark.rest
 def test_an_invalid_queue_another_checkpoint_and_lost_endings_are_refused(
     spark: SparkSession,
     redis_url: str,
@@ -229,6 +235,7 @@ def test_an_invalid_queue_another_checkpoint_and_lost_endings_are_refused(
     assert archive(spark, redis_url, str(archived), fail_on_data_loss=False).requests == 1
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -244,11 +251,13 @@ def test_an_interval_and_a_batch_that_cannot_be_are_refused(given: list[str], se
     assert sentence in f"{ran.output}{ran.exception}"
 
 
+@pytest.mark.rest
 def test_a_batch_of_no_endings_is_refused(spark: SparkSession, redis_url: str, tmp_path: Path):
     with pytest.raises(InvalidArgument, match="most 0 is not valid"):
         archive(spark, redis_url, str(tmp_path), most=0)
 
 
+@pytest.mark.rest
 def test_a_later_request_of_an_id_is_not_archived_as_the_earlier_one(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
 ):
@@ -264,6 +273,7 @@ def test_a_later_request_of_an_id_is_not_archived_as_the_earlier_one(
     assert (done.requests, done.results, done.missing) == (2, 0, 73)
 
 
+@pytest.mark.rest
 def test_rows_of_an_attempt_that_stopped_are_counted_when_their_results_are_gone(
     spark: SparkSession,
     redis_url: str,
@@ -287,6 +297,7 @@ def test_rows_of_an_attempt_that_stopped_are_counted_when_their_results_are_gone
     check(spark, tmp_path, 2)
 
 
+@pytest.mark.rest
 def test_two_lives_of_an_id_in_one_batch_have_counts_of_their_own(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
 ):
@@ -300,6 +311,7 @@ def test_two_lives_of_an_id_in_one_batch_have_counts_of_their_own(
     assert sorted((row.total, row.limit, row.results) for row in rows) == [(3, 2, 3), (5, None, 0)]
 
 
+@pytest.mark.rest
 def test_each_ending_costs_one_read_of_its_results_and_one_of_its_record(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
 ):
@@ -319,6 +331,7 @@ def test_each_ending_costs_one_read_of_its_results_and_one_of_its_record(
     assert errors == {"it is rejected"}
 
 
+@pytest.mark.rest
 def test_a_large_request_and_one_without_results_are_archived_beside_small_ones(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path
 ):
@@ -335,6 +348,7 @@ def test_a_large_request_and_one_without_results_are_archived_beside_small_ones(
     assert found == {"large": (3, 150, 70, 0), "small": (4, 2, 1, 0), "none": (5, 0, 0, 2)}
 
 
+@pytest.mark.rest
 def test_a_repeated_task_counts_once(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path
 ):
@@ -359,6 +373,7 @@ def test_a_repeated_task_counts_once(
     assert sorted(found.column("rows").to_pylist()) == [20, 20]
 
 
+@pytest.mark.rest
 def test_an_archive_on_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(archive_module, "is_remote", lambda: True)
     with pytest.raises(InvalidArgument, match="cannot be written on Spark Connect"):

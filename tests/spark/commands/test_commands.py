@@ -184,6 +184,7 @@ def test_ctrl_c_in_a_process_of_its_own_is_one_sentence(
     redis_client.flushdb()  # staged rows would be there for a day
 
 
+@pytest.mark.rest
 def test_a_result_of_several_lines_is_no_text(here: Here, redis_url: str):
     source = here.file(b"a\nb\nc\n", "lines.txt")
     assert here("submit", source, "--id", "r1").code == 0
@@ -196,6 +197,7 @@ def test_a_result_of_several_lines_is_no_text(here: Here, redis_url: str):
     assert found == ["a", "b\n!", "c\n!"]
 
 
+@pytest.mark.rest
 def test_the_same_txn_again_adds_nothing_and_new_rows_are_counted_apart(here: Here, redis_url: str):
     """This works without a request id, too, because a transaction belongs to its request."""
     source = here.file(b"a\nb\nc\n", "lines.txt")
@@ -216,6 +218,7 @@ def test_the_same_txn_again_adds_nothing_and_new_rows_are_counted_apart(here: He
     assert ": 6 with the earlier ones" in ended.err
 
 
+@pytest.mark.rest
 def test_a_request_for_each_key_and_a_column_as_body(here: Here, redis_url: str):
     rows = [("a", "x"), ("b", "y"), ("a", "z")]
     text = io.StringIO()
@@ -232,6 +235,7 @@ def test_a_request_for_each_key_and_a_column_as_body(here: Here, redis_url: str)
     assert sorted(settled) == [b"x", b"y", b"z"]
 
 
+@pytest.mark.rest
 def test_whole_rows_and_what_is_not_done(here: Here, redis_url: str):
     lines = (json.dumps({"n": n, "t": f"t{n}"}) for n in range(3))
     source = here.file("\n".join(lines).encode(), "rows.json")
@@ -250,6 +254,7 @@ def test_whole_rows_and_what_is_not_done(here: Here, redis_url: str):
     assert sorted(row["status"] for row in found) == ["cancelled", "done", "done"]
 
 
+@pytest.mark.rest
 def test_an_archive_goes_on_after_a_loss_with_skip_lost(
     here: Here, driver: SyncDriver, redis_client: redis.Redis
 ):
@@ -275,6 +280,7 @@ def test_an_archive_goes_on_after_a_loss_with_skip_lost(
 # ------------------------------------------------------------------ fleets and signals
 
 
+@pytest.mark.rest
 def test_a_fleet_works_until_idle_and_reports_its_counts(here: Here, redis_url: str):
     with Queue.from_url(redis_url) as queue:
         request = queue.submit_request(b"a%d" % i for i in range(500))
@@ -298,6 +304,7 @@ class Later(threading.Thread):
         self.what()
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("how", ["signal", "command"])
 def test_a_fleet_drains_after_a_signal(
     how: str, here: Here, redis_url: str, redis_client: redis.Redis
@@ -316,6 +323,7 @@ def test_a_fleet_drains_after_a_signal(
     assert 0 < redis_client.pttl(keys.fleets("req")) <= KEPT_MS
 
 
+@pytest.mark.rest
 def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
     here: Here, redis_url: str, redis_client: redis.Redis
 ):
@@ -342,6 +350,7 @@ def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
         request.cancel("enough")
 
 
+@pytest.mark.rest
 def test_ctrl_c_in_a_job_is_one_sentence(spark: Any, here: Here):
     """No traceback of the interrupted call is shown; and Spark stays usable."""
     source = here.file(b"a\n", "lines.txt")
@@ -421,6 +430,7 @@ def test_without_java_the_error_names_what_to_install(alone: Program):
     refused(alone("spark", "submit", "r.txt"), 2, "JAVA_HOME")
 
 
+@pytest.mark.rest
 def test_an_unknown_column_is_refused_with_the_existing_ones(here: Here):
     source = here.file(b"a,b\n1,2\n", "r.csv")
     for words in (("--body", "c"), ("--body", "a", "--key", "c")):
@@ -430,6 +440,7 @@ def test_an_unknown_column_is_refused_with_the_existing_ones(here: Here):
     refused(ended, 2, "--body COL", "--body-format json", "r.csv has a, b")
 
 
+@pytest.mark.rest
 def test_under_spark_submit_the_error_names_the_master_that_must_reach_redis(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ):

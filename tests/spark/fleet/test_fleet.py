@@ -79,6 +79,7 @@ def test_a_plain_handler_works_on_all_and_each_worker_reports(spark: Any, queue:
     assert all(row.idle_ms >= 0 and row.busy_ms >= 0 for row in rows)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("handler", "given", "result", "error"),
     [
@@ -104,12 +105,14 @@ def test_a_vectorised_handler_gets_index_body_and_request_and_a_row_may_fail_alo
         assert error in (found[1].error or "")
 
 
+@pytest.mark.rest
 def test_a_fleet_ends_after_its_time(spark: Any, queue: Queue):
     options: dict[str, Any] = {"workers": 1, "max_idle_s": None, "max_runtime_s": 0.5}
     rows = run_fleet(spark, handlers.upper, redis=queue.driver.url, **options).collect()
     assert [row.ended for row in rows] == ["runtime"]
 
 
+@pytest.mark.rest
 def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: redis.Redis):
     """This includes workers that wait for a core: 3 on 2 cores. A later fleet runs until idle."""
     url = queue.driver.url
@@ -128,6 +131,7 @@ def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: 
     assert row.idle_ms >= 400
 
 
+@pytest.mark.rest
 def test_another_thread_cancels_a_fleet_immediately(
     spark: Any, queue: Queue, redis_client: redis.Redis
 ):
@@ -151,6 +155,7 @@ def test_another_thread_cancels_a_fleet_immediately(
     wait_until(lambda: not any(map(is_alive, workers)), END_S, why="Spark has killed them")
 
 
+@pytest.mark.rest
 def test_limits_hold_across_spark_and_plain_workers(
     spark: Any, queue: Queue, redis_client: redis.Redis, plain_worker: Any
 ):
@@ -196,6 +201,7 @@ def test_a_killed_python_process_loses_nothing(
     assert len(fleet.rows) == 2
 
 
+@pytest.mark.rest
 def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
     spark: Any, queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -214,6 +220,7 @@ def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
     assert "spark.task.maxFailures" in caplog.text
 
 
+@pytest.mark.rest
 def test_a_fleet_whose_workers_are_all_lost_raises_one_sentence(
     spark: Any, queue: Queue, tmp_path: Path
 ):
@@ -226,6 +233,7 @@ def test_a_fleet_whose_workers_are_all_lost_raises_one_sentence(
     assert request.state() == "active"
 
 
+@pytest.mark.rest
 def test_a_fleet_logs_the_open_requests_that_it_waits_for(
     spark: Any, queue: Queue, caplog: pytest.LogCaptureFixture
 ):
@@ -240,6 +248,7 @@ def test_a_fleet_logs_the_open_requests_that_it_waits_for(
     assert caplog.text.count("open requests are unfinished") == 1
 
 
+@pytest.mark.rest
 def test_workers_beyond_the_most_jobs_share_them(spark: Any):
     begun: list[int] = []
 
@@ -262,6 +271,7 @@ def test_another_error_of_a_job_ends_the_fleet(spark: Any):
         shares.run_shares(spark, "f", "t", 3, begin, lambda: None)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.rest
 TARGETS = {0: 200, None: 20_000}
 
 
@@ -65,6 +64,7 @@ def world(spark: SparkSession, lean: None, tmp_path_factory: pytest.TempPathFact
 # ------------------------------------------------------------------ counts
 
 
+@pytest.mark.rest
 def test_windows_count_settled_sub_requests(world: World):
     counts: Counter[Any] = Counter()
     busy: dict[Any, float] = defaultdict(float)
@@ -77,6 +77,7 @@ def test_windows_count_settled_sub_requests(world: World):
     assert {at: row["busy_ms"] for at, row in rows.items()} == pytest.approx(busy)
 
 
+@pytest.mark.rest
 def test_priorities_count_settled_sub_requests(world: World):
     table = {row["priority"]: row for row in world.table("priorities")}
     assert set(table) == {0, 5, 20, 70, 90, None}
@@ -101,6 +102,7 @@ def assert_rank(values: list[float], found: float, rank: float) -> None:
     assert below - 0.012 <= rank <= up_to + 0.012
 
 
+@pytest.mark.rest
 def test_percentiles_are_right_to_one_percent_in_rank(world: World):
     for row in world.table("priorities"):
         rows = [one for one in world.results if row["priority"] in {None, one["priority"]}]
@@ -114,6 +116,7 @@ def test_percentiles_are_right_to_one_percent_in_rank(world: World):
                 assert_rank(values, row[f"{name}_p{rank}_ms"], rank / 100)
 
 
+@pytest.mark.rest
 def test_longest_waits_name_the_request_that_waited(world: World):
     for row in world.table("longest_waits"):
         rows = [one for one in world.results if one["priority"] == row["priority"]]
@@ -121,6 +124,7 @@ def test_longest_waits_name_the_request_that_waited(world: World):
         assert (row["request"], row["index"]) == (longest["request"], longest["index"])
 
 
+@pytest.mark.rest
 def test_dead_are_counted_by_reason(world: World):
     found: Counter[Any] = Counter()
     for row in world.table("dead"):
@@ -128,6 +132,7 @@ def test_dead_are_counted_by_reason(world: World):
     assert found == Counter((row["priority"], row["reason"]) for row in world.history.dead)
 
 
+@pytest.mark.rest
 def test_workers_are_busy_as_long_as_their_handlers_ran(world: World):
     for row in world.table("workers"):
         rows = [one for one in world.results if one["worker"] == row["worker"]]
@@ -156,6 +161,7 @@ def busy_by_request(world: World) -> dict[tuple[str, int], int]:
     return busy
 
 
+@pytest.mark.rest
 def test_tokens_are_used_while_handlers_run(world: World):
     used: dict[Any, float] = defaultdict(float)
     allowed: dict[Any, float] = defaultdict(float)
@@ -174,6 +180,7 @@ def test_tokens_are_used_while_handlers_run(world: World):
     assert world.made.summary["token_use"] == pytest.approx(use, rel=1e-6)
 
 
+@pytest.mark.rest
 def test_fairness_is_jains_index_of_the_requests_of_the_window(world: World):
     busy = busy_by_request(world)
     shares: dict[Any, list[float]] = defaultdict(list)
@@ -247,6 +254,7 @@ def small(kind: type[History]) -> History:
     return history
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("kind", [History, Careless])
 def test_takes_are_inverted_when_an_urgent_request_was_left(
     spark: SparkSession, lean: None, tmp_path: Path, kind: type[History]
@@ -283,6 +291,7 @@ def test_the_page_shows_the_numbers_and_needs_no_other_file(world: World):
     assert f"{len(world.history.dead)}</b><span>dead" in text
 
 
+@pytest.mark.rest
 def test_the_summary_is_json(world: World):
     summary = json.loads(world.made.paths["summary"].read_text())
     assert summary == world.made.summary
@@ -296,6 +305,7 @@ def test_the_summary_is_json(world: World):
     )
 
 
+@pytest.mark.rest
 def test_since_leaves_out_earlier_rows(spark: SparkSession, world: World):
     when = T0 + 30_000
     since = report.moment_of(datetime.fromtimestamp(when / 1000, UTC).isoformat())
@@ -307,6 +317,7 @@ def test_since_leaves_out_earlier_rows(spark: SparkSession, world: World):
         Models(spark, world.archive, report.moment_of("2099-01-01"), {})
 
 
+@pytest.mark.rest
 def test_endings_alone_make_a_page_as_well(spark: SparkSession, world: World, tmp_path: Path):
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "requests").symlink_to(f"{world.archive}/requests")
@@ -315,6 +326,7 @@ def test_endings_alone_make_a_page_as_well(spark: SparkSession, world: World, tm
     assert "without results" in made.paths["page"].read_text()
 
 
+@pytest.mark.rest
 def test_a_folder_that_is_no_archive_is_refused(spark: SparkSession, tmp_path: Path):
     with pytest.raises(InvalidArgument, match="is no archive of a queue"):
         report.make(spark, str(tmp_path), tmp_path / "out")
@@ -351,6 +363,7 @@ def short(spark: SparkSession, lean: None, tmp_path_factory: pytest.TempPathFact
     return Short(spark, tmp_path_factory.mktemp("short"))
 
 
+@pytest.mark.rest
 def test_a_short_run_has_windows_below_a_second_and_fairness_none(short: Short):
     assert short.made.summary["window_s"] == 0.1
     counted = Counter(row["window"] for row in short.tables["windows"])
@@ -362,6 +375,7 @@ def test_a_short_run_has_windows_below_a_second_and_fairness_none(short: Short):
     assert [row["window"] for row in short.tables["fairness"] if row["window"] > 2] == []
 
 
+@pytest.mark.rest
 def test_bands_have_the_numbers_of_their_priorities(short: Short):
     table = {row["priority"]: row for row in short.tables["bands"]}
     assert set(table) == {0, 20, 40, 60, 80, None}
@@ -374,6 +388,7 @@ def test_bands_have_the_numbers_of_their_priorities(short: Short):
         assert_rank([one["total_ms"] for one in rows], row["total_p95_ms"], 0.95)
 
 
+@pytest.mark.rest
 def test_many_priorities_are_a_few_rows_and_colours(short: Short):
     bands = ["0 to 19", "20 to 39", "40 to 59", "60 to 79", "80 to 99"]
     page = short.made.paths["page"].read_text()
@@ -387,23 +402,27 @@ def test_many_priorities_are_a_few_rows_and_colours(short: Short):
 # ------------------------------------------------------------------ targets and numbers
 
 
+@pytest.mark.rest
 def test_targets_are_read():
     assert report.targets_of("0:1s, 5:30s,5m") == {0: 1000, 5: 30_000, None: 300_000}
     assert report.targets_of("250ms") == {None: 250}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("text", ["x:1s", "100:1s", "0:soon", "1s,2s", "0:1s,0:2s", ""])
 def test_invalid_targets_are_refused(text: str):
     with pytest.raises(InvalidArgument):
         report.targets_of(text)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("text", ["yesterday", "1 fortnight", "2026-13-01"])
 def test_invalid_moments_are_refused(text: str):
     with pytest.raises(InvalidArgument, match="is no moment"):
         report.moment_of(text)
 
 
+@pytest.mark.rest
 def test_numbers_are_written_in_the_usual_form():
     assert [duration(ms) for ms in (0.4, 12, 3400, 312_000, 11_160_000, None)] == [
         *("0.4 ms", "12 ms", "3.4 s", "5.2 min", "3.1 h", "–"),  # noqa: RUF001
@@ -417,6 +436,7 @@ def test_numbers_are_written_in_the_usual_form():
     assert math.isclose(float(number(2.0)), 2)
 
 
+@pytest.mark.rest
 def test_the_rate_counts_busy_time_only():
     """A handler that runs for several windows is busy in all of them; an empty queue is idle."""
     windows = [{"window": n, "finished": 100} for n in (0, 1, 1000)]
@@ -424,6 +444,7 @@ def test_the_rate_counts_busy_time_only():
     assert rates(windows, tokens, 2.0) == {"per_s": 300 / 8, "peak_per_s": 50}
 
 
+@pytest.mark.rest
 def test_a_plot_keeps_its_size_on_a_phone(world: World):
     """Otherwise its text would be half as large as that of the page."""
     page = (world.out / report.PAGE).read_text()

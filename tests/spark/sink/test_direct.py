@@ -44,6 +44,7 @@ def test_every_row_comes_in_once_though_a_task_failed_half_way(
     assert stored(redis_client, "r1")["open"] == "0"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("mode", ["dedupe", "pipelined"])
 def test_each_key_has_a_request_of_its_own(
     mode: str, spark: Any, redis_url: str, redis_client: redis.Redis
@@ -57,6 +58,7 @@ def test_each_key_has_a_request_of_its_own(
     assert [*redis_client.scan_iter(match="begun:*")] == []
 
 
+@pytest.mark.rest
 def test_dedupe_goes_on_from_the_rows_of_a_failed_write(
     frame: Any, redis_url: str, redis_client: redis.Redis
 ):
@@ -99,6 +101,7 @@ def test_a_request_that_was_cancelled_before_its_seal_raises(
     assert stored(redis_client, "b")["open"] == "0"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "options",
     [{"requestColumn": "k"}, {"request": "k0", "priorityColumn": "p"}, {"request": "k0"}],
@@ -126,6 +129,7 @@ def test_of_a_pipelined_write_that_failed_every_request_is_cancelled(
         assert "failed" in (request.progress().reason or "")
 
 
+@pytest.mark.rest
 def test_a_write_waits_for_the_workers(
     spark: Any, redis_url: str, driver: SyncDriver, redis_client: redis.Redis
 ):

@@ -33,6 +33,7 @@ def test_rows_become_the_sub_requests_of_one_request(
     assert areas(redis_client) == []
 
 
+@pytest.mark.rest
 def test_a_request_for_each_key_with_its_own_terms(
     spark: Any, redis_url: str, redis_client: redis.Redis
 ):
@@ -51,6 +52,7 @@ def test_a_request_for_each_key_with_its_own_terms(
     assert areas(redis_client) == []
 
 
+@pytest.mark.rest
 def test_a_frame_without_rows_is_a_request_that_is_done(
     spark: Any, redis_url: str, driver: SyncDriver
 ):
@@ -61,6 +63,7 @@ def test_a_frame_without_rows_is_a_request_that_is_done(
 # ------------------------------------------------------------------ refusals
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("columns", "options", "error"),
     [
@@ -91,6 +94,7 @@ def test_a_write_that_fails_shows_no_row(
     assert [key for key in redis_client.scan_iter() if not key.startswith(b"stage:")] == []
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("mode", ["staged", "pipelined"])
 def test_a_request_that_exists_is_refused_at_planning(
     mode: str, spark: Any, redis_url: str, driver: SyncDriver, redis_client: redis.Redis
@@ -115,6 +119,7 @@ def test_a_task_that_failed_half_way_is_done_again_and_its_rows_come_in_once(
     assert redis_client.pttl(loser) > 0
 
 
+@pytest.mark.rest
 def test_when_every_attempt_fails_no_row_is_visible(
     frame: Any, redis_url: str, redis_client: redis.Redis
 ):
@@ -128,7 +133,7 @@ def test_when_every_attempt_fails_no_row_is_visible(
     assert bodies_in(redis_client, "r1") == rows(COUNT)
 
 
-@pytest.mark.parametrize("crash", ["exit:3", "raise:8"])
+@pytest.mark.parametrize("crash", ["exit:3", pytest.param("raise:8", marks=pytest.mark.rest)])
 def test_a_commit_that_crashed_is_completed_by_the_next_run_of_the_same_txn(
     frame: Any, redis_url: str, redis_client: redis.Redis, crash: str
 ):
@@ -146,6 +151,7 @@ def test_a_commit_that_crashed_is_completed_by_the_next_run_of_the_same_txn(
     assert is_sealed(redis_client, "r1")
 
 
+@pytest.mark.rest
 def test_another_transaction_cannot_come_between(
     frame: Any, redis_url: str, redis_client: redis.Redis
 ):

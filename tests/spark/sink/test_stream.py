@@ -71,6 +71,7 @@ def test_micro_batches_fill_one_request_that_stays_open(stream: Stream, redis_cl
     assert areas(redis_client) == []
 
 
+@pytest.mark.rest
 def test_a_query_that_crashed_goes_on_where_it_was(stream: Stream, redis_client: redis.Redis):
     """It crashes before the commit, in its middle, and after it before Spark notes that it ran."""
     stream.add()
@@ -84,6 +85,7 @@ def test_a_query_that_crashed_goes_on_where_it_was(stream: Stream, redis_client:
         assert sorted(bodies_in(redis_client, "r1")) == sorted(stream.lines), crash
 
 
+@pytest.mark.rest
 def test_a_request_for_each_key_of_a_stream(stream: Stream, redis_client: redis.Redis):
     stream.add()
     stream.add()
@@ -92,6 +94,7 @@ def test_a_request_for_each_key_of_a_stream(stream: Stream, redis_client: redis.
     assert sorted(found) == sorted(stream.lines)
 
 
+@pytest.mark.rest
 def test_rows_of_a_stream_join_while_it_writes(stream: Stream, redis_client: redis.Redis):
     stream.add()
     stream.add()

@@ -363,6 +363,7 @@ def run(spark: SparkSession, url: str, folder: Path, **options: Any) -> list[Any
     return [batches, spark.read.parquet(str(folder / "out")).collect()]
 
 
+@pytest.mark.rest
 def test_a_query_goes_on_where_it_was(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
 ):

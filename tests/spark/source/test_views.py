@@ -199,6 +199,7 @@ def test_results_are_read_in_parts_by_rows_and_by_bytes(
     assert len(planned(redis_url, request="r1", minPartitions=2)[1]) == 2
 
 
+@pytest.mark.rest
 def test_results_of_a_running_request_are_those_so_far(
     spark: SparkSession, redis_url: str, world: World
 ):
@@ -377,6 +378,7 @@ def check_conditions(frame: Any, conditions: list[str]) -> None:
     assert frame.where(text).count() == len(expected)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("view", ["completions", "requests"])
 def test_conditions_leave_the_same_rows_wherever_they_are_checked(
     spark: SparkSession, redis_url: str, world: World, view: str
@@ -387,6 +389,7 @@ def test_conditions_leave_the_same_rows_wherever_they_are_checked(
     check_conditions(load(spark, redis_url, view=view), CONDITIONS)
 
 
+@pytest.mark.rest
 def test_conditions_on_time_leave_the_same_rows(spark: SparkSession, redis_url: str, world: World):
     for n in range(3):
         world.submit(f"r{n}", 3)
@@ -399,6 +402,7 @@ def test_conditions_on_time_leave_the_same_rows(spark: SparkSession, redis_url: 
     )
 
 
+@pytest.mark.rest
 def test_conditions_hold_with_and_without_pushdown(
     spark: SparkSession, redis_url: str, world: World
 ):
@@ -439,6 +443,7 @@ def test_bad_options_are_named(redis_url: str, options: dict[str, str], sentence
         planned(redis_url, **options)
 
 
+@pytest.mark.rest
 def test_a_schema_selects_columns_in_any_case_of_letters(
     spark: SparkSession, redis_url: str, world: World, capsys: pytest.CaptureFixture[str]
 ):

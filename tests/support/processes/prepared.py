@@ -25,17 +25,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from tests.support.run import extras
 from tests.support.servers.server_process import _die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[3]
-IMPORTED = ("cli", "embedded", "operations", "web", "worker")
-LAZY = (  # what programs import when they connect or serve, in a third of a second
-    *("anyio._backends._asyncio", "encodings.idna", "httpcore2", "httpx2", "truststore"),
+IMPORTED = ("cli", "embedded", "operations", "worker")
+# What programs import when they connect or serve, in a third of a second.
+LAZY = ("encodings.idna", "fairlane.flows", "fairlane.schedules", "fairlane.taken")
+LAZY_OF_WEB = (
+    *("anyio._backends._asyncio", "httpcore2", "httpx2", "truststore"),
     *("uvicorn.lifespan.on", "uvicorn.protocols.http.auto"),
-    *("fairlane.flows", "fairlane.schedules", "fairlane.taken"),
 )
 MOST_BYTES = 200_000  # of one message
 PATIENCE = "TESTS_PATIENCE_S"  # how long a program waits for a Redis that is away
@@ -135,12 +137,13 @@ def main(fd: int) -> None:
 
 
 def _import_all() -> None:
-    for folder in IMPORTED:
+    has_web = extras.is_installed("web")
+    for folder in (*IMPORTED, "web") if has_web else IMPORTED:
         package = importlib.import_module(f"fairlane.{folder}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if found.name != "fairlane.cli.program":  # would hide the function of this name
                 importlib.import_module(found.name)
-    for name in LAZY:
+    for name in (*LAZY, *LAZY_OF_WEB) if has_web else LAZY:
         importlib.import_module(name)
 
 

@@ -178,6 +178,7 @@ def test_a_token_that_is_made_later_is_needed_from_the_next_call(program: Progra
         assert serving.curl("/v1/me").status == 401
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "header",
     ["X-Forwarded-For: 1.2.3.4", "Via: 1.1 proxy", "Forwarded: for=1.2.3.4", "X-Real-IP: 1.2.3.4",
@@ -208,6 +209,7 @@ def test_a_head_that_would_take_messages_is_refused(serving: Serving):
     assert serving.curl("-I", "/v1/queue").status == 200
 
 
+@pytest.mark.rest
 def test_long_calls_end_when_their_token_is_revoked(program: Program):
     made = json.loads(program("token", "create", "ci", "--scope", "admin", "--json").out)
     bearer = f"Authorization: Bearer {made['token']}"

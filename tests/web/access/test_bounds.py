@@ -64,6 +64,7 @@ def test_a_document_without_bodies_is_small(serving: Serving, tmp_path: Path):
     assert is_problem(answer, 413, "65,536 bytes")  # type: ignore[arg-type]
 
 
+@pytest.mark.rest
 def test_callers_that_wait_for_work_share_their_connection(serving: Serving, redis_url: str):
     with redis.Redis.from_url(redis_url) as client, ThreadPoolExecutor(TAKERS) as threads:
         take(serving)
@@ -76,6 +77,7 @@ def test_callers_that_wait_for_work_share_their_connection(serving: Serving, red
         assert len(client.client_list()) < before + TAKERS / 2
 
 
+@pytest.mark.rest
 def test_readers_of_results_share_their_connection(serving: Serving, redis_url: str):
     names = [submit(serving, bodies=["a", "b"], id=f"r{number}") for number in range(20)]
     paths = [f"{serving.url}/v1/requests/{name}/results?order=done" for name in names]
@@ -119,6 +121,7 @@ def upload(serving: Serving, name: str) -> socket.socket:
     return line
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_an_upload_that_the_end_of_the_server_breaks_is_withdrawn(program: Program, redis_url: str):
     with Serving(program) as serving, Queue.from_url(redis_url) as queue:

@@ -85,6 +85,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.rest
 def test_idle_connections_leave_room_for_calls(serving: Serving):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4_096)), hard))
@@ -200,6 +201,7 @@ def test_one_address_keeps_few_idle_connections(monkeypatch: pytest.MonkeyPatch)
     assert asyncio.run(opened(Door(lambda _: None), -1.0)) >= 9  # a proxy has many callers
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "head",
     ["Content-Length: 2\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked"],

@@ -53,6 +53,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         del sys.modules[module]
 
 
+@pytest.mark.rest
 def test_a_generated_client_makes_a_round_trip(client: Any, program: Program, tmp_path: Path):
     token = program("token", "create", "client", "--scope", "admin").id
     models, results = client("models"), client("api.results.get_v1_requests_id_results")

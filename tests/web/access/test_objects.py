@@ -94,6 +94,7 @@ def calls_of(objects: dict[str, list[str]]) -> Iterator[tuple[str, str, tuple[st
                 yield end.method, head + name + rest.partition("}")[2], end.scopes, given
 
 
+@pytest.mark.rest
 def test_no_right_reaches_an_object_of_another_queue(
     callers: dict[str, Caller], redis_url: str, redis_client: redis.Redis
 ):
@@ -219,6 +220,7 @@ def test_a_token_continues_no_open_request_of_another(
         opened.seal()
 
 
+@pytest.mark.rest
 def test_a_token_takes_no_tick_of_a_schedule(callers: dict[str, Caller], redis_url: str):
     """The tick would find that its request is there already, and run nothing."""
     for queue in ("req", "other"):
@@ -273,6 +275,7 @@ def test_callers_without_a_token_do_not_keep_a_sign_in_out_of_the_trail(
     assert written == [(token, f"192.0.2.{n}") for token in ("", "one") for n in range(3)]
 
 
+@pytest.mark.rest
 def test_only_operators_see_which_token_submitted_a_request(program: Program):
     made = {name: program("token", "create", name, "--scope", name).id for name in SCOPES}
     with Serving(program) as serving:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
 import msgspec
+import pytest
 
 from fairlane.web.app import DESCRIBED
 from tests.cli.program import END_S
@@ -58,6 +59,7 @@ def statuses(
     return response.status
 
 
+@pytest.mark.rest
 def test_no_odd_value_is_an_error_of_the_server(serving: Serving):  # noqa: C901, PLR0912
     broken: list[tuple[object, ...]] = []
     serving.call("POST", "/v1/requests", {"id": "r1", "bodies": ["a"], "delay": "1h"})

@@ -6,6 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from fairlane.web.app import DESCRIBED, ENDPOINTS
 from fairlane.web.openapi.document import make_document
 
@@ -59,6 +61,7 @@ def test_calls_with_scopes_need_a_token_where_there_are_tokens():
     assert "security" not in make_document(DESCRIBED, has_tokens=False)["paths"]["/v1/take"]["post"]
 
 
+@pytest.mark.rest
 def test_the_page_comes_from_the_server_without_scripts(serving: Serving):
     document = serving.curl("/openapi.json").json
     assert (document["openapi"], json.dumps(document).count("bearer")) == ("3.1.0", 0)

@@ -9,6 +9,7 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.web import access
 from fairlane.web.access import CallRates
+from tests.cli.program import NO_SERVER
 from tests.web.calls import is_problem
 from tests.web.serving import Serving
 
@@ -60,6 +61,7 @@ def test_a_bad_rate_is_refused():
             CallRates(rate, burst)
 
 
+@pytest.mark.rest
 def test_a_caller_that_calls_too_often_is_429(program: Program):
     tokens = [program("token", "create", name, "--scope", "view").id for name in ("a", "b")]
     with Serving(program, "--rate", "1/h", "--burst", 2) as serving:
@@ -76,6 +78,7 @@ def test_a_caller_that_calls_too_often_is_429(program: Program):
         assert {serving.curl("/livez").status for _ in range(5)} == {200}
 
 
+@pytest.mark.rest
 def test_calls_without_a_scope_are_counted_by_address(program: Program):
     with Serving(program, "--rate", "1/h", "--burst", 2) as serving:
         assert [serving.curl("/docs").status for _ in range(3)] == [200, 200, 429]
@@ -88,6 +91,7 @@ def test_calls_without_a_scope_are_counted_by_address(program: Program):
         assert 429 in {serving.curl("/").status for _ in range(40)}
 
 
+@pytest.mark.rest
 def test_callers_behind_a_trusted_proxy_are_counted_apart(program: Program):
     program("token", "create", "a", "--scope", "view")
 
@@ -116,5 +120,6 @@ def test_guesses_at_the_dashboards_form_are_bounded(program: Program):
 
 
 def test_words_that_are_no_rate_are_refused(program: Program):
-    program("serve", "--rate", "fast").refused(2, "rate 'fast'")
+    """This is before a server of Redis that is off is noticed."""
+    program("serve", "--rate", "fast", "--redis", NO_SERVER).refused(2, "rate 'fast' is not valid")
     program("serve", "--burst", "2").refused(2, "--burst needs --rate")

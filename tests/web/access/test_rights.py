@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROLES = "producer+worker+maintenance+server"
 
 
+@pytest.mark.rest
 @ON_EVERY_KIND
 def test_the_roles_that_the_page_names_are_enough(
     redis_server: Backend, redis_url: str, program: Program

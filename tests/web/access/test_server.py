@@ -81,6 +81,7 @@ def test_a_caller_that_reads_nothing_does_not_hold_up_the_second_signal(serving:
         assert "Traceback" not in serving.stop().err
 
 
+@pytest.mark.rest
 def test_a_server_ends_although_redis_is_away(tmp_path: Path):
     with run_server() as redis:
         program = Program(tmp_path, redis.url)

@@ -6,6 +6,8 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.web.calls import is_problem, listening, next_event, submit, take
 from tests.web.serving import Serving
 
@@ -51,6 +53,7 @@ def test_a_request_is_sent_now_and_whenever_it_has_changed(serving: Serving):
         assert (ended["why"], ended["request"]["cancelled"]) == (None, 1)
 
 
+@pytest.mark.rest
 def test_any_number_of_viewers_costs_one_look_a_second(serving: Serving, redis_client: redis.Redis):
     """ZCARD counts the leases of the request at each check, and in few other reads."""
     path = f"/v1/requests/{submit(serving, bodies=['a', 'b'])}"

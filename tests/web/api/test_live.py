@@ -54,6 +54,7 @@ def test_a_viewer_of_an_earlier_process_begins_anew(serving: Serving):
             assert data_of(next_event(reader))["frames"][0]["number"] == 1
 
 
+@pytest.mark.rest
 def test_many_viewers_cost_one_poller(serving: Serving, redis_client: redis.Redis):
     """Each check sends INFO once; so the number of INFO is that of the checks."""
     address = urlsplit(serving.url)
@@ -87,6 +88,7 @@ def _is_quiet(client: redis.Redis) -> bool:
     return wait_until(lambda: True, 1, why="") and _infos(client) <= 1
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_an_outage_is_one_event_and_the_stream_goes_on(tmp_path: Path):
     with run_server() as server:
@@ -104,6 +106,7 @@ def test_an_outage_is_one_event_and_the_stream_goes_on(tmp_path: Path):
             assert event["frames"]
 
 
+@pytest.mark.rest
 def test_the_doctor_examines_once_a_minute(serving: Serving):
     first, second = (serving.curl("/v1/doctor").json for _ in range(2))
     assert first == second
@@ -115,6 +118,7 @@ def test_the_doctor_examines_once_a_minute(serving: Serving):
 _SCOPES = ("view", "consume")
 
 
+@pytest.mark.rest
 def test_both_need_the_scope_view(program: Program):
     made = {name: program("token", "create", name, "--scope", name).id for name in _SCOPES}
     with Serving(program) as serving:

@@ -101,6 +101,7 @@ def test_the_histograms_have_exact_counts(serving: Serving, driver: SyncDriver):
     assert found["fairlane_queue_failed_total"] == {("10-19",): 1}
 
 
+@pytest.mark.rest
 def test_the_number_of_series_does_not_grow_with_priorities_and_tenants(
     serving: Serving, queue: Queue
 ):

@@ -6,6 +6,7 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from fairlane import Flow, settings
@@ -18,8 +19,6 @@ from tests.web.calls import is_problem, submit, take
 from tests.web.serving import Serving
 
 if TYPE_CHECKING:
-    import pytest
-
     from fairlane.protocol.steps import Operation
     from tests.cli.program import Program
 
@@ -38,6 +37,7 @@ def post(serving: Serving, path: str, **given: Any) -> Any:
     return answer.json
 
 
+@pytest.mark.rest
 def test_a_caller_sees_its_name_and_its_scopes(program: Program, serving: Serving):
     local = serving.curl("/v1/me").json
     assert (local["name"], local["has_tokens"], local["queue"]) == ("local", False, "req")
@@ -65,6 +65,7 @@ def test_a_request_is_shown_in_full(serving: Serving):
     assert found["opens_ms"] is None
 
 
+@pytest.mark.rest
 def test_a_rate_is_changed_and_bad_values_change_nothing(serving: Serving):
     name = submit(serving, bodies=["a"], rate="10/s", tenant="anna")
     path = f"/v1/requests/{name}"
@@ -87,6 +88,7 @@ def test_a_rate_is_changed_and_bad_values_change_nothing(serving: Serving):
     assert serving.curl(path).json["priority"] == 5
 
 
+@pytest.mark.rest
 def test_failures_are_grouped_for_a_request_and_for_the_queue(serving: Serving):
     die(serving, "r1", "bad host", "bad host", "no disk")
     die(serving, "r2", "bad host")
@@ -158,6 +160,7 @@ def test_many_requests_are_counted_and_then_changed(serving: Serving):
     assert post(serving, "/v1/bulk", **ended)["changed"] == 5
 
 
+@pytest.mark.rest
 def test_the_dead_of_many_requests_are_requeued(serving: Serving):
     die(serving, "r1", "bad host")
     die(serving, "r2", "bad host", "no disk")
@@ -166,6 +169,7 @@ def test_the_dead_of_many_requests_are_requeued(serving: Serving):
     assert len(take(serving, count=9)) == 3
 
 
+@pytest.mark.rest
 def test_the_dead_of_many_requests_are_counted_and_then_dropped(serving: Serving):
     die(serving, "r1", "bad host")
     die(serving, "r2", "bad host", "no disk")
@@ -184,6 +188,7 @@ def test_the_dead_of_many_requests_are_counted_and_then_dropped(serving: Serving
     assert (entry["action"], "drop_dead" in entry["given"]) == ("POST /v1/bulk", True)
 
 
+@pytest.mark.rest
 def test_a_bulk_that_is_no_choice_is_refused(serving: Serving, redis_url: str):
     with Queue.from_url(redis_url, name="other") as queue:
         queue.submit_request(["a"], id="foreign")
@@ -248,6 +253,7 @@ def test_schedules_are_added_listed_paused_and_removed(serving: Serving):
         assert is_problem(serving.call("POST", "/v1/schedules", {**nightly, **wrong}), 422, words)
 
 
+@pytest.mark.rest
 def test_flows_are_found_and_shown(serving: Serving, redis_url: str):
     flow = Flow("import").step("fetch").step("store")
     with Queue.from_url(redis_url) as queue, Queue.from_url(redis_url, name="other") as other:
@@ -333,6 +339,7 @@ def test_a_caller_that_closes_its_connection_is_no_bug(program: Program):
         assert "Traceback" not in serving.stop().err
 
 
+@pytest.mark.rest
 def test_a_caller_displaces_no_entries_of_another(
     serving: Serving, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -370,6 +377,7 @@ def test_a_large_entry_leaves_room_for_few(redis_url: str, monkeypatch: pytest.M
     assert page[0][1].ids == ids
 
 
+@pytest.mark.rest
 def test_dry_runs_leave_no_entry_and_a_bulk_change_leaves_its_filter_or_its_ids(serving: Serving):
     for name in ("r1", "r2", "r3"):
         submit(serving, bodies=["a"], id=name, tags=["nightly"])
@@ -419,6 +427,7 @@ def test_an_entry_has_what_is_changed_before_the_change(
     assert all(one.status for one in entries if one not in before)
 
 
+@pytest.mark.rest
 def test_the_trail_has_takes_refusals_and_changes_of_tokens(program: Program):
     made = {
         scope: program("token", "create", "anna", "--scope", scope)

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from fairlane import Progress, Queue
 from fairlane.records import Completion, RequestCounts, WhyWaiting, WorkerPage
@@ -21,6 +22,7 @@ FULL = [one.name for one in fields(Progress)]
 ROW = [one.name for one in fields(RequestCounts)]
 
 
+@pytest.mark.rest
 def test_a_request_has_the_same_fields_everywhere(
     serving: Serving, program: Program, redis_url: str
 ):
@@ -39,6 +41,7 @@ def test_a_request_has_the_same_fields_everywhere(
     assert (http["limit"], http["held"], http["tags"], http["reason"]) == (2, 1, ["x"], None)
 
 
+@pytest.mark.rest
 def test_a_row_of_a_request_has_the_same_fields_everywhere(
     serving: Serving, program: Program, redis_url: str
 ):
@@ -57,6 +60,7 @@ def test_a_row_of_a_request_has_the_same_fields_everywhere(
     assert FULL[: len(ROW)] == ROW
 
 
+@pytest.mark.rest
 def test_an_ending_has_the_same_fields_everywhere(
     serving: Serving, program: Program, redis_url: str
 ):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.web.serving import Serving
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("order", "first", "rest"),
     [("input", ["0 a"], ["1 b", "2 c", "3 d"]), ("done", ["0 c", "1 a"], ["2 d", "3 b"])],
@@ -136,6 +137,7 @@ def test_repeats_are_left_out_of_a_distinct_request(serving: Serving):
     assert serving.curl(f"/v1/requests/{name}").json["total"] == 1
 
 
+@pytest.mark.rest
 def test_each_line_of_a_file_is_a_body(serving: Serving, tmp_path: Any):
     file = tmp_path / "lines.txt"
     file.write_bytes(b"one\n\nthree\r\n" + b"x" * 900_000 + b"\nlast")
@@ -152,6 +154,7 @@ def test_each_line_of_a_file_is_a_body(serving: Serving, tmp_path: Any):
     assert is_problem(serving.curl("-F", f"file=@{file}", "/v1/requests?id=long"), 413)
 
 
+@pytest.mark.rest
 def test_lines_are_the_same_on_every_way_in(serving: Serving, program: Program, tmp_path: Any):
     raw = b"one\r\n\n\r\n two \n\nlast"
     file = tmp_path / "lines.txt"
@@ -170,6 +173,7 @@ def test_lines_are_the_same_on_every_way_in(serving: Serving, program: Program, 
     assert found == {way: dict(enumerate(bodies)) for way in ways}
 
 
+@pytest.mark.rest
 def test_every_option_of_a_request_is_one_over_http(serving: Serving, redis_url: str):
     assert {*Options.__struct_fields__} == {*RequestOptions.__optional_keys__, "id"}
     lines = {"Content-Type": "application/x-ndjson"}
@@ -241,6 +245,7 @@ def test_a_stream_ends_with_the_server(serving: Serving):
     assert (last["event"], json.loads(last["data"])["status"]) == ("problem", 503)
 
 
+@pytest.mark.rest
 def test_a_receipt_that_is_too_old_is_410(serving: Serving, redis_client: redis.Redis):
     name = submit(serving, bodies=["a"])
     (first,) = take(serving)
@@ -334,6 +339,7 @@ def test_without_tokens_no_page_of_another_site_may_call(serving: Serving):
     assert serving.curl("-H", "Sec-Fetch-Site: same-origin", "/v1/requests").status == 200
 
 
+@pytest.mark.rest
 def test_many_streams_cost_one_call_and_leave_nothing(serving: Serving, redis_client: redis.Redis):
     """Callers connect and close; each gets its own position in the log."""
 
@@ -351,6 +357,7 @@ def test_many_streams_cost_one_call_and_leave_nothing(serving: Serving, redis_cl
     assert serving.curl("/readyz").status == 200
 
 
+@pytest.mark.rest
 def test_a_take_whose_caller_has_gone_takes_nothing(serving: Serving):
     given = json.dumps({"wait_s": 60, "visible_for": 3600})
     with listening(serving, "-H", "Content-Type: application/json", "-d", given, "/v1/take"):

@@ -74,6 +74,7 @@ def test_every_ending_is_posted_once_signed_and_in_order(program: Program, recei
     assert secret not in program("webhook", "list").out.decode()
 
 
+@pytest.mark.rest
 def test_the_library_of_standard_webhooks_verifies_an_event(
     program: Program, receiver: Receiver, redis_client: redis.Redis
 ):
@@ -93,6 +94,7 @@ def test_the_library_of_standard_webhooks_verifies_an_event(
     redis_client.delete("hooks:{a.b}", "hooks:{a.b}:progress")
 
 
+@pytest.mark.rest
 def test_an_ending_whose_tags_cannot_be_known_is_posted(
     program: Program, receiver: Receiver, redis_client: redis.Redis
 ):
@@ -148,6 +150,7 @@ def test_nothing_is_missed_while_no_server_runs_or_one_is_killed(
     assert set(receiver.ids) == {"r1", "r2"}
 
 
+@pytest.mark.rest
 def test_only_one_of_several_servers_delivers(program: Program, receiver: Receiver):
     add(program, receiver)
     with Serving(program, PRIVATE) as serving, Serving(program, PRIVATE):
@@ -158,6 +161,7 @@ def test_only_one_of_several_servers_delivers(program: Program, receiver: Receiv
     assert receiver.ids == names
 
 
+@pytest.mark.rest
 def test_a_filter_chooses_states_and_tags(program: Program, receiver: Receiver):
     add(program, receiver, "--state", "cancelled", "--tag", "nightly")
     with Serving(program, PRIVATE) as serving:
@@ -168,6 +172,7 @@ def test_a_filter_chooses_states_and_tags(program: Program, receiver: Receiver):
         wait_until(lambda: receiver.ids == ["wanted"])
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("status", rest_but(1, zip([500, 302])))
 def test_a_failed_post_waits_and_comes_again_with_the_same_id(
     program: Program, receiver: Receiver, redis_client: redis.Redis, status: int
@@ -187,6 +192,7 @@ def test_a_failed_post_waits_and_comes_again_with_the_same_id(
     assert (listed(program)["state"], listed(program)["attempts"]) == ("active", 0)
 
 
+@pytest.mark.rest
 def test_one_that_fails_delays_no_other(program: Program, receiver: Receiver):
     program("webhook", "add", "broken", "http://127.0.0.1:1/")
     add(program, receiver)
@@ -196,6 +202,7 @@ def test_one_that_fails_delays_no_other(program: Program, receiver: Receiver):
         wait_until(lambda: receiver.ids == ["r1", "r2"])
 
 
+@pytest.mark.rest
 def test_a_receiver_that_is_gone_stops_it_until_it_is_resumed(program: Program, receiver: Receiver):
     receiver.answers = [410, 204]
     add(program, receiver)
@@ -208,6 +215,7 @@ def test_a_receiver_that_is_gone_stops_it_until_it_is_resumed(program: Program, 
         wait_until(lambda: receiver.ids == ["r1", "r2"])
 
 
+@pytest.mark.rest
 def test_an_address_that_is_not_of_the_internet_is_refused(program: Program, receiver: Receiver):
     add(program, receiver)
     with Serving(program) as serving:
@@ -293,6 +301,7 @@ async def test_a_bug_ends_no_delivery_and_is_logged(
     assert "TypeError: a bug" in caplog.text
 
 
+@pytest.mark.rest
 def test_they_are_managed_by_http_and_the_secret_is_shown_once(serving: Serving):
     given = {"name": "billing", "url": "https://a.example/hook", "states": ["done"]}
     made = serving.call("POST", "/v1/webhooks", given)

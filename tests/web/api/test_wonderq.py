@@ -94,6 +94,7 @@ def test_delete_returns_204_and_the_message_is_gone(serving: Serving):
         assert serving.curl("/messages").json == []
 
 
+@pytest.mark.rest
 def test_delete_of_an_unknown_message_is_404(serving: Serving):
     for path in DELETES:
         for name in ("abc", "abc~2", "a%7Bb", "a~x", "x" * 200):

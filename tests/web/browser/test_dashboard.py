@@ -56,6 +56,7 @@ def confirm(browser: Browser, effect: str) -> None:
     browser.click("dialog button[type=submit]")
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_person_follows_and_changes_a_request(browser: Browser, serving: Serving):
     submit(serving, "monday", ["a", "b", "c", "d"], limit=2)
@@ -288,6 +289,7 @@ def test_no_call_goes_to_another_host(browser: Browser, serving: Serving):
         assert [one for one in json.loads(browser.run(read)) if serving.url not in one] == []
 
 
+@pytest.mark.rest
 def test_marks_of_direction_are_shown_as_their_numbers(browser: Browser, serving: Serving):
     """They would let a text be read in another order."""
     submit(serving, "odd", ["safe\u202egpj.exe"])
@@ -300,6 +302,7 @@ def test_marks_of_direction_are_shown_as_their_numbers(browser: Browser, serving
     assert not {*"\u202e\u2066\u2069\x1b"} & {*browser.run("return document.body.textContent")}
 
 
+@pytest.mark.rest
 def test_a_dialog_that_counts_has_the_focus_and_ends_by_keyboard(
     browser: Browser, serving: Serving
 ):
@@ -315,6 +318,7 @@ def test_a_dialog_that_counts_has_the_focus_and_ends_by_keyboard(
     assert state(serving, "one")["state"] == "active"
 
 
+@pytest.mark.rest
 def test_a_tenant_keeps_its_colour_and_unwatched_time_is_no_line(
     browser: Browser, serving: Serving
 ):

@@ -143,6 +143,7 @@ def test_files_and_folders_are_small():
         assert sum(path.is_file() for path in folder.iterdir()) <= 9, folder
 
 
+@pytest.mark.rest
 def test_a_link_of_another_site_may_lead_to_the_page_but_not_to_data(serving: Serving):
     link = ("-H", "Sec-Fetch-Site: cross-site")
     assert serving.curl(*link, "/").status == 200
@@ -172,6 +173,7 @@ def test_a_token_is_exchanged_for_a_cookie_that_no_script_reads(program: Program
         assert "over https, or at localhost" in elsewhere.json["detail"]
 
 
+@pytest.mark.rest
 def test_a_cookie_counts_only_in_calls_of_the_servers_own_page(program: Program, token: str):
     with Serving(program) as guarded:
         cookie = signed_in(guarded, token)
@@ -196,6 +198,7 @@ def test_a_cookie_counts_only_in_calls_of_the_servers_own_page(program: Program,
         assert status("-H", PAGE) == 401
 
 
+@pytest.mark.rest
 def test_a_session_ends_with_the_sign_out(program: Program, token: str):
     with Serving(program) as guarded:
         first, second = signed_in(guarded, token), signed_in(guarded, token)

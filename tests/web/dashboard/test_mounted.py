@@ -59,6 +59,7 @@ def test_a_page_of_another_site_may_not_call_it(client: TestClient):
     assert refused.status_code == 403
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("origin", "status"),
     [

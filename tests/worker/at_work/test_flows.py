@@ -95,6 +95,7 @@ def test_each_result_is_joined_once_though_workers_are_killed(queue: Queue, work
     assert not queue.driver.run(once(Command(b"EXISTS", keys.of_flow("f.4"))))
 
 
+@pytest.mark.rest
 @ON_SINGLE
 @pytest.mark.parametrize(
     ("handler", "expected"),

@@ -45,6 +45,7 @@ def check_each(requests: list[Request], attempts: set[int] | None = None) -> Non
         check_settled_once(request)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("handler", ["echo", "echo_async"])
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_many_requests_are_worked_off_in_bunches(
@@ -61,6 +62,7 @@ def test_many_requests_are_worked_off_in_bunches(
     assert sorted(logged) == sorted([large.id, *(request.id for request in requests)])
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("tokens", [1, 128])
 @ON_SINGLE
 def test_leases_of_one_sub_request_of_one_request(tokens: int, queue: Queue, workers: Workers):
@@ -74,6 +76,7 @@ def test_leases_of_one_sub_request_of_one_request(tokens: int, queue: Queue, wor
 # ------------------------------------------------------------------ deaths
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("attempts", [1, 3])
 @ON_SINGLE
 def test_a_poison_body_among_many_quick_ones_is_charged_alone(
@@ -98,6 +101,7 @@ def test_a_poison_body_among_many_quick_ones_is_charged_alone(
         assert [(one.status, one.attempt) for one in request.results()] == [("done", 1)]
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_processes_that_are_killed_at_any_time_lose_nothing(queue: Queue, own_folder: Folder):
     """Four are killed, in the middle of batches; no sub-request has two results."""
@@ -117,6 +121,7 @@ def test_processes_that_are_killed_at_any_time_lose_nothing(queue: Queue, own_fo
 # ------------------------------------------------------------------ slow ones
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("options", [{}, {"concurrency": 2}], ids=["one unit", "two units"])
 @ON_SINGLE
 def test_nothing_waits_behind_a_handler_that_is_slow_all_of_a_sudden(
@@ -231,6 +236,7 @@ def test_a_supervisor_sleeps_while_no_batch_runs_and_is_woken_by_the_next(
         board.close()
 
 
+@pytest.mark.rest
 def test_a_unit_that_is_idle_again_takes_many_tokens_in_one_call(queue: Queue, workers: Workers):
     """It does so on every kind of server: by one pop, or by two."""
     requests = many(queue, 60)

@@ -53,6 +53,7 @@ def held(request: Request) -> int:
     return request.progress().held
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_what_a_killed_program_had_is_taken_by_another(
     queue: Queue, taker: Callable[[float], Forked]
@@ -115,6 +116,7 @@ def test_programs_and_workers_share_requests_and_each_sub_request_counts_once(
         check_settled_once(request)
 
 
+@pytest.mark.rest
 def test_a_worker_leads_soon_after_a_program_stood_in(
     queue: Queue, workers: Workers, redis_client: Any
 ):
@@ -134,6 +136,7 @@ def test_a_worker_leads_soon_after_a_program_stood_in(
     assert request.state() == "done"
 
 
+@pytest.mark.rest
 def test_a_worker_and_a_program_together_keep_the_limit(queue: Queue, workers: Workers):
     request = queue.submit_request(numbered(2), limit=1)
     taken = take_one(queue, visible_for=HOUR)

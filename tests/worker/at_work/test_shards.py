@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from fairlane.operations import shards
 from fairlane.protocol import keys
 from tests.support.wait import PATIENCE_S, wait_until
@@ -29,6 +31,7 @@ def test_a_spread_queue_is_worked_off(queue: Queue, workers: Workers, redis_clie
     assert tokens_in(redis_client, 0) == 0
 
 
+@pytest.mark.rest
 def test_what_is_urgent_goes_first_in_every_shard(queue: Queue, workers: Workers, folder: Folder):
     """One unit runs one at a time: at most a slice of each other shard comes before."""
     queue.set_shards(3)
@@ -42,6 +45,7 @@ def test_what_is_urgent_goes_first_in_every_shard(queue: Queue, workers: Workers
     assert sorted(order) == ["early"] * 30 + ["late"] * 30
 
 
+@pytest.mark.rest
 def test_shards_may_be_changed_while_workers_run(
     queue: Queue, workers: Workers, redis_client: redis.Redis, folder: Folder
 ):

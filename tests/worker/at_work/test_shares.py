@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fairlane.protocol import keys
 from fairlane.protocol.lua import Dialect, library
 from tests.worker.faults.test_redis import POPS, commands_until
@@ -22,6 +24,7 @@ def turns(folder: Folder) -> list[str]:
     return [name for _, _, name in folder.noted("ran")]
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_a_later_lane_waits_until_the_earlier_ones_are_empty(
     queue: Queue, workers: Workers, folder: Folder
@@ -48,6 +51,7 @@ def test_requests_of_one_priority_share_by_their_limits(
     assert together.count("narrow") in {9, 10, 11}
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_units_are_quiet_while_another_one_holds_the_last_sub_request(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis

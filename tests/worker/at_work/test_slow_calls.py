@@ -55,6 +55,7 @@ def check_all(request: Request) -> None:
     check_settled_once(request)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("handler", "options"),
     [
@@ -79,6 +80,7 @@ def test_results_beside_a_slow_call_are_stored_and_the_rest_is_done_by_others(
     check_all(request)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("options", [{}, {"tokens": 1}], ids=["many tokens", "one token"])
 @pytest.mark.parametrize("handler", ["hold_999", "hold_999_async", "deaf_999"])
 def test_the_only_unit_stores_what_it_has_done_before_a_slow_call(
@@ -92,6 +94,7 @@ def test_the_only_unit_stores_what_it_has_done_before_a_slow_call(
     check_all(request)
 
 
+@pytest.mark.rest
 def test_what_waited_beside_a_slow_call_may_be_started_by_another_worker(
     queue: Queue, workers: Workers, folder: Folder
 ):
@@ -106,6 +109,7 @@ def test_what_waited_beside_a_slow_call_may_be_started_by_another_worker(
     check_all(request)
 
 
+@pytest.mark.rest
 def test_requests_of_one_before_a_slow_one_are_done_while_it_runs(
     queue: Queue, workers: Workers, folder: Folder
 ):
@@ -124,6 +128,7 @@ def test_requests_of_one_before_a_slow_one_are_done_while_it_runs(
     assert requests[20].wait(timeout=PATIENCE_S) == "done"
 
 
+@pytest.mark.rest
 def test_a_batch_beside_which_nothing_waits_is_not_split(
     queue: Queue, workers: Workers, folder: Folder
 ):
@@ -152,6 +157,7 @@ def test_a_death_in_a_slow_call_is_charged_to_that_call_alone(
     check_settled_once(request)
 
 
+@pytest.mark.rest
 def test_a_death_soon_after_the_call_began_is_charged_to_none(
     queue: Queue, workers: Workers, folder: Folder
 ):

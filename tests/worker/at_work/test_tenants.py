@@ -29,6 +29,7 @@ def submit_all(queue: Queue, tenant: str, requests: int, each: int, **options: o
         queue.submit_request([b"x"] * each, id=f"{tenant}-{number}", tenant=tenant, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("each", [1, 4])
 def test_a_tenant_with_many_requests_and_one_with_one_get_equal_parts(
     queue: Queue, workers: Workers, folder: Folder, each: int
@@ -60,6 +61,7 @@ def test_a_more_urgent_priority_goes_before_all_tenants_of_another(
     assert ran(folder) == ["early"] * 15 + ["late"] * 15
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "options", [{"delay": 0.2}, {"rate": "200/s", "burst": 2}, {"attempts": 2}]
 )
@@ -113,6 +115,7 @@ def test_a_lost_placeholder_and_a_lost_token_are_found_by_the_audit(
     assert {queue.request(f"acme-{i}").state() for i in range(3)} == {"done"}
 
 
+@pytest.mark.rest
 def test_a_placeholder_too_many_costs_nothing_but_a_look(
     queue: Queue, workers: Workers, redis_client: redis.Redis
 ):

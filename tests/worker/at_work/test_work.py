@@ -37,6 +37,7 @@ def test_two_processes_of_two_threads_work_off_a_request(queue: Queue, workers: 
     check_settled_once(request)
 
 
+@pytest.mark.rest
 def test_an_async_handler_runs_as_ten_tasks(queue: Queue, workers: Workers):
     """They are all in one process."""
     request = queue.submit_request([b"10"] * 300, limit=10)
@@ -49,6 +50,7 @@ def test_an_async_handler_runs_as_ten_tasks(queue: Queue, workers: Workers):
     check_settled_once(request)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("handler", ["number_batch", "number_batch_async"])
 def test_a_batch_handler_gets_slices(handler: str, queue: Queue, workers: Workers):
     """It gets one body at first, and many once it is measured as fast; results match bodies."""
@@ -153,6 +155,7 @@ def test_requests_of_one_priority_take_turns(queue: Queue, workers: Workers, fol
     assert [len(list(run)) for _, run in groupby(order)] == [1] * 80
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_neither_of_two_requests_waits_for_the_other_to_end(
     queue: Queue, workers: Workers, folder: Folder

@@ -34,6 +34,7 @@ def pops(client: redis.Redis) -> int:
     return sum(one["cmd"] == "brpop" for one in client.client_list())
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrency", ["sync", "async"])
 def test_an_idle_worker_stops_though_redis_is_away(concurrency: str):
@@ -56,6 +57,7 @@ def test_an_idle_worker_stops_though_redis_is_away(concurrency: str):
         worker.wait()
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_worker_waits_for_a_redis_that_is_started_with_it():
     """A server that loads its data refuses the first calls."""

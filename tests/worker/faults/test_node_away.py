@@ -101,6 +101,7 @@ def is_at(cluster: Cluster, node: Node, request: Any) -> bool:
     return any(cluster.owner(keys.delayed("req", shard)) is node for shard in shards)
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(120)
 def test_a_permit_whose_node_hung_is_free_before_its_lease_expires(
     cluster: Cluster, queue: Queue, workers: Workers

@@ -91,6 +91,7 @@ def commands_until(client: redis.Redis, begin: str, count: int) -> Iterator[tupl
 # ------------------------------------------------------------------ forgotten scripts, cut lines
 
 
+@pytest.mark.rest
 @pytest.mark.any_command
 @pytest.mark.parametrize("handler", ["step", "step_async"])
 @ON_SINGLE
@@ -209,6 +210,7 @@ with open("/proc/self/status") as status:
 """
 
 
+@pytest.mark.rest
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.slow
 @ON_SINGLE

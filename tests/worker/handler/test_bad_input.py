@@ -120,7 +120,9 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "is_async", [False, pytest.param(True, marks=pytest.mark.rest)], ids=["sync", "async"]
+)
 @pytest.mark.parametrize(("act", "said"), FAILURES.values(), ids=FAILURES.keys())
 def test_what_goes_wrong_in_python_is_a_failure_and_ends_no_process(
     act: Any, said: str, queue: Queue, redis_client: redis.Redis, *, is_async: bool
@@ -189,6 +191,7 @@ DEATHS = {
 }
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(("act", "how"), rest_but(3, DEATHS.values()), ids=DEATHS.keys())
 def test_what_ends_its_process_is_charged_once_it_is_alone(
     act: Any, how: str, queue: Queue, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture,
@@ -240,6 +243,7 @@ def close_files() -> None:
     os.closerange(3, 256)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_handler_that_closes_the_sockets_harms_only_itself(
     concurrency: int, queue: Queue, redis_client: redis.Redis
@@ -253,6 +257,7 @@ def test_a_handler_that_closes_the_sockets_harms_only_itself(
     check_settled_once(request)
 
 
+@pytest.mark.rest
 def test_an_async_handler_that_closes_its_loops_files_is_charged(
     queue: Queue, redis_client: redis.Redis
 ):
@@ -296,6 +301,7 @@ def fork_and_fail() -> bytes:
     return code_of(pid)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(
@@ -321,6 +327,7 @@ def test_a_process_that_a_handler_forks_goes_no_further_than_the_handler(
     check_settled_once(request)
 
 
+@pytest.mark.rest
 def test_a_forked_process_does_not_go_on_with_the_event_loop(queue: Queue, folder: Folder):
     """The loop's other tasks are not its own, nor are their sockets."""
 
@@ -342,6 +349,7 @@ def test_a_forked_process_does_not_go_on_with_the_event_loop(queue: Queue, folde
     check_settled_once(request)
 
 
+@pytest.mark.rest
 def test_a_handler_may_start_a_process_of_its_own(queue: Queue):
     """What multiprocessing forks runs to its end."""
     import multiprocessing
@@ -370,6 +378,7 @@ def ignore_signals() -> None:
     threading.Event().wait()
 
 
+@pytest.mark.rest
 def test_a_handler_that_ignores_every_signal_is_killed_all_the_same(
     queue: Queue, redis_client: redis.Redis
 ):
@@ -391,6 +400,7 @@ def disturb_memory() -> None:
     gc.set_threshold(0)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "act",
     [leave_thread, disturb_memory, lambda: sys.setrecursionlimit(100_000)],
@@ -406,6 +416,7 @@ def test_what_a_handler_leaves_behind_keeps_no_worker_from_ending(
     assert {result.status for result in request.results()} == {"done"}
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_body_that_kills_whole_workers_kills_no_more_than_its_attempts(
     queue: Queue, workers: Workers

@@ -127,6 +127,7 @@ def test_one_poison_body_is_charged_alone(made: Any, attempts: int, queue: Queue
     check_settled_once(request)
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_a_poison_body_in_a_slice_of_a_thousand_ends_alone(queue: Queue, folder: Folder):
     """One is dead, all others are done, at their first attempt."""
@@ -246,6 +247,7 @@ def start_and_signal(body: bytes) -> str:
             return "deaf"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("concurrency", [1, 2])
 @ON_SINGLE
 def test_a_program_that_a_handler_starts_can_be_terminated(queue: Queue, concurrency: int):

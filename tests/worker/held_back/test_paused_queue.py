@@ -66,6 +66,7 @@ def test_a_lease_that_runs_ends_in_a_paused_queue_and_nothing_follows(
     assert (request.wait(timeout=PATIENCE_S), other.wait(timeout=PATIENCE_S)) == ("done", "done")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("shards", [0, 3])
 def test_idle_units_that_wait_in_a_pop_take_nothing(
     queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis, shards: int
@@ -87,6 +88,7 @@ def test_idle_units_that_wait_in_a_pop_take_nothing(
     assert request.wait(timeout=PATIENCE_S) == "done"
 
 
+@pytest.mark.rest
 def test_a_pause_for_a_time_ends_without_a_call(
     queue: Queue, workers: Workers, redis_client: redis.Redis
 ):
@@ -124,6 +126,7 @@ def test_other_queues_go_on(queue: Queue, workers: Workers, redis_url: str):
         other.resume()
 
 
+@pytest.mark.rest
 def test_a_worker_that_ends_when_idle_reports_that_its_queue_is_paused(
     queue: Queue, workers: Workers
 ):
@@ -139,6 +142,7 @@ def test_a_worker_that_ends_when_idle_reports_that_its_queue_is_paused(
     assert request.state() == "done"
 
 
+@pytest.mark.rest
 def test_a_paused_queue_gets_only_beats(queue: Queue, workers: Workers, redis_client: redis.Redis):
     """Its units send nothing, not even a pop."""
     queue.pause()
@@ -156,6 +160,7 @@ def pops(client: Any) -> int:
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("handler", ["echo", "busy_noted"])
 def test_quick_handlers_stop_soon_after_a_pause(queue: Queue, workers: Workers, handler: str):
     """This holds also for units that acquire further leases while they handle the first ones."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fairlane.protocol import keys
 from tests.support.wait import wait_until
 from tests.worker.held_back.test_rates import SOON_S, starts, worst_excess
@@ -32,6 +34,7 @@ def test_no_window_has_more_starts_of_a_queue_than_its_rate_allows(
     assert redis_client.zcard(keys.turns("req")[0]) == 0
 
 
+@pytest.mark.rest
 def test_a_rate_that_is_set_and_removed_holds_for_what_waits_already(
     queue: Queue, workers: Workers, folder: Folder
 ):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fairlane.protocol import keys
 from tests.support.wait import wait_until
 
@@ -58,6 +60,7 @@ def test_a_delayed_request_starts_on_time(queue: Queue, workers: Workers, folder
     assert called >= opens_s - 0.01
 
 
+@pytest.mark.rest
 def test_the_whole_request_pauses_when_the_other_side_asks(
     queue: Queue, workers: Workers, folder: Folder
 ):

@@ -298,6 +298,7 @@ def fill(noisy: Noisy, queue: Queue, folder: Folder, client: Any) -> Any:
     assert folder.noted("fill") == [["1"]], "it ran once"
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_a_full_pipe_costs_no_lease_and_keeps_no_worker_from_ending(
     noisy: Noisy, queue: Queue, tmp_path: Path, redis_client: redis.Redis
@@ -309,6 +310,7 @@ def test_a_full_pipe_costs_no_lease_and_keeps_no_worker_from_ending(
     assert noisy.process.wait(30) == 0
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_the_last_lines_come_out_when_the_reader_reads_again(
     noisy: Noisy, queue: Queue, tmp_path: Path, redis_client: redis.Redis

@@ -58,6 +58,7 @@ def test_a_signal_drains(number: signal.Signals, queue: Queue, workers: Workers,
     check_settled_once(request)
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_a_signal_in_the_middle_of_slices_wastes_nothing(
     queue: Queue, workers: Workers, folder: Folder
@@ -78,6 +79,7 @@ def test_a_signal_in_the_middle_of_slices_wastes_nothing(
     check_settled_once(request)
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_a_second_signal_stops_immediately_and_gives_back(
     queue: Queue, workers: Workers, folder: Folder
@@ -231,6 +233,7 @@ def test_until_idle_waits_for_retries(queue: Queue, workers: Workers, folder: Fo
     check_settled_once(request)
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_until_idle_waits_for_what_others_hold(queue: Queue, workers: Workers, folder: Folder):
     """The worker that ends last is not the first that finds no token."""

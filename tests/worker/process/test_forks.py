@@ -72,6 +72,7 @@ def break_executor(body: bytes) -> str:
     return "whole"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("use", "expected"),
@@ -98,6 +99,7 @@ def test_an_async_handler_may_use_a_pool(queue: Queue):
     assert run(queue, handler, b"fork") == b"[1, 2]"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_forked_process_may_be_terminated_at_its_first_instruction(
     concurrency: int, queue: Queue

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.test_house import SRC, imports_that_run
 
 FACES = ("queue.py", "request.py", "flows.py", "schedules.py", "taken.py", "aio/queue.py")
@@ -16,6 +18,7 @@ print(*sys.modules)
 """
 
 
+@pytest.mark.rest
 def test_a_worker_imports_what_methods_of_a_queue_import_later():
     done = subprocess.run([sys.executable, "-c", ASK], check=True, capture_output=True, text=True)
     there = set(done.stdout.split())

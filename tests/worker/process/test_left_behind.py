@@ -94,6 +94,7 @@ def test_each_process_draws_its_own_random_numbers(queue: Queue, monkeypatch: py
     assert seeds == []
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("is_mixed", [True, False], ids=["sync too", "all async"])
 @pytest.mark.parametrize("concurrency", [1, 3])
 @ON_SINGLE

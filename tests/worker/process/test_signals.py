@@ -47,6 +47,7 @@ def test_a_closed_terminal_counts_as_a_stop_unless_nohup_ignores_it(
     assert signal.getsignal(signal.SIGHUP) == disposition
 
 
+@pytest.mark.rest
 @ON_SINGLE
 @pytest.mark.usefixtures("hangup")
 def test_a_worker_whose_terminal_closes_finishes_what_it_holds(

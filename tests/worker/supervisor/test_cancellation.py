@@ -52,6 +52,7 @@ def test_a_running_handler_sees_within_a_second_that_its_request_is_cancelled(
     assert request.wait(timeout=PATIENCE_S) == "cancelled"
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
     queue: Queue, workers: Workers, folder: Folder
@@ -66,6 +67,7 @@ def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
     assert request.wait(timeout=PATIENCE_S) == "done"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("is_left_open", [False, True])
 @ON_SINGLE
 def test_a_running_handler_sees_that_its_producer_gave_the_request_up(
@@ -196,6 +198,7 @@ def test_without_a_grace_a_handler_may_finish_after_a_cancel(
     assert (request.progress().done, worker.health()["restarts"]) == (1, 0)
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_a_handler_that_ends_within_the_grace_is_not_killed(
     queue: Queue, workers: Workers, folder: Folder

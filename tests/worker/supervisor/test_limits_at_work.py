@@ -148,6 +148,7 @@ def test_of_several_threads_only_the_one_that_overstays_is_charged(
     assert 40 <= len(began) <= 42, "what the others of the process had begun, began again"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_batch_of_several_is_not_charged_and_its_stuck_body_alone_is(
     attempts: int, queue: Queue, folder: Folder, redis_client: redis.Redis
@@ -172,6 +173,7 @@ def test_a_batch_of_several_is_not_charged_and_its_stuck_body_alone_is(
     assert set(sizes[2:]) == {1}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "given", [{"time_limit_s": 0.2}, {}, {"time_limit_s": 60}], ids=["worker's", "own", "own again"]
 )
@@ -243,6 +245,7 @@ def test_a_program_that_a_handler_started_ends_when_its_worker_stops_now(
     assert request.cancel()
 
 
+@pytest.mark.rest
 def test_a_worker_that_drains_waits_for_a_stuck_handler_no_longer_than_its_limit(
     queue: Queue, workers: Workers
 ):
@@ -325,6 +328,7 @@ def test_an_async_handler_is_cancelled(concurrency: int, queue: Queue, redis_cli
     assert worker._children.restarts == 0
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(("handler", "where"), [(swallow, ""), (block, " in block\n")])
 def test_an_async_handler_that_cannot_be_cancelled_is_killed(
     handler: Any, where: str, queue: Queue, redis_client: redis.Redis
@@ -340,6 +344,7 @@ def test_an_async_handler_that_cannot_be_cancelled_is_killed(
     assert worker._children.crashes == 0
 
 
+@pytest.mark.rest
 def test_of_several_tasks_in_a_loop_that_stands_still_none_is_charged_at_first(
     queue: Queue, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -402,6 +402,7 @@ def test_what_a_blocked_process_acquires_in_it_goes_back(
     check_settled_once(request)
 
 
+@pytest.mark.rest
 @ON_ONE_SERVER
 @pytest.mark.parametrize("handler", ["slow_noted", "slow_noted_async"])
 def test_a_worker_goes_on_while_no_other_request_waits(
@@ -418,6 +419,7 @@ def test_a_worker_goes_on_while_no_other_request_waits(
     check_settled_once(request)
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_requests_of_one_priority_take_turns(queue: Queue, workers: Workers):
     """One unit has slices of one: neither has two while the other waits, except at first."""
