@@ -328,9 +328,14 @@ def test_the_disk_confirms_if_the_server_supports_it():
     assert error_mapping.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
     assert not error_mapping.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
     assert not error_mapping.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
-    assert [c.args for c in calls.confirmation(2, waits_for_disk=False)] == [(b"WAIT", 2, 1000)]
+    assert [c.args for c in calls.confirmation(2, waits_for_disk=False)] == [
+        (b"WAIT", 2, settings.CONFIRM_MS)
+    ]
     first, second = calls.confirmation(2, waits_for_disk=True)
-    assert (first.args, second.args) == ((b"WAIT", 2, 1000), (b"WAITAOF", 1, 0, 2500))
+    assert (first.args, second.args) == (
+        (b"WAIT", 2, settings.CONFIRM_MS),
+        (b"WAITAOF", 1, 0, 2500),
+    )
 
 
 def test_replies_of_wait_and_waitaof_are_read():

@@ -342,13 +342,13 @@ def test_a_receipt_that_was_made_up_settles_nothing(queue: Queue):
 
 @pytest.mark.slow
 def test_a_durable_request_confirms_what_is_settled(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlane.settings.CONFIRM_MS", 200)
     with run_pair() as pair, Queue.from_url(pair.primary.url) as queue:
         request, taken = taken_of(queue, 3, durable=1)
         request.set_limit(3)
         taken.done()
         late, other = queue.take(2)
-        with pair.frozen():
+        with pair.frozen(), monkeypatch.context() as short:
+            short.setattr("fairlane.settings.CONFIRM_MS", 200)
             with pytest.raises(NotDurable, match="is settled, but only 0 of 1 replica"):
                 late.done()
             with pytest.raises(NotDurable):
