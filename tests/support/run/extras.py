@@ -15,6 +15,7 @@ PACKAGES = {"web": "starlette", "spark": "pyspark"}
 NEEDED_BY = {
     "web": (
         *("web", "guide"),
+        "live/test_poller.py",
         "metrics/test_samples.py",
         "package/test_options_table.py",
         "tracing/test_http.py",
