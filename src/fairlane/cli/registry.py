@@ -28,6 +28,7 @@ COMMANDS = (
     "workers",
     "queues",
     "completions",
+    "report",
     "stats",
     "top",
     "demand",
