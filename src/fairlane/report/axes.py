@@ -97,11 +97,6 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 1 else figure(value, 2)
 
 
-def count(value: float) -> str:
-    """Returns a whole number as text."""
-    return f"{value:,.0f}"
-
-
 def share(value: float) -> str:
     """Returns a share in percent; never 100 % or 0 % for another value."""
     if 0.9995 <= value < 1:  # noqa: PLR2004

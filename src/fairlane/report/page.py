@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.common.fingerprint import read_failure
 from fairlane.common.text import plural, reason_words
-from fairlane.report.axes import FAIR_S, NOTHING, count, duration, number, share
+from fairlane.report.axes import FAIR_S, NOTHING, duration, number, share
 from fairlane.report.plots import VARIABLES, colour_of
-from fairlane.report.tables import GRACE_MS, LADDER_MS, MOST
+from fairlane.report.tables import GRACE_MS, MOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from fairlane.report.tables import Figures, Rows
-
-    Column = tuple[str, str, Callable[[Any], str]]  # a row's key, a heading, how a value is shown
+    from fairlane.report.tables import Figures
 
 _WELL, _FAIR = 0.99, 0.9  # of the targets; Jain's index
 _LONG = 90  # characters of a failure's name
@@ -34,9 +32,13 @@ def _failure(error: str) -> str:
     return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
 
 
-_LEFT = {  # columns of text stand on the left, numbers on the right
-    *("priority", "id", "state", "worker", "request", "taken", "waiting_request", "started"),
-    *("reason", "error", "last"),
+# How the values of a column are shown, by the end of its name.
+_KINDS: dict[str, Callable[[Any], str]] = {
+    "_ms": duration,
+    "_share": share,
+    "_at": _clock,
+    "reason": reason_words,
+    "with": _failure,
 }
 _TEXTS = {  # of the sections: name of the plot -> heading and text
     "throughput": """Throughput
@@ -71,48 +73,17 @@ _TEXTS = {  # of the sections: name of the plot -> heading and text
         Sub-requests that were given up, by reason and by what they failed with.""",
 }
 _NO_TARGETS = "No targets were given: the share that was done within some times."
-
-_PRIORITY: Column = ("priority", "priority", str)
-_LATENCY: list[Column] = [
-    ("finished", "settled", count),
-    *(
-        (f"{name}_{rank}_ms", f"{name} {rank}", duration)
-        for name in ("waited", "ran", "total")
-        for rank in ("p50", "p95", "p99")
-    ),
-    *(("retries", "retries", count), ("dead", "dead", count)),
-]
-_WITHIN: list[Column] = [
-    (f"share_{name}", f"within {duration(bound)}", share) for name, bound in LADDER_MS.items()
-]
-_AIMS: list[Column] = [("target_ms", "target", duration), ("share_met", "met", share)]
-_REQUESTS: list[Column] = [
-    *(("id", "request", str), _PRIORITY, ("limit", "limit", count), ("state", "state", str)),
-    *(("total", "sub-requests", count), ("dead", "dead", count), ("duration_ms", "took", duration)),
-    *(("busy_ms", "in handlers", duration), ("use", "token use", share)),
-]
-_WORKERS: list[Column] = [
-    *(("worker", "worker", str), ("finished", "settled", count)),
-    *(("busy_ms", "in handlers", duration), ("use", "parallel handlers", number)),
-]
-_INVERSIONS: list[Column] = [
-    *(("takes", "takes", count), ("inverted", "inverted", count), ("share", "share", share)),
-    ("sub_requests", "sub-requests", count),
-]
-_INVERTED: list[Column] = [
-    *(("taken", "taken at, UTC", _clock), ("request", "request", str), _PRIORITY),
-    ("waiting_request", "while this one waited", str),
-    *(("waiting_priority", "its priority", count), ("waiting_ms", "for", duration)),
-]
-_WAITS: list[Column] = [
-    *(_PRIORITY, ("waited_ms", "longest wait", duration), ("request", "request", str)),
-    *(("index", "index", count), ("started", "started at, UTC", _clock)),
-]
-_DEAD: list[Column] = [
-    *(("reason", "reason", reason_words), ("error", "with", _failure)),
-    *(("count", "sub-requests", count), ("requests", "requests", count)),
-    ("last", "last at, UTC", _clock),
-]
+# The tables below a plot, with what a note says of the first rows if there are more.
+_TABLES = {
+    "latency": {"latency": "", "latency_each": ""},
+    "targets": {"targets": "", "targets_each": ""},
+    "requests": {"requests": "biggest"},
+    "tokens": {"tokens": "that settled most"},
+    "inversions": {"inversions": "", "inverted": ""},
+    "waits": {"waits": ""},
+    "dead": {"dead": "most frequent"},
+}
+_FILES = {"tokens": "workers"}
 
 
 def page_of(figures: Figures, drawn: Mapping[str, str]) -> str:
@@ -196,7 +167,7 @@ def _sections(figures: Figures, drawn: Mapping[str, str]) -> list[str]:
     for plot, words in _TEXTS.items():
         # On a phone a plot keeps the size of its text, and scrolls: also with the keys.
         shown = f"<figure tabindex='0'>{drawn[plot]}</figure>" if plot in drawn else ""
-        shown += "".join(_tables(figures, plot))
+        shown += "".join(_table(figures, *one) for one in _TABLES.get(plot, {}).items())
         name, _, text = words.partition("\n")
         is_aimless = plot == "targets" and figures.summary.get("attainment") is None
         shown = f"<p>{_NO_TARGETS if is_aimless else text.strip()}</p>{shown}" if shown else ""
@@ -204,65 +175,45 @@ def _sections(figures: Figures, drawn: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _tables(figures: Figures, plot: str) -> list[str]:
-    """Returns the tables below a plot."""
-    band, counts = ("priority", "priority", figures.bands.name), figures.summary
-    if plot == "latency":
-        return _by_priority(figures, _LATENCY)
-    if plot == "targets":
-        has_aims = any(row["aimed"] for row in figures.rows["settled"])
-        return _by_priority(figures, [*(_AIMS if has_aims else []), *_WITHIN])
-    if plot == "inversions":
-        most = _table(figures, figures.rows["inverted"], _INVERTED)
-        return [_table(figures, figures.rows["inversions"], [band, *_INVERSIONS]), most]
-    for name, columns, count_of, kind in (
-        ("requests", _REQUESTS, counts["requests"], "biggest"),
-        ("workers", _WORKERS, counts.get("workers", 0), "that settled most"),
-        ("waits", _WAITS, 0, ""),
-        ("dead", [*_DEAD[:2], band, *_DEAD[2:]], counts["failures"], "most frequent"),
-    ):
-        if plot == {"workers": "tokens"}.get(name, name):
-            note = f"The {MOST} {kind}, of {count_of:,}. All are in tables/{name}.parquet."
-            rows = figures.rows[name]
-            return [_table(figures, rows, columns, note if count_of > MOST else "")]
-    return []
-
-
-def _by_priority(figures: Figures, columns: Sequence[Column]) -> list[str]:
-    """Returns a table by band, and below it a folded one by priority if the bands hold several."""
-    bands, each = figures.rows["settled"], figures.rows["priorities"][:-1]
-    bands = bands[:1] if len(bands) == 2 else bands  # noqa: PLR2004  one priority is the whole
-    tables = [_table(figures, bands, [("priority", "priority", figures.bands.name), *columns])]
-    if figures.bands.size > 1 and each:
-        named = f"Each of the {len(each)} priorities"
-        folded = _table(figures, each, [_PRIORITY, *columns])
-        tables.append(f"<details><summary>{named}</summary>{folded}</details>")
-    return tables
-
-
-def _table(figures: Figures, rows: Rows, columns: Sequence[Column], note: str = "") -> str:
-    """Returns a table, or "" without rows; each begins with the colour of its priority, if any."""
-    if not rows:
+def _table(figures: Figures, name: str, kind: str) -> str:
+    """Returns a table, or "" without rows; columns without a value are left out."""
+    rows, rest = figures.tables[name], figures.counts[name]
+    is_each = name.endswith("_each")
+    if not rows or (is_each and figures.bands.size == 1):
         return ""
-
-    def cell(tag: str, key: str, text: str) -> str:
-        return f"<{tag} class='{'text' if key in _LEFT else 'number'}'>{text}</{tag}>"
-
-    def shown(row: Mapping[str, Any], key: str, show: Callable[[Any], str]) -> str:
-        value = row[key]
-        text = escape(NOTHING if value is None else show(value))
-        if key != "priority":
-            return text
-        if value is None:
-            return "all"
-        variable = VARIABLES[colour_of(figures.bands, value)]
-        return f"<i class='dot' style='background:var({variable})'></i>{text}"
-
-    heads = "".join(cell("th", key, name) for key, name, _ in columns)
-    lines = (
-        "".join(cell("td", key, shown(row, key, show)) for key, _, show in columns) for row in rows
+    keys = [key for key in rows[0] if key == "band" or any(row[key] is not None for row in rows)]
+    sides = {key: "text" if _is_text(key, rows[0][key]) else "number" for key in keys}
+    heads = "".join(f"<th class='{sides[key]}'>{_heading(key)}</th>" for key in keys)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td class='{sides[key]}'>{_cell(figures, key, row[key])}</td>" for key in keys)
+        + "</tr>"
+        for row in rows
     )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-    below = f"<p class='dim'>{note}</p>" if note else ""
-    return f"<div class='scroll' tabindex='0'>{table}</div>{below}"
+    table = f"<div class='scroll' tabindex='0'>{table}</div>"
+    if is_each:
+        return f"<details><summary>Each of the {rest} priorities</summary>{table}</details>"
+    file = _FILES.get(name, name)
+    note = f"The {MOST} {kind}, of {rest:,}. All are in tables/{file}.parquet."
+    return table + (f"<p class='dim'>{note}</p>" if kind and rest > MOST else "")
+
+
+def _is_text(key: str, value: Any) -> bool:
+    return isinstance(value, str) or key in {"band", "priority"} or key.endswith("_at")
+
+
+def _heading(key: str) -> str:
+    name, _, kind = key.partition("_")
+    return f"{name} at, UTC" if kind == "at" else name.replace("band", "priority")
+
+
+def _cell(figures: Figures, key: str, value: Any) -> str:
+    if value is None:
+        return "all" if key == "band" else NOTHING
+    if key in {"band", "priority"}:
+        variable = VARIABLES[colour_of(figures.bands, value)]
+        name = figures.bands.name(value) if key == "band" else value
+        return f"<i class='dot' style='background:var({variable})'></i>{name}"
+    usual = str if isinstance(value, str) else number
+    return escape(next((show for end, show in _KINDS.items() if key.endswith(end)), usual)(value))

@@ -263,17 +263,17 @@ def _lines(
 
 
 def _throughput(figures: Figures) -> Figure | None:
-    if not figures.rows["windows"]:
+    if not figures.plots["windows"]:
         return None
     figure, (axes,) = new_figure(2.6)
     width_s = figures.axis.width_us / 1e6
-    _stacked(axes, figures, figures.rows["windows"], lambda row: row["finished"] / width_s)
+    _stacked(axes, figures, figures.plots["windows"], lambda row: row["finished"] / width_s)
     axes.set_ylabel("sub-requests per second")
     return _finished(figure, axes, figures)
 
 
 def _latency(figures: Figures) -> Figure | None:
-    if not figures.rows["windows"]:
+    if not figures.plots["windows"]:
         return None
     figure, panels = new_figure(5.4, 3)
     titles = {"waited": "waited", "ran": "ran in the handler", "total": "in total"}
@@ -282,7 +282,7 @@ def _latency(figures: Figures) -> Figure | None:
         "p50": {"linestyle": (0, (2, 2)), "linewidth": 1, "label": None},
     }
     for axes, (name, title) in zip(panels, titles.items(), strict=True):
-        rows = [row for row in figures.rows["windows"] if row[f"{name}_p50_ms"] is not None]
+        rows = [row for row in figures.plots["windows"] if row[f"{name}_p50_ms"] is not None]
         for style, series in _series(figures.bands, rows):
             for rank, more in ranks.items():
                 floor = [{**row, "ms": max(row[f"{name}_{rank}_ms"], 0.1)} for row in series]
@@ -294,12 +294,12 @@ def _latency(figures: Figures) -> Figure | None:
 
 
 def _targets(figures: Figures) -> Figure | None:
-    rows = [row for row in figures.rows["windows"] if row["aimed"]]
+    rows = [row for row in figures.plots["windows"] if row["aimed"]]
     return _lines(figures, rows, lambda row: row["met"] / row["aimed"], 2.0, _as_share)
 
 
 def _requests(figures: Figures) -> Figure | None:
-    rows = sorted(figures.rows["longest"], key=lambda row: (row["submitted"], row["ended"]))[::-1]
+    rows = sorted(figures.plots["requests"], key=lambda row: (row["submitted"], row["ended"]))[::-1]
     if not rows:
         return None
     figure, (axes,) = new_figure(0.7 + 0.17 * len(rows))
@@ -323,7 +323,7 @@ def _requests(figures: Figures) -> Figure | None:
 
 
 def _tokens(figures: Figures) -> Figure | None:
-    rows = figures.rows["tokens"]
+    rows = figures.plots["tokens"]
     if not rows:
         return None
     figure, (axes,) = new_figure(2.4)
@@ -343,24 +343,24 @@ def _fairness(figures: Figures) -> Figure | None:
         axes.set_ylim(0, 1.04)
         axes.set_ylabel("Jain's index")
 
-    return _lines(figures, figures.rows["fairness"], lambda row: row["jain"], 1.9, shape, FAIR_S)
+    return _lines(figures, figures.plots["fairness"], lambda row: row["jain"], 1.9, shape, FAIR_S)
 
 
 def _waits(figures: Figures) -> Figure | None:
-    rows = figures.rows["windows"]
+    rows = figures.plots["windows"]
     return _lines(figures, rows, lambda row: max(row["waited_max_ms"], 0.5), 2.2, _in_time_units)
 
 
 def _dead(figures: Figures) -> Figure | None:
     counts: dict[str, int] = {}
-    for row in figures.rows["reasons"]:
+    for row in figures.plots["dead"]:
         counts[row["reason"]] = counts.get(row["reason"], 0) + row["count"]
     if not counts:
         return None
     reasons = sorted(counts, key=lambda reason: (counts[reason], reason))
     figure, (axes,) = new_figure(0.7 + 0.32 * len(reasons))
     left = dict.fromkeys(reasons, 0)
-    for style, series in _series(figures.bands, figures.rows["reasons"]):
+    for style, series in _series(figures.bands, figures.plots["dead"]):
         widths = dict.fromkeys(reasons, 0) | {row["reason"]: row["count"] for row in series}
         names = [reason_words(reason) for reason in reasons]
         axes.barh(names, list(widths.values()), 0.6, list(left.values()), **style)

@@ -17,9 +17,6 @@ WITH merged AS (
     FROM results GROUP BY ALL
 )
 SELECT * EXCLUDE (one, waited, ran, total),
-    met / nullif(aimed, 0) AS share_met, within_1s / finished AS share_within_1s,
-    within_10s / finished AS share_within_10s, within_1m / finished AS share_within_1m,
-    within_10m / finished AS share_within_10m,
     if(priority IS NULL, NULL, one) AS target_ms,
     moment(begin_of("window", getvariable('width_us'))) AS "at",
     waited[1] / 1000 AS waited_p50_ms, waited[2] / 1000 AS waited_p95_ms, waited[3] / 1000 AS waited_p99_ms,

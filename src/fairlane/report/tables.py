@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 GRACE_MS = 250  # a take is inverted if a more urgent request was open for so long
 MOST = 12  # rows of a table on the page
-BARS = 30  # requests that are drawn
-LADDER_MS = {"within_1s": 1_000, "within_10s": 10_000, "within_1m": 60_000, "within_10m": 600_000}
 # The columns that are read, by table of the archive; `since` is about the last one.
 COLUMNS = {
     "requests": "log_id VARCHAR, id VARCHAR, state VARCHAR, priority INTEGER, limit INTEGER, "
@@ -41,9 +39,10 @@ TABLES = (
     *("requests", "states", "windows", "priorities", "tokens", "fairness", "workers"),
     *("longest_waits", "inversions", "inverted", "dead"),
 )
-_ON_PAGE = (
-    *("windows", "settled", "priorities", "tokens", "fairness", "workers", "waits", "inversions"),
-    *("inverted", "dead", "reasons", "requests", "longest"),
+_PLOTS = ("windows", "tokens", "fairness", "requests", "dead")
+_SHOWN = (  # on the page
+    *("latency", "latency_each", "targets", "targets_each", "requests", "tokens"),
+    *("inversions", "inverted", "waits", "dead"),
 )
 # `results` is unknown in part for a sub-request that died before its handler ran (`ran_us`) or
 # with its worker (also the others). In Redis these are 0. A deadline ends it when it is taken.
@@ -68,12 +67,17 @@ _PRIORITIES = "SELECT priority FROM archived_requests UNION SELECT priority FROM
 
 
 class Figures(NamedTuple):
-    """Holds what the page and the plots show: rows by name, with moments in ms."""
+    """Holds what the page shows: rows of plots and tables by name, with moments in ms.
+
+    `counts` has the rows of each table, of which `tables` has the first.
+    """
 
     axis: Axis
     bands: Bands
     summary: dict[str, Any]
-    rows: dict[str, Rows]
+    plots: dict[str, Rows]
+    tables: dict[str, Rows]
+    counts: dict[str, int]
 
 
 def compute(
@@ -118,35 +122,33 @@ def _figures(
         "evens": even.windows,
         "band": bands.size,
         "grace_us": GRACE_MS * 1000,
-        "most": MOST,
-        "bars": BARS,
     }
     for name, value in variables.items():
         db.execute(f"SET VARIABLE {name} = {value}")
     here = files(__package__)
     db.execute(here.joinpath("tables.sql").read_text())
-    _settle(db, Template(here.joinpath("settled.sql").read_text()), bands)
+    _settle(db, Template(here.joinpath("settled.sql").read_text()))
     db.execute(here.joinpath("page.sql").read_text())
     for name in TABLES:
         db.execute(f"COPY {name} TO {_text(folder / f'{name}.parquet')} (FORMAT parquet)")
-    rows = {name: _rows(db, _in_ms(db, f"page_{name}")) for name in _ON_PAGE}
-    return Figures(axis, bands, _summary(db, axis), rows)
+    plots = {name: _rows(db, _in_ms(db, f"plot_{name}")) for name in _PLOTS}
+    tables, counts = {}, {}
+    for name in _SHOWN:
+        most = 100 if name.endswith("_each") else MOST  # all priorities
+        tables[name] = _rows(db, f"{_in_ms(db, f'table_{name}')} LIMIT {most}")
+        counts[name] = _rows(db, f"SELECT count(*) AS n FROM table_{name}")[0]["n"]  # noqa: S608
+    return Figures(axis, bands, _summary(db, axis), plots, tables, counts)
 
 
-def _settle(db: Connection, query: Template, bands: Bands) -> None:
+def _settle(db: Connection, query: Template) -> None:
     """Makes the tables of settled sub-requests, one after the other to save memory."""
-    window = "window_of(settled_us, getvariable('width_us'))"
-    nothing = "NULL::INTEGER"
+    window, nothing = "window_of(settled_us, getvariable('width_us'))", "NULL::INTEGER"
     for name, at, priorities in (
         ("windows", window, ("priority",)),
         ("priorities", nothing, ("priority", nothing)),
-        ("page_windows", window, ("band(priority)",)),
-        ("page_settled", nothing, ("band(priority)", nothing)),
+        ("band_windows", window, ("band(priority)",)),
+        ("bands", nothing, ("band(priority)", nothing)),
     ):
-        if bands.size == 1 and name.startswith("page_"):
-            source = "windows" if name == "page_windows" else "priorities"
-            db.execute(f"CREATE VIEW {name} AS FROM {source}")
-            continue
         parts = [f"({query.substitute(window=at, priority=one)})" for one in priorities]
         columns = 'EXCLUDE ("window", "at")' if at == nothing else ""
         source = " UNION ALL ".join(parts)
