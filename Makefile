@@ -96,7 +96,7 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.made
 	@touch $@
 
 $(VENV)/.spark: pyproject.toml $(VENV)/.made
-	$(PIP) install --editable '.[embedded,progress,spark]'
+	$(PIP) install --editable '.[embedded,progress,report,spark]'
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.made

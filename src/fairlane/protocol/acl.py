@@ -69,7 +69,7 @@ ROLES = {
         (
             *("submit", "wait", "results", "cancel", "status", "why", "list", "completions"),
             *("flow", "schedule add", "schedule list"),
-            *("spark submit", "spark collect", "spark archive", "spark report", "spark stop"),
+            *("spark submit", "spark collect", "spark archive", "spark stop"),
         ),
         _words(
             "add_turns admit append append_partition append_staged append_unique cancel"

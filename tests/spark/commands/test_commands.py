@@ -412,9 +412,6 @@ def mark_of(program: Program) -> bytes:
         ("collect a{b --out o", "request id"),
         ("work --handler no.such:thing", "no.such"),
         ("work --handler json:loads --max-idle x", "--max-idle"),
-        ("report no --out o", "there is no such file"),
-        ("report r.txt --out o --targets x:5s", "priority"),
-        ("report r.txt --out o --since soon", "soon"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence_and_needs_no_spark(words: str, said: str, alone: Program):
@@ -472,7 +469,7 @@ def test_a_missing_request_is_exit_3_and_no_redis_exit_5(program: Program):
 
 def test_the_group_names_its_commands_without_spark(alone: Program):
     said = alone("spark", "--help").out.decode()
-    for name in ("submit", "work", "stop", "collect", "archive", "report"):
+    for name in ("submit", "work", "stop", "collect", "archive"):
         assert f"\n  {name} " in said
         assert alone("spark", name, "--help").code == 0
 

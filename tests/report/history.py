@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlane.spark.archive import SCHEMAS
-from fairlane.spark.source.columns import arrow_of
+from fairlane.report.tables import COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+KINDS = {
+    "VARCHAR": pa.string(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
+}
 T0 = 1_795_200_000_000  # ms
 
 
@@ -208,9 +214,11 @@ class History:
         tables = {"requests": self.request_rows(), "results": self.results, "dead": self.dead}
         for name, rows in tables.items():
             for date in {row["date"] for row in rows}:
+                fields = [column.split(" ") for column in COLUMNS[name].split(", ")]
                 table = pa.Table.from_pylist(
-                    [row for row in rows if row["date"] == date], schema=arrow_of(SCHEMAS[name])
-                ).drop_columns(["date"])
+                    [row for row in rows if row["date"] == date],
+                    schema=pa.schema([(field, KINDS[kind]) for field, kind in fields]),
+                )
                 place = folder / name / f"date={date}" / "batch=0"
                 place.mkdir(parents=True)
                 pq.write_table(table, place / "part-0.parquet")
