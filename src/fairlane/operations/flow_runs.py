@@ -9,7 +9,15 @@ from fairlane.operations.batching import run_all
 from fairlane.operations.completion import state, wait
 from fairlane.operations.find import MOST_LISTED, check_page, filter_of, list_requests
 from fairlane.operations.flows import FLOW_TAG, property_tags
-from fairlane.operations.hand_over import DEAD, Feed, StepPlace, cancel_flow, request_of, run_of
+from fairlane.operations.hand_over import (
+    DEAD,
+    GETS,
+    Feed,
+    StepPlace,
+    cancel_flow,
+    request_of,
+    run_of,
+)
 from fairlane.operations.request_state import asks_of_progress, detail_of, progress_in
 from fairlane.options import check_whole
 from fairlane.protocol.request_hash import hmget, parse_fields, read
@@ -61,9 +69,10 @@ class _StepRead(NamedTuple):
 
 def _step(now: _StepRead, all_steps: Mapping[str, _StepRead]) -> StepProgress:
     feed = Feed.parse(now.detail.get("feed", ""))
-    found = [all_steps[one] for one in feed.sources if one in all_steps] if feed else []
+    found = [all_steps[one] for one in feed.shown_sources if one in all_steps] if feed else []
     sources = tuple(one.name for one in found)
-    return StepProgress(now.name, sources, bool(feed and feed.kind == DEAD), now.progress)
+    gets = GETS[feed.kind] if feed else "input"
+    return StepProgress(now.name, sources, bool(feed and feed.kind == DEAD), now.progress, gets)
 
 
 async def flow_state(run: str) -> str:
@@ -86,7 +95,7 @@ async def wait_for_flow(run: str, clock: Callable[[], float], timeout_s: float |
 async def last_step(run: str) -> str:
     """Returns the request of the last step that compensates nothing.
 
-    Raises RequestNotFound, and InvalidArgument if a flow ends with several children.
+    Raises RequestNotFound, and InvalidArgument if a flow ends with several children or branches.
     """
     place = await place_of(run)
     ids = [request_of(run, number) for number in range(1, place.steps + 1)]
@@ -100,7 +109,7 @@ async def last_step(run: str) -> str:
             ends[one] = here.step
     if len(ends) > 1:
         raise InvalidArgument(
-            f"flow {run} ends with the children {', '.join(ends.values())}: read the results of "
+            f"flow {run} ends with the steps {', '.join(ends.values())}: read the results of "
             "each, as run.step(NAME).results()"
         )
     (last,) = ends
